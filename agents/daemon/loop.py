@@ -113,6 +113,7 @@ class NodeAgent:
         """Observe, sync and enforce once, as a simulation does each period; a silent control plane is no error."""
         await self.enforce()
         await self.observe()
+        # A command that came with the answer is carried out in the same step.
         before = self.command
         try:
             await self.sync(waits=False)
@@ -129,6 +130,7 @@ class NodeAgent:
         now_s = self._clock.now_s()
         if now_s <= self._window_start_s:
             return
+        # The window moves on even where the device fails: its counts come with the next one.
         start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
         self._window_start_s = now_s
         ack = (
@@ -162,6 +164,7 @@ class NodeAgent:
             )
         )
         self._notes.refusals.clear()
+        # A problem of the lease that is over is told once.
         self._lease.told()
         self._observed.set()
 
@@ -174,6 +177,7 @@ class NodeAgent:
         """
         asked = self.outbox.oldest()
         while asked is not None:
+            # Only the newest may wait: older ones are late already.
             is_newest = len(self.outbox) <= 1
             wait_s = (
                 max(0.0, self._next_observation_s() - self._clock.now_s())
@@ -253,6 +257,7 @@ class NodeAgent:
             self._guard_loop(),
         ]
         tasks = [asyncio.create_task(each) for each in loops]
+        # Waiting for `stop` beside the loops ends them at once, not at their next turn.
         stopper = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait(
@@ -347,6 +352,7 @@ class NodeAgent:
         self._skew.note(
             sent_s=sent_s, received_s=now_s, server_time_s=reply.server_time_s
         )
+        # A lease that had ended left less of the command; enforcement must now bring that back.
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease, now_s)
         if had_ended:

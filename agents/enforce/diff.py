@@ -69,11 +69,14 @@ def actions(
     replica becomes ready or has drained, or a task has been swapped. The command must have passed
     `admission.objections`.
     """
+    # From here on a replica that cannot change its batch is wanted under its successor's name.
     wanted = with_successors(wanted, actual)
     held_replicas, held_tasks = _names("replica", held), _names("task", held)
     gpus = compare_gpus(wanted, actual, held_tasks)
+    # Stops come first, since what they free is given away below.
     stops = tuple(_stops(gpus, held_replicas, drain_deadline_s))
     gone = {stop.replica_id for stop in stops}
+    # An id is in use until its process is gone, whatever becomes of its replica.
     taken = {replica.id for gpu in actual.gpus for replica in gpu.replicas} - gone
     starts = tuple(
         start for gpu in gpus for start in _starts(gpu, taken, held_replicas)
@@ -88,12 +91,14 @@ def actions(
         for gpu, need in zip(gpus, needs, strict=True)
         for each in _leaving(gpu, need)
     )
+    # Drained early is only what room is needed for; the rest serves until its successors are ready.
     early = {
         old.id
         for gpu, need in zip(gpus, needs, strict=True)
         for old in _early_drains(gpu, need, waiting, {each.task for each in leaving})
     }
     serving = still_serving(wanted, gpus, handover) - early
+    # The table is made before drains, so that nobody who is drained is still routed to.
     routes = routes_for_now(wanted, actual, gpus, serving)
     routed = {replica_id for route in routes for replica_id, _ in route.shares}
     return (
@@ -163,7 +168,7 @@ class _Need:
     """What the replicas that cannot start yet on one GPU lack, and whose place they could take."""
 
     services: frozenset[str]
-    """Of the replicas that wait; none = nobody waits."""
+    """The services of the replicas that wait; none = nobody waits."""
     short_mib: float
     short_slots: int
     olds: tuple[RunningReplica, ...]
@@ -194,6 +199,7 @@ def _need(
 
 def _leaving(gpu: GpuDiff, need: _Need) -> Iterator[SwapOut | StopTask]:
     """Tasks that leave the GPU, for the command's sake or for replicas that wait; what drains is as good as free."""
+    # A replica that drains frees its memory within its deadline, so no task needs to leave for that part.
     draining_mib = sum(old.memory_mib for old in need.olds if old.state == "draining")
     short_mib = (
         need.short_mib - draining_mib - _stopping_mib(gpu) if need.services else 0.0
@@ -272,6 +278,7 @@ def _knobs(
 
     A clock falls only after the old replicas of that GPU are gone: they were sized for the higher one.
     """
+    # A GPU that does not answer would fail the whole round, so it is left out.
     limits = [
         (gpu.actual, _limit_w(gpu))
         for gpu in gpus

@@ -15,6 +15,7 @@ def still_serving(
     wanted: NodeCommand, gpus: tuple[GpuDiff, ...], handover: Collection[str]
 ) -> set[str]:
     """Ready old replicas whose service waits for a wanted one here, or perhaps for one on another node."""
+    # While a service waits for a wanted replica here, its old ones are all it has.
     unready = {want.service for gpu in gpus for want in gpu.missing}
     unready |= {
         want.service
@@ -22,6 +23,7 @@ def still_serving(
         for want, running in gpu.kept
         if running.state != "ready"
     }
+    # Nodes do not know of each other, so a rate that lies elsewhere is taken for a replica that is not ready there yet.
     elsewhere = _elsewhere(wanted)
     return {
         old.id
@@ -52,6 +54,7 @@ def routes_for_now(
     wanted: NodeCommand, actual: NodeState, gpus: tuple[GpuDiff, ...], serving: set[str]
 ) -> tuple[ServiceRoute, ...]:
     """The table for now: ready wanted replicas by the plan's rates, and the old ones in `serving` by their former."""
+    # A route that stays the same stays the same object, so that routers see at once that nothing changed.
     before = {route.service: route for route in actual.routes}
     former = {
         replica_id: weight

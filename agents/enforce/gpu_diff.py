@@ -51,6 +51,7 @@ def _compare_gpu(
         for want in wanted
         if want.id in running and _serves(running[want.id], want)
     )
+    # What is neither kept nor missing is retired, so that every running replica is in one of them.
     kept_ids = {want.id for want, _ in kept}
     return GpuDiff(
         wanted=command,
@@ -77,6 +78,7 @@ def _serves(running: RunningReplica, want: ReplicaCommand) -> bool:
         want.sm_percent,
         want.memory_mib,
     )
+    # A replica with a live batch is changed in place; another one is replaced for its batch.
     has_batch = running.has_live_batch or running.batch == want.batch
     return same and has_batch and running.state in ("starting", "ready")
 
@@ -87,6 +89,7 @@ def free_room(gpu: GpuDiff, taken: set[str]) -> tuple[float, int]:
     alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
     used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
     used_mib += sum(task.memory_mib for task in gpu.actual.tasks if task.holds_memory)
+    # What strangers hold cannot be given away, and enforcement cannot make them leave.
     used_mib += gpu.actual.foreign_mib
     return gpu.actual.memory_mib * (
         1.0 + MEMORY_TOLERANCE

@@ -81,6 +81,7 @@ class Forwarder:
         """Pass the request on and its answer back. NotConnected: nothing was sent."""
         if job.request.transport is None:
             return problem(HTTPStatus.BAD_GATEWAY, "the client has left"), "gone"
+        # The turn in the queue may have used the deadline up.
         left_s = job.left_s(self._now_s())
         if left_s < 0.001:
             return expired("in the queue"), "expired"
@@ -109,6 +110,7 @@ class Forwarder:
             return problem(
                 HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
             ), "lost"
+        # An error of the client's own (4xx) says nothing against the replica.
         if answer.status >= 500:
             self.note_failure(
                 job.lane, replica_id, f"status {answer.status}", is_unreachable=False
@@ -127,6 +129,7 @@ class Forwarder:
     ) -> tuple[web.StreamResponse, Outcome]:
         """A long answer, piece by piece as it comes and as fast as the client takes it."""
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
+        # Known lengths are passed on, so that the client sees a broken answer as one.
         response.content_length = answer.length
         try:
             await response.prepare(job.request)
@@ -155,6 +158,7 @@ class Forwarder:
                 lane.service,
                 reason,
             )
+            # One probe at a time asks, however many requests have failed.
             if (lane, replica_id) not in self._probes:
                 self._probes[lane, replica_id] = asyncio.create_task(
                     self._probe(lane, replica_id)

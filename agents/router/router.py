@@ -39,7 +39,7 @@ ATTEMPTS = 3
 """Replicas that are tried for one request, of which all but the last could not be connected to."""
 MAX_BODY = 64 * 1024 * 1024
 MAX_HELD_BYTES = 1024 * 1024 * 1024
-"""Of all requests' bodies together, waiting or with a replica."""
+"""The bodies of all requests, waiting or with a replica, are at most so long together."""
 
 
 class Router:
@@ -100,7 +100,9 @@ class Router:
             for route in routes
             for replica_id, _ in route.shares
         }
+        # Everything that can fail comes before the first change.
         pools = self._forwarder.pools_for(needed)
+        # A lane that comes back goes on with its counts and with what waits in it.
         known = {lane.service: lane for lane in (*self._retired, *self._lanes.values())}
         busy = {replica_id for lane in known.values() for replica_id in lane.busy}
         self._forwarder.use(pools, busy)
@@ -191,6 +193,7 @@ class Router:
             )
         except ValueError as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
+        # A body of unknown length counts with the longest that is allowed.
         held_bytes = (
             request.content_length if request.content_length is not None else MAX_BODY
         )
@@ -233,6 +236,7 @@ class Router:
     async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""
         lane, reason = job.lane, ""
+        # Only a request of which nothing was sent is tried again: a replica may have worked on any other.
         for _ in range(ATTEMPTS):
             left_s = job.left_s(self._now_s())
             if left_s < 0.001:

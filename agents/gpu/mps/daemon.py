@@ -117,6 +117,7 @@ class Mps:
         Raises NotSupported with `why_not`, LaunchFailed, NotPermitted or DeviceError.
         """
         async with self._turn:
+            # One look before anything is changed, since each question starts a process.
             seen = await self._look()
             if seen.why_not:
                 raise NotSupported(
@@ -151,6 +152,7 @@ class Mps:
             if not await self.is_alive():
                 return ()
             await self._within(drain_s, self._has_no_clients)
+            # After the wait only those are left that do not leave by themselves.
             left = await self._servers.clients()
             if stuck := [
                 pid
@@ -291,6 +293,7 @@ class Mps:
             said, _ = await self._control.run("-d")
             if await self.is_alive():
                 return True
+            # Another reason will not pass by waiting.
             if answers.ALREADY_RUNNING not in said:
                 raise LaunchFailed(
                     f"the MPS daemon of GPU {self.gpu_uuid} does not start: {said.strip() or 'no word'}"
@@ -306,6 +309,7 @@ class Mps:
     async def _reset_percent(self, seen: "_Seen") -> ServerState:
         """Set the default and the servers' own value to 100: a client gets the smaller of them and its own; the state
         of the servers."""
+        # Another value would cut every client's share without a word.
         if seen.default_percent != 100.0:
             await self._servers.set_percent("set_default_active_thread_percentage 100")
         state, _ = await both(
@@ -315,6 +319,7 @@ class Mps:
         return state
 
     async def _quit(self) -> None:
+        # The daemon answers only after its servers are gone, so this call may take that much longer.
         quit_s = self._settings.quit_s
         said, complaint = await self._control.run(
             command=f"quit -t {math.ceil(quit_s)}", more_s=quit_s
@@ -358,6 +363,7 @@ class Mps:
         self, limit_s: float, holds: Callable[[], Awaitable[bool]]
     ) -> bool:
         """Whether it holds within that time; asked at least once."""
+        # Asked before the time is looked at, so that even a limit of 0 asks once.
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while not await holds():
             if asyncio.get_running_loop().time() >= deadline_s:

@@ -21,7 +21,7 @@ import psutil
 from agents.gpu.mps.directory import MpsDirectory
 
 PROGRAM_PREFIX = "nvidia-cuda-mps"
-"""Of daemon and server alike; the kernel cuts names to 15 characters, which is just this."""
+"""The names of daemon and server begin with it; the kernel cuts names to 15 characters, which is just this."""
 DEFAULT_PIPE = "/tmp/nvidia-mps"
 NO_DAEMON_PIPE = "/dev/null"
 """A client that is given it finds no daemon and works without MPS."""

@@ -91,7 +91,9 @@ class GpuDevice:
         self._parts.workers.on_change = self._parts.tasks.on_change = tell
 
     async def read(self) -> DeviceReadings:
+        # Telemetry first, so that its window does not grow by what the servers take to answer.
         readings = await self._parts.telemetry.read()
+        # It asks in the background: a daemon that hangs must not make the node late.
         self._faults.begin()
         slices = await fail_stranded(
             self._parts.slices, self._parts.workers, self._parts.tasks
@@ -131,11 +133,13 @@ class GpuDevice:
         )
 
     async def poll(self, gpu_index: int) -> GpuPoll:
+        # First, since asking the servers takes time that belongs to the next period.
         peak_power_w = await self.peak_power_w(gpu_index)
         found = []
         for view in self._parts.workers.replicas():
             if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
                 counts = await self._parts.workers.metrics(view.id)
+                # The server may not see what waits in the router, nor the router what the server took in.
                 queued = max(self.router.in_flight(view.id), counts.queued or 0)
                 found.append(
                     self._poll_counters.replica(

@@ -121,7 +121,7 @@ class Basis:
     knobs: Turnable = NO_KNOBS
     slices: Slices = FIXED_SLICES
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    """Of which some is passed on to replicas and tasks."""
+    """The agent's own; some of it is passed on to replicas and tasks."""
     make_router: Callable[[Workers], Awaitable[RequestRouter]]
     keeps_replicas: bool = False
     looks: Looks = DEFAULT_LOOKS

@@ -22,12 +22,12 @@ class TaskPlace(Protocol):
 
     @property
     def name(self) -> str:
-        """Under which the control plane knows it."""
+        """The name under which the control plane knows it."""
         ...
 
     @property
     def gpu_index(self) -> int:
-        """Of its GPU."""
+        """The index of its GPU."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class TaskPlace(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of its own process."""
+        """The id of its own process."""
         ...
 
 
@@ -52,7 +52,7 @@ class PartProcesses:
 
     part: GrantedPart
     pids: tuple[int, ...]
-    """Of the processes that the agent started for it; theirs are found from here."""
+    """The processes that the agent started for it; what those started is found from here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,7 @@ def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
         session, parent = os.getsid(pid), pid
         if session in leaders:
             return leaders[session]
+        # A process that made its own session is still found by who started it.
         for _ in range(MAX_ANCESTORS):
             if parent in leaders:
                 return leaders[parent]
@@ -131,6 +132,7 @@ def placed_together(one: PartProcesses, other: PartProcesses) -> PartProcesses:
     """Both were granted what they have; of what they used the mean over their SM percents stands for both."""
     whole = one.part.sm_percent + other.part.sm_percent
     proven = (one.part.proven_sm_percent, other.part.proven_sm_percent)
+    # One that does not tell must not count as idle.
     told = [each.part for each in (one, other) if each.part.busy_share is not None]
     part = replace(
         one.part,

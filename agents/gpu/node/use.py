@@ -102,7 +102,7 @@ class _Busy:
 
 
 class GpuUse:
-    """Of all GPUs of a node. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
+    """The use of a node's GPUs. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
 
     def __init__(
         self, driver: UseReader, gpus: Iterable[SharedGpu], clock: Clock
@@ -124,6 +124,7 @@ class GpuUse:
         now_s = self._clock.now_s()
         before = self._busy.get(replica_id)
         share = None if before is None else before.share
+        # A count that fell is a server's that was started again, so nothing is known of the time between.
         if before is not None and busy_s >= before.total_s and now_s > before.at_s:
             share = min(1.0, (busy_s - before.total_s) / (now_s - before.at_s))
         self._busy[replica_id] = _Busy(total_s=busy_s, at_s=now_s, share=share)
@@ -138,7 +139,7 @@ class GpuUse:
         self._busy.pop(replica_id, None)
 
     def busy_share(self, replica_id: str) -> float | None:
-        """Of the time between the last two counts of its server; None without two."""
+        """The share of the time between the last two counts of its server in which batches ran; None without two."""
         found = self._busy.get(replica_id)
         return found.share if found is not None else None
 
@@ -151,6 +152,7 @@ class GpuUse:
         """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
         now_s = self._clock.now_s()
         seconds, self._last_s = now_s - self._last_s, now_s
+        # Listed anew, since a GPU may have started after its agent.
         self._gpus = {each.gpu.index: each for each in self._shared}
         uses: list[PartUse] = []
         if seconds > 0.0:
@@ -173,6 +175,7 @@ class GpuUse:
             self._idle_w.get(reading.index, reading.power_w), reading.power_w
         )
         try:
+            # A GPU whose processes are not told is left out: its energy would all seem to be nobody's.
             processes = self._driver.processes(shared.gpu)
         except DeviceError:
             return ()

@@ -44,6 +44,7 @@ def plan_commands(
             for place in mine
             if place.is_ready and place.address not in weights
         ]
+    # Names come after their servers are open, and old servers drain after that.
     new = [
         f"add map {settings.map_path} {service} {backend}"
         for service, backend in backends.items()
@@ -103,6 +104,7 @@ def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
             raise HaProxyError(
                 f"service {service!r} cannot be told to HAProxy; use letters, digits and . _ ~ -"
             )
+    # A backend with requests under way must not take another service's.
     busy = {
         place.backend for place in state.places if place.is_ready or place.in_flight
     }
@@ -161,6 +163,7 @@ def weights_of(
 ) -> dict[Address, int]:
     """Integer weights, the largest MAX_WEIGHT; who shall get nothing has 0, and if all shall, they share evenly."""
     largest = max((weight for _, weight in route.shares), default=0.0)
+    # HAProxy sends nothing to weight 0, so replicas without rates get the same weight.
     if largest <= 0.0:
         return {addresses[each]: 1 for each, _ in route.shares}
     return {
@@ -176,6 +179,7 @@ def command_lines(commands: Iterable[str]) -> Iterator[str]:
     line: list[str] = []
     length = 0
     for command in commands:
+        # A longer line might not fit HAProxy's buffer.
         if length + len(command) > _MAX_LINE:
             yield _joined(line)
             line, length = [], 0

@@ -39,7 +39,7 @@ NOTHING = Counted()
 
 
 def read_counts(proxy: HaProxy) -> dict[str, Counted]:
-    """Of every backend. Raises HaProxyError."""
+    """The counts of every backend. Raises HaProxyError."""
     stat = proxy.ask("show stat -1 2 -1")  # 2: backends only
     return parse_counts(stat, proxy.ask(f"show table {IN_SLO_TABLE}"))
 
@@ -81,8 +81,9 @@ class Counter:
     def read(
         self, now: Mapping[str, Counted], backends: Mapping[str, str]
     ) -> tuple[ServiceReading, ...]:
-        """Of every service, by name. `backends`: service → backend; none is read that counted less than before, which
-        is what a HAProxy does that was started again."""
+        """The counts of every service, by name. `backends`: service → backend.
+
+        One that counted less than before is not read: so does a HAProxy that was started again."""
         readings = tuple(
             _reading(
                 service, self._before.get(backend, NOTHING), now.get(backend, NOTHING)

@@ -80,6 +80,7 @@ class HaProxy:
         number of services or replicas cannot be had; then nothing was changed. HaProxyError also when HAProxy does not
         answer or did not do it: then the same call puts it right.
         """
+        # All addresses are read before the first command, so that a bad one changes nothing.
         needed = {
             each: parse_address(addresses[each])
             for route in routes
@@ -89,6 +90,7 @@ class HaProxy:
         self._tell(plan_commands(self.state(), wanted, self._settings))
         slos_ms = {route.service: route.slo_ms for route in routes}
         self._tell(plan_slos(self._slos(), slos_ms, self._settings))
+        # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state(), wanted)
         if left := plan_slos(self._slos(), slos_ms, self._settings):
             problems.append(f"it did not do {left[0]!r}")
@@ -97,6 +99,7 @@ class HaProxy:
                 f"HAProxy is not as it was told: {'; '.join(problems[:5])}"
             )
         self._routes = routes
+        # Replicas that drain must still be asked for until their last request is answered.
         busy = {place.address for place in after.places if place.in_flight}
         self._addresses = {
             each: where for each, where in self._addresses.items() if where in busy

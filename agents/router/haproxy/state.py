@@ -48,6 +48,7 @@ class ProxyState:
 
 def parse_state(servers: str, stat: str, services: str) -> ProxyState:
     """What `show servers state`, `show stat` and `show map` say. Raises HaProxyError."""
+    # The first line is the format's version, the second the names of the columns.
     _, _, table = servers.partition("# ")
     names, *rows = table.strip().splitlines() or [""]
     try:
@@ -67,13 +68,14 @@ def parse_state(servers: str, stat: str, services: str) -> ProxyState:
 def map_entries(text: str) -> Iterator[tuple[str, str]]:
     """Keys and values that `show map` tells."""
     for line in text.splitlines():
+        # Each entry begins with a pointer; other lines are messages.
         if line.startswith("0x"):
             _, key, value = line.split()
             yield key, value
 
 
 def _sessions(line: str) -> tuple[tuple[str, str], int]:
-    """Of one line of `show stat`, whose columns begin with pxname, svname, qcur, qmax, scur."""
+    """Place and requests by one line of `show stat`, whose columns begin with pxname, svname, qcur, qmax, scur."""
     backend, name, queued, _, running, _ = line.split(",", 5)
     return (backend, name), int(queued or 0) + int(running or 0)
 
