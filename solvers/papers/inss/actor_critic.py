@@ -33,8 +33,8 @@ from torch import nn
 
 from solvers.papers.inss.actor import HIDDEN, Floats, Layers
 from solvers.papers.inss.load_courses import STEPS, Courses
-from solvers.papers.inss.world import DecidedBatches, ProvisioningWorld, late_shares
-from solvers.papers.inss.world_rows import Flags, Indices, Reals
+from solvers.papers.inss.world import ProvisioningWorld, late_shares
+from solvers.papers.inss.world_rows import DecidedBatches, Flags, Indices, Reals
 
 _RATE, _TEMPERATURE_RATE = 5e-4, 1e-4
 _DISCOUNT = 0.0
@@ -51,8 +51,7 @@ _MARGINS = (0.9, 1.3)
 _FIRST_ROUNDS = 20
 """Of all courses, with random choices, before the first update; they also give the scale of rewards."""
 _MASKED = -1e9
-_COLUMNS = ("x", "allowed", "slot", "action", "reward", "discount", "next_x")
-_COLUMNS += ("next_allowed", "next_slot")
+_COLUMNS = "x allowed slot action reward discount next_x next_allowed next_slot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ class _Replay:
     ) -> dict[str, torch.Tensor]:
         """Rows drawn evenly."""
         at = random.integers(0, self.filled, count)
-        columns = {name: getattr(self, name) for name in _COLUMNS}
+        columns = {name: getattr(self, name) for name in _COLUMNS.split()}
         return {name: torch.from_numpy(rows[at]) for name, rows in columns.items()}
 
 

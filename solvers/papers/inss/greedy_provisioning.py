@@ -24,6 +24,7 @@ from solvers.papers.inss.provisioning import (
     Share,
 )
 from solvers.types.problem import ServiceDemand
+from solvers.types.state import GpuType
 
 _TRIES = 4
 """Orders of services that the greedy provisioner goes through while some fall short."""
@@ -99,27 +100,24 @@ class _Filling:
         for gpu_type in sorted(
             self._settler.problem.gpu_types, key=lambda one: one.name
         ):
-            percents = self._settler.percents(service.name, gpu_type.name)
-            if not percents:
+            if not self._settler.percents(service.name, gpu_type.name):
                 continue
-            price = gpu_type.price_usd_per_hour
             for at in self._places(gpu_type.name, service.name, gpu_type.count):
-                for percent in percents:
-                    option = self._option(
-                        at, Share(service.name, percent), gpu_type.name, left_rps
-                    )
-                    if option is None:
-                        continue
-                    yield replace(
-                        option,
-                        rank=(
-                            *option.rank[:2],
-                            option.rank[2] * price,
-                            *option.rank[3:],
-                        ),
-                    )
-                    if not option.rank[0]:
-                        break
+                yield from self._options_at(at, service.name, gpu_type, left_rps)
+
+    def _options_at(
+        self, at: int | None, service: str, gpu_type: GpuType, left_rps: float
+    ) -> Iterator["_Option"]:
+        """Rising SM percents on one GPU, up to the first that is enough."""
+        for percent in self._settler.percents(service, gpu_type.name):
+            option = self._option(at, Share(service, percent), gpu_type.name, left_rps)
+            if option is None:
+                continue
+            before, paid, after = option.rank[:2], option.rank[2], option.rank[3:]
+            price = gpu_type.price_usd_per_hour
+            yield replace(option, rank=(*before, paid * price, *after))
+            if not option.rank[0]:
+                break
 
     def _places(
         self, gpu_type: str, service: str, stock: int | None

@@ -57,10 +57,20 @@ def improve(
             trials = np.repeat(chosen, world.options, axis=0)
             trials[:, slot] = np.tile(np.arange(world.options), len(chosen))
             chosen, scores = _best_of(
-                world, trials, len(chosen), rates_rps, queued, weights
+                world,
+                trials,
+                len(chosen),
+                rates_rps=rates_rps,
+                queued=queued,
+                weights=weights,
             )
         chosen, scores = _best_of(
-            world, _swaps(chosen), len(chosen), rates_rps, queued, weights
+            world,
+            _swaps(chosen),
+            len(chosen),
+            rates_rps=rates_rps,
+            queued=queued,
+            weights=weights,
         )
         if (scores <= before + _GAIN).all():
             break
@@ -72,6 +82,7 @@ def _best_of(
     world: ProvisioningWorld,
     trials: Indices,
     starts: int,
+    *,
     rates_rps: Reals,
     queued: Reals,
     weights: Reals,

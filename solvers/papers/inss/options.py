@@ -78,6 +78,7 @@ def best_proposals(
 
 
 def world_of(settler: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
+    """The world of the decider's Problem under its belief, at the clocks that are planned."""
     problem = settler.problem
     clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
     return ProvisioningWorld(
@@ -88,7 +89,7 @@ def world_of(settler: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
 
 
 def setting_without_actor(settler: BatchDecider) -> ActorSetting:
-    """Of a problem for which there is no actor."""
+    """The setting of a problem for which there is no actor."""
     problem = settler.problem
     gpus = sorted(
         name
@@ -119,6 +120,7 @@ def setting_without_actor(settler: BatchDecider) -> ActorSetting:
 def situation_of(
     settler: BatchDecider, world: ProvisioningWorld, held: Settled
 ) -> Situation:
+    """What the actor sees of a provision that runs."""
     rates, queued, _ = figures_of(settler, world)
     used = np.zeros(len(world.setting.gpus))
     free = list(range(len(used)))

@@ -215,13 +215,8 @@ def _searched(
     """
     found = []
     if actor is None:
-        found.append(
-            _Found(
-                provision_greedily(settler),
-                "greedy",
-                ("the greedy provisioner provisioned",),
-            )
-        )
+        greedy = provision_greedily(settler)
+        found.append(_Found(greedy, "greedy", ("the greedy provisioner provisioned",)))
     gpus = sum(gpu_type.count or 0 for gpu_type in settler.problem.gpu_types)
     has_stock = all(
         gpu_type.count is not None for gpu_type in settler.problem.gpu_types
@@ -252,13 +247,9 @@ def _searched(
                 chosen, _ = improve(
                     world, tried, rates, queued, weights, passes=_PASSES
                 )
-                provision = provision_of(world, chosen)
+                settled = settler.settle(provision_of(world, chosen))
                 found.append(
-                    _Found(
-                        settler.settle(provision),
-                        "feasible",
-                        ("a local search provisioned",),
-                    )
+                    _Found(settled, "feasible", ("a local search provisioned",))
                 )
     return found
 

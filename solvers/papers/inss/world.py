@@ -15,7 +15,6 @@ rate that a replica carries is that of the capacity law, not b / t, at which a q
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from solvers.papers.inss.world_rows import (
     NEVER,
     TOLERANCE,
     ActorSetting,
+    DecidedBatches,
     Flags,
     Indices,
     Reals,
@@ -33,16 +33,6 @@ from solvers.types.problem import Problem
 
 PENALTY = 100.0
 """ω (section 6.1)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DecidedBatches:
-    """What N provisions carry: (N, J) each."""
-
-    batch: Indices
-    """Place among the world's batches; −1 where the slot is nowhere, or has no batch."""
-    carried_rps: Reals
-    memory_mib: Reals
 
 
 class ProvisioningWorld:
@@ -124,14 +114,10 @@ class ProvisioningWorld:
         gpu, _, is_placed = self._split(chosen)
         found = np.zeros(len(chosen), dtype=bool)
         for slot in range(1, chosen.shape[1]):
-            for other in np.flatnonzero(
-                self.service_of[:slot] == self.service_of[slot]
-            ):
-                found |= (
-                    is_placed[:, slot]
-                    & is_placed[:, other]
-                    & (gpu[:, slot] == gpu[:, other])
-                )
+            same = np.flatnonzero(self.service_of[:slot] == self.service_of[slot])
+            for other in same:
+                is_on_same_gpu = gpu[:, slot] == gpu[:, other]
+                found |= is_placed[:, slot] & is_placed[:, other] & is_on_same_gpu
         return found
 
     def allowed(self, chosen: Indices, slot: int, rates_rps: Reals) -> Flags:
@@ -168,9 +154,8 @@ class ProvisioningWorld:
         carried = self._carried(execution_ms)
         in_time = self._keeps_slo(execution_ms, is_placed, queued)
         # Where the queue is too long for every batch, the one that carries most ends it soonest.
-        in_time |= ~in_time.any(axis=2, keepdims=True) & self._keeps_slo(
-            execution_ms, is_placed, 0.0 * queued
-        )
+        without_queue = self._keeps_slo(execution_ms, is_placed, 0.0 * queued)
+        in_time |= ~in_time.any(axis=2, keepdims=True) & without_queue
         carried[~in_time] = 0.0
         free, room_mib, room_w, counts = self._room(chosen)
         obeys: Flags = (
@@ -183,7 +168,14 @@ class ProvisioningWorld:
         carried[~is_lawful] = 0.0
         more_mib = self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None]
         more_w = self._rows.power_w[at] - self._rows.min_w[at][:, :, None]
-        batch = self._take_batches(gpu, carried, more_mib, more_w, room_mib, room_w)
+        batch = self._take_batches(
+            gpu,
+            carried,
+            more_mib=more_mib,
+            more_w=more_w,
+            room_mib=room_mib,
+            room_w=room_w,
+        )
         place = np.maximum(batch, 0)[:, :, None]
         found = np.take_along_axis(carried, place, axis=2)[:, :, 0]
         used = self._rows.min_mib[at] + np.where(
@@ -199,6 +191,7 @@ class ProvisioningWorld:
         self,
         gpu: Indices,
         carried: Reals,
+        *,
         more_mib: Reals,
         more_w: Reals,
         room_mib: Reals,
@@ -317,11 +310,13 @@ class ProvisioningWorld:
         for slot in range(chosen.shape[1]):
             on, at, here = gpu[:, slot], share[:, slot], is_placed[:, slot]
             kind = self.type_of[on]
-            free[rows, on] -= np.where(here, self._percents[at], 0.0)
-            room_mib[rows, on] -= np.where(
-                here, self._rows.min_mib[slot, kind, at], 0.0
+            mib, watts = (
+                self._rows.min_mib[slot, kind, at],
+                self._rows.min_w[slot, kind, at],
             )
-            room_w[rows, on] -= np.where(here, self._rows.min_w[slot, kind, at], 0.0)
+            free[rows, on] -= np.where(here, self._percents[at], 0.0)
+            room_mib[rows, on] -= np.where(here, mib, 0.0)
+            room_w[rows, on] -= np.where(here, watts, 0.0)
             counts[rows, on] += here
         return free, room_mib, room_w, counts
 

@@ -1,4 +1,4 @@
-"""What InSS's world knows of a Problem: its setting, and its operating rows as arrays."""
+"""What InSS's world reads and answers: its setting, operating rows as arrays, decided batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -112,3 +112,13 @@ def _known_rows(
             and row.power_w <= watts
         ):
             yield row, int(near[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecidedBatches:
+    """What N provisions carry: (N, J) each."""
+
+    batch: Indices
+    """Place among the world's batches; −1 where the slot is nowhere, or has no batch."""
+    carried_rps: Reals
+    memory_mib: Reals
