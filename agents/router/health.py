@@ -45,9 +45,6 @@ class ReplicaHealth:
         if self._out == replica_ids:
             self._out.clear()
 
-    def is_out(self, replica_id: str) -> bool:
-        return replica_id in self._out
-
     def succeed(self, replica_id: str) -> None:
         """It answered well."""
         # Nearly every answer finds nothing to forget.
