@@ -44,6 +44,14 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_control_plane(parser)
+    _add_node(parser)
+    _add_device(parser)
+    _add_gpu_device(parser)
+    return parser
+
+
+def _add_control_plane(parser: argparse.ArgumentParser) -> None:
     reach = parser.add_argument_group("control plane")
     reach.add_argument(
         "--url",
@@ -56,6 +64,9 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"token with scope agent; others see it in the process list, so better {TOKEN_VARIABLE}",
     )
     token.add_argument("--token-file", type=Path, help="file that holds the token")
+
+
+def _add_node(parser: argparse.ArgumentParser) -> None:
     node = parser.add_argument_group("node")
     node.add_argument(
         "--node",
@@ -102,9 +113,6 @@ def make_parser() -> argparse.ArgumentParser:
     node.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )
-    _add_device(parser)
-    _add_gpu_device(parser)
-    return parser
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,8 @@ import msgspec
 from agents.base.device import NodeState
 from agents.base.protocol import NodeCommand, Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
-from agents.gpu.node.device import DEFAULT_LOOKS, GpuDevice
+from agents.gpu.node.device import GpuDevice
+from agents.gpu.node.parts import DEFAULT_LOOKS
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from bench.report import Figures, print_table, write_results

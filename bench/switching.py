@@ -28,7 +28,8 @@ import aiohttp
 
 from agents.base.protocol import GpuCommand, NodeCommand, Route
 from agents.daemon.loop import AgentSettings, NodeAgent
-from agents.gpu.node.device import DEFAULT_LOOKS, GpuDevice
+from agents.gpu.node.device import GpuDevice
+from agents.gpu.node.parts import DEFAULT_LOOKS
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from bench.command import WaitingPlane

@@ -61,6 +61,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     transport = MeteredTransport(http, metrics)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # Both end the agent in good order, by which the device is given back.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     log.info(
@@ -76,6 +77,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         else None
     )
     try:
+        # Routes first: the port must not answer for services that it does not know yet.
         await _take_up(agent)
         async with (
             metrics_port(

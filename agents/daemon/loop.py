@@ -13,8 +13,7 @@ The loops run side by side, so that a silent control plane stops neither the cou
 import asyncio
 import logging
 import math
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Literal
@@ -26,6 +25,7 @@ from agents.base.clock import Clock
 from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
+from agents.daemon.notes import AgentNotes
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
@@ -64,17 +64,6 @@ class AgentSettings:
     """How long replicas that moved to another node serve on here, so that their successors can start."""
 
 
-@dataclass(slots=True)
-class _Notes:
-    """What the next observation must tell beside the readings."""
-
-    refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
-    sync_problem: str = ""
-    device_problem: str = ""
-    governor_problems: tuple[str, ...] = ()
-    power_problems: tuple[str, ...] = ()
-
-
 class NodeAgent:
     """One node's agent. Simulations call the steps; a process calls `run`."""
 
@@ -101,7 +90,7 @@ class NodeAgent:
         self._hands = asyncio.Lock()
         """Held by whoever is setting the device: what one of them has read must not change under it. Starts go without:
         they may take long, and change nothing that another sets."""
-        self._notes = _Notes()
+        self._notes = AgentNotes()
         self._sequence = 0
         self._window_start_s = clock.now_s()
         self._progress = Progress(ledger.directory)
@@ -124,6 +113,7 @@ class NodeAgent:
         """Observe, sync and enforce once, as a simulation does each period; a silent control plane is no error."""
         await self.enforce()
         await self.observe()
+        # A command that came with the answer is carried out in the same step.
         before = self.command
         try:
             await self.sync(waits=False)
@@ -140,6 +130,7 @@ class NodeAgent:
         now_s = self._clock.now_s()
         if now_s <= self._window_start_s:
             return
+        # The window moves on even where the device fails: its counts come with the next one.
         start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
         self._window_start_s = now_s
         ack = (
@@ -173,6 +164,7 @@ class NodeAgent:
             )
         )
         self._notes.refusals.clear()
+        # A problem of the lease that is over is told once.
         self._lease.told()
         self._observed.set()
 
@@ -185,6 +177,7 @@ class NodeAgent:
         """
         asked = self.outbox.oldest()
         while asked is not None:
+            # Only the newest may wait: older ones are late already.
             is_newest = len(self.outbox) <= 1
             wait_s = (
                 max(0.0, self._next_observation_s() - self._clock.now_s())
@@ -264,6 +257,7 @@ class NodeAgent:
             self._guard_loop(),
         ]
         tasks = [asyncio.create_task(each) for each in loops]
+        # Waiting for `stop` beside the loops ends them at once, not at their next turn.
         stopper = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait(
@@ -358,6 +352,7 @@ class NodeAgent:
         self._skew.note(
             sent_s=sent_s, received_s=now_s, server_time_s=reply.server_time_s
         )
+        # A lease that had ended left less of the command; enforcement must now bring that back.
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease, now_s)
         if had_ended:
@@ -390,23 +385,10 @@ class NodeAgent:
         self._changed.set()
 
     def _problems(self) -> tuple[str, ...]:
-        lost = self.outbox.dropped
-        return tuple(
-            problem
-            for problem in (
-                *self._ledger.problems,
-                self._notes.device_problem,
-                self._notes.sync_problem,
-                self._skew.problem,
-                self._lease.problem,
-                *self._notes.governor_problems,
-                *self._notes.power_problems,
-                f"{lost} observations were lost: the outbox was full or they were refused"
-                if lost
-                else "",
-            )
-            if problem
+        found = self._notes.problems(
+            self._skew.problem, self._lease.problem, lost=self.outbox.dropped
         )
+        return (*filter(None, self._ledger.problems), *found)
 
 
 async def _cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:

@@ -169,13 +169,16 @@ class AgentMetrics:
         self._observed = 0
         self._observed_s: float | None = None
         self._answered_s: float | None = None
+        # All results stand there from the start, so that the first failure is an increase.
         self._syncs = dict.fromkeys(RESULTS, 0)
         self._energy_j: dict[int, float] = {}
 
     def note(self, observation: Observation) -> None:
         """A window was observed."""
+        # Wall time, since monitoring compares it with its own clock.
         self._newest, self._observed_s = observation, self._wall_s()
         self._observed += 1
+        # A counter of a GPU that is gone goes with it, as its series does.
         self._energy_j = {
             gpu.index: self._energy_j.get(gpu.index, 0.0) + gpu.energy_j
             for gpu in observation.gpus

@@ -1,8 +1,9 @@
 """What speaks against a command, before anything of it is carried out."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import TypeVar
 
 from agents.base.device import MEMORY_TOLERANCE, GpuState
 from agents.base.protocol import (
@@ -17,6 +18,8 @@ from solvers.governors.registry import GOVERNORS
 SM_TOLERANCE_PERCENT = 1e-6
 """Rounding that a sum of SM percents may carry."""
 
+_Name = TypeVar("_Name", str, int)
+
 
 def objections(
     command: NodeCommand, node: str, gpus: tuple[GpuState, ...]
@@ -26,36 +29,28 @@ def objections(
     The checker of the control plane has already seen the plan; this catches a command for another machine: one that
     was renamed, rebuilt with other GPUs, or is out of step with the catalogue.
     """
+    # Nothing else is looked at then: a command for another node fits its GPUs, not these.
     if command.node != node:
         return (f"the command is for node {command.node}, this is {node}",)
     return (*_duplicates(command), *_unrouted(command), *_gpu_objections(command, gpus))
 
 
 def _duplicates(command: NodeCommand) -> Iterator[str]:
-    replicas = Counter(replica.id for gpu in command.gpus for replica in gpu.replicas)
-    yield from (
-        f"replica {each} is named {count} times"
-        for each, count in sorted(replicas.items())
-        if count > 1
-    )
-    tasks = Counter(task.name for gpu in command.gpus for task in gpu.tasks)
-    yield from (
-        f"task {each} is named {count} times"
-        for each, count in sorted(tasks.items())
-        if count > 1
-    )
-    indices = Counter(gpu.index for gpu in command.gpus)
-    yield from (
-        f"GPU {each} is named {count} times"
-        for each, count in sorted(indices.items())
-        if count > 1
-    )
-    services = Counter(route.service for route in command.routes)
-    yield from (
-        f"route of {each} is given {count} times"
-        for each, count in sorted(services.items())
-        if count > 1
-    )
+    """A name that stands twice would make "the replica of that name" ambiguous in all that follows."""
+    gpus = command.gpus
+    replicas = (each.id for gpu in gpus for each in gpu.replicas)
+    yield from _repeated("replica {} is named", replicas)
+    tasks = (task.name for gpu in gpus for task in gpu.tasks)
+    yield from _repeated("task {} is named", tasks)
+    yield from _repeated("GPU {} is named", (gpu.index for gpu in gpus))
+    services = (route.service for route in command.routes)
+    yield from _repeated("route of {} is given", services)
+
+
+def _repeated(words: str, names: Iterable[_Name]) -> Iterator[str]:
+    for name, count in sorted(Counter(names).items()):
+        if count > 1:
+            yield f"{words.format(name)} {count} times"
 
 
 def _unrouted(command: NodeCommand) -> Iterator[str]:
@@ -82,6 +77,7 @@ def _misfits(command: GpuCommand, gpu: GpuState) -> Iterator[str]:
         *command.replicas,
         *(task for task in command.tasks if task.is_resident),
     )
+    # Only residents count: a task that waits in the host's memory takes none of the GPU's.
     memory_mib = sum(each.memory_mib for each in resident)
     if memory_mib > gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
         yield f"GPU {gpu.index} has {gpu.memory_mib:g} MiB, the replicas and tasks need {memory_mib:g}"
@@ -99,6 +95,7 @@ def _ungovernable(command: GpuCommand, governor: GovernorCommand) -> Iterator[st
         yield f"GPU {command.index}: no governor is called {governor.name}; there are {', '.join(sorted(GOVERNORS))}"
     if any(later <= earlier for earlier, later in pairwise(governor.clocks_mhz)):
         yield f"GPU {command.index}: the governor's clocks do not ascend"
+    # A governor searches from the planned clock, which must be one that it may set.
     if not governor.clocks_mhz[0] <= command.clock_mhz <= governor.clocks_mhz[-1]:
         yield (
             f"GPU {command.index}: the clock of {command.clock_mhz:g} MHz is outside its governor's, "

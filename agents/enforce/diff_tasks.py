@@ -51,10 +51,13 @@ def _stays(
     if place is None:
         return False
     wanted_index, want = place
+    # A finished task stays to be told of, on any GPU, unless a new one of other shape has its name.
     if running.state == "finished":
         return (running.network, running.batch) == (want.network, want.batch)
+    # One that must not start again yet stays to be seen; else it makes room for its next start.
     if running.state == "failed":
         return running.name in held
+    # It has nothing to save yet, so that stopping it is cheaper than swapping it.
     if running.state == "starting" and not want.is_resident:
         return False
     return gpu_index == wanted_index and _shape(running) == _shape(want)
@@ -78,6 +81,7 @@ def leaving_tasks(
         if name in tasks and tasks[name].state == "running":
             short_mib -= tasks[name].memory_mib
             yield SwapOut(task=name)
+    # The command lists the most important task first, so the last one leaves first.
     for name in (want.name for want in reversed(wanted) if want.is_resident):
         if (
             short_mib > 0.0

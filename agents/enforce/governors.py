@@ -100,6 +100,7 @@ class Governing:
         for index, seat in sorted(self._seats.items()):
             if now_s < seat.due_s:
                 continue
+            # Due anew before it acts: a GPU that fails is asked again a period later, not at once.
             seat.due_s = now_s + seat.task.governor.period_s
             try:
                 await self._step(index, seat)
@@ -117,9 +118,11 @@ class Governing:
         seat.fixed = frozenset(
             base_id(each.id) for each in gpu.replicas if not each.has_live_batch
         )
+        # A start of the governor's own is taken once the GPU is known to answer.
         if seat.start is not None:
             seat.knobs, seat.start = seat.start, None
         todo = list(_turns(gpu, seat))
+        # A period is measured only while the knobs stand as they were told: before, it says nothing of them.
         if seat.is_acting and not todo:
             seat.knobs = govern(
                 seat.task.governor.name,
@@ -196,6 +199,7 @@ def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
     seat = _Seat(task=task, knobs=task.begins, due_s=now_s)
     if start is None:
         return seat
+    # With the same replicas what it has found out is still right, within the new limits.
     has_same = (
         old is not None
         and old.task.governor.name == task.governor.name
@@ -241,6 +245,7 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
     if gpu.clock_mhz != seat.knobs.clock_mhz:
         yield LockClock(gpu_index=gpu.index, clock_mhz=seat.knobs.clock_mhz)
     for replica in gpu.replicas:
+        # Replicas of an earlier command are not in the knobs and keep their batch.
         batch = seat.knobs.batches.get(replica.id, replica.batch)
         if (
             replica.state in ("starting", "ready")

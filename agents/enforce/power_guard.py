@@ -49,7 +49,7 @@ class _Hold:
 
 
 class PowerGuard:
-    """Of one node. Not for two at once."""
+    """Guards the power caps of one node. Two must not use it at once."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -70,6 +70,7 @@ class PowerGuard:
     ) -> tuple[str, ...]:
         """Look at every GPU with a power cap once, and turn what must be. Returns what stands, in words."""
         state = await self._device.state()
+        # A GPU that is not healthy tells no power.
         gpus = {gpu.index: gpu for gpu in state.gpus if gpu.healthy}
         guarded = {
             gpu.index: gpu
@@ -93,6 +94,7 @@ class PowerGuard:
 
     async def _look(self, gpu: GpuState, hold: _Hold) -> None:
         peak_w = await self._device.peak_power_w(gpu.index)
+        # The peak still covers the time before the last turn.
         if not hold.is_settled:
             hold.is_settled = True
             return
@@ -109,6 +111,7 @@ class PowerGuard:
             f"GPU {gpu.index} drew {peak_w:.0f} W, over its power cap of {hold.cap_w:g}"
         )
         clock_mhz = slower(gpu.clocks_mhz, hold.clock_mhz, share=hold.cap_w / peak_w)
+        # Without a clock lock the board's own limit is the only brake left.
         if not gpu.has_clock_lock or not gpu.clocks_mhz:
             await self._limit(gpu, hold, over)
         elif clock_mhz == hold.clock_mhz:
@@ -145,8 +148,10 @@ class PowerGuard:
 
     async def _speed_up(self, gpu: GpuState, hold: _Hold, peak_w: float) -> None:
         clock_mhz = faster(gpu.clocks_mhz, hold.clock_mhz, max_mhz=hold.commanded_mhz)
+        # Power grows at most with the cube of the clock (voltage falls with it), so the guess is a safe one.
         fits = peak_w * (clock_mhz / hold.clock_mhz) ** 3 <= hold.cap_w
         hold.calm = hold.calm + 1 if fits else 0
+        # A load that swings would turn the clock up and down with every period.
         if hold.calm < CALM_PERIODS:
             return
         hold.calm = 0

@@ -37,6 +37,7 @@ from agents.enforce.diff import actions, is_settled
 from agents.enforce.progress import Progress
 
 MAX_DETAIL = 2000
+_STARTS = (StartReplica, StartTask)
 MAX_ROUNDS = 4
 """Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
 
@@ -79,45 +80,40 @@ class Enforcing:
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
 
     def forget_failures(self) -> None:
-        """Of a new command everything may be tried at once."""
+        """Forget what failed, since all that a new command asks for may be tried at once."""
         self._restarts.clear()
 
     async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
         """Carry out what can be done now; a failing action is reported in `ack` and tried again. Raises DeviceError."""
         async with self._turn:
-            for at in range(MAX_ROUNDS):
-                async with self._hands:
-                    command, state = in_force(), await self._device.state()
-                    if at == 0 and self._settled == (command, _without_load(state)):
-                        return
-                    todo = self._todo(command, state, now_s)
-                    failures = await self._set(
-                        each
-                        for each in todo
-                        if not isinstance(each, StartReplica | StartTask)
-                    )
-                await self._start(
-                    [
-                        each
-                        for each in todo
-                        if isinstance(each, StartReplica | StartTask)
-                    ],
-                    now_s,
-                )
-                if failures or not todo:
-                    break
-            if todo:
+            await self._enforce(in_force, now_s)
+
+    async def _enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
+        for at in range(MAX_ROUNDS):
+            async with self._hands:
                 command, state = in_force(), await self._device.state()
-            self._tell(command, state, failures, now_s)
+                if at == 0 and self._settled == (command, _without_load(state)):
+                    return
+                todo = self._todo(command, state, now_s)
+                starts = [each for each in todo if isinstance(each, _STARTS)]
+                failures = await self._set(
+                    each for each in todo if not isinstance(each, _STARTS)
+                )
+            # Starts may take long, so they do not keep governors and guard from the device.
+            await self._start(starts, now_s)
+            # A round that failed would fail again at once; the next enforcement tries anew.
+            if failures or not todo:
+                break
+        if todo:
+            command, state = in_force(), await self._device.state()
+        self._tell(command, state, failures, now_s)
 
     def _todo(
         self, command: NodeCommand, state: NodeState, now_s: float
     ) -> tuple[Action, ...]:
         self._restarts.look(state, now_s)
-        held, handover = (
-            self._restarts.held(now_s),
-            self._handover(command, state, now_s),
-        )
+        held = self._restarts.held(now_s)
+        handover = self._handover(command, state, now_s)
         return actions(command, state, held=held, handover=handover)
 
     async def _set(self, todo: Iterable[Action]) -> list[str]:
@@ -151,6 +147,7 @@ class Enforcing:
         self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float
     ) -> None:
         """Say how far the command has come."""
+        # What is held back must show in the answer, else the command would seem to hang without a reason.
         held = (
             f"{kind} {name}: {reason}"
             for (kind, name), reason in self._restarts.held(now_s).items()
@@ -184,6 +181,7 @@ class Enforcing:
 
 def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
     """How far the command has come."""
+    # An empty GPU that does not answer keeps no part of the command from being carried out.
     lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
     broken = [
         f"GPU {gpu.index} does not answer"

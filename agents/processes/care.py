@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from agents.processes.logs import rotate_all
-from agents.processes.process import Ending, WorkerProcess, end_left_over, marks
+from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.process import TerminateOnGpu as Terminate
+from agents.processes.procfs import marks
 
 LOG_LOOK_S = 2.0
 UNKILLABLE_S = 5.0

@@ -193,10 +193,6 @@ class Crashes:
         )
         return max(0.0, times_s[-1] + wait_s - now_s)
 
-    def forgive(self, replica_id: str) -> None:
-        """Forget its failures."""
-        self._times_s.pop(replica_id, None)
-
 
 def _is_free(port: int) -> bool:
     """Whether nobody listens there; connections that are over and still fade do not matter."""

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from agents.base.device import DeviceError, LaunchFailed
+from agents.processes.procfs import MARK, WorkerSearch, identity_of, is_alive, members
 from agents.processes.records import Identity
 
 TerminateOnGpu: TypeAlias = Callable[[int, tuple[int, ...]], Awaitable[bool]]
 
-MARK = "PLIMSOLL_MARK"
-"""Variable in the environment of every worker that holds its record's random mark."""
 TERMINATE_LIMIT_S = 10.0
 LOOK_S = 0.05
 
@@ -120,7 +119,7 @@ class WorkerProcess:
             # It is waited for by its pidfd, for which it does not matter who started it; Popen must not reap it.
             child.returncode = 0
             handle = os.pidfd_open(child.pid)
-            process = cls(_identity(child.pid), spawn.mark, handle)
+            process = cls(identity_of(child.pid), spawn.mark, handle)
             try:
                 record(process.identity)
                 gate.write(b"g")
@@ -170,7 +169,9 @@ class WorkerProcess:
         if not self.has_ended:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), ending.grace_s)
-        is_gone = await _kill(_Search(mark=self._mark, leader=self.identity), ending)
+        is_gone = await _kill(
+            WorkerSearch(mark=self._mark, leader=self.identity), ending
+        )
         if is_gone:
             self._reap()
         return is_gone
@@ -211,10 +212,10 @@ class WorkerProcess:
 
 async def end_left_over(mark: str, ending: Ending) -> bool:
     """End what a worker left behind whose own process is gone; whether nothing is left."""
-    return await _kill(_Search(mark=mark), ending)
+    return await _kill(WorkerSearch(mark=mark), ending)
 
 
-async def _kill(search: "_Search", ending: Ending) -> bool:
+async def _kill(search: "WorkerSearch", ending: Ending) -> bool:
     """Let MPS go of whatever is left, then SIGKILL it."""
     # Looking through all processes takes a while on a large node, and requests are routed meanwhile.
     left = await asyncio.to_thread(search.all)
@@ -240,7 +241,7 @@ async def _kill(search: "_Search", ending: Ending) -> bool:
     return not left
 
 
-def _kill_one(pid: int, search: "_Search") -> None:
+def _kill_one(pid: int, search: "WorkerSearch") -> None:
     """SIGKILL for a process that still is searched for when nobody else can get its number any more."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
@@ -285,120 +286,3 @@ _EXITS = {
     126: "the program may not be run",
     127: "the program was not found",
 }
-
-
-def boot_id() -> str:
-    """The kernel's random id of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def is_alive(identity: Identity) -> bool:
-    """Whether that very process runs; one that has ended and was not reaped does not."""
-    stat = _stat(identity.pid)
-    return (
-        stat is not None
-        and stat.state not in "ZX"
-        and (stat.start_ticks, boot_id()) == (identity.start_ticks, identity.boot)
-    )
-
-
-def members(mark: str, leader: Identity | None = None) -> tuple[int, ...]:
-    """Living processes that carry the mark in their environment, or belong to the session of that leader; by number.
-
-    The mark finds those that made a session of their own, the session those that wrote over their environment. An agent
-    that runs as root could kill anything: nobody of its own session is ever among them, and neither is the kernel's.
-    """
-    return _Search(mark=mark, leader=leader).all()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
-    """Who belongs to one worker."""
-
-    mark: str
-    leader: Identity | None = None
-
-    def all(self) -> tuple[int, ...]:
-        session = self._session()
-        return tuple(sorted(pid for pid in _pids() if self._has(pid, session)))
-
-    def has(self, pid: int) -> bool:
-        return self._has(pid, self._session())
-
-    def _has(self, pid: int, session: int | None) -> bool:
-        stat = _stat(pid)
-        # Kernel threads, and whoever came from outside the PID namespace, show session 0.
-        if stat is None or stat.state in "ZX" or stat.session in (0, os.getsid(0)):
-            return False
-        return (
-            stat.session == session
-            or f"{MARK}={self.mark}".encode() in _environment(pid)
-        )
-
-    def _session(self) -> int | None:
-        """The leader's; None where another process has its number by now, whose session is not ours."""
-        if self.leader is None or self.leader.pid <= 1:
-            return None
-        now = _stat(self.leader.pid)
-        return (
-            self.leader.pid
-            if now is None or now.start_ticks == self.leader.start_ticks
-            else None
-        )
-
-
-def is_marked(pid: int) -> bool:
-    """Whether a process was started as a replica, or by one."""
-    return any(entry.startswith(f"{MARK}=".encode()) for entry in _environment(pid))
-
-
-def marks(beginning: str) -> frozenset[str]:
-    """Marks with that beginning of all living processes."""
-    start = f"{MARK}={beginning}".encode()
-    found = (
-        entry
-        for pid in _pids()
-        for entry in _environment(pid)
-        if entry.startswith(start)
-    )
-    return frozenset(
-        entry.decode("ascii", errors="replace").partition("=")[2] for entry in found
-    )
-
-
-def _pids() -> tuple[int, ...]:
-    return tuple(
-        int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stat:
-    state: str
-    session: int
-    start_ticks: int
-
-
-def _stat(pid: int) -> _Stat | None:
-    """The parts of /proc/PID/stat that matter here; None = no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name, in parentheses, may hold blanks and parentheses. Behind it: state, parent, group, session, …, and the
-    # start time as field 22 of all, which is field 20 behind the name.
-    parts = text[text.rindex(")") + 2 :].split()
-    return _Stat(state=parts[0], session=int(parts[3]), start_ticks=int(parts[19]))
-
-
-def _environment(pid: int) -> tuple[bytes, ...]:
-    try:
-        return tuple(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-    except OSError:  # another user's, or gone
-        return ()
-
-
-def _identity(pid: int) -> Identity:
-    stat = _stat(pid)
-    assert stat is not None, "a child that was not reaped has its place in /proc"
-    return Identity(pid=pid, start_ticks=stat.start_ticks, boot=boot_id())

@@ -139,15 +139,16 @@ class Records(Generic[R]):
         """What earlier starts left, by id; damaged files are put aside and told in `problems`."""
         found = []
         for path in sorted(self._folder("records").iterdir()):
-            if path.suffix == ".json":
-                try:
-                    found.append(_parse(path, self._kind, self.mark))
-                except (OSError, ValueError) as error:
-                    self.problems += (f"{path} is damaged and was put aside: {error}",)
-                    with contextlib.suppress(OSError):
-                        path.rename(path.with_suffix(".damaged"))
-            elif path.suffix == ".new":  # of a write that was not finished
+            if path.suffix == ".new":  # of a write that was not finished
                 path.unlink(missing_ok=True)
+            if path.suffix != ".json":
+                continue
+            try:
+                found.append(_parse(path, self._kind, self.mark))
+            except (OSError, ValueError) as error:
+                self.problems += (f"{path} is damaged and was put aside: {error}",)
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_suffix(".damaged"))
         return tuple(sorted(found, key=lambda record: record.id))
 
     def save(self, record: R) -> None:

@@ -22,7 +22,8 @@ from agents.gpu.mps.sharing import Sharing
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch, LaunchPlace, prepare
 from agents.processes.logs import tail
-from agents.processes.process import MARK, Ending, Spawn, end_left_over, exit_in_words
+from agents.processes.process import Ending, Spawn, end_left_over, exit_in_words
+from agents.processes.procfs import MARK
 from agents.processes.templates import Template, Templates
 from agents.profiling.cells import BenchFailed, BenchLost, BenchSettings
 from agents.profiling.cells import Crew as Seats

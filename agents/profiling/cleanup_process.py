@@ -24,7 +24,8 @@ import msgspec
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.gpu.mps.daemon import Mps
-from agents.processes.process import Ending, end_left_over, marks
+from agents.processes.process import Ending, end_left_over
+from agents.processes.procfs import marks
 
 BENCHES_S = 20.0
 """For benches to end by themselves."""

@@ -26,7 +26,7 @@ from agents.gpu.knobs.knobs import KnobDriver, KnobWriter
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
 from agents.gpu.nvml.types import GpuIdentity
-from agents.processes.process import MARK
+from agents.processes.procfs import MARK
 from agents.processes.templates import Templates
 from agents.profiling.bench_processes import Site, find_template, open_crew
 from agents.profiling.cells import BenchSettings, MeasurementCell

@@ -195,13 +195,14 @@ def listens(pids: tuple[int, ...], port: int) -> bool:
     """Whether one of these processes is who listens on the port."""
     for pid in pids:
         with contextlib.suppress(psutil.Error, OSError):
-            for each in psutil.Process(pid).net_connections(kind="tcp"):
-                if (
-                    each.status == psutil.CONN_LISTEN
-                    and each.laddr
-                    and each.laddr.port == port
-                ):
-                    return True
+            connections = psutil.Process(pid).net_connections(kind="tcp")
+            open_ports = (
+                each.laddr.port
+                for each in connections
+                if each.status == psutil.CONN_LISTEN and each.laddr
+            )
+            if port in open_ports:
+                return True
     return False
 
 

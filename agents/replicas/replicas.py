@@ -31,42 +31,24 @@ from pathlib import Path
 import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
-from agents.processes.care import (
-    cancelled,
-    end_for_good,
-    end_unrecorded,
-    first,
-    keep_logs,
-)
+from agents.processes.care import cancelled, end_for_good, end_unrecorded, keep_logs
 from agents.processes.launch import Crashes, Launch, LaunchPlace, Ports, prepare
-from agents.processes.process import Ending, WorkerProcess, boot_id, end_left_over
+from agents.processes.process import Ending, WorkerProcess, end_left_over
+from agents.processes.procfs import boot_id
 from agents.processes.records import Record, Records
-from agents.processes.templates import Server, Templates
-from agents.replicas.adapters import (
-    Adapter,
-    BatchOutcome,
-    Endpoint,
-    ReplicaCounts,
-    make_adapters,
-    warm_up,
-)
+from agents.processes.templates import Templates
+from agents.replicas.adapters import BatchOutcome, ReplicaCounts, make_adapters
+from agents.replicas.readiness import FIRST_ASK_S, ReplicaWatch
 from agents.replicas.replica import (
     Hooks,
     ReplicaProcess,
     ReplicaView,
-    listens,
     start_replica,
     with_log,
 )
 
-FIRST_ASK_S = 0.05
-MAX_ASK_S = 0.25
-"""Between two questions for readiness, which double from the first; so much later is its traffic at most."""
 KNOWN_LIMIT_S = 30.0
 """For adopted replicas, which answered an earlier agent, to answer this one."""
-HUNG_QUESTIONS = 6
-"""Questions in a row that a ready replica's server leaves unanswered until it counts as hung."""
-
 log = logging.getLogger(__name__)
 
 
@@ -106,20 +88,25 @@ class Workers:
         self._now_s = now_s
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
         self._replicas: dict[str, ReplicaProcess] = {}
-        self._adapters: dict[Server, Adapter] = {}
         self._records: Records[Record] | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._watch: ReplicaWatch | None = None
         self._logs: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
         self._records = records = Records(self._settings.directory, Record)
         # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
-        self._session = aiohttp.ClientSession(
+        session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self._adapters = make_adapters(self._session)
+        self._watch = ReplicaWatch(
+            adapters=make_adapters(session),
+            records=records,
+            session=session,
+            hooks=self._hooks,
+            now_s=self._now_s,
+        )
         found = records.load()
         self.problems = records.problems
         await end_unrecorded(
@@ -181,7 +168,7 @@ class Workers:
         each.state, each.draining_since_s = "draining", self._now_s()
         if each.record.template.drain == "server":
             try:
-                await self._adapter(each).drain(each.endpoint(self._opened()))
+                await self._watched().adapter(each).drain(each.endpoint(self._opened()))
             except DeviceError as error:
                 log.warning(
                     "replica %s could not be told to drain: %s", replica_id, error
@@ -220,8 +207,10 @@ class Workers:
             each.state = "starting"
             each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
             return "reloading"
-        outcome = await self._adapter(each).apply_batch(
-            each.endpoint(self._opened()), batch
+        outcome = (
+            await self._watched()
+            .adapter(each)
+            .apply_batch(each.endpoint(self._opened()), batch)
         )
         self._keep_batch(each, batch)
         return outcome
@@ -229,7 +218,9 @@ class Workers:
     async def metrics(self, replica_id: str) -> ReplicaCounts:
         """What a replica's server counted. Raises DeviceError where it does not tell."""
         each = self._find(replica_id)
-        return await self._adapter(each).metrics(each.endpoint(self._opened()))
+        return (
+            await self._watched().adapter(each).metrics(each.endpoint(self._opened()))
+        )
 
     async def end_unwanted(self, wanted: Collection[str]) -> None:
         """Stop every replica that is not wanted, as after a restart of the agent."""
@@ -255,8 +246,8 @@ class Workers:
             if each.process is not None:
                 each.process.abandon()
         self._replicas.clear()
-        if self._session is not None:
-            await self._session.close()
+        if self._watch is not None:
+            await self._watch.session.close()
         if self._records is not None:
             self._records.close()
 
@@ -279,88 +270,17 @@ class Workers:
             if is_rebooted
             else "it ended while no agent watched it"
         )
-        each.state, each.message = (
-            "failed",
-            with_log(reason, self._opened().log(record.id)),
-        )
+        each.message = with_log(reason, self._opened().log(record.id))
+        each.state = "failed"
 
     async def _live(self, each: ReplicaProcess) -> None:
         """From the start of its process, or its adoption, to its end."""
-        reason = await self._come_up(each)
+        reason = await self._watched().come_up(each)
         if not reason:
             each.state, each.message = "ready", ""
             self.on_change()
-            reason = await self._watch(each)
+            reason = await self._watched().watch(each)
         await self._fail(each, reason)
-
-    async def _watch(self, each: ReplicaProcess) -> str:
-        """Why a ready replica serves no more: it has ended, or hung."""
-        assert each.process is not None
-        return await first(each.process.wait(), self._hung(each)) or ""
-
-    async def _hung(self, each: ReplicaProcess) -> str:
-        """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
-        that each question has as long as there is between two."""
-        limit_s = each.record.template.hung_after_s / HUNG_QUESTIONS
-        adapter, endpoint, unanswered = (
-            self._adapter(each),
-            each.endpoint(self._opened()),
-            0,
-        )
-        while unanswered < HUNG_QUESTIONS:
-            asked_s = self._now_s()
-            is_asked = (
-                each.state == "ready"
-            )  # One that drains is ended by its drain's own limits.
-            is_alive = not is_asked or await adapter.is_alive(endpoint, limit_s=limit_s)
-            unanswered = 0 if is_alive else unanswered + 1
-            await asyncio.sleep(max(0.0, limit_s - (self._now_s() - asked_s)))
-        spent_s = each.record.template.hung_after_s
-        return f"it hung: its server answered none of {HUNG_QUESTIONS} questions in {spent_s:g} s"
-
-    async def _come_up(self, each: ReplicaProcess) -> str:
-        """Why it does not become ready; empty = it is."""
-        assert each.process is not None
-        limit_s = each.record.template.start_limit_s
-        said = await first(each.process.wait(), self._bring_up(each), limit_s=limit_s)
-        return (
-            f"it was not ready within {limit_s:g} s: {each.message}"
-            if said is None
-            else said
-        )
-
-    async def _bring_up(self, each: ReplicaProcess) -> str:
-        """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
-        adapter, endpoint = self._adapter(each), each.endpoint(self._opened())
-        try:
-            pids = await self._ask_until_ready(each, adapter, endpoint)
-            if each.warm_up is not None and self._session is not None:
-                each.message = "it warms up"
-                await warm_up(self._session, endpoint.url, each.warm_up)
-            each.sm_count = await adapter.sm_count(endpoint)
-            return await self._hooks.prove(each.proof(pids))
-        except (DeviceError, OSError) as error:
-            return str(error)
-
-    async def _ask_until_ready(
-        self, each: ReplicaProcess, adapter: Adapter, endpoint: Endpoint
-    ) -> tuple[int, ...]:
-        """Its processes, when it is ready and one of them is who answers."""
-        assert each.process is not None
-        port, wait_s = each.record.ports[0], FIRST_ASK_S
-        while True:
-            is_ready = await adapter.is_ready(endpoint)
-            if is_ready:
-                pids = await asyncio.to_thread(each.process.members)
-                if await asyncio.to_thread(listens, pids, port):
-                    return pids
-            each.message = (
-                f"port {port} is answered by another process"
-                if is_ready
-                else "not ready"
-            )
-            await asyncio.sleep(wait_s)
-            wait_s = min(MAX_ASK_S, 2.0 * wait_s)
 
     async def _reload(
         self, each: ReplicaProcess, batch: int, before: "asyncio.Task[None] | None"
@@ -368,7 +288,11 @@ class Workers:
         """Another batch by loading again; a server that fails at that is as good as dead."""
         await cancelled(before)
         try:
-            await self._adapter(each).apply_batch(each.endpoint(self._opened()), batch)
+            await (
+                self._watched()
+                .adapter(each)
+                .apply_batch(each.endpoint(self._opened()), batch)
+            )
             self._keep_batch(each, batch)
         except DeviceError as error:
             await self._fail(each, f"batch {batch} could not be loaded: {error}")
@@ -443,8 +367,10 @@ class Workers:
             raise UnknownPart(f"no replica {replica_id} on this node")
         return self._replicas[replica_id]
 
-    def _adapter(self, each: ReplicaProcess) -> Adapter:
-        return self._adapters[each.record.template.server]
+    def _watched(self) -> ReplicaWatch:
+        if self._watch is None:
+            raise DeviceError("the workers' state directory is not open")
+        return self._watch
 
 
 def _given_up(each: ReplicaProcess) -> "asyncio.Task[None] | None":

@@ -232,18 +232,15 @@ def read_server(page: Page, kind: ServerKind, served_as: str) -> ServerCounts:
 def read_gpus(page: Page) -> tuple[GpuCounts, ...]:
     """Every GPU and slice, by host, number and slice."""
     found: dict[tuple[str, str, str, str], dict[str, float]] = defaultdict(dict)
-    for quantity, names in GPUS.items():
-        for name in names:
-            for sample in _samples(page, name.name):
-                labels = {
-                    label.lower(): value for label, value in sample.labels.items()
-                }
-                gpu = tuple(
-                    labels.get(each, "")
-                    for each in ("hostname", "gpu", "gpu_i_id", "uuid")
-                )
-                if math.isfinite(sample.value):
-                    found[gpu].setdefault(quantity, sample.value * name.factor)  # type: ignore[index]
+    wanted = [(quantity, name) for quantity, names in GPUS.items() for name in names]
+    for quantity, name in wanted:
+        for sample in _samples(page, name.name):
+            labels = {label.lower(): value for label, value in sample.labels.items()}
+            gpu = tuple(
+                labels.get(each, "") for each in ("hostname", "gpu", "gpu_i_id", "uuid")
+            )
+            if math.isfinite(sample.value):
+                found[gpu].setdefault(quantity, sample.value * name.factor)  # type: ignore[index]
     return tuple(
         GpuCounts(
             host=host,

@@ -41,14 +41,13 @@ class ReplicaHealth:
             each: count for each, count in self._falls.items() if each in replica_ids
         }
         self._out &= replica_ids
+        # When all that are left are out, trying them is better than sending nothing anywhere.
         if self._out == replica_ids:
             self._out.clear()
 
-    def is_out(self, replica_id: str) -> bool:
-        return replica_id in self._out
-
     def succeed(self, replica_id: str) -> None:
         """It answered well."""
+        # Nearly every answer finds nothing to forget.
         if self._strikes or self._falls:
             self._strikes.pop(replica_id, None)
             self._falls.pop(replica_id, None)
@@ -59,6 +58,7 @@ class ReplicaHealth:
             return False
         self._strikes[replica_id] = self._strikes.get(replica_id, 0) + 1
         is_enough = is_unreachable or self._strikes[replica_id] >= STRIKES
+        # The last replica stays in: without it every request would fail for certain.
         if not is_enough or len(self._members - self._out) == 1:
             return False
         self._out.add(replica_id)

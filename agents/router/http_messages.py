@@ -87,6 +87,7 @@ class AnswerParser:
 
     def feed(self, data: bytes) -> None:
         """Take bytes of the connection. Raises BadAnswer."""
+        # Bytes that were too few for a step wait for the next ones.
         if self._rest:
             data, self._rest = self._rest + data, b""
         while data and not self.is_done:
@@ -96,6 +97,7 @@ class AnswerParser:
 
     def close(self) -> None:
         """The connection has ended. Raises BadAnswer when the answer is not whole."""
+        # Without length or chunks the end of the connection is the end of the body.
         if self.head is not None and self._step == self._take_all:
             self.is_done = True
         if not self.is_done:
@@ -126,6 +128,7 @@ class AnswerParser:
         if end < 0:
             return self._wait_for_more(data, HEAD_LIMIT, "the answer's head")
         head, rest = parse_head(data[:end]), data[end + len(_END) :]
+        # An interim answer (100, 103) precedes the real one and is dropped.
         if head.status < 200:
             if head.status == 101:
                 raise BadAnswer("the worker switches protocols, which nobody asked for")
@@ -136,6 +139,7 @@ class AnswerParser:
         elif head.length is None:
             self._step = self._take_all
         else:
+            # An empty body is whole at once, since no byte of it will come.
             self._left, self._step = head.length, self._take_counted
             self.is_done = not head.length
         return rest
@@ -163,6 +167,7 @@ class AnswerParser:
         ):
             raise BadAnswer(f"{data[:end][:40]!r} is no size of a chunk")
         self._left = int(digits, 16)
+        # A chunk of size 0 is the last; trailers may follow it.
         self._step = self._take_chunk if self._left else self._take_trailers
         return data[end + len(_LINE) :]
 
@@ -198,6 +203,7 @@ def parse_head(raw: bytes) -> AnswerHead:
     """Status and headers of what precedes the empty line. Raises BadAnswer."""
     text = raw.decode("utf-8", "replace")
     lines = text.split("\r\n")
+    # A bare CR or LF can hide a header from one reader and show it to another.
     if not text.count("\r") == text.count("\n") == len(lines) - 1 or "\0" in text:
         raise BadAnswer("the answer's head has stray line ends or NUL")
     version, _, rest = lines[0].partition(" ")
@@ -208,6 +214,7 @@ def parse_head(raw: bytes) -> AnswerHead:
     status, headers, own = int(rest[:3]), [], _OwnHeaders()
     for line in lines[1:]:
         name, colon, value = line.partition(":")
+        # Blanks around a name are a known way to smuggle headers past a proxy.
         if not colon or not name or name.strip() != name:
             raise BadAnswer(f"{line[:80]!r} is no header")
         value, lower = value.strip(" \t"), name.lower()
@@ -215,6 +222,7 @@ def parse_head(raw: bytes) -> AnswerHead:
             own.take(lower, value)
         else:
             headers.append((name, value))
+    # Headers named by Connection concern this connection only (RFC 9110 §7.6.1).
     if own.dropped:
         headers = [each for each in headers if each[0].lower() not in own.dropped]
     return AnswerHead(

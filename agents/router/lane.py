@@ -36,7 +36,7 @@ class Counts:
     in_slo: int = 0
     latency_ms_sum: float = 0.0
     gap_ms_sum: float = 0.0
-    """Of the times between arrivals."""
+    """The sum of the times between arrivals."""
     rejected: Counter[Reason] = field(default_factory=Counter)
     buckets: Counter[int] = field(default_factory=Counter)
     """Latencies of those served; see `protocol.bucket_of`."""
@@ -112,7 +112,8 @@ class Lane:
         self._waiting: deque[asyncio.Future[str]] = deque()
         self._counts = Counts()
         self._total = Counts()
-        """Of all windows before this one."""
+        """The counts of all windows before this one."""
+        # NaN compares false to everything, so that the first arrival counts no gap.
         self._last_arrival_s = math.nan
         self._rate = _Rate(now_s())
         self.switch(route)
@@ -138,6 +139,7 @@ class Lane:
     def switch(self, route: ServiceRoute) -> None:
         """From now on new requests go by this route; those under way stay where they are."""
         self._route = route
+        # A plan without rates still has replicas, which then share evenly.
         is_weightless = all(weight <= 0.0 for _, weight in route.shares)
         self._targets = [
             _Target(replica_id, 1.0 if is_weightless else weight)
@@ -228,12 +230,14 @@ class Lane:
     def retry_after_s(self) -> int:
         """When whoever is turned away should come again: when the queue has gone by, as fast as answers came lately."""
         rps = self._rate.rps(self._now_s())
+        # Without a recent answer nothing says how fast the queue goes by.
         if rps <= 0.0:
             return MIN_RETRY_S
         return max(MIN_RETRY_S, min(MAX_RETRY_S, math.ceil(len(self._waiting) / rps)))
 
     def take(self) -> str | None:
         """A replica with room, where nobody waits for one."""
+        # Whoever came first goes first, so nobody passes those who wait.
         return None if self._waiting else self._choose()
 
     async def acquire(self) -> str:
@@ -258,6 +262,7 @@ class Lane:
     def release(self, replica_id: str) -> None:
         """The replica is done with a request, or will never be."""
         self._in_flight[replica_id] -= 1
+        # A replica that is gone must not stay in the counter for ever.
         if not self._in_flight[replica_id]:
             del self._in_flight[replica_id]
         self._hand_out()
@@ -296,6 +301,7 @@ class Lane:
     def _hand_out(self) -> None:
         while self._waiting and (chosen := self._choose()) is not None:
             turn = self._waiting.popleft()
+            # Its request gave up meanwhile, so the place goes to the next one.
             if turn.done():
                 self.release(chosen)
             else:
@@ -307,6 +313,7 @@ class Lane:
         Every one with room gains its weight in credit; the richest is chosen and pays the sum.
         """
         best, paid = None, 0.0
+        # A replica without room gains no credit, else it would get a burst of requests once it has room.
         for each in self._open:
             if self._in_flight.get(each.replica_id, 0) < self._replica_limit:
                 each.credit += each.weight

@@ -5,9 +5,10 @@ up as `(others)`. Histograms have one bucket per doubling; the readings that go 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, bucket_end_ms
 from agents.router.lane import Counts, Lane, Reason
@@ -45,6 +46,7 @@ def shown(lanes: Iterable[Lane]) -> tuple[Shown, ...]:
         )
         for lane in sorted(lanes, key=lambda lane: lane.service)
     ]
+    # A label per service is bounded, or a node of many services would swamp the monitoring.
     named, rest = each[:MAX_SERVICES], each[MAX_SERVICES:]
     return (*named, _together(rest)) if rest else tuple(named)
 
@@ -66,66 +68,24 @@ def _together(services: Sequence[Shown]) -> Shown:
 def exposition(services: Sequence[Shown], *, unknown: int) -> str:
     """All metrics. `unknown`: requests for services that the node does not know."""
     by_service = [(f'service="{_escaped(each.service)}"', each) for each in services]
+    # All reasons stand there from the start, since a rate over a series that just appeared is unknown.
     rejected = [
         (f'{label},reason="{reason}"', each.counts.rejected[reason])
         for label, each in by_service
         for reason in REASONS
     ]
-    families = (
-        (
-            "arrivals_total",
-            "counter",
-            "Requests that came.",
-            [(b, s.counts.arrivals) for b, s in by_service],
+    lines = [
+        *_families("counter", _COUNTERS, by_service),
+        *_family(
+            "rejected_total", "counter", "Requests that were refused or lost.", rejected
         ),
-        (
-            "served_total",
-            "counter",
-            "Requests that were answered.",
-            [(b, s.counts.served) for b, s in by_service],
-        ),
-        (
-            "in_slo_total",
-            "counter",
-            "Of them within the SLO.",
-            [(b, s.counts.in_slo) for b, s in by_service],
-        ),
-        ("rejected_total", "counter", "Requests that were refused or lost.", rejected),
-        (
-            "waiting",
-            "gauge",
-            "Requests that wait for a replica.",
-            [(b, s.waiting) for b, s in by_service],
-        ),
-        (
-            "running",
-            "gauge",
-            "Requests that replicas have.",
-            [(b, s.running) for b, s in by_service],
-        ),
-        (
-            "replicas",
-            "gauge",
-            "Replicas in the routing table.",
-            [(b, s.replicas) for b, s in by_service],
-        ),
-        (
-            "replicas_out",
-            "gauge",
-            "Of them left out for failures.",
-            [(b, s.replicas_out) for b, s in by_service],
-        ),
-        (
+        *_families("gauge", _GAUGES, by_service),
+        *_family(
             "unknown_service_total",
             "counter",
             "Requests for services that the node does not know.",
             [("", unknown)],
         ),
-    )
-    lines = [
-        line
-        for name, kind, text, samples in families
-        for line in _family(name, kind, text, samples)
     ]
     lines += _head(
         "latency_ms", "histogram", "Latency of the requests that were answered."
@@ -140,6 +100,33 @@ def exposition(services: Sequence[Shown], *, unknown: int) -> str:
             "arrival_gap_ms", label, each.counts.gaps, each.counts.gap_ms_sum
         )
     return "\n".join(lines) + "\n"
+
+
+_Quantity: TypeAlias = tuple[str, str, Callable[[Shown], int]]
+"""Name, help text, and its value for a service."""
+_COUNTERS: tuple[_Quantity, ...] = (
+    ("arrivals_total", "Requests that came.", lambda each: each.counts.arrivals),
+    ("served_total", "Requests that were answered.", lambda each: each.counts.served),
+    ("in_slo_total", "Of them within the SLO.", lambda each: each.counts.in_slo),
+)
+_GAUGES: tuple[_Quantity, ...] = (
+    ("waiting", "Requests that wait for a replica.", lambda each: each.waiting),
+    ("running", "Requests that replicas have.", lambda each: each.running),
+    ("replicas", "Replicas in the routing table.", lambda each: each.replicas),
+    ("replicas_out", "Of them left out for failures.", lambda each: each.replicas_out),
+)
+
+
+def _families(
+    kind: str, quantities: Iterable[_Quantity], services: Sequence[tuple[str, Shown]]
+) -> list[str]:
+    return [
+        line
+        for name, text, value_of in quantities
+        for line in _family(
+            name, kind, text, [(label, value_of(each)) for label, each in services]
+        )
+    ]
 
 
 def _head(name: str, kind: str, text: str) -> list[str]:

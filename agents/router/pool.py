@@ -101,6 +101,7 @@ class ConnectionPool:
     async def ask(self, head: bytes, body: bytes, *, timeout_s: float) -> WorkerAnswer:
         """Send a request; its answer. Raises NotConnected, NoAnswer or LateAnswer."""
         loop = asyncio.get_running_loop()
+        # One deadline for connecting and answering, so that a slow connection leaves less for the answer.
         due_s = loop.time() + timeout_s
         connection = self._take_idle(loop.time()) or await self._connect(
             loop, min(timeout_s, CONNECT_TIMEOUT_S)
@@ -126,6 +127,7 @@ class ConnectionPool:
     def put_back(self, connection: "Connection", now_s: float) -> None:
         """A connection is free again."""
         connection.idle_since_s = now_s
+        # A closed pool's requests still end here; their connections must not outlive it.
         if self._is_closed or len(self._idle) >= MAX_IDLE:
             connection.close()
         else:
@@ -188,6 +190,7 @@ class Connection(asyncio.Protocol):
         self._is_busy = True
         self._timer = self._loop.call_at(due_s, self._expire)
         self._answered = self._loop.create_future()
+        # One write is one packet where it fits; a long body is not copied for that.
         if len(body) <= _JOINED_LIMIT:
             self._transport.write(head + body)
         else:
@@ -245,6 +248,7 @@ class Connection(asyncio.Protocol):
             self._pool.forget(self)
             return
         try:
+            # A body without a length ends with its connection, which only the parser knows.
             self._parser.close()
         except BadAnswer as error:
             self._fail(WorkerAnswerLost(f"{error}: {exc}" if exc else str(error)))
@@ -277,6 +281,7 @@ class Connection(asyncio.Protocol):
             status=head.status, headers=head.headers, length=head.length, body=body
         )
         if body is None:
+            # The rest of a long answer is taken from here, piece by piece.
             answer.connection = self
         else:
             self._release()
@@ -284,6 +289,7 @@ class Connection(asyncio.Protocol):
             answered.set_result(answer)
 
     def _take(self) -> bytes:
+        # The client has taken what was held back, so that more may come.
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
@@ -318,6 +324,7 @@ class Connection(asyncio.Protocol):
         if not is_clean or self._transport.is_closing():
             self._transport.abort()
             return
+        # Only a connection on which nothing is left can carry another request.
         self._parser.reset()
         self._pool.put_back(self, self._loop.time())
 

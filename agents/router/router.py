@@ -10,33 +10,24 @@ without a replica keeps its requests waiting, bounded, and counts them, so that 
                counts (`read`, `/metrics`)              health (`agents.router.health`): out, probed, in again
 
 `Plimsoll-Deadline-Ms` says how many milliseconds are left for an answer; a worker is told what the queue left of them.
-Files: `lane` (turns and counts), `router_health`, `router_pool` and `router_answers` (HTTP towards workers),
-`router_requests` (headers), `router_metrics`.
+Files: `lane` (turns and counts), `forward` (to a replica and back), `health`, `pool` and `http_messages` (HTTP towards
+workers), `metrics`.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal, TypeAlias
 
 from aiohttp import web
 
 from agents.base.device import ServiceRoute
 from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
 from agents.base.protocol import ServiceReading
-from agents.router.http_messages import make_head
-from agents.router.lane import Counts, Lane, Overloaded, Reason
+from agents.router.forward import Forwarder, Outcome, RouterJob, expired
+from agents.router.lane import Counts, Lane, Overloaded
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
-from agents.router.pool import (
-    ConnectionPool,
-    LateAnswer,
-    NotConnected,
-    WorkerAnswer,
-    WorkerAnswerLost,
-)
+from agents.router.pool import NotConnected
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""
@@ -48,31 +39,7 @@ ATTEMPTS = 3
 """Replicas that are tried for one request, of which all but the last could not be connected to."""
 MAX_BODY = 64 * 1024 * 1024
 MAX_HELD_BYTES = 1024 * 1024 * 1024
-"""Of all requests' bodies together, waiting or with a replica."""
-READY_PATH = b"/v2/health/ready"
-PROBE_TIMEOUT_S = 1.0
-
-Outcome: TypeAlias = Literal["served"] | Reason
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Job:
-    """One request on its way."""
-
-    lane: Lane
-    request: web.Request
-    body: bytes
-    came_s: float
-    deadline_ms: float | None
-    timeout_s: float
-
-    def left_s(self, now_s: float) -> float:
-        """Until its deadline, or as long as anybody waits."""
-        if self.deadline_ms is None:
-            return self.timeout_s
-        return min(self.timeout_s, self.deadline_ms / 1000.0 - (now_s - self.came_s))
+"""The bodies of all requests, waiting or with a replica, are at most so long together."""
 
 
 class Router:
@@ -94,9 +61,8 @@ class Router:
         self._now_s = now_s
         self._lanes: dict[str, Lane] = {}
         self._retired: list[Lane] = []
-        self._pools: dict[str, ConnectionPool] = {}
+        self._forwarder = Forwarder(now_s)
         self._routes: tuple[ServiceRoute, ...] = ()
-        self._probes: dict[tuple[Lane, str], asyncio.Task[None]] = {}
         self._held_bytes = 0
         self._unknown = 0
 
@@ -134,20 +100,12 @@ class Router:
             for route in routes
             for replica_id, _ in route.shares
         }
-        pools = {
-            replica_id: self._pool(replica_id, url)
-            for replica_id, url in needed.items()
-        }
+        # Everything that can fail comes before the first change.
+        pools = self._forwarder.pools_for(needed)
+        # A lane that comes back goes on with its counts and with what waits in it.
         known = {lane.service: lane for lane in (*self._retired, *self._lanes.values())}
         busy = {replica_id for lane in known.values() for replica_id in lane.busy}
-        self._keep_pools(
-            pools
-            | {
-                each: pool
-                for each, pool in self._pools.items()
-                if each in busy - pools.keys()
-            }
-        )
+        self._forwarder.use(pools, busy)
         self._routes = routes
         self._lanes = {
             route.service: known.get(route.service) or self._make_lane(route)
@@ -204,16 +162,6 @@ class Router:
             now_s=self._now_s,
         )
 
-    def _pool(self, replica_id: str, url: str) -> ConnectionPool:
-        known = self._pools.get(replica_id)
-        return known if known is not None and known.url == url else ConnectionPool(url)
-
-    def _keep_pools(self, pools: dict[str, ConnectionPool]) -> None:
-        for replica_id, pool in self._pools.items():
-            if pools.get(replica_id) is not pool:
-                pool.close()
-        self._pools = pools
-
     async def _ready(self, request: web.Request) -> web.Response:
         service = request.match_info["service"]
         if any(route.service == service and route.shares for route in self._routes):
@@ -245,6 +193,7 @@ class Router:
             )
         except ValueError as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
+        # A body of unknown length counts with the longest that is allowed.
         held_bytes = (
             request.content_length if request.content_length is not None else MAX_BODY
         )
@@ -259,7 +208,7 @@ class Router:
             body = await request.read()
             self._held_bytes += len(body) - held_bytes
             held_bytes = len(body)
-            job = _Job(
+            job = RouterJob(
                 lane=lane,
                 request=request,
                 body=body,
@@ -271,7 +220,7 @@ class Router:
         finally:
             self._held_bytes -= held_bytes
 
-    async def _counted(self, job: _Job) -> web.StreamResponse:
+    async def _counted(self, job: RouterJob) -> web.StreamResponse:
         lane = job.lane
         lane.arrive()
         outcome: Outcome = "gone"
@@ -284,27 +233,30 @@ class Router:
             else:
                 lane.reject(outcome)
 
-    async def _serve(self, job: _Job) -> tuple[web.StreamResponse, Outcome]:
+    async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""
         lane, reason = job.lane, ""
+        # Only a request of which nothing was sent is tried again: a replica may have worked on any other.
         for _ in range(ATTEMPTS):
             left_s = job.left_s(self._now_s())
             if left_s < 0.001:
-                return _expired("before a replica had the request"), "expired"
+                return expired("before a replica had the request"), "expired"
             try:
                 replica_id = lane.take() or await _turn(lane, left_s)
             except Overloaded as error:
                 return _come_again(lane, str(error)), "full"
             except TimeoutError:
                 if left_s < job.timeout_s:
-                    return _expired("in the queue"), "expired"
+                    return expired("in the queue"), "expired"
                 return _come_again(
                     lane, f"no replica of {lane.service} had room within {left_s:g} s"
                 ), "full"
             try:
-                return await self._forward(job, replica_id)
+                return await self._forwarder.forward(job, replica_id)
             except NotConnected as error:
-                self._note_failure(lane, replica_id, str(error), is_unreachable=True)
+                self._forwarder.note_failure(
+                    lane, replica_id, str(error), is_unreachable=True
+                )
                 reason = f"replica {replica_id} cannot be connected to: {error}"
                 if not lane.has_other(replica_id):
                     break
@@ -312,114 +264,8 @@ class Router:
                 lane.release(replica_id)
         return problem(HTTPStatus.BAD_GATEWAY, reason), "lost"
 
-    async def _forward(
-        self, job: _Job, replica_id: str
-    ) -> tuple[web.StreamResponse, Outcome]:
-        """Pass the request on and its answer back. NotConnected: nothing was sent."""
-        if job.request.transport is None:
-            return problem(HTTPStatus.BAD_GATEWAY, "the client has left"), "gone"
-        left_s = job.left_s(self._now_s())
-        if left_s < 0.001:
-            return _expired("in the queue"), "expired"
-        pool = self._pools[replica_id]
-        head = make_head(
-            pool.prefix + job.request.path_qs.encode(),
-            host=pool.host,
-            headers=job.request.raw_headers,
-            body_bytes=len(job.body),
-            deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
-        )
-        try:
-            answer = await pool.ask(head, job.body, timeout_s=left_s)
-        except LateAnswer:
-            if job.deadline_ms is not None and job.left_s(self._now_s()) <= 0.0:
-                return _expired(
-                    f"while replica {replica_id} had the request"
-                ), "expired"
-            self._note_failure(
-                job.lane, replica_id, "no answer in time", is_unreachable=False
-            )
-            return problem(
-                HTTPStatus.BAD_GATEWAY,
-                f"replica {replica_id} did not answer in {left_s:g} s",
-            ), "lost"
-        except WorkerAnswerLost as error:
-            self._note_failure(job.lane, replica_id, str(error), is_unreachable=False)
-            return problem(
-                HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
-            ), "lost"
-        if answer.status >= 500:
-            self._note_failure(
-                job.lane, replica_id, f"status {answer.status}", is_unreachable=False
-            )
-        else:
-            job.lane.succeed(replica_id)
-        if answer.body is not None:
-            response = web.Response(
-                status=answer.status, headers=answer.headers, body=answer.body
-            )
-            return response, "served" if answer.status < 500 else "lost"
-        return await self._pass_pieces(job, replica_id, answer)
-
-    async def _pass_pieces(
-        self, job: _Job, replica_id: str, answer: WorkerAnswer
-    ) -> tuple[web.StreamResponse, Outcome]:
-        """A long answer, piece by piece as it comes and as fast as the client takes it."""
-        response = web.StreamResponse(status=answer.status, headers=answer.headers)
-        response.content_length = answer.length
-        try:
-            await response.prepare(job.request)
-            while piece := await answer.piece():
-                await response.write(piece)
-            await response.write_eof()
-        except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
-            self._note_failure(job.lane, replica_id, str(error), is_unreachable=False)
-            if job.request.transport is not None:
-                job.request.transport.abort()
-            return response, "lost"
-        except ConnectionError:
-            return response, "gone"
-        finally:
-            answer.close()
-        return response, "served" if answer.status < 500 else "lost"
-
-    def _note_failure(
-        self, lane: Lane, replica_id: str, reason: str, *, is_unreachable: bool
-    ) -> None:
-        if lane.fail(replica_id, is_unreachable=is_unreachable):
-            log.warning(
-                "replica %s of %s gets nothing until it is ready again: %s",
-                replica_id,
-                lane.service,
-                reason,
-            )
-            if (lane, replica_id) not in self._probes:
-                self._probes[lane, replica_id] = asyncio.create_task(
-                    self._probe(lane, replica_id)
-                )
-
-    async def _probe(self, lane: Lane, replica_id: str) -> None:
-        """Ask until the replica is ready, or out of the table."""
-        try:
-            while replica_id in lane.out:
-                await asyncio.sleep(lane.probe_in_s(replica_id))
-                pool = self._pools.get(replica_id)
-                if pool is not None and await pool.is_ready(
-                    READY_PATH, timeout_s=PROBE_TIMEOUT_S
-                ):
-                    log.info(
-                        "replica %s of %s is ready again", replica_id, lane.service
-                    )
-                    lane.readmit(replica_id)
-        finally:
-            del self._probes[lane, replica_id]
-
     async def _close(self, _: web.Application) -> None:
-        probes = tuple(self._probes.values())
-        for probe in probes:
-            probe.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
-        self._keep_pools({})
+        await self._forwarder.close()
 
 
 async def _turn(lane: Lane, timeout_s: float) -> str:
@@ -429,10 +275,6 @@ async def _turn(lane: Lane, timeout_s: float) -> str:
 
 async def _live(_: web.Request) -> web.Response:
     return web.Response()
-
-
-def _expired(when: str) -> web.Response:
-    return problem(HTTPStatus.GATEWAY_TIMEOUT, f"the request's deadline passed {when}")
 
 
 def _come_again(lane: Lane, detail: str) -> web.Response:

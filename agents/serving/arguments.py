@@ -25,6 +25,12 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_serving(parser)
+    _add_engine(parser)
+    return parser
+
+
+def _add_serving(parser: argparse.ArgumentParser) -> None:
     serve = parser.add_argument_group("serving")
     serve.add_argument(
         "--service",
@@ -74,6 +80,9 @@ def make_parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("engine")
     engine.add_argument("--engine", choices=("timed", "torch", "onnx"), default="timed")
     engine.add_argument(
@@ -127,7 +136,6 @@ def make_parser() -> argparse.ArgumentParser:
     engine.add_argument(
         "--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU"
     )
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

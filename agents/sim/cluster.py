@@ -64,7 +64,7 @@ class WorkLayout:
     """Holds until a node's `changes` go up."""
 
     changes: int
-    """Of all nodes, summed."""
+    """The sums over all nodes."""
     targets: Mapping[str, list[tuple[SimNode, SimReplica, float]]]
     """Ready replicas that some node routes the service to, with their weights, by node and route; by service."""
     executing: list[tuple[SimNode, SimReplica]]
@@ -88,6 +88,7 @@ class SimulatedCluster:
         start_s: float | None = None,
     ) -> None:
         """`start_s`: the clock's time at which the trace begins; None = now."""
+        # By name, so that the order of the items changes neither random streams nor results.
         ordered = sorted(nodes, key=lambda node: node.name)
         if len({node.name for node in ordered}) < len(ordered) or not ordered:
             raise ValueError(
@@ -174,6 +175,7 @@ class SimulatedCluster:
     def advance(self) -> float:
         """Move everything on to the clock's present; returns the trace time."""
         target_s = self._clock.now_s() - self._start_s
+        # From event to event: between two of them nothing changes but the queues.
         while self._now_s < target_s:
             next_s = min([target_s, *self._events(self._now_s, target_s)])
             self._step(self._now_s, next_s)
@@ -191,6 +193,7 @@ class SimulatedCluster:
     def _layout(self) -> WorkLayout:
         """Who serves what now; looked up anew after changes alone."""
         changes = sum(node.changes for node in self.nodes.values())
+        # Looking everything up in each step would take longer than the steps.
         if changes != self._laid_out.changes:
             self._laid_out = make_layout(self.nodes, changes)
         return self._laid_out
@@ -231,6 +234,7 @@ class SimulatedCluster:
 
     def _totals_of(self, service: str, mine: Sequence[SimReplica]) -> ServiceTotals:
         total, door = self._tally(service), self._doors.get(service)
+        # Who still waits has spent time, too; without it long queues would look short.
         age_s = sum(each.queue.age_s(self._now_s) for each in mine) + (
             door.age_s(self._now_s) if door else 0.0
         )
@@ -303,6 +307,7 @@ class SimulatedCluster:
                         weight=weight,
                     )
                 )
+        # Clients wait for answers, so that their replicas are advanced together with them.
         *sent, refused = clients.step(*window, targets).tolist()
         for tally, requests in zip(tallies, sent, strict=True):
             tally.arrivals += requests
@@ -310,6 +315,7 @@ class SimulatedCluster:
         self.home.tally(service).reject(refused)
 
     def _apply_faults(self) -> None:
+        # Most nodes have no fault, and this is asked at every event.
         named = {fault.node for fault in self._faults}
         for name, node in (
             (name, node) for name, node in self.nodes.items() if name in named
@@ -333,7 +339,9 @@ class SimulatedCluster:
                 )
                 if is_lost and gpu.is_healthy:
                     node.lose_gpu(gpu, self._now_s)
+                # A GPU that comes back is empty: its replicas failed when it was lost.
                 gpu.is_healthy = not is_lost
+                # Looking execution times up is the dear part, so it is done after changes alone.
                 if slowdown != gpu.slowdown:
                     gpu.slowdown = slowdown
                     node.set_paces(gpu)

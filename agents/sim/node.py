@@ -67,9 +67,9 @@ class SimGpu:
         self.replicas: dict[str, SimReplica] = {}
         self.tasks: dict[str, SimTask] = {}
         self.departed_energy_j = 0.0
-        """Of the window, by replicas and tasks that are gone."""
+        """The energy that replicas and tasks which are gone took in the window."""
         self.used_energy_j = 0.0
-        """Of all windows in which it carried replicas or tasks, idle power included; grows with each reading."""
+        """The energy of all windows in which it carried replicas or tasks, with idle power; grows with each reading."""
         self.busy_s = 0.0
         """Seconds in which anything ran on it; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
@@ -118,7 +118,9 @@ class SimGpu:
             for name, each in self.tasks.items()
             if each.state == "running"
         }
+        # As a list: the order of the tenants is a part of what was looked up.
         wanted = board, list(tenants.items())
+        # Routes change often without changing any execution time.
         if self._paced_for == wanted:
             return
         self._paced_for = wanted
@@ -204,6 +206,7 @@ class SimNode:
     def start(self, gpu_index: int, command: ReplicaCommand, now_s: float) -> None:
         """Begin to start a replica."""
         gpu = self.gpu(gpu_index)
+        # Ids are unique on a node, as processes' records are on a real one.
         if any(command.id in each.replicas for each in self.gpus):
             raise LaunchFailed(f"replica {command.id} runs already; stop it first")
         _check_room(gpu, f"replica {command.id}", command.memory_mib)
@@ -271,6 +274,7 @@ class SimNode:
         """End a task, or forget it."""
         gpu, task = self.find_task(name)
         del gpu.tasks[name]
+        # Its energy was drawn in this window, although the task is gone when it is read.
         gpu.departed_energy_j += task.energy_j
         self._task_changed(gpu)
 
@@ -316,6 +320,7 @@ class SimNode:
         """Limit the board's power, or lift the limit."""
         gpu = self.gpu(gpu_index)
         idle_w = self.world.idle_w(gpu.spec.gpu_type)
+        # No clock is low enough to bring a board below what it draws when idle.
         if limit_w is not None and limit_w <= idle_w:
             raise OutOfRange(
                 f"GPU {gpu_index} draws {idle_w:g} W when idle and cannot be limited to {limit_w:g} W"
@@ -326,6 +331,7 @@ class SimNode:
     def lose_gpu(self, gpu: SimGpu, now_s: float) -> None:
         """The GPU stops answering: every replica and task on it fails."""
         gpu.is_healthy = False
+        # A reset undoes them, as on a real board.
         gpu.clock_mhz = gpu.power_limit_w = None
         for each in gpu.replicas.values():
             self._lose(each, now_s)
@@ -339,6 +345,7 @@ class SimNode:
         gpu.set_paces({route.service: route.slo_ms / 1000.0 for route in self.routes})
 
     def _lose(self, each: SimReplica, now_s: float) -> None:
+        # What is lost has waited until now, and counts with that.
         age_s = each.queue.age_s(now_s)
         self.tally(each.command.service).reject(each.queue.drop(), after_s=age_s)
 

@@ -16,7 +16,7 @@ from agents.sim.truth.truth import RunningPart, SimulatedNeighbour
 CLOCK_STEP_MHZ = 15.0
 """NVIDIA's boards change their graphics clock in steps of 15 MHz (7.5 on some)."""
 LOWEST_CLOCK_SHARE = 0.3
-"""Of the highest clock; a board does not throttle below it for power alone."""
+"""A share of the highest clock; a board does not throttle below it for power alone."""
 
 
 class SimulatedWorld(Protocol):
@@ -99,7 +99,7 @@ class PaceMaker:
     _full_watts: dict[tuple[str, float, tuple[SimulatedPart, ...]], float] = field(
         default_factory=dict
     )
-    """Of a GPU of a type, at a clock, where all its tenants work at once."""
+    """The power of a GPU of a type, at a clock, where all its tenants work at once."""
     _task_times_ms: dict[RunningPart, float] = field(default_factory=dict)
 
     def clock_mhz(

@@ -34,9 +34,7 @@ class CudaCheckpoint:
                     "--action", "lock", "--pid", str(pid), "--timeout", str(LOCK_MS)
                 )
             except DeviceError as error:
-                for each in using:
-                    with contextlib.suppress(DeviceError):
-                        await self._call("--action", "unlock", "--pid", str(each))
+                await self._unlock(using)
                 if "checkpointed" in states.values():
                     raise DeviceError(
                         f"some of the processes are away already: {error}"
@@ -58,6 +56,11 @@ class CudaCheckpoint:
             raise DeviceError(
                 f"{PROGRAM} finds CUDA running in none of the processes {pids} after they were restored"
             )
+
+    async def _unlock(self, pids: list[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(DeviceError):
+                await self._call("--action", "unlock", "--pid", str(pid))
 
     async def is_away(self, pids: tuple[int, ...]) -> bool:
         """Whether all of the processes that use CUDA are checkpointed, as an earlier agent may have left them."""

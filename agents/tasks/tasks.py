@@ -28,7 +28,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -40,22 +39,14 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import TaskReading
-from agents.processes.care import (
-    cancelled,
-    end_for_good,
-    end_unrecorded,
-    first,
-    keep_logs,
-)
+from agents.processes.care import cancelled, end_unrecorded, first, keep_logs
 from agents.processes.launch import Crashes, LaunchPlace, Ports
-from agents.processes.process import Ending, WorkerProcess, end_left_over
+from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
 from agents.processes.templates import Templates
 from agents.replicas.replica import with_log
-from agents.tasks.hook import HookClient, HookFailed
-from agents.tasks.swap import CudaCheckpoint, Mover
+from agents.tasks.hook import HookFailed
 from agents.tasks.task import (
-    Phase,
     TaskHolder,
     TaskHooks,
     TaskLaunch,
@@ -63,9 +54,8 @@ from agents.tasks.task import (
     TaskProcessRecord,
     read_progress,
     start_task,
-    with_phase,
 )
-from agents.tasks.watch import TaskWatch
+from agents.tasks.tools import TaskTools
 
 SWAP_LIMIT_S = 600.0
 """For a step to end and the memory to be moved; afterwards the task is ended, which frees it as well."""
@@ -103,25 +93,26 @@ class Tasks:
         self.crashes = Crashes(time.monotonic)
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever a task has come up, been moved, finished, failed or gone."""
-        self._settings, self._templates, self._environment = (
-            settings,
-            templates,
-            environment,
-        )
+        self._settings = settings
+        self._templates = templates
+        self._environment = environment
         self._hooks = hooks or TaskHooks()
-        self._checkpoint = CudaCheckpoint(environment)
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
         self._tasks: dict[str, TaskProcess] = {}
         self._unswappable: dict[str, str] = {}
         """What is said of a template whose tasks had to be stopped to make room."""
-        self._records: Records[TaskProcessRecord] | None = None
-        self._hook: HookClient | None = None
+        self._tools: TaskTools | None = None
         self._logs: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
-        self._records = records = Records(self._settings.directory, TaskProcessRecord)
-        self._hook = HookClient()
+        records = Records(self._settings.directory, TaskProcessRecord)
+        self._tools = TaskTools(
+            records,
+            self._hooks,
+            environment=self._environment,
+            ask_s=self._settings.ask_s,
+        )
         found = records.load()
         await end_unrecorded(
             records.mark,
@@ -142,7 +133,7 @@ class Tasks:
             if each.state == "failed"
         )
         return (
-            *(self._records.problems if self._records else ()),
+            *(self._tools.records.problems if self._tools else ()),
             *self._unswappable.values(),
             *failed,
         )
@@ -173,7 +164,7 @@ class Tasks:
 
     async def start(self, launch: TaskLaunch) -> None:
         """Start a task. Raises LaunchFailed; then there is none."""
-        name, records = launch.command.name, self._opened()
+        name, records = launch.command.name, self._opened().records
         if name in self._tasks:
             raise LaunchFailed(f"task {name} is there already; stop it first")
         if (hold_s := self.crashes.hold_s(name)) > 0.0:
@@ -238,20 +229,17 @@ class Tasks:
                     self._begin_stop(each)
             jobs = [each.job for each in self._tasks.values() if each.job is not None]
             await asyncio.gather(*jobs, return_exceptions=True)
-        left = tuple(
-            self._tasks.values()
-        )  # Others may still be forgotten while these are waited for.
-        for each in left:
+        # A copy, since others may still be forgotten while these are waited for.
+        for each in tuple(self._tasks.values()):
             await cancelled(each.swap)  # First: it may begin a stop.
             await cancelled(each.job)
             if each.process is not None:
                 each.process.abandon()
         await cancelled(self._logs)
         self._tasks.clear()
-        if self._hook is not None:
-            await self._hook.close()
-        if self._records is not None:
-            self._records.close()
+        if self._tools is not None:
+            await self._tools.hook.close()
+            self._tools.records.close()
 
     async def _adopt(self, record: TaskProcessRecord) -> None:
         """Go on with the recorded process where it was, or tell that it is gone."""
@@ -265,16 +253,17 @@ class Tasks:
         if record.phase == "finished":
             each.state, each.kept = "finished", float(record.command.iterations)
         elif process is None:
-            await end_left_over(record.mark, self._ending(each))
+            await end_left_over(record.mark, self._opened().ending(each))
             if found is not None and found >= record.command.iterations:
                 self._finish(each)
             else:
-                each.state, log_file = "failed", self._opened().log(record.id)
+                log_file = self._opened().records.log(record.id)
                 each.message = with_log("it ended while no agent watched it", log_file)
+                each.state = "failed"
         else:
             if each.url:
                 with contextlib.suppress(HookFailed):
-                    await self._watch().look(each)
+                    await self._opened().watch.look(each)
             if record.phase in ("out", "in"):
                 self._begin_swap(each, "out" if record.phase == "out" else "in")
             elif record.phase == "running":
@@ -287,27 +276,23 @@ class Tasks:
         reason, limit_s = "", each.record.template.start_limit_s
         if each.record.phase == "starting":
             up = await first(
-                self._watch().bring_up(each),
+                self._opened().watch.bring_up(each),
                 each.process.wait(),
                 each.is_doomed(),
                 limit_s=limit_s,
             )
-            reason = (
-                f"it was not ready within {limit_s:g} s: {each.message}"
-                if up is None
-                else up
-            )
-            if not reason:
-                self._note(each, "running")
+            if up is None:
+                reason = f"it was not ready within {limit_s:g} s: {each.message}"
+            elif up:
+                reason = up
+            else:
+                self._opened().note(each, "running")
                 each.state, each.message = "running", ""
                 self.on_change()
         if not reason:
-            reason = (
-                await first(
-                    each.process.wait(), self._watch().follow(each), each.is_doomed()
-                )
-                or ""
-            )
+            following = self._opened().watch.follow(each)
+            ended = await first(each.process.wait(), following, each.is_doomed())
+            reason = ended or ""
         await self._conclude(each, reason)
 
     async def _conclude(self, each: TaskProcess, reason: str) -> None:
@@ -316,7 +301,7 @@ class Tasks:
         has_ended = each.process.has_ended
         each.is_leaving = True  # From here on it is neither swapped nor stopped.
         await cancelled(each.swap)
-        await self._end(each)
+        await self._opened().end(each)
         if has_ended:
             reason = each.unfinished(
                 await asyncio.to_thread(read_progress, each.record.progress_file)
@@ -328,12 +313,12 @@ class Tasks:
 
     def _finish(self, each: TaskProcess) -> None:
         each.kept = float(each.record.command.iterations)
-        self._note(each, "finished")
+        self._opened().note(each, "finished")
         each.state, each.message = "finished", ""
         self.on_change()
 
     def _fail(self, each: TaskProcess, reason: str) -> None:
-        each.message = with_log(reason, self._opened().log(each.record.id))
+        each.message = with_log(reason, self._opened().records.log(each.record.id))
         if loop := self.crashes.note(each.record.id):
             each.message = f"{loop}; {each.message}"
         log.error("task %s failed: %s", each.record.id, each.message)
@@ -341,7 +326,7 @@ class Tasks:
         self.on_change()
 
     def _begin_swap(self, each: TaskProcess, way: Literal["out", "in"]) -> None:
-        self._keep(each, way)
+        self._opened().keep(each, way)
         each.state = "swapping"
         each.swap = asyncio.create_task(self._swap(each, way))
 
@@ -350,7 +335,7 @@ class Tasks:
         assert each.process is not None
         try:
             async with asyncio.timeout(SWAP_LIMIT_S):
-                await self._mover().move(each, way)
+                await self._opened().mover.move(each, way)
         except NotSupported as error:
             if not each.is_leaving and not each.process.has_ended:
                 self._make_room(each, str(error))
@@ -363,7 +348,7 @@ class Tasks:
             )
         else:
             if way == "in":
-                self._note(each, "running")
+                self._opened().note(each, "running")
             each.state = "swapped" if way == "out" else "running"
             self.on_change()
 
@@ -388,68 +373,24 @@ class Tasks:
     ) -> None:
         await cancelled(before)
         await cancelled(each.swap)
-        await self._end(each)
+        await self._opened().end(each)
         self._forget(each)
-
-    async def _end(self, each: TaskProcess) -> None:
-        """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
-        assert each.process is not None
-        await end_for_good(
-            each.process,
-            self._ending(each),
-            partial(log.error, "task %s: %s", each.record.id),
-        )
-
-    def _ending(self, each: TaskProcess) -> Ending:
-        terminate = partial(self._hooks.sharing.terminate, each.record.gpu_index)
-        return Ending(grace_s=each.record.template.drain_limit_s, terminate=terminate)
 
     def _forget(self, each: TaskProcess) -> None:
         """What it kept stays for its next start here, but for one that is done."""
-        self._opened().remove(each.record.id, keeps_folder=each.state != "finished")
+        self._opened().records.remove(
+            each.record.id, keeps_folder=each.state != "finished"
+        )
         del self._tasks[each.record.id]
         self.on_change()
-
-    def _keep(self, each: TaskProcess, phase: Phase) -> None:
-        """Raises DeviceError where it cannot be written; nothing has changed then."""
-        if each.record.phase != phase:
-            record = with_phase(each.record, phase)
-            self._opened().save(record)
-            each.record = record
-
-    def _note(self, each: TaskProcess, phase: Phase) -> None:
-        """Keep what has happened already. Where that cannot be written a later agent finds it out once more."""
-        try:
-            self._keep(each, phase)
-        except DeviceError as error:
-            log.error("task %s is %s, and %s", each.record.id, phase, error)
 
     def _sorted(self) -> list[tuple[str, TaskProcess]]:
         return sorted(self._tasks.items())
 
-    def _opened(self) -> Records[TaskProcessRecord]:
-        if self._records is None:
+    def _opened(self) -> TaskTools:
+        if self._tools is None:
             raise DeviceError("the tasks' state directory is not open")
-        return self._records
-
-    def _watch(self) -> TaskWatch:
-        return TaskWatch(
-            hook=self._asked(),
-            prove=self._hooks.sharing.prove,
-            ask_s=self._settings.ask_s,
-        )
-
-    def _mover(self) -> Mover:
-        return Mover(
-            self._asked(),
-            self._checkpoint,
-            why_no_checkpoint=self._hooks.why_no_checkpoint,
-        )
-
-    def _asked(self) -> HookClient:
-        if self._hook is None:
-            raise DeviceError("the tasks' state directory is not open")
-        return self._hook
+        return self._tools
 
     def _find(self, name: str) -> TaskProcess:
         if name not in self._tasks:

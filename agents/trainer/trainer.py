@@ -66,6 +66,12 @@ def make_parser() -> argparse.ArgumentParser:
         prog="plimsoll trainer",
         description="Run one training or offline task, which can give its GPU's memory back and take it again.",
     )
+    _add_task(parser)
+    _add_engine(parser)
+    return parser
+
+
+def _add_task(parser: argparse.ArgumentParser) -> None:
     task = parser.add_argument_group("task")
     task.add_argument("--task", required=True, help="its name")
     task.add_argument(
@@ -117,6 +123,9 @@ def make_parser() -> argparse.ArgumentParser:
     task.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("engine")
     engine.add_argument("--engine", choices=("timed", "torch"), default="timed")
     engine.add_argument(
@@ -146,7 +155,6 @@ def make_parser() -> argparse.ArgumentParser:
     engine.add_argument(
         "--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU"
     )
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from importlib import metadata
 from agents.base.device import DeviceError, LaunchFailed
 from agents.gpu.mps.share import objection
 from agents.gpu.nvml.types import Capability
-from agents.processes.process import MARK
+from agents.processes.procfs import MARK
 from bench.real_gpu.client import NO_LIBRARY
 from bench.real_gpu.reading import ReadNvml
 from bench.real_gpu.run import Run, Session, python_path, under_mps, why_no_mps

@@ -13,7 +13,7 @@ from pathlib import Path
 from agents.base.device import NotSupported, UnknownPart
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.nvml.types import GpuIdentity
-from agents.processes.process import MARK
+from agents.processes.procfs import MARK
 from agents.profiling.cleanup_process import Duties, daemon_mark, keeping
 from bench.real_gpu.reading import ReadNvml
 

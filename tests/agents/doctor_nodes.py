@@ -22,7 +22,7 @@ from pathlib import Path
 from agents.doctor.doctor import examine, render
 from agents.doctor.types import Asked, Here, NodeFinding
 from agents.gpu.knobs.journal import KnobJournal, KnobTurn
-from agents.processes.process import boot_id
+from agents.processes.procfs import boot_id
 from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
 from tests.agents.fakes.nvml.fake_gpus import NO_GPM, STATE_VARIABLE, FakeGpus

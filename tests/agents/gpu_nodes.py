@@ -16,9 +16,10 @@ from agents.base.clock import ScaledClock
 from agents.base.device import DeviceError, NotPermitted
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
-from agents.gpu.node.device import GpuDevice, Looks
+from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.open import Basis, put_together
+from agents.gpu.node.parts import Looks
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.nvml.power_watch import PowerWatch
 from agents.gpu.nvml.types import (

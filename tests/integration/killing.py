@@ -17,7 +17,7 @@ from random import Random
 from signal import SIGKILL
 
 from agents.gpu.knobs.journal import KnobJournal
-from agents.processes.process import marks, members
+from agents.processes.procfs import marks, members
 from tests.agents.factories import a_replica
 from tests.integration.test_gpu_agent import (
     PATIENCE_S,

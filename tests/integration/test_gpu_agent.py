@@ -23,7 +23,7 @@ from agents.base.protocol import (
     Route,
     SyncReply,
 )
-from agents.processes.process import marks, members
+from agents.processes.procfs import marks, members
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library

@@ -98,6 +98,7 @@ class TurnedKnobs:
                     high_mhz=clock_mhz,
                 )
         except (NotPermitted, NotSupported) as error:
+            # A refusal does not fail the command: replicas can serve without that knob.
             self._refuse(gpu, "clock", error)
         else:
             self._of[gpu.index].clock_mhz = clock_mhz
@@ -105,6 +106,7 @@ class TurnedKnobs:
     async def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:
         """Limit the board's power; None restores its own limit. Raises OutOfRange or GpuLost; a refusal is kept."""
         try:
+            # The driver may take a while, and requests are routed meanwhile.
             await asyncio.to_thread(self._knobs.limit_power_w, gpu, limit_w)
         except (NotPermitted, NotSupported) as error:
             self._refuse(gpu, "power limit", error)
@@ -129,6 +131,7 @@ def _missing(gpu: GpuIdentity, capabilities: GpuCapabilities) -> dict[KnobName, 
         for each, why in capabilities.why_not
         if each in _CAPABILITIES
     ]
+    # Clock and power are those of the whole board, so a slice is expected to have neither.
     if gpu.part is not None:
         return {knob: "" for knob, _ in missing}
     return {

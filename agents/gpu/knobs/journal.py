@@ -35,7 +35,7 @@ from agents.base.durable_files import (
 NAME = "knobs.journal"
 MAX_LINES = 256
 MAX_BYTES = 1 << 20
-"""Of the file that is read; ours stay far below (256 lines of 300 bytes, and a line for each knob)."""
+"""No more of the file is read; ours stay far below (256 lines of 300 bytes, and a line for each knob)."""
 LOCK_WAIT_S = 1.0
 """The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
 
@@ -50,7 +50,7 @@ class KnobTurn:
 
     gpu_uuid: str
     boot_id: str
-    """Of the machine's start: with it went every setting."""
+    """The id of the machine's start, which undoes every setting."""
     driver_version: str
     energy_j: float | None = None
     """The GPU's counter; a smaller one later tells that the driver was loaded anew, which also drops every setting."""
@@ -86,6 +86,7 @@ class KnobJournal:
         """What was wrong with the file, in words."""
         self._changes: dict[tuple[str, Knob], list[KnobTurn]] = {}
         self._lines = 0
+        # Two agents would put each other's settings back.
         self._lock = _lock(directory / "knobs.lock", lock_wait_s)
         try:
             self._load()
@@ -112,6 +113,7 @@ class KnobJournal:
             file.write(_line(change))
             file.flush()
             os.fsync(file.fileno())
+        # A new file's name must be durable, too.
         if self._lines == 0:
             sync_directory(self.path.parent)
         self._lines += 1
@@ -120,6 +122,7 @@ class KnobJournal:
     def settle(self, gpu_uuid: str, knob: Knob) -> None:
         """The last change of this knob took place."""
         changes = self._changes[gpu_uuid, knob]
+        # The first value of all is what must come back, whatever came between.
         changes[:] = [dataclasses.replace(changes[-1], old=changes[0].old)]
         if self._lines >= MAX_LINES:
             self._rewrite()

@@ -45,7 +45,7 @@ class KnobDriver(Protocol):
         ...
 
     def driver_version(self) -> str:
-        """Of the driver that is loaded."""
+        """The version of the driver that is loaded."""
         ...
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
@@ -116,6 +116,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
     def restore(self) -> tuple[PutBack, ...]:
         """Put every knob back that is in the journal; one that fails keeps no other from it."""
         with self._lock:
+            # A restart of the machine has undone them, so there is nothing to put back.
             dropped = drop_other_boots(self._journal, self._boot_id)
             done = dropped + tuple(
                 self._put_back(held) for held in self._journal.held()
@@ -147,6 +148,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
         with self._lock:
             _refuse_slice(gpu)
             held = self._journal.of(gpu.uuid, "clock_mhz")
+            # What was locked before us cannot be read from the driver, so only our own lock is known.
             old = held.settings[-1] if held else ()
             self._turn(
                 self._change(gpu, "clock_mhz", old=old, new=(low_mhz, high_mhz)),
@@ -200,6 +202,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
 
     def _turn(self, change: KnobTurn, turn: Callable[[], None]) -> None:
         """Journal, then turn. What the driver refused did not happen; after any other error nobody knows."""
+        # First on disk: a limit that no journal knows could never be put back.
         self._journal.write(change)
         try:
             turn()
@@ -253,6 +256,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
             self._driver.driver_version(),
             self._driver.sample(gpu),
         )
+        # A driver that was loaded anew starts without our settings.
         if last.driver_version != version:
             return f"was dropped: driver {last.driver_version} has been replaced by {version}"
         if (
@@ -269,6 +273,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
                 if is_known
                 else f"was left alone: somebody else set {now_w:g} W after our {last.new[0]:g}"
             )
+        # A clock above our highest lock shows that it is not in force; a lower one shows nothing.
         highest_mhz = max(setting[-1] for setting in held.settings)
         if sample.clock_mhz > highest_mhz + CLOCK_TOLERANCE_MHZ:
             return f"was left alone: at {sample.clock_mhz:g} MHz our lock at {highest_mhz:g} is not in force"

@@ -98,8 +98,10 @@ def change(
         )
     if reason := objection(driver, gpu, wanted):
         raise NoRoom(reason)
+    # A change that was cut off left the layout of before in the journal, which is the one to come back to.
     cut = journal.find(gpu.uuid)
     before = cut.before if cut else slices_of(driver, gpu)
+    # On disk before the first slice goes, since slices cannot be asked what they replaced.
     journal.note(gpu.uuid, before, tuple(each.name for each in wanted))
     try:
         _clear(driver, gpu)
@@ -138,6 +140,7 @@ def _clear(driver: LayoutDriver, gpu: GpuIdentity) -> None:
 def _create(driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted) -> None:
     """In the first order that the driver has places for. Raises NoRoom when there is none."""
     tried, left = 0, ""
+    # The driver places slices itself, so whether all find a place depends on the order.
     for order in orders(wanted):
         tried += 1
         try:
@@ -170,6 +173,7 @@ def _undo(
                 profile=name,
                 placement=instance.placement,
             )
+            # Slices that are there already keep their UUID, by which others may know them.
             if missing[made] and instance.compute_count == 1:
                 missing[made] -= 1
             else:

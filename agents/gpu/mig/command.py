@@ -103,6 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _lines(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
+    # Listing takes no lock, so that it works beside a running agent.
     if options.verb == "list":
         yield from _list(nvml)
         if options.state_dir is not None:
@@ -139,6 +140,7 @@ def _list_slices(
         yield "  no slice"
     profiles = nvml.mig_profiles(whole)
     yield f"  can have: {room({each.name: each.max_count for each in profiles})}"
+    # Not every user is told how much room is left.
     if all(each.free_count is not None for each in profiles):
         yield f"  room now: {room({each.name: each.free_count or 0 for each in profiles})}"
 
@@ -155,6 +157,7 @@ def _cut_off(journal: MigJournal) -> Iterator[str]:
 def _change(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
     devices = Devices(nvml)
     gpu = _find(devices.wholes, options.gpu)
+    # While this holds the records no agent can start on slices that are about to go.
     with held(options.state_dir) as records:
         journal = MigJournal(options.state_dir, boot_id=read_boot_id())
         check_mode(nvml, gpu)
@@ -165,6 +168,7 @@ def _change(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
         )
         before = slices_of(nvml, gpu)
         mps_dir = options.mps_dir or options.state_dir / "mps"
+        # Whoever uses a slice would lose its memory without a word.
         if reason := users(nvml, gpu, devices.gpus(), records=records, mps_dir=mps_dir):
             raise InUse(reason)
         if not options.dry_run:

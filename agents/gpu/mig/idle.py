@@ -67,6 +67,7 @@ def _open(
     if not directory.is_dir():
         return None
     try:
+        # No waiting: an agent that runs keeps its lock for as long as it lives.
         records = Records(directory, kind, lock_wait_s=0.0)
     except DeviceError as error:
         raise DeviceError(
@@ -93,6 +94,7 @@ def users(
             if each.part is not None and whole_of(each).uuid == gpu.uuid
         ),
     ]
+    # The driver sees every process, whoever started it, so it is asked first.
     pids = sorted({process.pid for each in mine for process in driver.processes(each)})
     if pids:
         return f"GPU {gpu.index} is in use by processes {_some(pids)}: drain it, or end them"
@@ -114,7 +116,7 @@ def users(
 def _names(
     records: Records[Record] | Records[TaskProcessRecord] | None, gpu: GpuIdentity
 ) -> list[str]:
-    """Of those that have or had processes on the GPU or its slices; one that has finished needs it no more."""
+    """Names of those that have or had processes on the GPU or its slices; one that has finished needs it no more."""
     found = records.load() if records else ()
     mine = [each for each in found if whole_index(each.gpu_index) == gpu.index]
     return [
@@ -129,6 +131,7 @@ async def _daemons(gpus: list[GpuIdentity], marks: list[Path]) -> list[Path]:
     uuids, found = {gpu.uuid for gpu in gpus}, []
     for mark in marks:
         uuid = await asyncio.to_thread(mark.read_text, encoding="utf-8")
+        # A daemon holds its GPU even without clients, so that slices cannot be destroyed.
         if uuid in uuids and await Mps(uuid, mark.parent).is_alive():
             found.append(mark.parent)
     return found

@@ -21,7 +21,7 @@ Wanted: TypeAlias = tuple[MigProfile, ...]
 
 MAX_SLICES = 8
 MAX_ORDERS = 720
-"""Of seven slices of four kinds there are 420 to 840; an order costs a driver a second at worst."""
+"""Seven slices of four kinds have 420 to 840 orders; an order costs a driver a second at worst."""
 
 
 def parse(text: str, profiles: Sequence[MigProfile]) -> Wanted:
@@ -47,6 +47,7 @@ def parse(text: str, profiles: Sequence[MigProfile]) -> Wanted:
 
 def fits(wanted: Sequence[MigProfile], taken: tuple[Placement, ...] = ()) -> bool:
     """Whether all have a place beside one another."""
+    # Depth-first with at most eight slices, so no bound is needed.
     if not wanted:
         return True
     free = (
@@ -59,6 +60,7 @@ def fits(wanted: Sequence[MigProfile], taken: tuple[Placement, ...] = ()) -> boo
 
 def what_fits(wanted: Wanted, profiles: Sequence[MigProfile]) -> str:
     """The most of the wanted that fits, and what else there is room for beside it."""
+    # From the largest part down, so that the first one that fits is a largest.
     most = next(
         part
         for size in range(len(wanted), -1, -1)

@@ -55,6 +55,7 @@ class NoDaemon(DeviceError):
 def lines_of(command: str, said: str, complaint: str) -> tuple[str, ...]:
     """The answer's lines. Raises NotPermitted, NotSupported or NoDaemon."""
     lines = tuple(said.splitlines())
+    # The exit status says nothing, so only the words tell what happened.
     if NO_DAEMON in complaint:
         raise NoDaemon(f"no MPS daemon answered {command!r}: start it again")
     if refusal := next((line for line in lines if line.startswith(_REFUSALS)), ""):
@@ -72,6 +73,7 @@ def pids(lines: tuple[str, ...]) -> tuple[int, ...]:
     """PIDs, ascending; none when the server that was asked about has gone. Raises DeviceError on anything else."""
     if is_gone(lines):
         return ()
+    # Whatever else was said must not be taken for processes, which may be ended.
     if not all(line.strip().isdigit() for line in lines):
         raise DeviceError(
             f"the MPS daemon should list process ids, and said {' / '.join(lines)!r}"
@@ -82,6 +84,7 @@ def pids(lines: tuple[str, ...]) -> tuple[int, ...]:
 def percent(lines: tuple[str, ...]) -> float | None:
     """The value now in force, one decimal; None when the last line is no number."""
     try:
+        # What stands before the last line does not matter here.
         return float(lines[-1])
     except (IndexError, ValueError):
         return None
@@ -95,7 +98,7 @@ def state(lines: tuple[str, ...]) -> ServerState:
 
 
 def worst(states: tuple[ServerState, ...]) -> ServerState:
-    """Of several servers what matters most; without any `none`."""
+    """The state that matters most among several servers; `none` without any."""
     return min(states, key=_WORST_FIRST.index, default="none")
 
 

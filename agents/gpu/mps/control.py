@@ -26,7 +26,7 @@ _Other = TypeVar("_Other")
 
 
 class Control:
-    """Of one daemon."""
+    """Runs the control program of one daemon."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Control:
 
     def why_missing(self) -> str:
         """Why the programs of MPS cannot be run; empty = they can."""
+        # The daemon finds its server by this PATH, not by the agent's.
         path = self._environment.get("PATH")
         for program in (self._program, SERVER):
             if shutil.which(program, path=path) is None:
@@ -72,6 +73,7 @@ class Control:
 
         Standard input is never the agent's: with an option that it does not know the program waits for commands.
         """
+        # A daemon that hangs would otherwise hold the agent for ever.
         limit_s = self._answer_s + more_s
         try:
             process = await asyncio.create_subprocess_exec(

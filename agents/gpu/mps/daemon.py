@@ -21,7 +21,8 @@ stays on that GPU. Every client runs under one UID: another's would wait until a
 daemon outlives the agent, and the next one adopts it. Times are wall seconds, since the daemon is a real process.
 
 Beside it: `agents.gpu.mps.control` (how the daemon is asked), `agents.gpu.mps.answers` (what it means by its answers),
-`agents.gpu.mps.directory` (where it lives), `agents.gpu.mps.share` (how a share is written and proven).
+`agents.gpu.mps.servers` (its servers and
+their clients), `agents.gpu.mps.directory` (where it lives), `agents.gpu.mps.share` (how a share is written and proven).
 """
 
 import asyncio
@@ -40,11 +41,12 @@ from agents.gpu.mps import answers
 from agents.gpu.mps.answers import NoDaemon, ServerState
 from agents.gpu.mps.control import ANSWER_S, CONTROL, LOG_LIMIT_MIB, Control, both
 from agents.gpu.mps.directory import MpsDirectory
-from agents.gpu.mps.foreign import mps_processes, why_foreign
+from agents.gpu.mps.foreign import mps_processes, why_foreign, why_foreign_owner
 from agents.gpu.mps.lacks import MpsLack, MpsLackKind
+from agents.gpu.mps.servers import LIST_SERVERS, MpsServers
 from agents.gpu.mps.share import memory_limit, thread_percentage
 
-_GET_DEFAULT, _LIST_SERVERS = "get_default_active_thread_percentage", "get_server_list"
+_GET_DEFAULT = "get_default_active_thread_percentage"
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +106,7 @@ class Mps:
             answer_s=self._settings.answer_s,
             log_limit_mib=self._settings.log_limit_mib,
         )
-        self._server = 0
-        """The one that was there when all were listed last; 0 = there was none, or several."""
+        self._servers = MpsServers(self._control, gpu_uuid)
         self._turn = asyncio.Lock()
         """Held while the daemon is started or stopped."""
 
@@ -124,6 +125,7 @@ class Mps:
         Raises NotSupported with `why_not`, LaunchFailed, NotPermitted or DeviceError.
         """
         async with self._turn:
+            # One look before anything is changed, since each question starts a process.
             seen = await self._look()
             if seen.why_not:
                 raise NotSupported(
@@ -140,7 +142,7 @@ class Mps:
 
         Raises LaunchFailed with what the log says: there is no driver, or the server is not in PATH.
         """
-        await self._ask(f"start_server -uid {self._settings.client_uid}")
+        await self._control.ask(f"start_server -uid {self._settings.client_uid}")
         if not await self._within(self._settings.start_s, self._takes_clients):
             log_says = answers.explanation(self.directory.log_tail())
             raise LaunchFailed(
@@ -158,11 +160,12 @@ class Mps:
             if not await self.is_alive():
                 return ()
             await self._within(drain_s, self._has_no_clients)
-            left = await self._clients()
+            # After the wait only those are left that do not leave by themselves.
+            left = await self._servers.clients()
             if stuck := [
                 pid
                 for pid, server in left.items()
-                if not await self._terminate(server, pid)
+                if not await self._servers.terminate(server, pid)
             ]:
                 raise DeviceError(
                     f"clients {stuck} of GPU {self.gpu_uuid} do not let themselves be terminated, so the MPS daemon "
@@ -180,7 +183,7 @@ class Mps:
 
     async def server_state(self) -> ServerState:
         """The server's state, of several the worst. Raises DeviceError where no daemon runs."""
-        return await self._worst_of(await self._servers())
+        return await self._servers.worst_of(await self._servers.pids())
 
     async def is_in_fault(self) -> bool:
         """Whether its server is in a fault; without a daemon there is none. Raises DeviceError.
@@ -189,26 +192,30 @@ class Mps:
         which stays the same through a fault, and the next one only when it is gone.
         """
         try:
-            state = await self._state_of(self._server) if self._server else "none"
+            state = (
+                await self._servers.state_of(self._servers.only)
+                if self._servers.only
+                else "none"
+            )
             return (await self.server_state() if state == "none" else state) == "fault"
         except NoDaemon:
             return False
 
     async def client_pids(self) -> tuple[int, ...]:
         """PIDs of the processes that are clients, ascending, as the daemon's PID namespace knows them."""
-        return tuple(await self._clients())
+        return tuple(await self._servers.clients())
 
     async def terminate(self, pid: int) -> bool:
         """Take a client's work off the GPU; True = its process may now be killed without harm to the others.
 
         Raises UnknownPart where the PID is no client, which may mean that it is another PID namespace's.
         """
-        clients = await self._clients()
+        clients = await self._servers.clients()
         if pid not in clients:
             raise UnknownPart(
                 f"process {pid} is no MPS client of GPU {self.gpu_uuid}; those are {list(clients)}"
             )
-        return await self._terminate(clients[pid], pid)
+        return await self._servers.terminate(clients[pid], pid)
 
     async def recover(self) -> None:
         """Wait until the GPU takes clients again after a fault, which it does when the last client's process has ended.
@@ -222,7 +229,7 @@ class Mps:
             )
         if await self.server_state() == "unknown":
             await (
-                self._drop_servers()
+                self._servers.drop()
             )  # Release 535 does not tell FAULT: a fresh server has none.
         if await self._within(self._settings.recover_s, self._is_well):
             return
@@ -230,7 +237,7 @@ class Mps:
             "GPU %s: the MPS server stays broken without clients; starting another",
             self.gpu_uuid,
         )
-        await self._drop_servers()
+        await self._servers.drop()
         if not await self._within(self._settings.answer_s, self._is_well):
             raise DeviceError(
                 f"the MPS server of GPU {self.gpu_uuid} is {await self.server_state()} and does not go: stop the "
@@ -265,7 +272,7 @@ class Mps:
             return _Seen(why_not=reason)
         try:
             default, listed = await both(
-                self._ask(_GET_DEFAULT), self._ask(_LIST_SERVERS)
+                self._control.ask(_GET_DEFAULT), self._control.ask(LIST_SERVERS)
             )
             percent, servers = answers.percent(default), answers.pids(listed)
         except NoDaemon:
@@ -273,7 +280,9 @@ class Mps:
         except DeviceError as error:
             return _Seen(why_not=str(error), lack_kind=MpsLackKind.OTHER)
         return _Seen(
-            why_not=self._foreign_owner(servers),
+            why_not=why_foreign_owner(
+                servers, self.directory, self._settings.client_uid
+            ),
             default_percent=percent,
             servers=servers,
         )
@@ -281,34 +290,9 @@ class Mps:
     async def _default_percent(self) -> float | None:
         """The daemon's; None where none answers."""
         try:
-            return answers.percent(await self._ask(_GET_DEFAULT))
+            return answers.percent(await self._control.ask(_GET_DEFAULT))
         except NoDaemon:
             return None
-
-    def _foreign_owner(self, servers: tuple[int, ...]) -> str:
-        """Why the daemon that runs cannot be ours; empty = it can."""
-        owner, own, clients = (
-            self.directory.daemon_uid(),
-            os.getuid(),
-            self._settings.client_uid,
-        )
-        # Root may change every daemon, but one of another user starts no server for our clients.
-        if owner not in (None, own) and (own != 0 or owner != clients):
-            return (
-                f"the daemon in {self.directory.path} is UID {owner}'s; this agent is "
-                f"{own}, its replicas are {clients}"
-            )
-        for server in servers:
-            try:
-                uid = psutil.Process(server).uids().effective
-            except psutil.Error:
-                continue  # It ended, or sits where this process may not look.
-            if uid != clients:
-                return (
-                    f"an MPS server of UID {uid} (process {server}) holds the GPU, and clients of UID "
-                    f"{clients} would wait until all of its clients have left"
-                )
-        return ""
 
     async def _launch(self) -> None:
         """Start the daemon; one that is just ending may hold its lock for a moment longer."""
@@ -319,6 +303,7 @@ class Mps:
             said, _ = await self._control.run("-d")
             if await self.is_alive():
                 return True
+            # Another reason will not pass by waiting.
             if answers.ALREADY_RUNNING not in said:
                 raise LaunchFailed(
                     f"the MPS daemon of GPU {self.gpu_uuid} does not start: {said.strip() or 'no word'}"
@@ -334,25 +319,17 @@ class Mps:
     async def _reset_percent(self, seen: "_Seen") -> ServerState:
         """Set the default and the servers' own value to 100: a client gets the smaller of them and its own; the state
         of the servers."""
+        # Another value would cut every client's share without a word.
         if seen.default_percent != 100.0:
-            await self._set_percent("set_default_active_thread_percentage 100")
+            await self._servers.set_percent("set_default_active_thread_percentage 100")
         state, _ = await both(
-            self._worst_of(seen.servers), self._reset_servers(seen.servers)
+            self._servers.worst_of(seen.servers),
+            self._servers.give_all_percent(seen.servers),
         )
         return state
 
-    async def _reset_servers(self, servers: tuple[int, ...]) -> None:
-        for server in servers:
-            await self._set_percent(f"set_active_thread_percentage {server} 100")
-
-    async def _set_percent(self, command: str) -> None:
-        answer = await self._ask(command)
-        if not answers.is_gone(answer) and answers.percent(answer) != 100.0:
-            raise DeviceError(
-                f"the MPS daemon of GPU {self.gpu_uuid} answers {command!r} with {' / '.join(answer)!r}"
-            )
-
     async def _quit(self) -> None:
+        # The daemon answers only after its servers are gone, so this call may take that much longer.
         quit_s = self._settings.quit_s
         said, complaint = await self._control.run(
             command=f"quit -t {math.ceil(quit_s)}", more_s=quit_s
@@ -364,50 +341,13 @@ class Mps:
                 f"the MPS daemon of GPU {self.gpu_uuid} took `quit` and still answers: {said.strip()}"
             )
 
-    async def _drop_servers(self) -> None:
-        """End the servers at once, which is safe without clients; the next client gets another."""
-        for server in await self._servers():
-            await self._ask(f"shutdown_server {server} -f")
-
-    async def _servers(self) -> tuple[int, ...]:
-        found = answers.pids(await self._ask(_LIST_SERVERS))
-        self._server = found[0] if len(found) == 1 else 0
-        return found
-
-    async def _clients(self) -> dict[int, int]:
-        """Servers by the PIDs of their clients, ascending."""
-        found: dict[int, int] = {}
-        for server in await self._servers():
-            found |= dict.fromkeys(
-                answers.pids(await self._ask(f"get_client_list {server}")), server
-            )
-        return dict(sorted(found.items()))
-
-    async def _terminate(self, server: int, pid: int) -> bool:
-        """Whether the client has nothing on the GPU any more; one that left by itself meanwhile has nothing either."""
-        return (
-            answers.is_zero(await self._ask(f"terminate_client {server} {pid}"))
-            or pid not in await self._clients()
-        )
-
-    async def _worst_of(self, servers: tuple[int, ...]) -> ServerState:
-        return answers.worst(
-            tuple([await self._state_of(server) for server in servers])
-        )
-
-    async def _state_of(self, server: int) -> ServerState:
-        try:
-            return answers.state(await self._ask(f"get_server_status {server}"))
-        except NotSupported:
-            return "unknown"
-
     async def _has_no_clients(self) -> bool:
         return not await self.client_pids()
 
     async def _takes_clients(self) -> bool:
         state = await self.server_state()
         return state == "active" or (
-            state == "unknown" and any(map(self._was_ready, await self._servers()))
+            state == "unknown" and any(map(self._was_ready, await self._servers.pids()))
         )
 
     def _was_ready(self, server: int) -> bool:
@@ -433,12 +373,10 @@ class Mps:
         self, limit_s: float, holds: Callable[[], Awaitable[bool]]
     ) -> bool:
         """Whether it holds within that time; asked at least once."""
+        # Asked before the time is looked at, so that even a limit of 0 asks once.
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while not await holds():
             if asyncio.get_running_loop().time() >= deadline_s:
                 return False
             await asyncio.sleep(self._settings.poll_s)
         return True
-
-    async def _ask(self, command: str) -> tuple[str, ...]:
-        return await self._control.ask(command)

@@ -11,14 +11,17 @@ CUDA_VISIBLE_DEVICES, or names none, or by numbers, or this user may not read it
 """
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from agents.gpu.mps.directory import MpsDirectory
+
 PROGRAM_PREFIX = "nvidia-cuda-mps"
-"""Of daemon and server alike; the kernel cuts names to 15 characters, which is just this."""
+"""The names of daemon and server begin with it; the kernel cuts names to 15 characters, which is just this."""
 DEFAULT_PIPE = "/tmp/nvidia-mps"
 NO_DAEMON_PIPE = "/dev/null"
 """A client that is given it finds no daemon and works without MPS."""
@@ -51,6 +54,30 @@ def why_foreign(gpu_uuid: str, pipe: Path, processes: Iterable[MpsProcess]) -> s
         f"MPS of somebody else may use it: {named}. Shares of two of them do not add up; let it end (`echo quit | "
         "CUDA_MPS_PIPE_DIRECTORY=... nvidia-cuda-mps-control`) and start the agent again"
     )
+
+
+def why_foreign_owner(
+    servers: Iterable[int], directory: MpsDirectory, clients: int
+) -> str:
+    """Why the daemon that runs in the directory cannot be ours; empty = it can. `clients`: the UID of all replicas."""
+    owner, own = directory.daemon_uid(), os.getuid()
+    # Root may change every daemon, but one of another user starts no server for our clients.
+    if owner not in (None, own) and (own != 0 or owner != clients):
+        return (
+            f"the daemon in {directory.path} is UID {owner}'s; this agent is "
+            f"{own}, its replicas are {clients}"
+        )
+    for server in servers:
+        try:
+            uid = psutil.Process(server).uids().effective
+        except psutil.Error:
+            continue  # It ended, or sits where this process may not look.
+        if uid != clients:
+            return (
+                f"an MPS server of UID {uid} (process {server}) holds the GPU, and clients of UID "
+                f"{clients} would wait until all of its clients have left"
+            )
+    return ""
 
 
 def mps_processes() -> tuple[MpsProcess, ...]:

@@ -29,7 +29,7 @@ DRAIN_S = 5.0
 
 
 class Sharing(Protocol):
-    """Of one GPU. See the module's docstring."""
+    """How one GPU is shared. See the module's docstring."""
 
     @property
     def problem(self) -> str:

@@ -30,9 +30,9 @@ IDLE: Key = ("idle", "(idle)")
 
 MEMORY_SLACK = 0.05
 MEMORY_SLACK_MIB = 64.0
-"""Of memory above what was granted: the larger of the two is no overuse."""
+"""Memory beyond the grant is no overuse up to the larger of the two, of which one is a share of the grant."""
 SM_SLACK_PERCENT = 10.0
-"""Of SM percent above what was granted: the driver's samples are coarse."""
+"""SM percent above what was granted is no overuse up to this: the driver's samples are coarse."""
 WINDOWS = 5
 """In a row that an overuse takes to begin, and to end."""
 
@@ -48,11 +48,11 @@ class GrantedPart:
     sm_percent: float
     memory_mib: float
     busy_share: float | None = None
-    """Of the time, in which its server says that batches ran; None = it does not tell."""
+    """The share of the time in which batches ran, as its server says; None = it does not tell."""
     is_limited: bool = False
     """MPS limits it to its SM percent; without that there is no limit that it could exceed."""
     proven_sm_percent: float | None = None
-    """Of the GPU's SMs, those that its process says it sees."""
+    """The part of the GPU's SMs that its process sees, as it says."""
 
     @property
     def key(self) -> Key:
@@ -74,7 +74,7 @@ class OwnedProcess:
     memory_mib: float | None
     is_mps: bool
     time_percent: float | None
-    """Of the window, in which its kernels ran; None = the driver tells nothing of it."""
+    """The percent of the window in which its kernels ran; None = the driver tells nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class PartUse:
     grants: tuple[tuple[Quantity, float], ...] = ()
     """What it is judged by."""
     over: tuple[FoundOveruse, ...] = ()
-    """Of those what has lasted, see `Judge`."""
+    """What has lasted among them, see `Judge`."""
 
 
 def attribute(window: GpuWindow, parts: Iterable[GrantedPart]) -> tuple[PartUse, ...]:
@@ -199,7 +199,7 @@ def _others(window: GpuWindow) -> PartUse:
 
 
 def _sum(known: Iterable[float | None]) -> float | None:
-    """Of what is known; None where nothing is."""
+    """The sum of what is known; None where nothing is."""
     found = [each for each in known if each is not None]
     return math.fsum(found) if found else None
 

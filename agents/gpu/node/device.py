@@ -18,9 +18,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -37,80 +36,21 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import ReplicaCommand, ReplicaReading, TaskCommand
-from agents.gpu.knobs.applied_knobs import Turnable, TurnedKnobs
-from agents.gpu.mps.sharing import Sharing
+from agents.gpu.knobs.applied_knobs import TurnedKnobs
 from agents.gpu.node.admission import environment_of, require_room
-from agents.gpu.node.devices import Slices, fail_stranded
+from agents.gpu.node.devices import fail_stranded
 from agents.gpu.node.fault_watch import FaultWatch
-from agents.gpu.node.foreign_memory import ForeignMemory, Holder
+from agents.gpu.node.foreign_memory import Holder
+from agents.gpu.node.parts import DEFAULT_LOOKS, GpuParts, Looks
 from agents.gpu.node.polls import PollCounters, grown
-from agents.gpu.node.readonly_device import ADVICE, ReadOnlyDevice
-from agents.gpu.node.use import GpuUse
-from agents.gpu.nvml.power_watch import PowerWatch
-from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
+from agents.gpu.node.readonly_device import ADVICE
+from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
-from agents.replicas.replicas import Workers
-from agents.router.request_router import RequestRouter
 from agents.tasks.task import TaskLaunch
-from agents.tasks.tasks import Tasks
-
-FAULT_LOOK_S = 10.0
-"""Between two looks for faults of MPS, each of which starts a process per GPU."""
-COUNTS_S = 5.0
-"""Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
 
 log = logging.getLogger(__name__)
-
-
-class GpuErrors(Protocol):
-    """The part of `agents.gpu.nvml.xid_watch.XidWatch` that is needed."""
-
-    @property
-    def problem(self) -> str:
-        """Why no errors are told at present."""
-        ...
-
-    def condemned(self) -> dict[str, str]:
-        """Why each condemned GPU must not be used, by UUID."""
-        ...
-
-    def close(self) -> None:
-        """Watch no more."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuParts:
-    """What a node with GPUs is made of; all of it opened."""
-
-    telemetry: ReadOnlyDevice
-    gpus: tuple[GpuIdentity, ...]
-    capabilities: Mapping[int, GpuCapabilities]
-    """By index."""
-    knobs: Turnable
-    errors: GpuErrors
-    power: PowerWatch
-    memory: ForeignMemory
-    use: GpuUse
-    sharings: Mapping[int, Sharing]
-    """By index."""
-    workers: Workers
-    tasks: Tasks
-    slices: Slices
-    router: RequestRouter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
-    """How often what costs time is looked at, in seconds."""
-
-    fault_s: float = FAULT_LOOK_S
-    counts_s: float = COUNTS_S
-
-
-DEFAULT_LOOKS = Looks()
 
 
 class GpuDevice:
@@ -151,7 +91,9 @@ class GpuDevice:
         self._parts.workers.on_change = self._parts.tasks.on_change = tell
 
     async def read(self) -> DeviceReadings:
+        # Telemetry first, so that its window does not grow by what the servers take to answer.
         readings = await self._parts.telemetry.read()
+        # It asks in the background: a daemon that hangs must not make the node late.
         self._faults.begin()
         slices = await fail_stranded(
             self._parts.slices, self._parts.workers, self._parts.tasks
@@ -191,11 +133,13 @@ class GpuDevice:
         )
 
     async def poll(self, gpu_index: int) -> GpuPoll:
+        # First, since asking the servers takes time that belongs to the next period.
         peak_power_w = await self.peak_power_w(gpu_index)
         found = []
         for view in self._parts.workers.replicas():
             if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
                 counts = await self._parts.workers.metrics(view.id)
+                # The server may not see what waits in the router, nor the router what the server took in.
                 queued = max(self.router.in_flight(view.id), counts.queued or 0)
                 found.append(
                     self._poll_counters.replica(

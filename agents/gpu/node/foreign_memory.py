@@ -18,7 +18,7 @@ from typing import Protocol
 
 from agents.base.device import MEMORY_TOLERANCE, DeviceError
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
-from agents.processes.process import is_marked
+from agents.processes.procfs import is_marked
 
 OVERHEAD_MIB = 512.0
 LOOK_S = 5.0
@@ -43,7 +43,7 @@ class Holder(Protocol):
 
     @property
     def gpu_index(self) -> int:
-        """Of its GPU."""
+        """The index of its GPU."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class Holder(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of its own process."""
+        """The id of its own process."""
         ...
 
 
@@ -73,7 +73,7 @@ class _Seen:
 
 
 class ForeignMemory:
-    """Of all GPUs of a node."""
+    """Finds what strangers hold of all GPUs of a node."""
 
     def __init__(
         self,

@@ -30,9 +30,10 @@ from agents.gpu.mps.sharing import (
     why_no_checkpoint,
 )
 from agents.gpu.node import use as gpu_use
-from agents.gpu.node.device import DEFAULT_LOOKS, GpuDevice, GpuErrors, GpuParts, Looks
+from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.devices import Devices, SliceChanges, SliceErrors, Slices, type_of
 from agents.gpu.node.foreign_memory import ForeignMemory
+from agents.gpu.node.parts import DEFAULT_LOOKS, GpuErrors, GpuParts, Looks
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.node.starts import GpuStarts, StartedGpu
 from agents.gpu.node.use import GpuUse, shared_gpus
@@ -120,7 +121,7 @@ class Basis:
     knobs: Turnable = NO_KNOBS
     slices: Slices = FIXED_SLICES
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    """Of which some is passed on to replicas and tasks."""
+    """The agent's own; some of it is passed on to replicas and tasks."""
     make_router: Callable[[Workers], Awaitable[RequestRouter]]
     keeps_replicas: bool = False
     looks: Looks = DEFAULT_LOOKS

@@ -11,27 +11,30 @@ does not run in the host's PID namespace, is nobody's either. All others are oth
 What an idle GPU draws is the least that it was seen to draw over a window.
 """
 
-import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Protocol
 
 from agents.base.clock import Clock
 from agents.base.device import DeviceError
 from agents.base.protocol import GpuReading, Overuse, UseReading
-from agents.base.successors import base_id
 from agents.gpu.mps.sharing import Sharing, UnderMps
 from agents.gpu.node.attribution import (
-    OTHERS,
     GpuWindow,
-    GrantedPart,
     Judge,
     Key,
     OwnedProcess,
     PartUse,
     attribute,
+)
+from agents.gpu.node.owners import (
+    PartProcesses,
+    SharedGpu,
+    TaskPlace,
+    owner_of,
+    placed_replica,
+    placed_task,
+    placed_together,
 )
 from agents.gpu.nvml.types import (
     Capability,
@@ -42,10 +45,6 @@ from agents.gpu.nvml.types import (
 )
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
-
-MAX_ANCESTORS = 16
-MPS_SERVER = "nvidia-cuda-mps"
-"""How its name begins in /proc/PID/comm, which holds 15 characters."""
 
 
 class UseReader(Protocol):
@@ -60,54 +59,6 @@ class UseReader(Protocol):
     ) -> tuple[ProcessUse, ...]:
         """How busy each process kept it since then."""
         ...
-
-
-class TaskPlace(Protocol):
-    """A task on a GPU, see `agents.tasks.task.TaskHolder`."""
-
-    @property
-    def name(self) -> str:
-        """Under which the control plane knows it."""
-        ...
-
-    @property
-    def gpu_index(self) -> int:
-        """Of its GPU."""
-        ...
-
-    @property
-    def sm_percent(self) -> float:
-        """What it was granted."""
-        ...
-
-    @property
-    def memory_mib(self) -> float:
-        """What it was granted; 0 while it holds none."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """Of its own process."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartProcesses:
-    """A part with its processes."""
-
-    part: GrantedPart
-    pids: tuple[int, ...]
-    """Of the processes that the agent started for it; theirs are found from here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedGpu:
-    """A GPU and what is known of it."""
-
-    gpu: GpuIdentity
-    capabilities: GpuCapabilities
-    is_limited: bool
-    """MPS limits each part to its SM percent."""
 
 
 class _SharedGpus:
@@ -151,7 +102,7 @@ class _Busy:
 
 
 class GpuUse:
-    """Of all GPUs of a node. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
+    """The use of a node's GPUs. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
 
     def __init__(
         self, driver: UseReader, gpus: Iterable[SharedGpu], clock: Clock
@@ -173,6 +124,7 @@ class GpuUse:
         now_s = self._clock.now_s()
         before = self._busy.get(replica_id)
         share = None if before is None else before.share
+        # A count that fell is a server's that was started again, so nothing is known of the time between.
         if before is not None and busy_s >= before.total_s and now_s > before.at_s:
             share = min(1.0, (busy_s - before.total_s) / (now_s - before.at_s))
         self._busy[replica_id] = _Busy(total_s=busy_s, at_s=now_s, share=share)
@@ -187,7 +139,7 @@ class GpuUse:
         self._busy.pop(replica_id, None)
 
     def busy_share(self, replica_id: str) -> float | None:
-        """Of the time between the last two counts of its server; None without two."""
+        """The share of the time between the last two counts of its server in which batches ran; None without two."""
         found = self._busy.get(replica_id)
         return found.share if found is not None else None
 
@@ -200,6 +152,7 @@ class GpuUse:
         """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
         now_s = self._clock.now_s()
         seconds, self._last_s = now_s - self._last_s, now_s
+        # Listed anew, since a GPU may have started after its agent.
         self._gpus = {each.gpu.index: each for each in self._shared}
         uses: list[PartUse] = []
         if seconds > 0.0:
@@ -222,6 +175,7 @@ class GpuUse:
             self._idle_w.get(reading.index, reading.power_w), reading.power_w
         )
         try:
+            # A GPU whose processes are not told is left out: its energy would all seem to be nobody's.
             processes = self._driver.processes(shared.gpu)
         except DeviceError:
             return ()
@@ -292,95 +246,15 @@ class GpuUse:
         found: dict[str, PartProcesses] = {}
         for view in replicas:
             if view.gpu_index == gpu_index and view.state != "failed":
-                each = _placed(view, shared, self.busy_share(view.id))
+                each = placed_replica(view, shared, self.busy_share(view.id))
                 before = found.get(each.part.name)
                 found[each.part.name] = (
-                    each if before is None else _together(before, each)
+                    each if before is None else placed_together(before, each)
                 )
         mine = (
-            _placed_task(each, shared) for each in tasks if each.gpu_index == gpu_index
+            placed_task(each, shared) for each in tasks if each.gpu_index == gpu_index
         )
         return (*found.values(), *mine)
-
-
-def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
-    """Whose a process is, from the parts by the PIDs of their leaders; `OTHERS`, or None where it is nobody's."""
-    try:
-        session, parent = os.getsid(pid), pid
-        if session in leaders:
-            return leaders[session]
-        for _ in range(MAX_ANCESTORS):
-            if parent in leaders:
-                return leaders[parent]
-            if parent <= 1:
-                break
-            parent = _parent(parent)
-        is_server = (
-            Path(f"/proc/{pid}/comm")
-            .read_text(encoding="utf-8", errors="replace")
-            .startswith(MPS_SERVER)
-        )
-    except OSError:
-        return None
-    return None if is_server else OTHERS
-
-
-def _parent(pid: int) -> int:
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # The name, in parentheses, may hold blanks and parentheses; behind it: state and parent.
-    return int(text[text.rindex(")") + 2 :].split()[1])
-
-
-def _placed(
-    view: ReplicaView, shared: SharedGpu, busy_share: float | None
-) -> PartProcesses:
-    seen, whole = view.sm_count, shared.gpu.sm_count
-    part = GrantedPart(
-        kind="replica",
-        name=base_id(view.id),
-        owner=view.service,
-        sm_percent=view.sm_percent,
-        memory_mib=view.memory_mib,
-        busy_share=busy_share,
-        is_limited=shared.is_limited,
-        proven_sm_percent=100.0 * seen / whole
-        if shared.is_limited and seen and whole
-        else None,
-    )
-    return PartProcesses(part=part, pids=(view.pid,))
-
-
-def _placed_task(task: TaskPlace, shared: SharedGpu) -> PartProcesses:
-    holds = task.memory_mib > 0.0
-    part = GrantedPart(
-        kind="task",
-        name=task.name,
-        sm_percent=task.sm_percent if holds else 0.0,
-        # What is left of one that was swapped out, as its CUDA context, is no overuse.
-        memory_mib=task.memory_mib if holds else math.inf,
-        is_limited=shared.is_limited,
-    )
-    return PartProcesses(part=part, pids=(task.pid,))
-
-
-def _together(one: PartProcesses, other: PartProcesses) -> PartProcesses:
-    """Both were granted what they have; of what they used the mean over their SM percents stands for both."""
-    whole = one.part.sm_percent + other.part.sm_percent
-    proven = (one.part.proven_sm_percent, other.part.proven_sm_percent)
-    told = [each.part for each in (one, other) if each.part.busy_share is not None]
-    part = replace(
-        one.part,
-        sm_percent=whole,
-        memory_mib=one.part.memory_mib + other.part.memory_mib,
-        busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in told)
-        / whole
-        if told
-        else None,
-        proven_sm_percent=None
-        if None in proven
-        else sum(each for each in proven if each is not None),
-    )
-    return PartProcesses(part=part, pids=(*one.pids, *other.pids))
 
 
 def _told(use: PartUse) -> UseReading:

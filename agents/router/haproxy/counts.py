@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from agents.base.protocol import ServiceReading
 from agents.router.haproxy.config import IN_SLO_TABLE
-from agents.router.haproxy.process import HaProxy, HaProxyError
+from agents.router.haproxy.process import HaProxy
+from agents.router.haproxy.state import HaProxyError
 
 _ENTRY = re.compile(r"key=(\S+) .*gpc0=(\d+)")
 _GOOD = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx")
@@ -38,7 +39,7 @@ NOTHING = Counted()
 
 
 def read_counts(proxy: HaProxy) -> dict[str, Counted]:
-    """Of every backend. Raises HaProxyError."""
+    """The counts of every backend. Raises HaProxyError."""
     stat = proxy.ask("show stat -1 2 -1")  # 2: backends only
     return parse_counts(stat, proxy.ask(f"show table {IN_SLO_TABLE}"))
 
@@ -80,8 +81,9 @@ class Counter:
     def read(
         self, now: Mapping[str, Counted], backends: Mapping[str, str]
     ) -> tuple[ServiceReading, ...]:
-        """Of every service, by name. `backends`: service → backend; none is read that counted less than before, which
-        is what a HAProxy does that was started again."""
+        """The counts of every service, by name. `backends`: service → backend.
+
+        One that counted less than before is not read: so does a HAProxy that was started again."""
         readings = tuple(
             _reading(
                 service, self._before.get(backend, NOTHING), now.get(backend, NOTHING)

@@ -22,59 +22,29 @@ last replica that stays in, and latency histograms per service. Verified with 2.
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from agents.base.device import DeviceError, ServiceRoute
+from agents.base.device import ServiceRoute
 from agents.base.durable_files import replace_file
+from agents.router.haproxy.commands import (
+    command_lines,
+    differences,
+    plan_commands,
+    plan_slos,
+    weights_of,
+)
 from agents.router.haproxy.config import HaProxySettings, make_config
+from agents.router.haproxy.state import (
+    Address,
+    HaProxyError,
+    ProxyState,
+    map_entries,
+    parse_state,
+)
 
-MAX_WEIGHT = 256
-_MAX_LINE = 8 * 1024
-"""Bytes of one line of commands; HAProxy's buffer has twice as many."""
 _MAX_REPLY = 16 * 1024 * 1024
 _MAX_SOCKET_PATH = 100
-_MAINTENANCE, _DRAIN = 0x01, 0x08
-"""Bits of `srv_admin_state` that an operator sets."""
-_NAME = re.compile(r"[A-Za-z0-9._~-]{1,253}")
-
-Address = tuple[str, int]
-
-
-class HaProxyError(DeviceError):
-    """HAProxy does not answer, has no place left, or did not do as it was told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendServer:
-    """One server of one backend as HAProxy has it."""
-
-    backend: str
-    name: str
-    address: Address
-    weight: int
-    is_ready: bool
-    """Whether it may get new requests, failures aside."""
-    is_parked: bool = False
-    """Whether HAProxy leaves it alone; neither ready nor parked is draining, with probes."""
-    in_flight: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyState:
-    """Everything that a switch looks at."""
-
-    backends: Mapping[str, str]
-    """Service → backend."""
-    places: tuple[BackendServer, ...]
-
-    def by_backend(self) -> dict[str, list[BackendServer]]:
-        """The places of each backend."""
-        found: dict[str, list[BackendServer]] = {}
-        for place in self.places:
-            found.setdefault(place.backend, []).append(place)
-        return found
 
 
 class HaProxy:
@@ -110,15 +80,17 @@ class HaProxy:
         number of services or replicas cannot be had; then nothing was changed. HaProxyError also when HAProxy does not
         answer or did not do it: then the same call puts it right.
         """
+        # All addresses are read before the first command, so that a bad one changes nothing.
         needed = {
             each: parse_address(addresses[each])
             for route in routes
             for each, _ in route.shares
         }
-        wanted = {route.service: _weights(route, needed) for route in routes}
+        wanted = {route.service: weights_of(route, needed) for route in routes}
         self._tell(plan_commands(self.state(), wanted, self._settings))
         slos_ms = {route.service: route.slo_ms for route in routes}
         self._tell(plan_slos(self._slos(), slos_ms, self._settings))
+        # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state(), wanted)
         if left := plan_slos(self._slos(), slos_ms, self._settings):
             problems.append(f"it did not do {left[0]!r}")
@@ -127,6 +99,7 @@ class HaProxy:
                 f"HAProxy is not as it was told: {'; '.join(problems[:5])}"
             )
         self._routes = routes
+        # Replicas that drain must still be asked for until their last request is answered.
         busy = {place.address for place in after.places if place.in_flight}
         self._addresses = {
             each: where for each, where in self._addresses.items() if where in busy
@@ -154,10 +127,10 @@ class HaProxy:
         )
 
     def _slos(self) -> dict[str, str]:
-        return dict(_entries(self.ask(f"show map {self._settings.slo_path}")))
+        return dict(map_entries(self.ask(f"show map {self._settings.slo_path}")))
 
     def _tell(self, commands: Iterable[str]) -> None:
-        for line in _lines(commands):
+        for line in command_lines(commands):
             self.ask(line)
 
     def ask(self, line: str) -> str:
@@ -189,225 +162,3 @@ def parse_address(url: str) -> Address:
             f"{url!r} is no address for HAProxy; it must look like http://127.0.0.1:8001"
         )
     return parts.hostname or "", parts.port or 80
-
-
-def parse_state(servers: str, stat: str, services: str) -> ProxyState:
-    """What `show servers state`, `show stat` and `show map` say. Raises HaProxyError."""
-    _, _, table = servers.partition("# ")
-    names, *rows = table.strip().splitlines() or [""]
-    try:
-        busy = dict(map(_sessions, stat.strip().splitlines()[1:]))
-        places = [
-            _place(dict(zip(names.split(), row.split(), strict=False)), busy)
-            for row in rows
-            if row
-        ]
-    except (KeyError, ValueError) as error:
-        raise HaProxyError(
-            f"cannot read HAProxy's servers: {error!r} in {servers[:200]!r}, {stat[:200]!r}"
-        ) from error
-    return ProxyState(backends=dict(_entries(services)), places=tuple(places))
-
-
-def _entries(text: str) -> Iterator[tuple[str, str]]:
-    """Keys and values that `show map` tells."""
-    for line in text.splitlines():
-        if line.startswith("0x"):
-            _, key, value = line.split()
-            yield key, value
-
-
-def _sessions(line: str) -> tuple[tuple[str, str], int]:
-    """Of one line of `show stat`, whose columns begin with pxname, svname, qcur, qmax, scur."""
-    backend, name, queued, _, running, _ = line.split(",", 5)
-    return (backend, name), int(queued or 0) + int(running or 0)
-
-
-def _place(
-    row: Mapping[str, str], busy: Mapping[tuple[str, str], int]
-) -> BackendServer:
-    return BackendServer(
-        backend=row["be_name"],
-        name=row["srv_name"],
-        address=(row["srv_addr"], int(row["srv_port"])),
-        weight=int(row["srv_uweight"]),
-        is_ready=not int(row["srv_admin_state"]) & (_MAINTENANCE | _DRAIN),
-        is_parked=bool(int(row["srv_admin_state"]) & _MAINTENANCE),
-        in_flight=busy.get((row["be_name"], row["srv_name"]), 0),
-    )
-
-
-Wanted = Mapping[str, Mapping[Address, int]]
-"""Service → address → weight."""
-
-
-def plan_commands(
-    state: ProxyState, wanted: Wanted, settings: HaProxySettings
-) -> list[str]:
-    """The commands that make it so, in the order in which nobody is without a replica. Raises HaProxyError."""
-    backends, places = _assign(state, wanted), state.by_backend()
-    opening: list[str] = []
-    closing: list[str] = []
-    for service, weights in wanted.items():
-        mine = places[backends[service]]
-        held = {
-            place.address: place for place in mine if place.is_ready or place.in_flight
-        }
-        free = iter(
-            [place for place in mine if not place.is_ready and not place.in_flight]
-        )
-        for address, weight in weights.items():
-            place = held.get(address) or next(free, None)
-            if place is None:
-                raise HaProxyError(
-                    f"service {service} has more replicas than the {settings.replicas} places for them"
-                )
-            opening += _open(place, address, weight)
-        closing += [
-            _drain(place)
-            for place in mine
-            if place.is_ready and place.address not in weights
-        ]
-    new = [
-        f"add map {settings.map_path} {service} {backend}"
-        for service, backend in backends.items()
-        if service not in state.backends
-    ]
-    gone = [
-        f"del map {settings.map_path} {service}"
-        for service in state.backends
-        if service not in wanted
-    ]
-    left = {
-        state.backends[service] for service in state.backends if service not in wanted
-    }
-    closing += [
-        _drain(place)
-        for place in state.places
-        if place.backend in left and place.is_ready
-    ]
-    return [*_park(state, opening), *opening, *new, *gone, *closing]
-
-
-def plan_slos(
-    known: Mapping[str, str], wanted: Mapping[str, float], settings: HaProxySettings
-) -> list[str]:
-    """The commands by which the map of SLOs is as wanted, in whole ms."""
-    path, texts = (
-        settings.slo_path,
-        {service: str(int(slo_ms)) for service, slo_ms in wanted.items()},
-    )
-    changed = [service for service, text in texts.items() if known.get(service) != text]
-    return [
-        *(
-            f"{'set' if each in known else 'add'} map {path} {each} {texts[each]}"
-            for each in changed
-        ),
-        *(f"del map {path} {service}" for service in known if service not in wanted),
-    ]
-
-
-def _park(state: ProxyState, opening: Iterable[str]) -> Iterator[str]:
-    """Those that have drained need no more probes, unless they are wanted again."""
-    wanted = {command.split(" ", 3)[2] for command in opening}
-    for place in state.places:
-        if not (
-            place.is_ready
-            or place.is_parked
-            or place.in_flight
-            or f"{place.backend}/{place.name}" in wanted
-        ):
-            yield f"set server {place.backend}/{place.name} state maint"
-
-
-def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
-    """Backends of all services, known ones as they are; new ones get those that nobody has and that are idle."""
-    for service in wanted:
-        if not _NAME.fullmatch(service):
-            raise HaProxyError(
-                f"service {service!r} cannot be told to HAProxy; use letters, digits and . _ ~ -"
-            )
-    busy = {
-        place.backend for place in state.places if place.is_ready or place.in_flight
-    }
-    everything, taken = state.by_backend(), set(state.backends.values())
-    free = iter([each for each in everything if each not in busy and each not in taken])
-    assigned = {
-        service: state.backends.get(service) or next(free, "") for service in wanted
-    }
-    if lacking := [service for service, backend in assigned.items() if not backend]:
-        raise HaProxyError(
-            f"no backend is free for {', '.join(lacking[:5])}; HAProxy has {len(everything)} of them"
-        )
-    return assigned
-
-
-def _open(place: BackendServer, address: Address, weight: int) -> Iterator[str]:
-    server = f"set server {place.backend}/{place.name}"
-    if place.address != address:
-        # Who held the place may be gone, and so count as down: only who comes from maintenance counts as up again.
-        if not place.is_parked:
-            yield f"{server} state maint"
-        yield f"{server} addr {address[0]} port {address[1]}"
-    if place.weight != weight:
-        yield f"{server} weight {weight}"
-    if not place.is_ready:
-        yield f"{server} state ready"
-
-
-def _drain(place: BackendServer) -> str:
-    return f"set server {place.backend}/{place.name} state drain"
-
-
-def differences(state: ProxyState, wanted: Wanted) -> list[str]:
-    """What is not as wanted, in words."""
-    found = [
-        f"service {each} has no backend"
-        for each in wanted
-        if each not in state.backends
-    ]
-    found += [
-        f"service {each} is still there"
-        for each in state.backends
-        if each not in wanted
-    ]
-    places = state.by_backend()
-    for service, weights in wanted.items():
-        mine = places.get(state.backends.get(service, ""), [])
-        ready = {place.address: place.weight for place in mine if place.is_ready}
-        if ready != dict(weights):
-            found.append(f"service {service} goes to {ready}, not to {dict(weights)}")
-    return found
-
-
-def _weights(
-    route: ServiceRoute, addresses: Mapping[str, Address]
-) -> dict[Address, int]:
-    """Integer weights, the largest MAX_WEIGHT; who shall get nothing has 0, and if all shall, they share evenly."""
-    largest = max((weight for _, weight in route.shares), default=0.0)
-    if largest <= 0.0:
-        return {addresses[each]: 1 for each, _ in route.shares}
-    return {
-        addresses[each]: max(1, round(MAX_WEIGHT * weight / largest))
-        if weight > 0.0
-        else 0
-        for each, weight in route.shares
-    }
-
-
-def _lines(commands: Iterable[str]) -> Iterator[str]:
-    """As many commands on a line as may be: those of one line are done without a pause between them."""
-    line: list[str] = []
-    length = 0
-    for command in commands:
-        if length + len(command) > _MAX_LINE:
-            yield _joined(line)
-            line, length = [], 0
-        line.append(command)
-        length += len(command) + 2
-    if line:
-        yield _joined(line)
-
-
-def _joined(commands: Sequence[str]) -> str:
-    return "; ".join(commands)

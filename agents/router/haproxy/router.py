@@ -35,7 +35,8 @@ from agents.processes.process import Ending, Spawn, WorkerProcess, end_left_over
 from agents.processes.records import Identity
 from agents.router.haproxy.config import HaProxySettings, make_config
 from agents.router.haproxy.counts import Counter, read_counts
-from agents.router.haproxy.process import HaProxy, HaProxyError, ProxyState
+from agents.router.haproxy.process import HaProxy
+from agents.router.haproxy.state import HaProxyError, ProxyState
 from agents.router.lane import Counts
 
 PLACES = "/usr/local/sbin:/usr/sbin:/sbin"

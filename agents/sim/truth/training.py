@@ -28,7 +28,7 @@ class TrainingTruth:
     speeds: Mapping[tuple[str, str], SpeedTruth]
     """By network and GPU type."""
     provenance: Mapping[tuple[str, str, int], str]
-    """Of the step of a whole GPU alone, by network, GPU type and batch."""
+    """Where the step times of a whole GPU alone come from, by network, GPU type and batch."""
     slowdowns: Mapping[tuple[str, str], MeasuredRelation]
     """By slowed and slowing network, at least one of them training, over the slowing one's SM percent."""
     busy_w: Mapping[str, float]

@@ -33,14 +33,8 @@ from torch import nn
 
 from solvers.papers.inss.actor import HIDDEN, Floats, Layers
 from solvers.papers.inss.load_courses import STEPS, Courses
-from solvers.papers.inss.world import (
-    DecidedBatches,
-    Flags,
-    Indices,
-    ProvisioningWorld,
-    Reals,
-    late_shares,
-)
+from solvers.papers.inss.world import ProvisioningWorld, late_shares
+from solvers.papers.inss.world_rows import DecidedBatches, Flags, Indices, Reals
 from solvers.types.training import EpisodeMeans
 
 _RATE, _TEMPERATURE_RATE = 5e-4, 1e-4
@@ -58,6 +52,7 @@ _MARGINS = (0.9, 1.3)
 _FIRST_ROUNDS = 20
 """Of all courses, with random choices, before the first update; they also give the scale of rewards."""
 _MASKED = -1e9
+_COLUMNS = "x allowed slot action reward discount next_x next_allowed next_slot"
 
 
 class _Network(nn.Module):
@@ -106,18 +101,8 @@ class _Replay:
     ) -> dict[str, torch.Tensor]:
         """Rows drawn evenly."""
         at = random.integers(0, self.filled, count)
-        names = (
-            "x",
-            "next_x",
-            "allowed",
-            "next_allowed",
-            "slot",
-            "next_slot",
-            "action",
-            "reward",
-            "discount",
-        )
-        return {name: torch.from_numpy(getattr(self, name)[at]) for name in names}
+        columns = {name: getattr(self, name) for name in _COLUMNS.split()}
+        return {name: torch.from_numpy(rows[at]) for name, rows in columns.items()}
 
 
 class Training:
@@ -205,11 +190,9 @@ class Training:
         self._of_temperature.load_state_dict(state["of_temperature"])
         with torch.no_grad():
             self._temperature.copy_(state["temperature"])
-        self._scale = (
-            (state["means"].numpy(), float(state["deviation"]))
-            if len(state["means"])
-            else None
-        )
+        self._scale = None
+        if len(state["means"]):
+            self._scale = (state["means"].numpy(), float(state["deviation"]))
         self.episode = int(state["episode"])
 
     def _look_around(self) -> None:
@@ -238,19 +221,13 @@ class Training:
         self._remember(played)
         for _ in range(_SIDE_BY_SIDE // _ROUNDS_PER_UPDATE):
             self._update(self._replay.sample(self._random, _BATCH))
-        carried, rates = (
-            self._world.carried_of_services(played.decided)[_BY_RULE:],
-            rates[_BY_RULE:],
-        )
+        carried = self._world.carried_of_services(played.decided)[_BY_RULE:]
+        rates = rates[_BY_RULE:]
         late = (late_shares(carried, rates) * rates).sum() / rates.sum()
         served = np.minimum(carried, rates).sum(axis=1).mean()
         reward = played.gains[_BY_RULE:].sum(axis=1).mean()
-        return (
-            float(reward),
-            float(late),
-            float(carried.sum(axis=1).mean()),
-            float(served),
-        )
+        total = carried.sum(axis=1).mean()
+        return float(reward), float(late), float(total), float(served)
 
     def _play(self, *, is_random: bool) -> "_Rounds":
         """A round of every course: the slots choose in turn."""

@@ -1,4 +1,6 @@
-"""What was asked when provisions were last proposed: while the same is asked, proposals would be the same (`inss`).
+"""What `inss` remembers: the provision, and what was asked when provisions were last proposed.
+
+While the same is asked, proposals would be the same.
 
 Rates differ a little in every tick, and so do operating times, which are learned; both may drift by `SAME` of what they
 were then. All else must be equal: fleet, services, rows, capacity law, actor, seed. Measured backlogs do not count:
@@ -10,10 +12,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from solvers.papers.inss.provisioning import ProvisioningRules
+from solvers.greedy.configure import MAX_REPLICAS
+from solvers.papers.inss.provisioning import (
+    Provision,
+    Provisioned,
+    ProvisioningRules,
+    Share,
+)
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Json
 
+MEMORY_VERSION = 1
 SAME = 0.05
 """Of a rate or a time: below it, what was proposed for the old one counts for the new one."""
 
@@ -117,3 +126,63 @@ def _figures(document: Json) -> Mapping[str, float]:
         for name, figure in document.items()
         if isinstance(figure, int | float) and not isinstance(figure, bool)
     }
+
+
+def remembered(problem: Problem, memory: Json) -> Provision:
+    """The provision that was remembered, else that of what runs; empty where neither can be read."""
+    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
+        gpus = memory.get("gpus")
+        if isinstance(gpus, list | tuple):
+            return tuple(
+                found for entry in gpus if (found := _provisioned(entry)) is not None
+            )
+    current = problem.current.gpus if problem.current is not None else ()
+    return tuple(
+        Provisioned(
+            gpu.gpu_type,
+            tuple(
+                Share(replica.service, replica.sm_percent) for replica in gpu.replicas
+            ),
+        )
+        for gpu in current
+        for _ in range(min(gpu.count, MAX_REPLICAS))
+    )
+
+
+def _provisioned(entry: Json) -> Provisioned | None:
+    """A remembered GPU; None for what is none."""
+    if not (isinstance(entry, list | tuple) and len(entry) == 2):
+        return None
+    name, shares = entry
+    if not isinstance(name, str) or not isinstance(shares, list | tuple):
+        return None
+    found = []
+    for share in shares:
+        if not (isinstance(share, list | tuple) and len(share) == 2):
+            return None
+        service, percent = share
+        if (
+            not isinstance(service, str)
+            or isinstance(percent, bool)
+            or not isinstance(percent, int | float)
+        ):
+            return None
+        if not math.isfinite(percent):
+            return None
+        found.append(Share(service, float(percent)))
+    return Provisioned(name, tuple(found))
+
+
+def remembered_try(memory: Json) -> Tried | None:
+    """What was asked when provisions were last proposed; None where that was never, or cannot be read."""
+    return tried_from_json(memory.get("tried")) if isinstance(memory, Mapping) else None
+
+
+def memory_of(provision: Provision, tried: Tried | None) -> Json:
+    """What the next tick must know."""
+    gpus: list[Json] = [
+        [gpu.gpu_type, [[share.service, share.sm_percent] for share in gpu.shares]]
+        for gpu in provision
+        if gpu.shares
+    ]
+    return {"version": MEMORY_VERSION, "gpus": gpus, "tried": tried_to_json(tried)}

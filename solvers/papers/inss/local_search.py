@@ -13,7 +13,8 @@ Source: ours, for where InSS (section 5.2) has no valid actor, or its proposals 
 
 import numpy as np
 
-from solvers.papers.inss.world import Indices, ProvisioningWorld, Reals
+from solvers.papers.inss.world import ProvisioningWorld
+from solvers.papers.inss.world_rows import Indices, Reals
 
 EVEN_WEIGHT = 0.3
 _ROOM_WEIGHT, _MAX_ROOM = 0.02, 2.0
@@ -56,10 +57,20 @@ def improve(
             trials = np.repeat(chosen, world.options, axis=0)
             trials[:, slot] = np.tile(np.arange(world.options), len(chosen))
             chosen, scores = _best_of(
-                world, trials, len(chosen), rates_rps, queued, weights
+                world,
+                trials,
+                len(chosen),
+                rates_rps=rates_rps,
+                queued=queued,
+                weights=weights,
             )
         chosen, scores = _best_of(
-            world, _swaps(chosen), len(chosen), rates_rps, queued, weights
+            world,
+            _swaps(chosen),
+            len(chosen),
+            rates_rps=rates_rps,
+            queued=queued,
+            weights=weights,
         )
         if (scores <= before + _GAIN).all():
             break
@@ -71,6 +82,7 @@ def _best_of(
     world: ProvisioningWorld,
     trials: Indices,
     starts: int,
+    *,
     rates_rps: Reals,
     queued: Reals,
     weights: Reals,

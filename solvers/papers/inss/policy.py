@@ -20,7 +20,6 @@ Good for loads that swing within what the GPUs carry: it does not restart replic
 cost, uses the whole fleet, knows no clocks but the highest and no price of a move; the actor is valid for one fleet.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from solvers.greedy.configure import MAX_REPLICAS, planning_clock_mhz
 from solvers.greedy.routing import (
     Capacities,
     Carrier,
@@ -41,45 +39,49 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.inss.actor import (
     Actor,
     BadActor,
-    Situation,
     actor_from_bytes,
     propose,
     refusal,
     setting_of,
 )
+from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.last_attempt import (
-    Tried,
-    tried_from_json,
-    tried_to_json,
+    memory_of,
+    remembered,
+    remembered_try,
     tried_with,
 )
 from solvers.papers.inss.local_search import EVEN_WEIGHT, improve, random_starts
-from solvers.papers.inss.options import options_of, provision_of
+from solvers.papers.inss.options import (
+    MAX_SLOTS,
+    STARTS,
+    best_proposals,
+    figures_of,
+    options_of,
+    provision_of,
+    setting_without_actor,
+    situation_of,
+    world_of,
+)
 from solvers.papers.inss.provisioning import (
     BatchDecider,
-    Provision,
-    Provisioned,
     ProvisioningRules,
     Settled,
-    Share,
     lawful,
-    provision_greedily,
 )
-from solvers.papers.inss.world import ActorSetting, Indices, ProvisioningWorld, Reals
+from solvers.papers.inss.world_rows import ActorSetting, Indices
 from solvers.types.outcome import Budget, PlanReport, PlanStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
 NAME = "inss"
-MEMORY_VERSION = 1
 
 _ROUNDS = 64
 """Proposals of the actor."""
-_STARTS, _PASSES = 16, 6
-"""Of the local search: drawn starts, to which come as many of the actor's best proposals."""
-_MAX_GPUS, _MAX_SLOTS = 16, 24
-"""Of a fleet that the local search is for."""
+_PASSES = 6
+_MAX_GPUS = 16
+"""A larger fleet is not for the local search."""
 _TRIFLE, _DIGITS = 1e-9, 9
 _MOVE = 0.1
 """Of the worth (`_worth`): so much a new provision must gain if it moves all replicas, and less as it moves fewer. Who
@@ -116,11 +118,11 @@ def plan_as(
     settler = BatchDecider(
         problem=problem, belief=variant.belief, queued=_queued(problem, observed)
     )
-    remembered = _remembered(problem, memory)
-    held = settler.settle(lawful(settler, remembered))
+    before = remembered(problem, memory)
+    held = settler.settle(lawful(settler, before))
     tried = (
-        _tried(memory)
-        if set(held.provision) == {gpu for gpu in remembered if gpu.shares}
+        remembered_try(memory)
+        if set(held.provision) == {gpu for gpu in before if gpu.shares}
         else None
     )
     if not settler.short(held):
@@ -148,7 +150,7 @@ def plan_as(
         if problem.objective == "max_goodput"
         else None,
     )
-    return plan, report, _remember(found.settled.provision, tried)
+    return plan, report, memory_of(found.settled.provision, tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +170,11 @@ def _provision(
     best: _Found | None = None
     starts: Indices | None = None
     if actor is not None:
-        world = _world(settler, setting_of(actor, settler.problem))
+        world = world_of(settler, setting_of(actor, settler.problem))
         starts = propose(
-            actor, world, _situation(settler, world, held), rounds=_ROUNDS, seed=seed
+            actor, world, situation_of(settler, world, held), rounds=_ROUNDS, seed=seed
         )
-        proposal, starts = _best_proposals(settler, world, starts)
+        proposal, starts = best_proposals(settler, world, starts)
         best = _Found(
             proposal,
             "feasible",
@@ -213,13 +215,8 @@ def _searched(
     """
     found = []
     if actor is None:
-        found.append(
-            _Found(
-                provision_greedily(settler),
-                "greedy",
-                ("the greedy provisioner provisioned",),
-            )
-        )
+        greedy = provision_greedily(settler)
+        found.append(_Found(greedy, "greedy", ("the greedy provisioner provisioned",)))
     gpus = sum(gpu_type.count or 0 for gpu_type in settler.problem.gpu_types)
     has_stock = all(
         gpu_type.count is not None for gpu_type in settler.problem.gpu_types
@@ -231,16 +228,18 @@ def _searched(
         not services
         or not has_stock
         or not 0 < gpus <= _MAX_GPUS
-        or len(services) > _MAX_SLOTS
+        or len(services) > MAX_SLOTS
     ):
         return found
-    settings: list[tuple[ActorSetting, Indices | None]] = [(_setting(settler), None)]
+    settings: list[tuple[ActorSetting, Indices | None]] = [
+        (setting_without_actor(settler), None)
+    ]
     if actor is not None:
         settings.append((setting_of(actor, settler.problem), starts))
     for setting, proposed in settings:
-        world = _world(settler, setting)
-        rates, queued, weights = _figures(settler, world)
-        begin = random_starts(world, rates, count=_STARTS, seed=seed)
+        world = world_of(settler, setting)
+        rates, queued, weights = figures_of(settler, world)
+        begin = random_starts(world, rates, count=STARTS, seed=seed)
         if proposed is not None:
             begin = np.concatenate([proposed, begin])
         for tried in (begin, options_of(world, held.provision)):
@@ -248,112 +247,11 @@ def _searched(
                 chosen, _ = improve(
                     world, tried, rates, queued, weights, passes=_PASSES
                 )
-                provision = provision_of(world, chosen)
+                settled = settler.settle(provision_of(world, chosen))
                 found.append(
-                    _Found(
-                        settler.settle(provision),
-                        "feasible",
-                        ("a local search provisioned",),
-                    )
+                    _Found(settled, "feasible", ("a local search provisioned",))
                 )
     return found
-
-
-def _best_proposals(
-    settler: BatchDecider, world: ProvisioningWorld, proposals: Indices
-) -> tuple[Settled, Indices]:
-    """The best proposal by the world's reward, and the best few as starts of a search."""
-    rates, queued, _ = _figures(settler, world)
-    every = np.broadcast_to(rates, (len(proposals), len(rates)))
-    decided = world.decide(proposals, np.broadcast_to(queued, every.shape))
-    order = np.argsort(-world.rewards(decided, every), kind="stable")
-    return settler.settle(provision_of(world, proposals[order[0]])), proposals[
-        order[:_STARTS]
-    ]
-
-
-def _world(settler: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
-    problem = settler.problem
-    clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
-    return ProvisioningWorld(
-        problem,
-        replace(setting, knows_neighbours=settler.belief.knows_neighbours),
-        clocks_mhz=clocks,
-    )
-
-
-def _setting(settler: BatchDecider) -> ActorSetting:
-    """Of a problem for which there is no actor."""
-    problem = settler.problem
-    gpus = sorted(
-        name
-        for gpu_type in problem.gpu_types
-        for name in [gpu_type.name] * (gpu_type.count or 0)
-    )
-    services = sorted(
-        service.name for service in problem.services if service.max_replicas != 0
-    )
-    percents = {
-        percent
-        for service in services
-        for gpu_type in problem.gpu_types
-        for percent in settler.percents(service, gpu_type.name)
-    }
-    may_repeat = all(
-        settler.max_replicas(problem.service(name)) >= 2 for name in services
-    )
-    is_few = 2 * len(services) <= _MAX_SLOTS
-    return ActorSetting(
-        gpus=tuple(gpus),
-        services=tuple(services),
-        slots=2 if may_repeat and is_few else 1,
-        sm_percents=tuple(sorted(percents)) or (100.0,),
-    )
-
-
-def _situation(
-    settler: BatchDecider, world: ProvisioningWorld, held: Settled
-) -> Situation:
-    rates, queued, _ = _figures(settler, world)
-    used = np.zeros(len(world.setting.gpus))
-    free = list(range(len(used)))
-    for gpu, batches in zip(held.provision, held.batches, strict=True):
-        at = next((at for at in free if world.setting.gpus[at] == gpu.gpu_type), None)
-        if at is not None:
-            free.remove(at)
-            used[at] = sum(batch.row.memory_mib for batch in batches)
-    return Situation(rates_rps=rates, queued=queued, used_mib=used)
-
-
-def _figures(
-    settler: BatchDecider, world: ProvisioningWorld
-) -> tuple[Reals, Reals, Reals]:
-    """Rates, queued requests and weights (S,) in the world's order; 0 for services that the Problem lacks.
-
-    A service of which replicas must run although nothing is asked of it counts with a trifle.
-    """
-    services = {
-        service.name: service
-        for service in settler.problem.services
-        if service.max_replicas != 0
-    }
-    names = world.setting.services
-    rates = np.array(
-        [services[name].arrival_rate_rps if name in services else 0.0 for name in names]
-    )
-    least = np.array(
-        [
-            1e-6 if name in services and services[name].min_replicas > 0 else 0.0
-            for name in names
-        ]
-    )
-    queued = np.array(
-        [settler.queued.get(name, 0.0) if name in services else 0.0 for name in names]
-    )
-    weights = np.array(
-        [services[name].priority if name in services else 0.0 for name in names]
-    )
-    return np.maximum(rates, least * world.max_rps), queued, weights
 
 
 def _merit(settler: BatchDecider, one: Settled, held: Settled) -> tuple[float, float]:
@@ -462,61 +360,3 @@ def _valid_actor(observed: Observed, problem: Problem) -> tuple[Actor | None, st
         return None, found
     why_not = refusal(found, problem)
     return (None, why_not) if why_not else (found, "")
-
-
-def _remembered(problem: Problem, memory: Json) -> Provision:
-    """The provision that was remembered, else that of what runs; empty where neither can be read."""
-    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
-        gpus = memory.get("gpus")
-        if isinstance(gpus, list | tuple):
-            return tuple(
-                found for entry in gpus if (found := _provisioned(entry)) is not None
-            )
-    current = problem.current.gpus if problem.current is not None else ()
-    return tuple(
-        Provisioned(
-            gpu.gpu_type,
-            tuple(
-                Share(replica.service, replica.sm_percent) for replica in gpu.replicas
-            ),
-        )
-        for gpu in current
-        for _ in range(min(gpu.count, MAX_REPLICAS))
-    )
-
-
-def _provisioned(entry: Json) -> Provisioned | None:
-    """A remembered GPU; None for what is none."""
-    if not (isinstance(entry, list | tuple) and len(entry) == 2):
-        return None
-    name, shares = entry
-    if not isinstance(name, str) or not isinstance(shares, list | tuple):
-        return None
-    found = []
-    for share in shares:
-        if not (isinstance(share, list | tuple) and len(share) == 2):
-            return None
-        service, percent = share
-        if (
-            not isinstance(service, str)
-            or isinstance(percent, bool)
-            or not isinstance(percent, int | float)
-        ):
-            return None
-        if not math.isfinite(percent):
-            return None
-        found.append(Share(service, float(percent)))
-    return Provisioned(name, tuple(found))
-
-
-def _tried(memory: Json) -> Tried | None:
-    return tried_from_json(memory.get("tried")) if isinstance(memory, Mapping) else None
-
-
-def _remember(provision: Provision, tried: Tried | None) -> Json:
-    gpus: list[Json] = [
-        [gpu.gpu_type, [[share.service, share.sm_percent] for share in gpu.shares]]
-        for gpu in provision
-        if gpu.shares
-    ]
-    return {"version": MEMORY_VERSION, "gpus": gpus, "tried": tried_to_json(tried)}

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from solvers.greedy.configure import planning_clock_mhz
 from solvers.papers.inss.actor import actor_of, actor_to_bytes, setting_to_train
-from solvers.papers.inss.world import ActorSetting, ProvisioningWorld
+from solvers.papers.inss.world import ProvisioningWorld
+from solvers.papers.inss.world_rows import ActorSetting
 from solvers.types.problem import Problem
 from solvers.types.training import EpisodeMeans
 

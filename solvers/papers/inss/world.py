@@ -15,65 +15,24 @@ rate that a replica carries is that of the capacity law, not b / t, at which a q
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from solvers.laws.colocation import launch_factor
-from solvers.types.problem import OperatingPoint, Problem
-from solvers.types.state import GpuType
-
-Reals = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
+from solvers.papers.inss.world_rows import (
+    NEVER,
+    TOLERANCE,
+    ActorSetting,
+    DecidedBatches,
+    Flags,
+    Indices,
+    Reals,
+    read_rows,
+)
+from solvers.types.problem import Problem
 
 PENALTY = 100.0
 """ω (section 6.1)."""
-_NEVER = 1e12  # Milliseconds, MiB and watts of an operating row that is not there: more than any SLO and GPU has.
-_TOLERANCE = 1e-6
-"""Of SM percents; of memory and watts as a fraction."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorSetting:
-    """What an actor is trained for, and what its numbers mean."""
-
-    gpus: tuple[str, ...]
-    """GPU type of each GPU, sorted."""
-    services: tuple[str, ...]
-    """In the order in which they choose. One that the Problem lacks is always nowhere."""
-    slots: int = 1
-    """Replicas that each service may have."""
-    sm_percents: tuple[float, ...]
-    """Ascending."""
-    knows_neighbours: bool = True
-    """False: execution times are taken as if every replica were alone (the paper's InSS-ni)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DecidedBatches:
-    """What N provisions carry: (N, J) each."""
-
-    batch: Indices
-    """Place among the world's batches; −1 where the slot is nowhere, or has no batch."""
-    carried_rps: Reals
-    memory_mib: Reals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rows:
-    """Operating rows by slot, GPU type, SM percent and batch, (J, G, P, B); `_NEVER` where there is none."""
-
-    transfer_ms: Reals
-    launch_ms: Reals
-    run_ms: Reals
-    memory_mib: Reals
-    power_w: Reals
-    min_mib: Reals
-    """(J, G, P): over the batches, as are the next two."""
-    min_w: Reals
-    worst_pressure: Reals
 
 
 class ProvisioningWorld:
@@ -105,7 +64,13 @@ class ProvisioningWorld:
         self._percents = np.array(setting.sm_percents)
         self.slots = len(self.service_of)
         self.options = len(setting.gpus) * len(setting.sm_percents) + 1
-        self._rows, self._sensitivity = self._read_rows(problem, clocks_mhz)
+        self._rows = read_rows(
+            problem,
+            setting,
+            service_of=self.service_of,
+            batches=self.batches,
+            clocks_mhz=clocks_mhz,
+        )
         law = problem.capacity_law
         self._ratios = np.array(law.slo_ratios)
         self._law = [
@@ -118,15 +83,9 @@ class ProvisioningWorld:
                 for service in services
             )
         ]
-        self._memory_mib = np.array(
-            [self._types[kind].memory_mib for kind in self.type_of]
-        )
-        self._room_w = np.array(
-            [
-                self._types[kind].power_cap_w - self._types[kind].idle_w
-                for kind in self.type_of
-            ]
-        )
+        gpus = [self._types[kind] for kind in self.type_of]
+        self._memory_mib = np.array([gpu.memory_mib for gpu in gpus])
+        self._room_w = np.array([gpu.power_cap_w - gpu.idle_w for gpu in gpus])
         self._most = problem.max_replicas_per_gpu
         self._factors = np.array(
             [
@@ -136,7 +95,7 @@ class ProvisioningWorld:
         )
         if not setting.knows_neighbours:
             self._factors[:] = 1.0
-            self._sensitivity[:] = 0.0
+            self._rows.sensitivity[:] = 0.0
         self.whole_rps = self._whole_rps()
         self.max_rps = self._max_rps()
 
@@ -155,14 +114,10 @@ class ProvisioningWorld:
         gpu, _, is_placed = self._split(chosen)
         found = np.zeros(len(chosen), dtype=bool)
         for slot in range(1, chosen.shape[1]):
-            for other in np.flatnonzero(
-                self.service_of[:slot] == self.service_of[slot]
-            ):
-                found |= (
-                    is_placed[:, slot]
-                    & is_placed[:, other]
-                    & (gpu[:, slot] == gpu[:, other])
-                )
+            same = np.flatnonzero(self.service_of[:slot] == self.service_of[slot])
+            for other in same:
+                is_on_same_gpu = gpu[:, slot] == gpu[:, other]
+                found |= is_placed[:, slot] & is_placed[:, other] & is_on_same_gpu
         return found
 
     def allowed(self, chosen: Indices, slot: int, rates_rps: Reals) -> Flags:
@@ -173,7 +128,7 @@ class ProvisioningWorld:
         service = self.service_of[slot]
         free, room_mib, room_w, counts = self._room(chosen[:, :slot])
         fits = (
-            (self._percents <= free[:, :, None] + _TOLERANCE)
+            (self._percents <= free[:, :, None] + TOLERANCE)
             & (self._rows.min_mib[slot, self.type_of] <= room_mib[:, :, None])
             & (self._rows.min_w[slot, self.type_of] <= room_w[:, :, None])
             & (counts < self._most)[:, :, None]
@@ -199,13 +154,12 @@ class ProvisioningWorld:
         carried = self._carried(execution_ms)
         in_time = self._keeps_slo(execution_ms, is_placed, queued)
         # Where the queue is too long for every batch, the one that carries most ends it soonest.
-        in_time |= ~in_time.any(axis=2, keepdims=True) & self._keeps_slo(
-            execution_ms, is_placed, 0.0 * queued
-        )
+        without_queue = self._keeps_slo(execution_ms, is_placed, 0.0 * queued)
+        in_time |= ~in_time.any(axis=2, keepdims=True) & without_queue
         carried[~in_time] = 0.0
         free, room_mib, room_w, counts = self._room(chosen)
         obeys: Flags = (
-            (free >= -_TOLERANCE)
+            (free >= -TOLERANCE)
             & (room_mib >= 0.0)
             & (room_w >= 0.0)
             & (counts <= self._most)
@@ -214,7 +168,14 @@ class ProvisioningWorld:
         carried[~is_lawful] = 0.0
         more_mib = self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None]
         more_w = self._rows.power_w[at] - self._rows.min_w[at][:, :, None]
-        batch = self._take_batches(gpu, carried, more_mib, more_w, room_mib, room_w)
+        batch = self._take_batches(
+            gpu,
+            carried,
+            more_mib=more_mib,
+            more_w=more_w,
+            room_mib=room_mib,
+            room_w=room_w,
+        )
         place = np.maximum(batch, 0)[:, :, None]
         found = np.take_along_axis(carried, place, axis=2)[:, :, 0]
         used = self._rows.min_mib[at] + np.where(
@@ -230,6 +191,7 @@ class ProvisioningWorld:
         self,
         gpu: Indices,
         carried: Reals,
+        *,
         more_mib: Reals,
         more_w: Reals,
         room_mib: Reals,
@@ -264,10 +226,7 @@ class ProvisioningWorld:
 
     def carried_of_services(self, decided: DecidedBatches) -> Reals:
         """(N, S) what each service's replicas carry together."""
-        summed = np.zeros((len(decided.carried_rps), len(self.setting.services)))
-        for slot, service in enumerate(self.service_of):
-            summed[:, service] += decided.carried_rps[:, slot]
-        return summed
+        return self._by_service(decided.carried_rps)
 
     def used_mib(self, chosen: Indices, decided: DecidedBatches) -> Reals:
         """(N, K) memory that the replicas take: u_k of the state."""
@@ -324,9 +283,13 @@ class ProvisioningWorld:
         place = np.maximum(decided.batch, 0)
         times = np.take_along_axis(execution_ms, place[:, :, None], axis=2)[:, :, 0]
         rates = np.where(decided.batch >= 0, 1000.0 * self.batches[place] / times, 0.0)
-        summed = np.zeros((len(chosen), len(self.setting.services)))
-        for slot, service in enumerate(self.service_of):
-            summed[:, service] += rates[:, slot]
+        return self._by_service(rates)
+
+    def _by_service(self, figures: Reals | Flags) -> Reals:
+        """(N, S) sums of figures of slots (N, J)."""
+        summed = np.zeros((len(figures), len(self.setting.services)))
+        for slot, service in enumerate(self.service_of[: figures.shape[1]]):
+            summed[:, service] += figures[:, slot]
         return summed
 
     def _split(self, chosen: Indices) -> tuple[Indices, Indices, Flags]:
@@ -339,21 +302,21 @@ class ProvisioningWorld:
         """(N, K) each: SM percent, memory and watts that are left beside the smallest batches, and replicas."""
         gpu, share, is_placed = self._split(chosen)
         count, gpus = len(chosen), len(self.setting.gpus)
-        free, counts = (
-            np.full((count, gpus), 100.0),
-            np.zeros((count, gpus), dtype=np.intp),
-        )
-        room_mib = np.tile(self._memory_mib * (1.0 + _TOLERANCE), (count, 1))
-        room_w = np.tile(self._room_w * (1.0 + _TOLERANCE), (count, 1))
+        free = np.full((count, gpus), 100.0)
+        counts = np.zeros((count, gpus), dtype=np.intp)
+        room_mib = np.tile(self._memory_mib * (1.0 + TOLERANCE), (count, 1))
+        room_w = np.tile(self._room_w * (1.0 + TOLERANCE), (count, 1))
         rows = np.arange(count)
         for slot in range(chosen.shape[1]):
             on, at, here = gpu[:, slot], share[:, slot], is_placed[:, slot]
             kind = self.type_of[on]
-            free[rows, on] -= np.where(here, self._percents[at], 0.0)
-            room_mib[rows, on] -= np.where(
-                here, self._rows.min_mib[slot, kind, at], 0.0
+            mib, watts = (
+                self._rows.min_mib[slot, kind, at],
+                self._rows.min_w[slot, kind, at],
             )
-            room_w[rows, on] -= np.where(here, self._rows.min_w[slot, kind, at], 0.0)
+            free[rows, on] -= np.where(here, self._percents[at], 0.0)
+            room_mib[rows, on] -= np.where(here, mib, 0.0)
+            room_w[rows, on] -= np.where(here, watts, 0.0)
             counts[rows, on] += here
         return free, room_mib, room_w, counts
 
@@ -364,17 +327,15 @@ class ProvisioningWorld:
         _, kind, _ = at
         pressure = np.where(is_placed, self._rows.worst_pressure[at], 0.0)
         rows = np.arange(len(gpu))
-        summed, counts = (
-            np.zeros((len(gpu), len(self.setting.gpus))),
-            np.zeros((len(gpu), len(self.setting.gpus))),
-        )
+        summed, counts = np.zeros((2, len(gpu), len(self.setting.gpus)))
         for slot in range(gpu.shape[1]):
             summed[rows, gpu[:, slot]] += pressure[:, slot]
             counts[rows, gpu[:, slot]] += is_placed[:, slot]
         others = summed[rows[:, None], gpu] - pressure
         neighbours = np.maximum(counts[rows[:, None], gpu].astype(np.intp) - 1, 0)
         stretch = (
-            1.0 + self._sensitivity[np.arange(gpu.shape[1])[None, :], kind] * others
+            1.0
+            + self._rows.sensitivity[np.arange(gpu.shape[1])[None, :], kind] * others
         )
         return np.asarray(
             self._rows.transfer_ms[at]
@@ -401,77 +362,17 @@ class ProvisioningWorld:
         Eq. 2 without its wait for a full batch: replicas take whatever waits.
         """
         service = self.service_of[: execution_ms.shape[1]]
-        placed = np.zeros((len(execution_ms), len(self.setting.services)))
-        for slot, one in enumerate(service):
-            placed[:, one] += is_placed[:, slot]
+        placed = self._by_service(is_placed)
         waiting = queued[:, service] / np.maximum(placed[:, service], 1.0) + 1.0
         batches = 1.0 + np.ceil(waiting[:, :, None] / self.batches)
         return np.asarray(batches * execution_ms <= self.slo_ms[service][None, :, None])
-
-    def _read_rows(
-        self, problem: Problem, clocks_mhz: Sequence[float]
-    ) -> tuple[_Rows, Reals]:
-        shape = (self.slots, len(self._types), len(self._percents), len(self.batches))
-        figures = {
-            name: np.full(shape, _NEVER)
-            for name in ("transfer_ms", "launch_ms", "run_ms", "memory_mib")
-        }
-        power_w, pressure = np.full(shape, _NEVER), np.zeros(shape)
-        sensitivity = np.zeros(shape[:2])
-        known = {service.name: service for service in problem.services}
-        for slot, service in enumerate(self.service_of):
-            demand = known.get(self.setting.services[service])
-            for kind, gpu_type in enumerate(self._types if demand is not None else ()):
-                assert demand is not None
-                points = (
-                    problem.points_of(demand.network, gpu_type.name)
-                    if demand.allows(gpu_type.name)
-                    else None
-                )
-                if points is None:
-                    continue
-                sensitivity[slot, kind] = points.sensitivity
-                for row, at in self._known_rows(
-                    points.rows, clocks_mhz[kind], gpu_type
-                ):
-                    place = (slot, kind, *at)
-                    for name, values in figures.items():
-                        values[place] = getattr(row, name)
-                    power_w[place], pressure[place] = row.power_w, row.pressure
-        rows = _Rows(
-            **figures,
-            power_w=power_w,
-            min_mib=figures["memory_mib"].min(axis=3),
-            min_w=power_w.min(axis=3),
-            worst_pressure=pressure.max(axis=3),
-        )
-        return rows, sensitivity
-
-    def _known_rows(
-        self, rows: Sequence[OperatingPoint], clock_mhz: float, gpu_type: GpuType
-    ) -> list[tuple[OperatingPoint, tuple[int, int]]]:
-        """The rows at that clock that an empty GPU holds, each with its places among SM percents and batches."""
-        watts = gpu_type.power_cap_w - gpu_type.idle_w
-        known = []
-        for row in rows:
-            near = np.flatnonzero(np.abs(self._percents - row.sm_percent) <= _TOLERANCE)
-            if (
-                len(near)
-                and row.clock_mhz == clock_mhz
-                and row.memory_mib <= gpu_type.memory_mib
-                and row.power_w <= watts
-            ):
-                known.append(
-                    (row, (int(near[0]), int(np.searchsorted(self.batches, row.batch))))
-                )
-        return known
 
     def _whole_rps(self) -> Reals:
         """(S,) H: what one replica alone executes with the smallest batch, at the best SM percent of the best type."""
         alone = (self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms).min(
             axis=(1, 2)
         )
-        smallest = (alone < _NEVER).argmax(axis=1)
+        smallest = (alone < NEVER).argmax(axis=1)
         rates = 1000.0 * self.batches[smallest] / alone[np.arange(self.slots), smallest]
         return np.asarray(np.maximum(rates[:: self.setting.slots], 1e-9))
 

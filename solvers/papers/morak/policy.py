@@ -26,17 +26,16 @@ cheaper with knees than with smaller shares; it knows no price of a move, and no
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from solvers.baselines.half_slo import SoloProfile, max_replicas, replicas_for
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
-from solvers.greedy.arrange import obeys
 from solvers.greedy.configure import MIN_CAPACITY_RPS
-from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, true_capacities
+from solvers.greedy.routing import ROUNDING, Carrier, true_capacities
 from solvers.laws.colocation import beside
-from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
-from solvers.papers.morak.knee_partition import ShareRequest, knee_percent, partition
+from solvers.papers.morak.knee_partition import knee_percent
+from solvers.papers.morak.packing import MorakTenant, packed
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
@@ -92,37 +91,6 @@ def make_plan(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tenant:
-    """One service on one GPU type."""
-
-    service: ServiceDemand
-    knee_percent: float
-    row: OperatingPoint
-    """At its knee, with the largest batch within half the SLO."""
-    rows: Mapping[tuple[float, float], tuple[OperatingPoint, ...]]
-    """By (SM percent, clock), those up to that batch, by falling batch."""
-
-    @property
-    def wish(self) -> ShareRequest:
-        return ShareRequest(
-            knee_percent=self.knee_percent,
-            shares=tuple(sorted({percent for percent, _ in self.rows})),
-        )
-
-    def at(self, sm_percent: float, clock_mhz: float) -> OperatingPoint | None:
-        """The row with the largest batch that runs within half the SLO, else with the smallest; None without any."""
-        rows = self.rows.get((sm_percent, clock_mhz), ())
-        return next(
-            (row for row in rows if 2.0 * row.solo_ms <= self.service.slo_ms),
-            rows[-1] if rows else None,
-        )
-
-
-NeighbourSet = tuple[str, ...]
-"""Services that share a GPU, sorted."""
-
-
 def _fill(
     wider: Mapping[str, int], problem: Problem, stage: TypeStage
 ) -> list[Carrier]:
@@ -142,7 +110,7 @@ def _fill(
     }
     carriers: list[Carrier] = []
     for _ in range(_ROUNDS):
-        carriers = _packed(problem, stage, tenants, wanted)
+        carriers = packed(problem, stage, tenants, wanted)
         more = _more(problem, stage, tenants, carriers)
         if all(more[name] <= wanted[name] for name in wanted):
             break
@@ -157,30 +125,30 @@ def _fill(
 def _fair(
     problem: Problem,
     stage: TypeStage,
-    tenants: Mapping[str, _Tenant],
+    tenants: Mapping[str, MorakTenant],
     wanted: Mapping[str, int],
 ) -> list[Carrier]:
     """The GPUs with the largest part of what everybody wants that has a place, and then with what else fits.
 
-    Widest first, as `_packed` goes, would leave the narrow ones nothing.
+    Widest first, as `packed` goes, would leave the narrow ones nothing.
     """
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         part = {name: math.ceil(middle * count) for name, count in wanted.items()}
-        is_placed = _seats(_packed(problem, stage, tenants, part)) >= sum(part.values())
+        is_placed = _seats(packed(problem, stage, tenants, part)) >= sum(part.values())
         low, high = (middle, high) if is_placed else (low, middle)
     placed = {
         name: math.ceil(low * count) if low > 0.0 else 0
         for name, count in wanted.items()
     }
-    carriers = _packed(problem, stage, tenants, placed)
+    carriers = packed(problem, stage, tenants, placed)
     for name in sorted(
         placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)
     ):
         more = {**placed, name: placed[name] + 1}
         if placed[name] < wanted[name] and _seats(
-            trial := _packed(problem, stage, tenants, more)
+            trial := packed(problem, stage, tenants, more)
         ) >= sum(more.values()):
             placed, carriers = more, trial
     return carriers
@@ -192,7 +160,7 @@ def _seats(carriers: Sequence[Carrier]) -> int:
 
 def _tenant(
     problem: Problem, stage: TypeStage, service: ServiceDemand, extra_percent: float
-) -> _Tenant | None:
+) -> MorakTenant | None:
     profile = stage.profiles[service.name]
     row = _knee_row(profile)
     points = problem.points_of(service.network, stage.gpu_type.name)
@@ -202,7 +170,7 @@ def _tenant(
     for each in sorted(points.rows, key=lambda each: -each.batch):
         if each.batch <= row.batch and each.memory_mib <= stage.gpu_type.memory_mib:
             rows.setdefault((each.sm_percent, each.clock_mhz), []).append(each)
-    return _Tenant(
+    return MorakTenant(
         service=service,
         knee_percent=min(100.0, row.sm_percent + extra_percent),
         row=row,
@@ -230,7 +198,7 @@ def _knee_row(profile: SoloProfile) -> OperatingPoint | None:
     return None if narrowest is None else profile.largest_batch(narrowest)
 
 
-def _first_count(problem: Problem, stage: TypeStage, tenant: _Tenant) -> int:
+def _first_count(problem: Problem, stage: TypeStage, tenant: MorakTenant) -> int:
     """Replicas that carry the rate at the knee without neighbours."""
     service = tenant.service
     alone_rps = beside(
@@ -251,7 +219,7 @@ def _most(service: ServiceDemand, stage: TypeStage) -> int:
 def _more(
     problem: Problem,
     stage: TypeStage,
-    tenants: Mapping[str, _Tenant],
+    tenants: Mapping[str, MorakTenant],
     carriers: Sequence[Carrier],
 ) -> dict[str, int]:
     """Replicas that each service needs if its next ones carry as much as those that it has."""
@@ -274,119 +242,6 @@ def _more(
         )
         wanted[name] = min(max(counts[name], grown), _most(tenant.service, stage))
     return wanted
-
-
-def _packed(
-    problem: Problem,
-    stage: TypeStage,
-    tenants: Mapping[str, _Tenant],
-    wanted: Mapping[str, int],
-) -> list[Carrier]:
-    """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
-    gpus: Counter[NeighbourSet] = Counter()
-    carriers: dict[NeighbourSet, Carrier | None] = {(): None}
-    room, stock = stage.room, stage.gpu_type.count
-
-    def carrier_of(neighbours: NeighbourSet) -> Carrier | None:
-        if neighbours not in carriers:
-            carriers[neighbours] = _partitioned(
-                problem, stage, [tenants[name] for name in neighbours]
-            )
-        return carriers[neighbours]
-
-    for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
-        left = min(wanted[name], room)
-        hosts = [
-            neighbours
-            for neighbours in gpus
-            if name not in neighbours and _has_room(tenants, neighbours, name)
-        ]
-        for neighbours in sorted(
-            hosts, key=lambda neighbours: (-_knees(tenants, neighbours), neighbours)
-        ):
-            grown = tuple(sorted((*neighbours, name)))
-            count = min(left, gpus[neighbours])
-            if count and carrier_of(grown) is not None:
-                gpus[neighbours] -= count
-                gpus[grown] += count
-                left, room = left - count, room - count
-        fresh = left if stock is None else min(left, stock - gpus.total())
-        if fresh > 0 and carrier_of((name,)) is not None:
-            gpus[(name,)] += fresh
-            room -= fresh
-        gpus = +gpus
-    return [
-        carrier
-        for neighbours, count in sorted(gpus.items())
-        if (carrier := carriers[neighbours])
-        for _ in range(count)
-    ]
-
-
-def _knees(tenants: Mapping[str, _Tenant], neighbours: NeighbourSet) -> float:
-    return sum(tenants[name].knee_percent for name in neighbours)
-
-
-def _has_room(
-    tenants: Mapping[str, _Tenant], neighbours: NeighbourSet, name: str
-) -> bool:
-    return (
-        _knees(tenants, neighbours) + tenants[name].knee_percent
-        <= 100.0 + SM_PERCENT_TOLERANCE
-    )
-
-
-def _partitioned(
-    problem: Problem, stage: TypeStage, neighbours: Sequence[_Tenant]
-) -> Carrier | None:
-    """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
-
-    Where no clock keeps the cap with all SMs given away, each has its knee alone.
-    """
-    whole = partition([tenant.wish for tenant in neighbours]) or ()
-    for shares in (whole, tuple(tenant.row.sm_percent for tenant in neighbours)):
-        for clock_mhz in reversed(stage.gpu_type.clocks_mhz) if shares else ():
-            carrier = _carrier(stage, neighbours, shares, clock_mhz)
-            if carrier is not None and obeys(problem, carrier):
-                return carrier if _keeps(problem, stage, carrier) else None
-    return None
-
-
-def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:
-    """Whether all run within half their SLO beside each other; of one alone, whether it can serve anything."""
-    found = [
-        beside(problem, stage.gpu_type, carrier.seats, at)
-        for at in range(len(carrier.seats))
-    ]
-    if len(found) == 1:
-        return found[0].capacity_rps >= MIN_CAPACITY_RPS
-    return all(
-        2.0 * each.execution_ms <= problem.service(seat.service).slo_ms
-        and each.capacity_rps >= MIN_CAPACITY_RPS
-        for seat, each in zip(carrier.seats, found, strict=True)
-    )
-
-
-def _carrier(
-    stage: TypeStage,
-    neighbours: Sequence[_Tenant],
-    shares: Sequence[float],
-    clock_mhz: float,
-) -> Carrier | None:
-    rows = [
-        tenant.at(share, clock_mhz)
-        for tenant, share in zip(neighbours, shares, strict=True)
-    ]
-    seats = [
-        ArrangedReplica(tenant.service.name, row)
-        for tenant, row in zip(neighbours, rows, strict=True)
-        if row is not None
-    ]
-    return (
-        Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats))
-        if len(seats) == len(neighbours)
-        else None
-    )
 
 
 def _remembered(

@@ -18,10 +18,10 @@ other policies leave behind, keep their tasks and get no new ones.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from solvers.backfill.hosts import TOLERANCE, Host, HostTenant, make_host
+from solvers.backfill.hosts import Host, HostTenant, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.residents import (
     Seats,
@@ -31,13 +31,19 @@ from solvers.backfill.residents import (
     is_same,
     urgency,
 )
-from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
+from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.papers.mudi.iterations import Iterations
+from solvers.papers.mudi.sites import (
+    MAX_TUNINGS,
+    PATIENCE_S,
+    MudiSite,
+    SiteTuning,
+    without_tasks,
+)
 from solvers.papers.mudi.smallest_slope import NOWHERE, Slopes
-from solvers.papers.mudi.tune import Tuned, Tuner, tuning_limit_ms
+from solvers.papers.mudi.tune import Tuner, tuning_limit_ms
 from solvers.types.plan import BoundGpu, BoundTask
-from solvers.types.problem import OperatingPoint
-from solvers.types.state import GpuId, ReplicaId, Task
+from solvers.types.state import GpuId, Task
 
 LEFT_S = 60.0
 """What needs less until it is done is not started anew elsewhere."""
@@ -45,16 +51,8 @@ RETUNE_S = 20.0
 """After so long swapped out a task is no longer the victim of a burst: the GPU is divided anew."""
 MAX_TRIES = 4
 """GPUs that are tuned for one task before it waits for the next tick."""
-MAX_TUNINGS = 48
-"""Of one call: the rest waits for the next tick. One takes some milliseconds."""
-REUSED = 0.7
-"""Of an even part: a share at least so large is taken as it was left, since then nobody starts anew."""
 WORTH = 0.25
 """By so much of the present times a division must be better to be worth a restart."""
-GAIN = 0.15
-"""By so much more, of all together, tasks must get done where one more joins those of a GPU; it waits otherwise."""
-PATIENCE_S = 300.0
-"""After so long a task joins others in any case."""
 CALM = 2.0
 """Times the present rate that a replica must bear where shares are divided anew without need."""
 LOOSE_PERCENT = 20.0
@@ -85,25 +83,11 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     return filling.gpus()
 
 
-@dataclass(slots=True)
-class _Site:
-    """One GPU with its tasks while they are placed."""
-
-    host: Host
-    is_uneven: bool = False
-    """A task's share has no row any more, so that it cannot stay as it is."""
-
-    @property
-    def is_tunable(self) -> bool:
-        return len(self.host.replicas) == 1
-
-
 class MudiFilling:
     """Sites as they fill up."""
 
     def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
         self.wanted, self._limits = wanted, limits
-        self._rows = OperatingRows(wanted.problem)
         self._seats = Seats(wanted.points)
         self._tasks = {task.name: task for task in wanted.tasks}
         self._cordoned = frozenset(wanted.cordoned)
@@ -121,18 +105,21 @@ class MudiFilling:
                 wanted.problem, self._seats, wanted.tasks, self.running
             ),
         )
+        self.tuning = SiteTuning(
+            wanted.problem, self._tasks, seats=self._seats, tuner=self.tuner
+        )
         self.placed: set[str] = set()
         self._hopeless: set[tuple[str, int, bool]] = set()
         """Network, batch and patience of tasks that found no place; places only get fewer."""
-        self._sites: dict[GpuId, _Site] = {}
+        self._sites: dict[GpuId, MudiSite] = {}
         alone = (
             gpu
             for gpu in self.running
             if gpu.tasks and not gpu.replicas and self._is_unused(gpu)
         )
         for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
-            self._sites[gpu.id] = _Site(
-                make_host(wanted.problem, self._rows, replace(gpu, tasks=()))
+            self._sites[gpu.id] = MudiSite(
+                make_host(wanted.problem, self.tuning.rows, replace(gpu, tasks=()))
             )
             self._unused.pop(gpu.id, None)
 
@@ -174,14 +161,15 @@ class MudiFilling:
             elif site.host.swapped:
                 self._let_back(site)
 
-    def _give_back(self, site: _Site) -> None:
+    def _give_back(self, site: MudiSite) -> None:
         host = site.host
         if site.is_tunable:
-            row = self.tuner.rebatched(host, self._tasks_of(host.residents))
+            row = self.tuner.rebatched(host, self.tuning.tasks_of(host.residents))
             if row is not None:
-                site.host = self._with_row(host, row)
+                site.host = self.tuning.with_row(host, row)
                 return
-            if host.free_sm_percent < -SM_PERCENT_TOLERANCE and self._divide(site):
+            is_overfull = host.free_sm_percent < -SM_PERCENT_TOLERANCE
+            if is_overfull and self.tuning.divide(site):
                 return
         while host.residents and not host.holds():
             least = max(
@@ -190,7 +178,7 @@ class MudiFilling:
             host.residents.remove(least)
             host.swapped.append(replace(least[0], is_resident=False))
 
-    def _let_back(self, site: _Site) -> None:
+    def _let_back(self, site: MudiSite) -> None:
         host = site.host
         for task in sorted(
             host.swapped, key=lambda each: urgency(self._tasks[each.name])
@@ -205,14 +193,14 @@ class MudiFilling:
         if site.is_tunable and (
             waited_s >= RETUNE_S or (host.swapped and site.is_uneven)
         ):
-            self._divide(site)
+            self.tuning.divide(site)
 
     def place(self, task: Task) -> None:
         """Give a task a share of the GPU with the smallest slope, or an idle GPU when it has waited for long."""
         # One that found no place says as much of those like it, which must not take the others' tunings.
         kind = task.network, task.batch, task.waiting_s >= PATIENCE_S
         for site in self._ranked(task) if kind not in self._hopeless else ():
-            if self._reuse(site, task) or self._divide(site, task):
+            if self.tuning.reuse(site, task) or self.tuning.divide(site, task):
                 self.placed.add(task.name)
                 return
         self._hopeless.add(kind)
@@ -232,14 +220,14 @@ class MudiFilling:
                 (-slowness, site.host.gpu.id, at, site)
                 for site in sites
                 if not site.host.swapped
-                for at, slowness in enumerate(self._slownesses(site.host))
+                for at, slowness in enumerate(self.tuning.slownesses(site.host))
             ),
             key=lambda each: each[:3],
         )
         if empty:
             any(self._moved(site, at, empty) for *_, at, site in slowest[:MAX_TRIES])
 
-    def _moved(self, site: _Site, at: int, empty: Sequence[_Site]) -> bool:
+    def _moved(self, site: MudiSite, at: int, empty: Sequence[MudiSite]) -> bool:
         """Whether the resident at that place moves; not beyond MAX_TUNINGS."""
         host, (was, _) = site.host, site.host.residents[at]
         task = self._tasks[was.name]
@@ -256,13 +244,14 @@ class MudiFilling:
         others = self.tuner.tune(host, tasks) if tasks else None
         if alone is None or (tasks and others is None):
             return False
-        if alone.speed + (others.speed if others else 0.0) < self._speed(host) * (
-            1.0 + WORTH
-        ):
+        speed = alone.speed + (others.speed if others else 0.0)
+        if speed < self.tuning.speed(host) * (1.0 + WORTH):
             return False
-        there.host = self._tuned(there.host, alone, [task], [])
+        there.host = self.tuning.tuned(there.host, alone, [task], [])
         site.host = (
-            self._tuned(host, others, tasks, rest) if others else _without_tasks(host)
+            self.tuning.tuned(host, others, tasks, rest)
+            if others
+            else without_tasks(host)
         )
         return True
 
@@ -273,31 +262,33 @@ class MudiFilling:
             if not site.is_tunable or not host.residents or host.swapped:
                 continue
             spare_percent = self.tuner.spare_percent(
-                host, self._tasks_of(host.residents), room=CALM
+                host, self.tuning.tasks_of(host.residents), room=CALM
             )
             if host.free_sm_percent + spare_percent >= LOOSE_PERCENT:
-                self._divide(
-                    site, room=CALM, at_most=sum(self._slownesses(host)) * (1.0 - WORTH)
+                self.tuning.divide(
+                    site,
+                    room=CALM,
+                    at_most=sum(self.tuning.slownesses(host)) * (1.0 - WORTH),
                 )
 
-    def _ranked(self, task: Task) -> list[_Site]:
+    def _ranked(self, task: Task) -> list[MudiSite]:
         """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
-        by_count: dict[int, list[tuple[GpuId, _Site]]] = {}
+        by_count: dict[int, list[tuple[GpuId, MudiSite]]] = {}
         for key, site in self._sites.items():
             if site.is_tunable and key not in self._cordoned and not site.host.swapped:
                 by_count.setdefault(len(site.host.residents), []).append((key, site))
-        ranked: list[_Site] = []
+        ranked: list[MudiSite] = []
         for count in range(self._limits.max_tasks_per_gpu):
             demanded = [
                 (
                     self.slopes.of(
-                        site.host, [*self._tasks_of(site.host.residents), task]
+                        site.host, [*self.tuning.tasks_of(site.host.residents), task]
                     ),
                     key,
                     site,
                 )
                 for key, site in by_count.get(count, ())
-                if self._has_memory(site.host, task)
+                if self.tuning.has_memory(site.host, task)
             ]
             fitting = [each for each in demanded if each[0] != NOWHERE]
             ranked.extend(
@@ -306,122 +297,6 @@ class MudiFilling:
             if len(ranked) >= MAX_TRIES:
                 break
         return ranked[:MAX_TRIES]
-
-    def _has_memory(self, host: Host, task: Task) -> bool:
-        """Whether it is enough for one more beside the replica at the row that needs least."""
-        points = self.wanted.problem.points_of(
-            host.gpu.replicas[0].network, host.gpu.gpu_type
-        )
-        min_mib = min(
-            (row.memory_mib for row in (points.rows if points else ())), default=0.0
-        )
-        own_mib = min(
-            (seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0
-        )
-        residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
-        return min_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (
-            1.0 + TOLERANCE
-        )
-
-    def _reuse(self, site: _Site, task: Task) -> bool:
-        """Seat a task in the share that is free, if that is worth as much as a part of an even division."""
-        host = site.host
-        even_percent = (
-            host.free_sm_percent
-            + sum(seat.row.sm_percent for _, seat in host.residents)
-        ) / (len(host.residents) + 1)
-        free = [
-            seat
-            for seat in self._seats.on(task, host)
-            if REUSED * even_percent
-            <= seat.row.sm_percent
-            <= even_percent + SM_PERCENT_TOLERANCE
-            and host.fits(seat)
-        ]
-        if not host.residents or not free:
-            return False
-        joined = replace(
-            host, residents=[*host.residents, (bound_task(task, free[-1]), free[-1])]
-        )
-        if not self._is_worth(task, self._speed(host), self._speed(joined)):
-            return False
-        site.host = joined
-        return True
-
-    def _divide(
-        self,
-        site: _Site,
-        newcomer: Task | None = None,
-        *,
-        room: float | None = None,
-        at_most: float = float("inf"),
-    ) -> bool:
-        """Tune the site for all its tasks and the newcomer; whether that is possible, and good enough."""
-        if len(self.tuner.searches) >= MAX_TUNINGS:
-            return False
-        host = site.host
-        was = [*(task for task, _ in host.residents), *host.swapped]
-        tasks = [
-            *(self._tasks[task.name] for task in was),
-            *([newcomer] if newcomer else []),
-        ]
-        tuned = (
-            self.tuner.tune(host, tasks)
-            if room is None
-            else self.tuner.tune(host, tasks, room=room)
-        )
-        if tuned is None or tuned.slowness > at_most:
-            return False
-        if newcomer is not None and not self._is_worth(
-            newcomer, self._speed(host), tuned.speed
-        ):
-            return False
-        site.host = self._tuned(host, tuned, tasks, was)
-        site.is_uneven = False
-        return True
-
-    def _tuned(
-        self, host: Host, tuned: Tuned, tasks: Sequence[Task], was: Sequence[BoundTask]
-    ) -> Host:
-        """The host as tuned; tasks that keep their share go on."""
-        before = {task.name: task for task in was}
-        fresh = self._with_row(host, tuned.row)
-        fresh.residents.clear()
-        fresh.swapped.clear()
-        for task, seat in zip(tasks, tuned.seats, strict=True):
-            old = before.get(task.name)
-            stays = (
-                old is not None
-                and abs(old.sm_percent - seat.row.sm_percent) <= SM_PERCENT_TOLERANCE
-            )
-            bound = (
-                replace(old, is_resident=True)
-                if old is not None and stays
-                else bound_task(task, seat)
-            )
-            fresh.residents.append((bound, seat))
-        return fresh
-
-    def _with_row(self, host: Host, row: OperatingPoint) -> Host:
-        """The host with its replica at that row: in place where share and memory allow it, else a new process."""
-        (replica,) = host.gpu.replicas
-        in_place = (
-            abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE
-            and row.memory_mib <= replica.memory_mib
-        )
-        following = replace(
-            replica,
-            id=replica.id if in_place else ReplicaId(""),
-            sm_percent=row.sm_percent,
-            batch=row.batch,
-            memory_mib=replica.memory_mib if in_place else row.memory_mib,
-        )
-        fresh = make_host(
-            self.wanted.problem, self._rows, replace(host.gpu, replicas=(following,))
-        )
-        fresh.residents.extend(host.residents)
-        fresh.swapped.extend(host.swapped)
-        return fresh
 
     def _take_idle(self, task: Task) -> None:
         """Seat a task on the idle GPU that costs least per iteration, with all its SMs."""
@@ -440,31 +315,9 @@ class MudiFilling:
         if places:
             _, key, host, seat = min(places, key=lambda each: each[:2])
             host.residents.append((bound_task(task, seat), seat))
-            self._sites[key] = _Site(host)
+            self._sites[key] = MudiSite(host)
             del self._unused[key]
             self.placed.add(task.name)
 
-    def _is_worth(self, task: Task, before: float, after: float) -> bool:
-        return after >= before * (1.0 + GAIN) or task.waiting_s >= PATIENCE_S
-
-    def _speed(self, host: Host) -> float:
-        return sum(1.0 / each for each in self._slownesses(host))
-
-    def _slownesses(self, host: Host) -> list[float]:
-        tasks = self._tasks_of(host.residents)
-        return [
-            self.tuner.iterations.slowness(task, host, at)
-            for at, task in enumerate(tasks)
-        ]
-
-    def _tasks_of(
-        self, residents: Sequence[tuple[BoundTask, HostTenant]]
-    ) -> list[Task]:
-        return [self._tasks[task.name] for task, _ in residents]
-
     def _is_unused(self, gpu: BoundGpu) -> bool:
         return gpu.id in self._unused and gpu.gpu_type == self._unused[gpu.id].gpu_type
-
-
-def _without_tasks(host: Host) -> Host:
-    return Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=host.replicas)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agents.processes.process import marks
+from agents.processes.procfs import marks
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
 from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state

@@ -12,13 +12,8 @@ import pytest
 from agents.base.device import DeviceError, LaunchFailed
 from agents.processes.launch import Ports
 from agents.processes.logs import TAIL_CHARACTERS, rotate, tail
-from agents.processes.process import (
-    Spawn,
-    WorkerProcess,
-    boot_id,
-    exit_in_words,
-    is_alive,
-)
+from agents.processes.process import Spawn, WorkerProcess, exit_in_words
+from agents.processes.procfs import boot_id, is_alive
 from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
 from tests.agents.fakes.replicas import (

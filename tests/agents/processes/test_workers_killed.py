@@ -17,7 +17,7 @@ import pytest
 
 from agents.base.device import LaunchFailed
 from agents.processes.launch import Launch
-from agents.processes.process import MARK, boot_id, marks, members
+from agents.processes.procfs import MARK, boot_id, marks, members
 from agents.processes.records import Identity
 from agents.processes.templates import Template, Templates
 from agents.replicas.replicas import Workers, WorkersSettings

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from agents.base.device import DeviceError
-from agents.processes.process import marks
+from agents.processes.procfs import marks
 from agents.replicas.replica import Proof
 from agents.tasks.tasks import Tasks
 from tests.agents.factories import a_task

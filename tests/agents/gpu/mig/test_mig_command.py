@@ -15,7 +15,7 @@ import pytest
 from agents.base.device import DeviceError
 from agents.gpu.mig.journal import NAME, MigJournal
 from agents.gpu.mps.daemon import Mps
-from agents.processes.process import boot_id
+from agents.processes.procfs import boot_id
 from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
 from agents.tasks.task import Phase, TaskProcessRecord

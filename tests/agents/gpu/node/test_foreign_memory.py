@@ -18,7 +18,7 @@ from agents.enforce.actions import Drain, StartReplica
 from agents.enforce.diff import actions
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
-from agents.processes.process import MARK
+from agents.processes.procfs import MARK
 from agents.replicas.replica import ReplicaView
 from agents.sync.ledger import Ledger
 from agents.tasks.task import TaskHolder

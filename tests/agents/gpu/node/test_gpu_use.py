@@ -13,8 +13,9 @@ from agents.base.protocol import GpuReading, Observation, Overuse, UseReading
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.sharing import Sharing, UnderMps
 from agents.gpu.node.attribution import OTHERS, WINDOWS, Key
+from agents.gpu.node.owners import SharedGpu, owner_of
 from agents.gpu.node.starts import NotStarted
-from agents.gpu.node.use import GpuUse, SharedGpu, owner_of, shared_gpus
+from agents.gpu.node.use import GpuUse, shared_gpus
 from agents.gpu.nvml.types import (
     Capability,
     GpuCapabilities,

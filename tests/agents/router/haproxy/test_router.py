@@ -19,9 +19,9 @@ import pytest
 from agents.base.device import NotSupported, ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.main import main
+from agents.router.haproxy.commands import plan_slos
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.counts import Counted, Counter, parse_counts
-from agents.router.haproxy.process import HaProxyError, plan_slos
 from agents.router.haproxy.router import (
     PLACES,
     HaProxyRouter,
@@ -29,6 +29,7 @@ from agents.router.haproxy.router import (
     find_program,
     open_haproxy,
 )
+from agents.router.haproxy.state import HaProxyError
 from tests.agents.router.haproxy.test_router_haproxy import Worker, a_free_port
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 

@@ -16,16 +16,14 @@ import pytest
 from aiohttp import web
 
 from agents.base.device import ServiceRoute
+from agents.router.haproxy.commands import differences, plan_commands
 from agents.router.haproxy.config import HaProxySettings, make_config
-from agents.router.haproxy.process import (
+from agents.router.haproxy.process import HaProxy, parse_address
+from agents.router.haproxy.state import (
     BackendServer,
-    HaProxy,
     HaProxyError,
     ProxyState,
-    differences,
-    parse_address,
     parse_state,
-    plan_commands,
 )
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 

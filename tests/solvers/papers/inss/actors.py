@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 
 from solvers.papers.inss.actor import HIDDEN, Actor, fleet_of, known_service
-from solvers.papers.inss.world import ActorSetting, ProvisioningWorld
+from solvers.papers.inss.world import ProvisioningWorld
+from solvers.papers.inss.world_rows import ActorSetting
 from solvers.types.problem import Problem
 
 

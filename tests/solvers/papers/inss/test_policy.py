@@ -9,6 +9,7 @@ import pytest
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.papers.inss.actor import actor_to_bytes, fleet_of, known_service
+from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.policy import moved_share
 from solvers.papers.inss.provisioning import (
     BatchDecider,
@@ -17,7 +18,6 @@ from solvers.papers.inss.provisioning import (
     Settled,
     Share,
     lawful,
-    provision_greedily,
 )
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport

@@ -7,7 +7,8 @@ import pytest
 
 from solvers.backfill.problem import FillLimits
 from solvers.check import task_violations, violations
-from solvers.papers.mudi.fill import MAX_TUNINGS, PATIENCE_S, RETUNE_S, fill
+from solvers.papers.mudi.fill import RETUNE_S, fill
+from solvers.papers.mudi.sites import MAX_TUNINGS, PATIENCE_S
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, anonymous
 from tests.solvers.training_beside import (

@@ -1,0 +1,31 @@
+"""What the next observation of an agent must tell beside the readings of its device."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from agents.base.protocol import Ack
+
+
+@dataclass(slots=True)
+class AgentNotes:
+    """What the next observation must tell beside the readings."""
+
+    refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
+    sync_problem: str = ""
+    device_problem: str = ""
+    governor_problems: tuple[str, ...] = ()
+    power_problems: tuple[str, ...] = ()
+
+    def problems(self, *others: str, lost: int) -> tuple[str, ...]:
+        """What an operator should know, with what `others` of the agent say; `lost`: observations."""
+        found = (
+            self.device_problem,
+            self.sync_problem,
+            *others,
+            *self.governor_problems,
+            *self.power_problems,
+            f"{lost} observations were lost: the outbox was full or they were refused"
+            if lost
+            else "",
+        )
+        return tuple(problem for problem in found if problem)

@@ -1,0 +1,90 @@
+"""The routing table for now: ready wanted replicas, and old ones for as long as a successor is awaited."""
+
+from collections.abc import Collection
+from operator import attrgetter
+
+from agents.base.device import NodeState, ServiceRoute
+from agents.base.protocol import NodeCommand, Route
+from agents.enforce.gpu_diff import GpuDiff
+
+RATE_TOLERANCE = 1e-6
+"""Rounding that a sum of planned rates may carry, relative."""
+
+
+def still_serving(
+    wanted: NodeCommand, gpus: tuple[GpuDiff, ...], handover: Collection[str]
+) -> set[str]:
+    """Ready old replicas whose service waits for a wanted one here, or perhaps for one on another node."""
+    # While a service waits for a wanted replica here, its old ones are all it has.
+    unready = {want.service for gpu in gpus for want in gpu.missing}
+    unready |= {
+        want.service
+        for gpu in gpus
+        for want, running in gpu.kept
+        if running.state != "ready"
+    }
+    # Nodes do not know of each other, so a rate that lies elsewhere is taken for a replica that is not ready there yet.
+    elsewhere = _elsewhere(wanted)
+    return {
+        old.id
+        for gpu in gpus
+        for old in gpu.retired
+        if old.state == "ready"
+        and (
+            old.service in unready or (old.id in handover and old.service in elsewhere)
+        )
+    }
+
+
+def _elsewhere(wanted: NodeCommand) -> set[str]:
+    """Services of whose planned rate a part lies on other nodes."""
+    here: dict[str, float] = {}
+    for gpu in wanted.gpus:
+        for want in gpu.replicas:
+            here[want.service] = here.get(want.service, 0.0) + want.arrival_rate_rps
+    return {
+        route.service
+        for route in wanted.routes
+        if route.arrival_rate_rps
+        > here.get(route.service, 0.0) * (1.0 + RATE_TOLERANCE)
+    }
+
+
+def routes_for_now(
+    wanted: NodeCommand, actual: NodeState, gpus: tuple[GpuDiff, ...], serving: set[str]
+) -> tuple[ServiceRoute, ...]:
+    """The table for now: ready wanted replicas by the plan's rates, and the old ones in `serving` by their former."""
+    # A route that stays the same stays the same object, so that routers see at once that nothing changed.
+    before = {route.service: route for route in actual.routes}
+    former = {
+        replica_id: weight
+        for route in actual.routes
+        for replica_id, weight in route.shares
+    }
+    shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
+    for gpu in gpus:
+        for want, running in gpu.kept:
+            if running.state == "ready":
+                shares[want.service][want.id] = want.arrival_rate_rps
+        for old in gpu.retired:
+            if old.id in serving:
+                shares[old.service][old.id] = former.get(old.id, 0.0)
+    return tuple(
+        _route(route, shares[route.service], before.get(route.service))
+        for route in sorted(wanted.routes, key=attrgetter("service"))
+    )
+
+
+def _route(
+    wanted: Route, shares: dict[str, float], before: ServiceRoute | None
+) -> ServiceRoute:
+    """A service's route: the one before, where it is the same, as most are on a node with many services."""
+    sorted_shares = tuple(sorted(shares.items())) if shares else ()
+    if before is not None and (before.slo_ms, before.shares) == (
+        wanted.slo_ms,
+        sorted_shares,
+    ):
+        return before
+    return ServiceRoute(
+        service=wanted.service, slo_ms=wanted.slo_ms, shares=sorted_shares
+    )

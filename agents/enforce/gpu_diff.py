@@ -1,0 +1,96 @@
+"""One GPU, wanted against actual: what is kept, what is missing, what is retired, and the room that is left."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from agents.base.device import (
+    MEMORY_TOLERANCE,
+    GpuState,
+    NodeState,
+    RunningReplica,
+    RunningTask,
+)
+from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand
+from agents.enforce.diff_tasks import staying_tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDiff:
+    """One GPU, wanted against actual."""
+
+    wanted: GpuCommand | None
+    actual: GpuState
+    kept: tuple[tuple[ReplicaCommand, RunningReplica], ...]
+    """Replicas that run, or come up, as wanted; perhaps with another batch."""
+    missing: tuple[ReplicaCommand, ...]
+    retired: tuple[RunningReplica, ...]
+    """Replicas that are not wanted, or not as they are, or failed, or already draining; by id."""
+    tasks: tuple[RunningTask, ...]
+    """Tasks that are not to be stopped at once."""
+
+
+def compare_gpus(
+    wanted: NodeCommand, actual: NodeState, held: Collection[str]
+) -> tuple[GpuDiff, ...]:
+    """Every GPU of the node, wanted against actual; `held`: tasks that must not be started again yet."""
+    commands = {gpu.index: gpu for gpu in wanted.gpus}
+    tasks = staying_tasks(wanted, actual, held)
+    return tuple(
+        _compare_gpu(commands.get(gpu.index), gpu, tasks[gpu.index])
+        for gpu in actual.gpus
+    )
+
+
+def _compare_gpu(
+    command: GpuCommand | None, actual: GpuState, tasks: tuple[RunningTask, ...]
+) -> GpuDiff:
+    wanted = command.replicas if command else ()
+    running = {replica.id: replica for replica in actual.replicas}
+    kept = tuple(
+        (want, running[want.id])
+        for want in wanted
+        if want.id in running and _serves(running[want.id], want)
+    )
+    # What is neither kept nor missing is retired, so that every running replica is in one of them.
+    kept_ids = {want.id for want, _ in kept}
+    return GpuDiff(
+        wanted=command,
+        actual=actual,
+        kept=kept,
+        missing=tuple(want for want in wanted if want.id not in kept_ids),
+        retired=tuple(
+            running[each] for each in sorted(running) if each not in kept_ids
+        ),
+        tasks=tasks,
+    )
+
+
+def _serves(running: RunningReplica, want: ReplicaCommand) -> bool:
+    """Whether the running replica is, or will be, the wanted one; a live batch may differ, all else is fixed."""
+    same = (
+        running.service,
+        running.network,
+        running.sm_percent,
+        running.memory_mib,
+    ) == (
+        want.service,
+        want.network,
+        want.sm_percent,
+        want.memory_mib,
+    )
+    # A replica with a live batch is changed in place; another one is replaced for its batch.
+    has_batch = running.has_live_batch or running.batch == want.batch
+    return same and has_batch and running.state in ("starting", "ready")
+
+
+def free_room(gpu: GpuDiff, taken: set[str]) -> tuple[float, int]:
+    """Memory in MiB and replica slots that are left beside the replicas in `taken`, of which a failed one holds no
+    memory, beside all tasks, stopped ones until they are gone, and beside what strangers hold."""
+    alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
+    used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
+    used_mib += sum(task.memory_mib for task in gpu.actual.tasks if task.holds_memory)
+    # What strangers hold cannot be given away, and enforcement cannot make them leave.
+    used_mib += gpu.actual.foreign_mib
+    return gpu.actual.memory_mib * (
+        1.0 + MEMORY_TOLERANCE
+    ) - used_mib, gpu.actual.max_replicas - len(alive)

@@ -1,0 +1,190 @@
+"""One request passed on to a replica and its answer passed back; replicas that fail are asked until they are ready."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Literal, TypeAlias
+
+from aiohttp import web
+
+from agents.base.http_problems import problem
+from agents.router.http_messages import make_head
+from agents.router.lane import Lane, Reason
+from agents.router.pool import (
+    ConnectionPool,
+    LateAnswer,
+    WorkerAnswer,
+    WorkerAnswerLost,
+)
+
+READY_PATH = b"/v2/health/ready"
+PROBE_TIMEOUT_S = 1.0
+
+Outcome: TypeAlias = Literal["served"] | Reason
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class RouterJob:
+    """One request on its way."""
+
+    lane: Lane
+    request: web.Request
+    body: bytes
+    came_s: float
+    deadline_ms: float | None
+    timeout_s: float
+
+    def left_s(self, now_s: float) -> float:
+        """Until its deadline, or as long as anybody waits."""
+        if self.deadline_ms is None:
+            return self.timeout_s
+        return min(self.timeout_s, self.deadline_ms / 1000.0 - (now_s - self.came_s))
+
+
+class Forwarder:
+    """The connections to all replicas of a node."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._pools: dict[str, ConnectionPool] = {}
+        self._probes: dict[tuple[Lane, str], asyncio.Task[None]] = {}
+
+    def pools_for(self, urls: Mapping[str, str]) -> dict[str, ConnectionPool]:
+        """A pool for each replica's base URL, the present one where that is the same. Raises ValueError."""
+        return {each: self._pool(each, url) for each, url in urls.items()}
+
+    def use(self, pools: Mapping[str, ConnectionPool], busy: Collection[str]) -> None:
+        """Connect to these replicas from now on, and to `busy` ones as before; all other pools are closed."""
+        kept = dict(pools)
+        for replica_id, pool in self._pools.items():
+            if replica_id in busy and replica_id not in pools:
+                kept[replica_id] = pool
+            if kept.get(replica_id) is not pool:
+                pool.close()
+        self._pools = kept
+
+    async def close(self) -> None:
+        """Connect to nobody any more."""
+        probes = tuple(self._probes.values())
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
+        self.use({}, ())
+
+    async def forward(
+        self, job: RouterJob, replica_id: str
+    ) -> tuple[web.StreamResponse, Outcome]:
+        """Pass the request on and its answer back. NotConnected: nothing was sent."""
+        if job.request.transport is None:
+            return problem(HTTPStatus.BAD_GATEWAY, "the client has left"), "gone"
+        # The turn in the queue may have used the deadline up.
+        left_s = job.left_s(self._now_s())
+        if left_s < 0.001:
+            return expired("in the queue"), "expired"
+        pool = self._pools[replica_id]
+        head = make_head(
+            pool.prefix + job.request.path_qs.encode(),
+            host=pool.host,
+            headers=job.request.raw_headers,
+            body_bytes=len(job.body),
+            deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
+        )
+        try:
+            answer = await pool.ask(head, job.body, timeout_s=left_s)
+        except LateAnswer:
+            if job.deadline_ms is not None and job.left_s(self._now_s()) <= 0.0:
+                return expired(f"while replica {replica_id} had the request"), "expired"
+            self.note_failure(
+                job.lane, replica_id, "no answer in time", is_unreachable=False
+            )
+            return problem(
+                HTTPStatus.BAD_GATEWAY,
+                f"replica {replica_id} did not answer in {left_s:g} s",
+            ), "lost"
+        except WorkerAnswerLost as error:
+            self.note_failure(job.lane, replica_id, str(error), is_unreachable=False)
+            return problem(
+                HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
+            ), "lost"
+        # An error of the client's own (4xx) says nothing against the replica.
+        if answer.status >= 500:
+            self.note_failure(
+                job.lane, replica_id, f"status {answer.status}", is_unreachable=False
+            )
+        else:
+            job.lane.succeed(replica_id)
+        if answer.body is not None:
+            response = web.Response(
+                status=answer.status, headers=answer.headers, body=answer.body
+            )
+            return response, "served" if answer.status < 500 else "lost"
+        return await self._pass_pieces(job, replica_id, answer)
+
+    async def _pass_pieces(
+        self, job: RouterJob, replica_id: str, answer: WorkerAnswer
+    ) -> tuple[web.StreamResponse, Outcome]:
+        """A long answer, piece by piece as it comes and as fast as the client takes it."""
+        response = web.StreamResponse(status=answer.status, headers=answer.headers)
+        # Known lengths are passed on, so that the client sees a broken answer as one.
+        response.content_length = answer.length
+        try:
+            await response.prepare(job.request)
+            while piece := await answer.piece():
+                await response.write(piece)
+            await response.write_eof()
+        except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
+            self.note_failure(job.lane, replica_id, str(error), is_unreachable=False)
+            if job.request.transport is not None:
+                job.request.transport.abort()
+            return response, "lost"
+        except ConnectionError:
+            return response, "gone"
+        finally:
+            answer.close()
+        return response, "served" if answer.status < 500 else "lost"
+
+    def note_failure(
+        self, lane: Lane, replica_id: str, reason: str, *, is_unreachable: bool
+    ) -> None:
+        """Count a failure; a replica that is out of the table by it is asked until it is ready."""
+        if lane.fail(replica_id, is_unreachable=is_unreachable):
+            log.warning(
+                "replica %s of %s gets nothing until it is ready again: %s",
+                replica_id,
+                lane.service,
+                reason,
+            )
+            # One probe at a time asks, however many requests have failed.
+            if (lane, replica_id) not in self._probes:
+                self._probes[lane, replica_id] = asyncio.create_task(
+                    self._probe(lane, replica_id)
+                )
+
+    async def _probe(self, lane: Lane, replica_id: str) -> None:
+        """Ask until the replica is ready, or out of the table."""
+        try:
+            while replica_id in lane.out:
+                await asyncio.sleep(lane.probe_in_s(replica_id))
+                pool = self._pools.get(replica_id)
+                if pool is not None and await pool.is_ready(
+                    READY_PATH, timeout_s=PROBE_TIMEOUT_S
+                ):
+                    log.info(
+                        "replica %s of %s is ready again", replica_id, lane.service
+                    )
+                    lane.readmit(replica_id)
+        finally:
+            del self._probes[lane, replica_id]
+
+    def _pool(self, replica_id: str, url: str) -> ConnectionPool:
+        known = self._pools.get(replica_id)
+        return known if known is not None and known.url == url else ConnectionPool(url)
+
+
+def expired(when: str) -> web.Response:
+    """The answer to a request whose deadline has passed."""
+    return problem(HTTPStatus.GATEWAY_TIMEOUT, f"the request's deadline passed {when}")
