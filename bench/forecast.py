@@ -24,7 +24,7 @@ from solvers.forecast.back_test import (
     SeasonsBefore,
     back_test,
 )
-from solvers.forecast.choose_technique import Choice, choose, margin_of, merge
+from solvers.forecast.choose_technique import TechniqueChoice, choose, margin_of, merge
 from solvers.forecast.seasons import COARSE_S, DAY_S, HOUR_S, coarsen, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
 from solvers.forecast.types import RequestSeries, Season, windows_ahead
@@ -131,7 +131,7 @@ def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
     )
     every: dict[str, ForecastScore] = {}
     chosen: dict[str, ForecastScore] = {}
-    current = Choice()
+    current = TechniqueChoice()
     switches = 0
     for first, end in _stretches(series):
         margins = {technique: margin_of(score) for technique, score in every.items()}
@@ -151,7 +151,7 @@ def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
         chosen = merge(chosen, {DEFAULT: scores[current.technique]}, elapsed_s=0.0)
         following = choose(every, current.technique)
         switches += following != current.technique
-        current = Choice(technique=following)
+        current = TechniqueChoice(technique=following)
     best = min(every, key=lambda technique: every[technique].pinball_rps)
     rows = [_row(name, technique, score) for technique, score in raw.items()]
     return rows, {

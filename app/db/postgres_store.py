@@ -31,7 +31,7 @@ from app.store.store import (
     Snapshot,
 )
 from app.store.trained_actors import fleet_fingerprint, wants_actor
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints
@@ -47,7 +47,7 @@ class PostgresStore:
         self._days: set[date] = set()
         self._known = _Known()
         self._proposed: tuple[int, BoundPlan] | None = None
-        self._choices: Mapping[str, Choice] = {}
+        self._choices: Mapping[str, TechniqueChoice] = {}
         self._choices_revision: forecasts.Revision | None = None
 
     async def load_snapshot(self, now: datetime) -> Snapshot:
@@ -208,7 +208,9 @@ class PostgresStore:
             )
         return known[1]
 
-    async def _load_choices(self, connection: AsyncConnection) -> Mapping[str, Choice]:
+    async def _load_choices(
+        self, connection: AsyncConnection
+    ) -> Mapping[str, TechniqueChoice]:
         """How services are forecast; read again only when a choice changed."""
         revision = await forecasts.load_revision(connection)
         # Choices change rarely, while snapshots are read at every tick.

@@ -14,7 +14,7 @@ from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
 from app.loop.observe import age_s
 from app.store.store import WINDOWS_IN_SNAPSHOT, Snapshot
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
-from solvers.forecast.choose_technique import Choice, choose, margin_of, merge
+from solvers.forecast.choose_technique import TechniqueChoice, choose, margin_of, merge
 from solvers.forecast.reserve import reserve_rps
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import make_seasons
@@ -48,7 +48,7 @@ class Case:
     """One service to be judged."""
 
     service: str
-    choice: Choice
+    choice: TechniqueChoice
     windows: RequestSeries | None
     """The loop's windows of the last hour and a little more; None: nothing was heard."""
     rates: RequestSeries | None
@@ -67,14 +67,14 @@ class ForecastHistory(Protocol):
         """Services that were not judged for REJUDGE_S, those first that waited longest."""
         ...
 
-    async def save_choices(self, choices: Mapping[str, Choice]) -> None:
+    async def save_choices(self, choices: Mapping[str, TechniqueChoice]) -> None:
         """Keep the choices of these services."""
         ...
 
 
 async def choose_forecasts(
     history: ForecastHistory, now: datetime
-) -> Mapping[str, Choice]:
+) -> Mapping[str, TechniqueChoice]:
     """Judge up to MAX_SERVICES services that are due, and keep what was chosen; returns it by service."""
     cases = await history.load_cases(now, MAX_SERVICES)
     # One by one: between two services the tick gets its turn.
@@ -83,7 +83,7 @@ async def choose_forecasts(
     return chosen
 
 
-def judge(case: Case) -> Choice:
+def judge(case: Case) -> TechniqueChoice:
     """The choice after what came since the last judgement; the old one, where nothing was heard."""
     old, windows = case.choice, case.windows
     seasons_now = () if case.rates is None else make_seasons(case.rates)
@@ -129,8 +129,8 @@ def _chosen(
     technique: str,
     scores: Mapping[str, ForecastScore],
     seasons: tuple[Season, ...],
-) -> Choice:
-    return Choice(
+) -> TechniqueChoice:
+    return TechniqueChoice(
         technique=technique,
         seasons=tuple(
             season for season in seasons if season.period_s == PERIODS_S.get(technique)
@@ -171,7 +171,9 @@ class ForecastView:
     """Seconds since 1970; 0: never."""
 
 
-def view_forecast(snapshot: Snapshot, service: str, choice: Choice) -> ForecastView:
+def view_forecast(
+    snapshot: Snapshot, service: str, choice: TechniqueChoice
+) -> ForecastView:
     """The forecast of one service as the loop makes it. choice: with scores, as the database has it."""
     windows = [window for window in snapshot.windows if window.service == service]
     rates_rps: tuple[float, ...] = ()

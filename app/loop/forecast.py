@@ -16,7 +16,7 @@ import numpy as np
 from app.loop.budgets import KEPT, degraded, shares_of
 from app.loop.observe import age_s
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import forecast_by
 from solvers.forecast.types import (
     PLANNING_LEVEL,
@@ -35,7 +35,7 @@ RESERVE = "reserve"
 """Method of a demand that is above the forecast, for bursts."""
 
 _LEVELS = (PLANNING_LEVEL, 0.05)
-_DEFAULT = Choice()
+_DEFAULT = TechniqueChoice()
 
 
 def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:

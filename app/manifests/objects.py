@@ -24,7 +24,7 @@ from app.manifests.parts import TypeName as TypeName
 from app.manifests.parts import camel
 from app.manifests.policies import Groups as Groups
 from app.manifests.policies import PolicyGroupSpec as PolicyGroupSpec
-from app.manifests.policies import PolicySpec as PolicySpec
+from app.manifests.policies import PolicyManifestSpec as PolicyManifestSpec
 
 API_VERSION = "plimsoll/v1"
 
@@ -318,7 +318,7 @@ class PolicyManifest(_Manifest):
 
     kind: Literal["Policy"] = "Policy"
     metadata: Metadata
-    spec: PolicySpec = PolicySpec()
+    spec: PolicyManifestSpec = PolicyManifestSpec()
 
 
 Manifest = Annotated[

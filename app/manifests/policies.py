@@ -59,7 +59,7 @@ Groups = Annotated[list[PolicyGroupSpec], Field(max_length=16), AfterValidator(_
 """Groups of services in the order in which they are decided."""
 
 
-class PolicySpec(Strict):
+class PolicyManifestSpec(Strict):
     """How the control loop decides; every write makes a new version, which each plan records."""
 
     policy: str = Field(default="joint", max_length=63)

@@ -22,7 +22,7 @@ from app.store.store import (
 from app.store.task_book import TaskBook
 from app.store.trained_actors import fleet_fingerprint, wants_actor
 from app.store.windows import placed_start_s, snapshot_numbers
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints
@@ -60,7 +60,7 @@ class MemoryStore:
     pushed: list[tuple[datetime, BoundPlan]] = field(default_factory=list)
     """Every target with the time from which it was in force."""
     acknowledgements: dict[tuple[str, int], Ack] = field(default_factory=dict)
-    choices: dict[str, Choice] = field(default_factory=dict)
+    choices: dict[str, TechniqueChoice] = field(default_factory=dict)
     """How services are forecast."""
     max_plans: int | None = None
     """So many plans are kept with what they were made from, the newest; None = all. `pushed` keeps every target."""

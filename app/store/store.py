@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from agents.base.protocol import NodeCommand, Observation
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
@@ -256,7 +256,7 @@ class Snapshot:
     """What the policy wrote down at the last tick."""
     group_memory: Mapping[str, Json] = field(default_factory=dict)
     """The same of the groups' policies, by group; of those that wrote something down."""
-    choices: Mapping[str, Choice] = field(default_factory=dict)
+    choices: Mapping[str, TechniqueChoice] = field(default_factory=dict)
     """How services are forecast, by name; the default technique where one is missing. Without scores."""
     latency_sigma: Mapping[Group, tuple[float, ...]] = field(default_factory=dict)
     """Standard deviation of ln(true / stated time) of every row of `points`; all 0 where a group is missing."""

@@ -30,8 +30,13 @@ from bench.papers.inss_stage import (
 from bench.papers.table import Row, Table
 from bench.report import Figures, print_table, write_results
 from solvers.greedy.configure import planning_clock_mhz
-from solvers.papers.inss.actor import Situation, actor_from_bytes, propose, setting_of
-from solvers.papers.inss.world import ProvisioningWorld
+from solvers.papers.inss.training.actor import (
+    Situation,
+    actor_from_bytes,
+    propose,
+    setting_of,
+)
+from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget
 from solvers.types.state import Json, Observed

@@ -16,7 +16,7 @@ HALF_LIFE_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class TechniqueChoice:
     """How a service is forecast, and why."""
 
     technique: str = DEFAULT

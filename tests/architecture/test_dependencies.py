@@ -76,7 +76,7 @@ def distributions() -> dict[str, list[str]]:
 
 
 NEED_AN_EXTRA = {
-    "solvers.papers.inss.actor_critic": "rl",
+    "solvers.papers.inss.training.actor_critic": "rl",
     "agents.serving.engines.torch_engine": "rl",
     "agents.trainer.torch_trainer": "rl",
     "agents.serving.engines.onnx_engine": "onnx",

@@ -11,7 +11,7 @@ from app.db.base.engine import make_engine
 from app.db.predictions import forecasts
 from app.learn.choose_forecasts import SHOWN_LEVELS
 from solvers.forecast.back_test import ForecastScore
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from tests.integration.api_harness import NOW, Api, Prepared, reading, service
 
 pytestmark = pytest.mark.integration
@@ -48,7 +48,7 @@ def observe(api: Api, arrivals: Mapping[str, int], *, windows: int = 10) -> None
         assert answer.status_code == 200, answer.text
 
 
-def save(api: Api, name: str, choice: Choice) -> None:
+def save(api: Api, name: str, choice: TechniqueChoice) -> None:
     async def work() -> None:
         engine = make_engine(api.url, pool_size=2)
         async with engine.begin() as connection:
@@ -113,7 +113,7 @@ def test_the_choice_its_margin_and_its_back_tests_are_shown_the_least_loss_first
     save(
         api,
         "chat",
-        Choice(margin=2.0, scores=scores, judged_until_s=judged.timestamp()),
+        TechniqueChoice(margin=2.0, scores=scores, judged_until_s=judged.timestamp()),
     )
     found = api.get("services/chat/forecast")
     assert (found["technique"], found["margin"], found["judged_at"]) == (

@@ -23,7 +23,7 @@ from app.db.reports import demands
 from app.db.workloads import services
 from app.learn.choose_forecasts import choose_forecasts, judge, view_forecast
 from solvers.forecast.back_test import ForecastScore
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
 from solvers.types.state import Demand
@@ -45,7 +45,7 @@ SCORE = ForecastScore(
     error_rps=3.0,
     observed_rps=50.0,
 )
-DAILY = Choice(
+DAILY = TechniqueChoice(
     technique="seasonal_daily",
     seasons=(Season(period_s=DAY_S, rates_rps=(1.0, 2.0, 3.0, 2.0)),),
     margin=1.25,
@@ -163,7 +163,7 @@ def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_a
         await maintain(engine, START + timedelta(days=5), Retention(rates_days=4))
         assert await load(engine, until=START + STEP) is None
         async with engine.begin() as connection:
-            assert await forecasts.get(connection, "chat") == Choice()
+            assert await forecasts.get(connection, "chat") == TechniqueChoice()
 
     with_fleet(database, work)
 
@@ -174,18 +174,18 @@ def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         assert (await store.load_snapshot(START)).choices == {}
         async with engine.begin() as connection:
-            assert await forecasts.get(connection, "chat") == Choice()
+            assert await forecasts.get(connection, "chat") == TechniqueChoice()
             await forecasts.save(connection, {"chat": DAILY})
             assert await forecasts.get(connection, "chat") == DAILY
         snapshot = await store.load_snapshot(START)
         assert snapshot.choices == {"chat": replace(DAILY, scores={})}
-        wide = Choice(
+        wide = TechniqueChoice(
             margin=1.5, reserve_rps=40.0, judged_until_s=START.timestamp() + 200.0
         )
         async with engine.begin() as connection:
             await forecasts.save(connection, {"chat": wide})
         assert (await store.load_snapshot(START)).choices == {"chat": wide}
-        back = Choice(judged_until_s=START.timestamp() + 300.0)
+        back = TechniqueChoice(judged_until_s=START.timestamp() + 300.0)
         async with engine.begin() as connection:
             await forecasts.save(connection, {"chat": back})
         assert (await store.load_snapshot(START)).choices == {}
@@ -306,7 +306,7 @@ def test_a_trace_warms_a_service_up_from_the_command_line(
             check=False,
         )
 
-    async def work(_store: PostgresStore, engine: AsyncEngine) -> Choice:
+    async def work(_store: PostgresStore, engine: AsyncEngine) -> TechniqueChoice:
         done, nobody = (
             await asyncio.to_thread(warm_up, "chat"),
             await asyncio.to_thread(warm_up, "nobody"),
@@ -318,7 +318,7 @@ def test_a_trace_warms_a_service_up_from_the_command_line(
         assert nobody.returncode == 1
         assert "no service is called 'nobody'" in nobody.stderr
         (case,) = await PostgresForecasts(engine).load_cases(datetime.now(UTC), 1)
-        return judge(replace(case, choice=Choice(technique="seasonal_daily")))
+        return judge(replace(case, choice=TechniqueChoice(technique="seasonal_daily")))
 
     (season,) = with_fleet(database, work).seasons
     # The first half of the UTC day at 2 rps, the second at 3.

@@ -22,7 +22,7 @@ from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, unti
 ROOT = Path(__file__).parents[2]
 FAKE_NODE = ROOT / "tests" / "agents" / "fakes" / "fake_node.py"
 ADDRESS = re.compile(r"(http://)?(agent-[a-z0-9]+|control-plane):\d+")
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @dataclass(kw_only=True)

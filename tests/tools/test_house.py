@@ -117,7 +117,7 @@ def test_a_folders_own_files_may_import_its_subfolders_only() -> None:
 
 def test_modules_named_in_strings_are_loaded() -> None:
     assert "app.cli.start.up" in loaded_by("app/cli/commands.py")
-    assert "solvers.joint.policy" in imported_by("solvers/policies/registry.py")
+    assert "solvers.joint.policy" in loaded_by("solvers/joint/spec.py")
     techniques = "solvers/predict/data/techniques.py"
     assert "solvers.predict.latency.throttling" in loaded_by(techniques)
     assert "solvers.predict.latency.throttling" not in imported_by(techniques)

@@ -51,7 +51,10 @@ class PolicyView(manifests.PolicyManifest):
 
 def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
     """The settings as a manifest; `row` is None for the defaults that nobody saved."""
-    spec = {name: getattr(settings, name) for name in manifests.PolicySpec.model_fields}
+    spec = {
+        name: getattr(settings, name)
+        for name in manifests.PolicyManifestSpec.model_fields
+    }
     groups = [
         {**asdict(group), "labels": dict(group.labels)} for group in settings.groups
     ]
@@ -61,7 +64,7 @@ def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
             generation=settings.version,
             created_at=row.created_at if row else None,
         ),
-        spec=manifests.PolicySpec.model_validate(
+        spec=manifests.PolicyManifestSpec.model_validate(
             {**spec, "mode": settings.mode.value, "groups": groups}
         ),
         status=PolicyStatus(

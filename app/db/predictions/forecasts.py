@@ -17,7 +17,7 @@ from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, Case
 from app.loop.forecast import horizon_s
 from app.store.store import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import ForecastScore
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import DEFAULT
 from solvers.forecast.types import Season
 
@@ -36,8 +36,8 @@ async def load_revision(connection: AsyncConnection) -> Revision:
     return row[0], row[1]
 
 
-async def load_special(connection: AsyncConnection) -> dict[str, Choice]:
-    """The choices that are not `Choice()`, without scores, by service: what a tick needs."""
+async def load_special(connection: AsyncConnection) -> dict[str, TechniqueChoice]:
+    """The choices that are not `TechniqueChoice()`, without scores, by service: what a tick needs."""
     is_special = or_(
         forecast_choice.c.technique != DEFAULT,
         forecast_choice.c.margin != 1.0,
@@ -50,14 +50,16 @@ async def load_special(connection: AsyncConnection) -> dict[str, Choice]:
     }
 
 
-async def get(connection: AsyncConnection, name: str) -> Choice:
+async def get(connection: AsyncConnection, name: str) -> TechniqueChoice:
     """How one service is forecast; the default without scores where it was never judged."""
     statement = select(forecast_choice).where(forecast_choice.c.service == name)
     row = (await connection.execute(statement)).one_or_none()
-    return Choice() if row is None else _choice(row)
+    return TechniqueChoice() if row is None else _choice(row)
 
 
-async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> None:
+async def save(
+    connection: AsyncConnection, choices: Mapping[str, TechniqueChoice]
+) -> None:
     """Keep the choices of these services, in place of earlier ones."""
     if not choices:
         return
@@ -130,7 +132,7 @@ class PostgresForecasts:
             if name in nouns
         )
 
-    async def save_choices(self, choices: Mapping[str, Choice]) -> None:
+    async def save_choices(self, choices: Mapping[str, TechniqueChoice]) -> None:
         """Keep the choices of these services."""
         async with self._engine.begin() as connection:
             await save(connection, choices)
@@ -138,7 +140,7 @@ class PostgresForecasts:
 
 async def _load_due(
     connection: AsyncConnection, before: datetime, limit: int
-) -> dict[str, Choice]:
+) -> dict[str, TechniqueChoice]:
     statement = (
         select(service.c.name, forecast_choice)
         .outerjoin(forecast_choice, forecast_choice.c.service == service.c.name)
@@ -150,11 +152,13 @@ async def _load_due(
         .limit(limit)
     )
     rows: Sequence[AnyRow] = (await connection.execute(statement)).all()
-    return {row.name: Choice() if row.at is None else _choice(row) for row in rows}
+    return {
+        row.name: TechniqueChoice() if row.at is None else _choice(row) for row in rows
+    }
 
 
-def _choice(row: AnyRow, *, with_scores: bool = True) -> Choice:
-    return Choice(
+def _choice(row: AnyRow, *, with_scores: bool = True) -> TechniqueChoice:
+    return TechniqueChoice(
         technique=row.technique,
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,

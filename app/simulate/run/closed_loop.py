@@ -32,7 +32,7 @@ from app.solver.process import Solver
 from app.store.memory_store import MemoryStore
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from app.store.trained_actors import wants_actor
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import Demand, Gpu, GpuType, Node, NodeId, Service, gpu_id
 
@@ -230,7 +230,9 @@ class RememberedForecast:
         if self._judged_s is None or now_s - self._judged_s >= REJUDGE_S:
             self._judged_s, self._reserves_rps = now_s, self._reserves(snapshot)
         choices = {
-            name: replace(snapshot.choices.get(name, Choice()), reserve_rps=reserve_rps)
+            name: replace(
+                snapshot.choices.get(name, TechniqueChoice()), reserve_rps=reserve_rps
+            )
             for name, reserve_rps in self._reserves_rps.items()
         }
         return make_demands(replace(snapshot, choices={**snapshot.choices, **choices}))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from app.base.errors import no_such
-from app.manifests.policies import PolicySpec
+from app.manifests.policies import PolicyManifestSpec
 from solvers.policies.registry import policies
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _policies(spec: "ScenarioFields") -> Iterator[Complaint]:
             ("seeds",),
             f"times the policies they are {runs} runs; at most {MAX_RUNS} are allowed",
         )
-    if spec.loop.policy != PolicySpec().policy:
+    if spec.loop.policy != PolicyManifestSpec().policy:
         yield ("loop", "policy"), "is not for here: `policies` says which ones decide"
     waiting = [each.name for each in spec.services if each.load.clients is not None]
     for place, run in enumerate(spec.policies):
@@ -131,7 +131,7 @@ def _idle(mode: object, paused: object, *path: str | int) -> Iterator[Complaint]
 
 
 def group_complaints(
-    spec: "ScenarioFields", loop: PolicySpec, *path: str | int
+    spec: "ScenarioFields", loop: PolicyManifestSpec, *path: str | int
 ) -> Iterator[Complaint]:
     """Groups of services that do not fit this scenario; `path`: where their settings are."""
     for place, group in enumerate(loop.groups):

@@ -13,7 +13,7 @@ from pydantic import (
 
 from app.manifests.objects import ServiceSpec, VariantManifest
 from app.manifests.parts import NAME_PATTERN, LabelValue, Name, Strict, TypeName
-from app.manifests.policies import PolicySpec
+from app.manifests.policies import PolicyManifestSpec
 from app.simulate.scenario.load import Positive, Seconds, ServiceLoad
 from solvers.types.state import TaskKind
 
@@ -249,8 +249,9 @@ class ScenarioFields(Strict):
         default="measured",
         description="measured: curves and noise that no predictor sees; planned: exactly what the planner reckons with",
     )
-    loop: PolicySpec = Field(
-        default=PolicySpec(), description="How the loop decides, whatever the policy"
+    loop: PolicyManifestSpec = Field(
+        default=PolicyManifestSpec(),
+        description="How the loop decides, whatever the policy",
     )
     agent_period_s: Positive = 5.0
     handover_s: Seconds = Field(
@@ -284,7 +285,7 @@ class ScenarioFields(Strict):
             return value
         return {
             **value,
-            "loop": {**loop, "window_s": max(PolicySpec().window_s, period_s)},
+            "loop": {**loop, "window_s": max(PolicyManifestSpec().window_s, period_s)},
         }
 
     @field_validator("policies", mode="before")

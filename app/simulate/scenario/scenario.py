@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from app.base.errors import no_such
 from app.manifests.parts import Metadata, Strict
-from app.manifests.policies import PolicySpec
+from app.manifests.policies import PolicyManifestSpec
 from app.simulate.scenario.checks import Complaint, complaints, group_complaints
 from app.simulate.scenario.parts import (
     PolicyRun,
@@ -80,9 +80,9 @@ class SimulationScenario(Strict):
     spec: ScenarioSpec
 
 
-def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
+def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicyManifestSpec:
     """The settings under which a policy decides. Raises ValidationError."""
-    return PolicySpec.model_validate(
+    return PolicyManifestSpec.model_validate(
         {**spec.loop.model_dump(), **run.settings, "policy": run.policy}
     )
 
@@ -118,7 +118,9 @@ def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
 def _words(error: ErrorDetails) -> str:
     """What is wrong with a setting."""
     if error["type"] == "extra_forbidden":
-        return no_such("setting", str(error["loc"][-1]), list(PolicySpec.model_fields))
+        return no_such(
+            "setting", str(error["loc"][-1]), list(PolicyManifestSpec.model_fields)
+        )
     if error["type"] == "value_error":  # Our own words, which state the values.
         return error["msg"].removeprefix("Value error, ")
     wanted = (

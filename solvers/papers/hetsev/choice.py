@@ -1,6 +1,7 @@
 """Which of two plans HetSev takes, and why: the running arrangement, changed, or a fresh one.
 
-choose(problem, changed, fresh, since_s, now_s) -> Choice    describe(reason) -> its words in `PlanReport.messages`
+choose(problem, changed, fresh, since_s, now_s) -> Choice    describe(reason) -> its words in
+                                                                        `PlanReport.messages`
 """
 
 from collections.abc import Mapping

@@ -13,8 +13,8 @@ Source: ours, for where InSS (section 5.2) has no valid actor, or its proposals 
 
 import numpy as np
 
-from solvers.papers.inss.world import ProvisioningWorld
-from solvers.papers.inss.world_rows import Indices, Reals
+from solvers.papers.inss.training.world import ProvisioningWorld
+from solvers.papers.inss.training.world_rows import Indices, Reals
 
 EVEN_WEIGHT = 0.3
 _ROOM_WEIGHT, _MAX_ROOM = 0.02, 2.0

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.greedy.configure import planning_clock_mhz
-from solvers.papers.inss.actor import Situation
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     Provision,
@@ -13,8 +12,9 @@ from solvers.papers.inss.provisioning import (
     Settled,
     Share,
 )
-from solvers.papers.inss.world import ProvisioningWorld
-from solvers.papers.inss.world_rows import ActorSetting, Indices, Reals
+from solvers.papers.inss.training.actor import Situation
+from solvers.papers.inss.training.world import ProvisioningWorld
+from solvers.papers.inss.training.world_rows import ActorSetting, Indices, Reals
 
 
 def provision_of(world: ProvisioningWorld, chosen: Indices) -> Provision:

@@ -3,8 +3,8 @@
 1. A provision says which service holds which SM percent on which GPU. It stays, and with it every replica: when rates
    change, only batches change (`solvers.papers.inss.batch_decision`). This is the paper's case 1.
 2. Where some service is not served in full whatever its batch (case 2), provisions are proposed: by the actor
-   (`solvers.papers.inss.actor`), a trained soft actor-critic, where one is valid for this fleet and these services, and
-   where its best proposal still falls short also by a local search that begins from its proposals
+   (`solvers.papers.inss.training.actor`), a trained soft actor-critic, where one is valid for this fleet and these
+   services, and where its best proposal still falls short also by a local search that begins from its proposals
    (`solvers.papers.inss.local_search`). Without an actor, the greedy provisioner and that search propose.
 3. The best proposal is taken if it serves enough more than what runs for the replicas that it moves. New shares start
    beside the old ones, which go when the new ones are ready, where memory allows it (`solvers.tick.transition`: the
@@ -36,14 +36,6 @@ from solvers.greedy.routing import (
 )
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
-from solvers.papers.inss.actor import (
-    Actor,
-    BadActor,
-    actor_from_bytes,
-    propose,
-    refusal,
-    setting_of,
-)
 from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.last_attempt import (
     memory_of,
@@ -69,7 +61,15 @@ from solvers.papers.inss.provisioning import (
     Settled,
     lawful,
 )
-from solvers.papers.inss.world_rows import ActorSetting, Indices
+from solvers.papers.inss.training.actor import (
+    Actor,
+    BadActor,
+    actor_from_bytes,
+    propose,
+    refusal,
+    setting_of,
+)
+from solvers.papers.inss.training.world_rows import ActorSetting, Indices
 from solvers.types.outcome import Budget, PlanReport, PlanStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem

@@ -12,7 +12,7 @@ POLICIES = (
             source=f"{_PAPER}, sections 5.1 to 5.5",
             techniques=(
                 "papers.inss.batch_decision",
-                "papers.inss.actor",
+                "papers.inss.training.actor",
                 "papers.inss.local_search",
                 "papers.inss.provisioning",
             ),
@@ -27,7 +27,7 @@ POLICIES = (
         ),
         module="solvers.papers.inss.policy",
         needs_actor=True,
-        trainer="solvers.papers.inss.trainer",
+        trainer="solvers.papers.inss.training.trainer",
     ),
     PolicySpec(
         card=Card(
@@ -36,7 +36,7 @@ POLICIES = (
             source=f"{_PAPER}, section 3.3, constraint 1e",
             techniques=(
                 "papers.inss.batch_decision",
-                "papers.inss.actor",
+                "papers.inss.training.actor",
                 "papers.inss.local_search",
                 "papers.inss.provisioning",
             ),
@@ -57,7 +57,7 @@ POLICIES = (
             source=f"{_PAPER}, section 6.3, InSS-ni",
             techniques=(
                 "papers.inss.batch_decision",
-                "papers.inss.actor",
+                "papers.inss.training.actor",
                 "papers.inss.local_search",
                 "papers.inss.provisioning",
             ),

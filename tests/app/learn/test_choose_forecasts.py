@@ -17,7 +17,7 @@ from app.learn.choose_forecasts import (
 )
 from app.loop.budgets import KEPT
 from app.loop.forecast import make_demands
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
 from solvers.types.state import Scaling, Slo
@@ -42,13 +42,13 @@ def a_walk(seconds: int, *, until_s: float = NOW_S, seed: int = 1) -> RequestSer
 def a_case(
     windows: RequestSeries | None,
     *,
-    choice: Choice | None = None,
+    choice: TechniqueChoice | None = None,
     rates: RequestSeries | None = None,
     until_s: float = NOW_S,
 ) -> Case:
     return Case(
         service="chat",
-        choice=choice or Choice(),
+        choice=choice or TechniqueChoice(),
         windows=windows,
         rates=rates,
         until_s=until_s,
@@ -81,7 +81,7 @@ def test_each_window_is_judged_once() -> None:
 
 
 def test_a_service_that_nobody_heard_of_keeps_its_choice() -> None:
-    old = Choice(
+    old = TechniqueChoice(
         technique="holt",
         scores=judge(a_case(a_walk(300))).scores,
         judged_until_s=NOW_S - 900.0,
@@ -96,7 +96,7 @@ def test_a_seasonal_choice_carries_its_season_made_anew() -> None:
         window_s=COARSE_S,
         arrivals=np.full(2880, 50.0 * COARSE_S),
     )
-    old = Choice(technique="seasonal_daily", judged_until_s=NOW_S - 300.0)
+    old = TechniqueChoice(technique="seasonal_daily", judged_until_s=NOW_S - 300.0)
     steady = RequestSeries(
         start_s=NOW_S - 400.0, window_s=1.0, arrivals=np.full(400, 50.0)
     )
@@ -111,13 +111,13 @@ class AHistory:
 
     cases: tuple[Case, ...]
     asked: list[int] = field(default_factory=list)
-    saved: dict[str, Choice] = field(default_factory=dict)
+    saved: dict[str, TechniqueChoice] = field(default_factory=dict)
 
     async def load_cases(self, now: datetime, limit: int) -> tuple[Case, ...]:
         self.asked.append(limit)
         return self.cases[:limit]
 
-    async def save_choices(self, choices: Mapping[str, Choice]) -> None:
+    async def save_choices(self, choices: Mapping[str, TechniqueChoice]) -> None:
         self.saved |= choices
 
 
@@ -140,7 +140,8 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
     rates = {}
     for technique in ("burst_aware", "ewma", "last_value", "seasonal_daily"):
         snapshot = replace(
-            plain, choices={"chat": Choice(technique=technique, seasons=(FLAT,))}
+            plain,
+            choices={"chat": TechniqueChoice(technique=technique, seasons=(FLAT,))},
         )
         (demand,) = make_demands(snapshot)
         assert demand.method == technique
@@ -153,9 +154,9 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
 def test_the_tick_applies_the_margin() -> None:
     snapshot = a_snapshot(windows=windows_of("chat", [200] * 30))
     plain, wide = (
-        make_demands(replace(snapshot, choices={"chat": Choice(margin=margin)}))[
-            0
-        ].arrival_rate_rps
+        make_demands(
+            replace(snapshot, choices={"chat": TechniqueChoice(margin=margin)})
+        )[0].arrival_rate_rps
         for margin in (1.0, 2.0)
     )
     # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times, and the head-room on it.
@@ -164,7 +165,9 @@ def test_the_tick_applies_the_margin() -> None:
 
 def test_a_season_that_is_missing_leaves_the_default_to_speak() -> None:
     snapshot = a_snapshot(windows=windows_of("chat", [100] * 30))
-    chosen = replace(snapshot, choices={"chat": Choice(technique="seasonal_daily")})
+    chosen = replace(
+        snapshot, choices={"chat": TechniqueChoice(technique="seasonal_daily")}
+    )
     assert make_demands(chosen) == make_demands(snapshot)
 
 
@@ -207,7 +210,7 @@ def test_the_view_shows_quantiles_scores_and_silence() -> None:
     assert heard.rates_rps[heard.levels.index(0.5)] == 100.0
     assert heard.scores == choice.scores
     quiet = view_forecast(
-        a_snapshot(windows=windows_of("chat", [0] * 30)), "chat", Choice()
+        a_snapshot(windows=windows_of("chat", [0] * 30)), "chat", TechniqueChoice()
     )
     assert (quiet.telemetry, set(quiet.rates_rps)) == ("heard", {0.0})
     late = SETTINGS.stale_after_s + 1.0
@@ -221,7 +224,7 @@ def test_the_view_shows_quantiles_scores_and_silence() -> None:
         (),
         late,
     )
-    never = view_forecast(a_snapshot(), "chat", Choice())
+    never = view_forecast(a_snapshot(), "chat", TechniqueChoice())
     assert (never.telemetry, never.rates_rps, never.silent_for_s) == ("never", (), None)
 
 
@@ -232,7 +235,7 @@ def test_a_demand_says_between_which_rates_its_forecast_lies_and_one_without_a_f
     windows = windows_of("chat", [90, 110, 100, 95, 105] * 6)
     snapshot = a_snapshot(state=a_state(services=services), windows=windows)
     heard, silent = make_demands(snapshot)
-    shown = view_forecast(snapshot, "chat", Choice())
+    shown = view_forecast(snapshot, "chat", TechniqueChoice())
     assert heard.interval_rps == (
         shown.rates_rps[shown.levels.index(0.05)],
         shown.rates_rps[shown.levels.index(0.95)],

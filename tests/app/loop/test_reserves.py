@@ -10,7 +10,7 @@ from app.learn.choose_forecasts import Case, judge
 from app.loop.forecast import RESERVE, make_demands, without_headroom, without_reserves
 from app.simulate.run.closed_loop import RememberedForecast
 from app.store.store import ServiceWindow, Snapshot
-from solvers.forecast.choose_technique import Choice
+from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.types import RequestSeries
 from solvers.types.plan import Plan, Unserved, UnservedReason
 from solvers.types.problem import Problem
@@ -29,7 +29,8 @@ def burst_counts(windows: int, *, every: int = 100, length: int = 10) -> list[in
 
 def with_reserve(reserve_rps: float) -> Snapshot:
     return replace(
-        a_snapshot(windows=STEADY), choices={"chat": Choice(reserve_rps=reserve_rps)}
+        a_snapshot(windows=STEADY),
+        choices={"chat": TechniqueChoice(reserve_rps=reserve_rps)},
     )
 
 
@@ -56,7 +57,7 @@ def test_the_judgement_says_how_much_to_keep_for_the_slo(
     counts = np.array(burst_counts(1800), dtype=float)
     case = Case(
         service="chat",
-        choice=Choice(),
+        choice=TechniqueChoice(),
         windows=RequestSeries(
             start_s=NOW.timestamp() - WINDOW_S * len(counts),
             window_s=WINDOW_S,
@@ -75,7 +76,7 @@ def test_the_judgement_says_how_much_to_keep_for_the_slo(
 def test_no_reserve_takes_room_from_what_is_there() -> None:
     solver = Answering(plan=lambda problem: up_to(60.0, problem, reason="stock"))
     fleet = a_fleet(solver=solver)
-    fleet.store.choices["chat"] = Choice(reserve_rps=100.0)
+    fleet.store.choices["chat"] = TechniqueChoice(reserve_rps=100.0)
     fleet.pass_time(20.0, rates_rps={"chat": 20.0})
     assert fleet.tick().state == "target"
     first, second = (

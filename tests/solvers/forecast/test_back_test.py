@@ -15,7 +15,7 @@ from solvers.forecast.back_test import (
 from solvers.forecast.choose_technique import (
     HALF_LIFE_S,
     MIN_FORECASTS,
-    Choice,
+    TechniqueChoice,
     choose,
     margin_of,
     merge,
@@ -274,4 +274,4 @@ def test_a_service_that_changes_is_followed_within_days() -> None:
         choice = merge(choice, scores(ewma=2.0), elapsed_s=3600.0)
         current = choose(choice, current)
     assert current == DEFAULT
-    assert Choice().technique == DEFAULT
+    assert TechniqueChoice().technique == DEFAULT

@@ -101,8 +101,8 @@ def test_without_pytorch_it_says_what_to_install(fleet: Path) -> None:
 
 def test_it_goes_on_from_a_checkpoint_and_draws_its_curves(fleet: Path) -> None:
     pytest.importorskip("torch")
-    from solvers.papers.inss.actor import actor_from_bytes
-    from solvers.papers.inss.trainer import begin
+    from solvers.papers.inss.training.actor import actor_from_bytes
+    from solvers.papers.inss.training.trainer import begin
 
     actor, state, plot = (
         fleet.with_name(name) for name in ("actor.npz", "state.pt", "curve.svg")

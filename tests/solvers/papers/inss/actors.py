@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from solvers.papers.inss.actor import HIDDEN, Actor, fleet_of, known_service
-from solvers.papers.inss.world import ProvisioningWorld
-from solvers.papers.inss.world_rows import ActorSetting
+from solvers.papers.inss.training.actor import HIDDEN, Actor, fleet_of, known_service
+from solvers.papers.inss.training.world import ProvisioningWorld
+from solvers.papers.inss.training.world_rows import ActorSetting
 from solvers.types.problem import Problem
 
 

@@ -2,8 +2,8 @@
 
 from solvers.papers.inss.options import options_of, provision_of
 from solvers.papers.inss.provisioning import Provisioned, Share
-from solvers.papers.inss.world import ProvisioningWorld
-from solvers.papers.inss.world_rows import ActorSetting
+from solvers.papers.inss.training.world import ProvisioningWorld
+from solvers.papers.inss.training.world_rows import ActorSetting
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 
 ROWS = (a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0))

@@ -8,7 +8,6 @@ import pytest
 
 from solvers.check import violations
 from solvers.check_report import report_violations
-from solvers.papers.inss.actor import actor_to_bytes, fleet_of, known_service
 from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.policy import moved_share
 from solvers.papers.inss.provisioning import (
@@ -19,6 +18,7 @@ from solvers.papers.inss.provisioning import (
     Share,
     lawful,
 )
+from solvers.papers.inss.training.actor import actor_to_bytes, fleet_of, known_service
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan

@@ -7,8 +7,8 @@ Source: InSS, section 6.1 has Poisson arrivals and Table 1 the number of steps; 
 
 import numpy as np
 
-from solvers.papers.inss.world import ProvisioningWorld
-from solvers.papers.inss.world_rows import DecidedBatches, Indices, Reals
+from solvers.papers.inss.training.world import ProvisioningWorld
+from solvers.papers.inss.training.world_rows import DecidedBatches, Indices, Reals
 
 STEPS = 200
 """T: of one episode (Table 1)."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.catalogue.catalogue import load_actors
-from solvers.papers.inss.actor import (
+from solvers.papers.inss.training.actor import (
     BadActor,
     Situation,
     actor_from_bytes,
@@ -14,7 +14,7 @@ from solvers.papers.inss.actor import (
     refusal,
     setting_to_train,
 )
-from solvers.papers.inss.world import ProvisioningWorld
+from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.types.problem import Problem
 from tests.solvers.instances import random_problem
 from tests.solvers.papers.inss.actors import random_actor, world_of
@@ -78,7 +78,7 @@ def test_the_shipped_actors_are_small_and_named_by_their_fleet() -> None:
 
 def test_training_goes_on_from_a_checkpoint_and_gives_an_actor() -> None:
     pytest.importorskip("torch")
-    from solvers.papers.inss.actor_critic import Training
+    from solvers.papers.inss.training.actor_critic import Training
 
     problem = small()
     setting = setting_to_train(problem, clocks_mhz=[1000.0])

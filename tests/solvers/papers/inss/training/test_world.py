@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.papers.inss.load_courses import Courses
 from solvers.papers.inss.local_search import improve, random_starts
 from solvers.papers.inss.provisioning import (
     BatchDecider,
@@ -13,7 +12,8 @@ from solvers.papers.inss.provisioning import (
     ProvisioningRules,
     Share,
 )
-from solvers.papers.inss.world import PENALTY, late_shares
+from solvers.papers.inss.training.load_courses import Courses
+from solvers.papers.inss.training.world import PENALTY, late_shares
 from solvers.types.problem import OperatingPoints, Problem
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.papers.inss.actors import world_of

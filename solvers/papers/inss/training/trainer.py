@@ -5,14 +5,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from solvers.greedy.configure import planning_clock_mhz
-from solvers.papers.inss.actor import actor_of, actor_to_bytes, setting_to_train
-from solvers.papers.inss.world import ProvisioningWorld
-from solvers.papers.inss.world_rows import ActorSetting
+from solvers.papers.inss.training.actor import (
+    actor_of,
+    actor_to_bytes,
+    setting_to_train,
+)
+from solvers.papers.inss.training.world import ProvisioningWorld
+from solvers.papers.inss.training.world_rows import ActorSetting
 from solvers.types.problem import Problem
 from solvers.types.training import EpisodeMeans
 
 if TYPE_CHECKING:
-    from solvers.papers.inss.actor_critic import Training
+    from solvers.papers.inss.training.actor_critic import Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ def begin(problem: Problem, seed: int) -> ActorTraining:
 
     Raises ImportError without PyTorch, ValueError where a GPU type has no limit, or nothing can be served.
     """
-    from solvers.papers.inss.actor_critic import Training
+    from solvers.papers.inss.training.actor_critic import Training
 
     clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
     setting = setting_to_train(problem, clocks_mhz=clocks)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from solvers.laws.colocation import launch_factor
-from solvers.papers.inss.world_rows import (
+from solvers.papers.inss.training.world_rows import (
     NEVER,
     TOLERANCE,
     ActorSetting,

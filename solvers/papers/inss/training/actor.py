@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers.papers.inss.world import ProvisioningWorld
-from solvers.papers.inss.world_rows import ActorSetting, Indices, Reals
+from solvers.papers.inss.training.world import ProvisioningWorld
+from solvers.papers.inss.training.world_rows import ActorSetting, Indices, Reals
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType, fingerprint_of
 

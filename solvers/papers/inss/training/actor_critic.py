@@ -31,10 +31,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from solvers.papers.inss.actor import HIDDEN, Floats, Layers
-from solvers.papers.inss.load_courses import STEPS, Courses
-from solvers.papers.inss.world import ProvisioningWorld, late_shares
-from solvers.papers.inss.world_rows import DecidedBatches, Flags, Indices, Reals
+from solvers.papers.inss.training.actor import HIDDEN, Floats, Layers
+from solvers.papers.inss.training.load_courses import STEPS, Courses
+from solvers.papers.inss.training.world import ProvisioningWorld, late_shares
+from solvers.papers.inss.training.world_rows import (
+    DecidedBatches,
+    Flags,
+    Indices,
+    Reals,
+)
 from solvers.types.training import EpisodeMeans
 
 _RATE, _TEMPERATURE_RATE = 5e-4, 1e-4
