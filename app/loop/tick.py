@@ -14,6 +14,7 @@ import structlog
 from app.base.clock import ControlClock
 from app.loop.budgets import words_on_degraded
 from app.loop.deliver import effective_mode, make_commands
+from app.loop.demand_fallbacks import DecidedOn, decide_with_fallbacks
 from app.loop.events import (
     describe_hold,
     held_event,
@@ -23,7 +24,6 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
-from app.loop.fallbacks import DecidedOn, decide_with_fallbacks
 from app.loop.forecast import make_demands
 from app.loop.observe import (
     HeardNodes,

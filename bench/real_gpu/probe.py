@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from agents.base.device import DeviceError, LaunchFailed
-from agents.gpu.mps.share import objection
+from agents.gpu.mps.sm_percent import objection
 from agents.gpu.nvml.types import Capability
 from agents.processes.procfs import MARK
 from bench.real_gpu.client import NO_LIBRARY

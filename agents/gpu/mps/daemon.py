@@ -22,7 +22,8 @@ daemon outlives the agent, and the next one adopts it. Times are wall seconds, s
 
 Beside it: `agents.gpu.mps.control` (how the daemon is asked), `agents.gpu.mps.answers` (what it means by its answers),
 `agents.gpu.mps.servers` (its servers and
-their clients), `agents.gpu.mps.directory` (where it lives), `agents.gpu.mps.share` (how a share is written and proven).
+their clients), `agents.gpu.mps.directory` (where it lives), `agents.gpu.mps.sm_percent` (how a share is written and
+proven).
 """
 
 import asyncio
@@ -44,7 +45,7 @@ from agents.gpu.mps.directory import MpsDirectory
 from agents.gpu.mps.foreign import mps_processes, why_foreign, why_foreign_owner
 from agents.gpu.mps.lacks import MpsLack, MpsLackKind
 from agents.gpu.mps.servers import LIST_SERVERS, MpsServers
-from agents.gpu.mps.share import memory_limit, thread_percentage
+from agents.gpu.mps.sm_percent import memory_limit, thread_percentage
 
 _GET_DEFAULT = "get_default_active_thread_percentage"
 

@@ -20,7 +20,7 @@ from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.base.protocol import ReplicaCommand, TaskCommand
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.foreign import NO_DAEMON_PIPE
-from agents.gpu.mps.share import objection
+from agents.gpu.mps.sm_percent import objection
 from agents.gpu.nvml.types import GpuIdentity
 from agents.replicas.replica import Proof
 

@@ -156,7 +156,7 @@ async def approve_plan(
     key: IdempotencyKey = None,
 ) -> Response:
     """Say yes to a proposed plan: the next tick pushes it, unless the fleet changed meanwhile."""
-    return await _judge(context, plan_id, request, key, approve=True)
+    return await _approve_or_reject(context, plan_id, request, key, approve=True)
 
 
 @router.post("/{plan_id}/reject", response_model=PlanSummaryView, responses=ACT)
@@ -167,10 +167,10 @@ async def reject_plan(
     key: IdempotencyKey = None,
 ) -> Response:
     """Say no to a proposed or approved plan."""
-    return await _judge(context, plan_id, request, key, approve=False)
+    return await _approve_or_reject(context, plan_id, request, key, approve=False)
 
 
-async def _judge(
+async def _approve_or_reject(
     context: Context, plan_id: int, request: Request, key: str | None, *, approve: bool
 ) -> Response:
     async def work(connection: Connection) -> PlanSummaryView:

@@ -18,8 +18,8 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
 from agents.gpu.mps.daemon import Mps, MpsSettings
-from agents.gpu.mps.share import proves
 from agents.gpu.mps.sharing import UnderMps
+from agents.gpu.mps.sm_percent import proves
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu

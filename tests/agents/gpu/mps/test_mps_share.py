@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from agents.base.device import OutOfRange
-from agents.gpu.mps.share import (
+from agents.gpu.mps.sm_percent import (
     expected_sms,
     memory_limit,
     objection,
