@@ -18,7 +18,7 @@ help:
 	@echo "make test     install, then run all tests"
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
 	@echo "make test-nightly  the same with more random examples, and the slowest tests"
-	@echo "make check    formatting, lint, types, import arrows, generated files"
+	@echo "make check    formatting, lint, types, import arrows"
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"

@@ -175,7 +175,7 @@ def check_templates(facts: TemplateFacts) -> Iterator[NodeFinding]:
         return
     names = [name for name, _, _ in facts.programs]
     if set(names) <= {BUILT_IN, BUILT_IN_TASK}:
-        words = "only the built-in ones, fakes that compute nothing on the GPU"
+        words = "only the built-in ones, whose timed engine computes nothing on the GPU"
         remedy = "write a file (docs/runtimes.md) and give it by --templates"
         yield NodeFinding(check="templates", level="warn", words=words, remedy=remedy)
     else:

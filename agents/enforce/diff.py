@@ -13,7 +13,7 @@ Nodes do not talk to each other: a replica that moved to another node leaves a g
 for a while (`handover`) ready old replicas keep serving where a part of their service's planned rate lies on other
 nodes, unless their room is needed.
 
-Tasks have what the replicas leave over and make room for them: see `enforce_tasks`.
+Tasks have what the replicas leave over and make room for them: see `diff_tasks`.
 
 A replica whose server cannot change its batch is replaced for that as well: see `successors`.
 

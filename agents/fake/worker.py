@@ -1,4 +1,4 @@
-"""A CPU fake for a model server: Open Inference Protocol v2, greedy batches, execution times as told.
+"""A fake model server on the CPU: Open Inference Protocol v2, greedy batches, execution times as told.
 
 It answers each request with the sum of every input, so that a caller can tell that it got its own answer. The batch
 size changes while it runs: `PUT /v2/models/{name}/batch` with `{"batch": 8}`.

@@ -84,7 +84,7 @@ def built_in() -> Template:
 
 
 def built_in_task() -> Template:
-    """Our own trainer with calibrated fake times, which needs no GPU."""
+    """Our own trainer with the timed engine, which needs no GPU."""
     words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
     more = "--done-iterations {done_iterations} --port {port} --checkpoint {directory}/kept --checkpoint-s 1"
     return Template(

@@ -1,6 +1,6 @@
 """A whole profile: every cell of every crew, into the journal, until done or out of time.
 
-    Profiler(site, watch, journal, rules=..., listener=..., ...).run(cells) -> Report
+    Profiler(site, watch, journal, rules=..., listener=..., ...).run(cells) -> ProfileReport
 
 A cell that cannot be measured is told, left out and tried again when the profile is resumed; the run goes on. It ends
 early when the budget is over (behind the cell that runs then), or when no crew comes up at all.

@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind")
 
 
 class RunsWindows(Protocol):
-    """The part of `crew.BenchProcess` that is needed."""
+    """The part of `bench_processes.BenchProcess` that is needed."""
 
     @property
     def ready(self) -> Ready | None:

@@ -74,7 +74,7 @@ class ReplicaCounts:
 
 
 class Adapter(Protocol):
-    """One kind of server. Every method raises NoAnswer where the server does not answer as documented."""
+    """One kind of server. Every method raises ServerUnanswered where the server does not answer as documented."""
 
     async def is_ready(self, endpoint: Endpoint) -> bool:
         """Whether it takes requests; a server that cannot be reached does not."""
@@ -113,7 +113,7 @@ def make_adapters(session: aiohttp.ClientSession) -> dict[Server, Adapter]:
 
 
 async def warm_up(session: aiohttp.ClientSession, url: str, requests: WarmUp) -> None:
-    """Send a replica its first requests, one after the other. Raises NoAnswer when one is not answered well."""
+    """Send a replica its first requests, one after the other. Raises ServerUnanswered when one is not answered well."""
     http = Http(session)
     for _ in range(requests.requests):
         await http.demand(
@@ -136,7 +136,7 @@ class Http:
         text: bytes | None = None,
         limit_s: float = ASK_S,
     ) -> bytes:
-        """The body of a good answer to JSON, or to a text that holds it. Raises NoAnswer."""
+        """The body of a good answer to JSON, or to a text that holds it. Raises ServerUnanswered."""
         data = json.dumps(body).encode() if body is not None else text
         headers = {"Content-Type": "application/json"} if data is not None else {}
         timeout = aiohttp.ClientTimeout(total=limit_s)
@@ -178,7 +178,7 @@ class Http:
             return False
 
     async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ServerCounts:
-        """What a server's own Prometheus metrics say of what it serves there. Raises NoAnswer."""
+        """What a server's own Prometheus metrics say of what it serves there. Raises ServerUnanswered."""
         text = (await self.demand("GET", endpoint.metrics_url)).decode(
             "utf-8", errors="replace"
         )

@@ -35,7 +35,7 @@ class Proof:
 Prove: TypeAlias = Callable[[Proof], Awaitable[str]]
 
 
-async def _nothing_to_let_go(gpu_index: int, pids: tuple[int, ...]) -> bool:  # noqa: ARG001
+async def _nothing_to_terminate(gpu_index: int, pids: tuple[int, ...]) -> bool:  # noqa: ARG001
     return True
 
 
@@ -47,7 +47,7 @@ async def _believe(proof: Proof) -> str:  # noqa: ARG001
 class Hooks:
     """What the GPU's sharing has a say in."""
 
-    terminate: TerminateOnGpu = _nothing_to_let_go
+    terminate: TerminateOnGpu = _nothing_to_terminate
     """(GPU, process ids) → whether MPS has let go of them, asked before SIGKILL. GPU -1: which one is not known, since
     the record was lost."""
     prove: Prove = _believe

@@ -1,7 +1,7 @@
 """Connections of the router to one worker: HTTP/1.1 over asyncio, kept alive, one request at a time on each.
 
     pool = Pool("http://127.0.0.1:8001")
-    answer = await pool.ask(head, body, timeout_s=60.0)      NotConnected | NoAnswer | LateAnswer
+    answer = await pool.ask(head, body, timeout_s=60.0)      NotConnected | WorkerAnswerLost | LateAnswer
     answer.body                                              the whole body, or None: it is long or still coming, then
     while piece := await answer.piece(): ...                 its parts as they come
     answer.close()                                           always; gives up what has not come
@@ -59,7 +59,7 @@ class WorkerAnswer:
     """Where the pieces come from."""
 
     async def piece(self) -> bytes:
-        """The next part of the body; empty at its end. Raises NoAnswer."""
+        """The next part of the body; empty at its end. Raises WorkerAnswerLost."""
         return await self.connection.piece() if self.connection is not None else b""
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class ConnectionPool:
         return len(self._idle)
 
     async def ask(self, head: bytes, body: bytes, *, timeout_s: float) -> WorkerAnswer:
-        """Send a request; its answer. Raises NotConnected, NoAnswer or LateAnswer."""
+        """Send a request; its answer. Raises NotConnected, WorkerAnswerLost or LateAnswer."""
         loop = asyncio.get_running_loop()
         # One deadline for connecting and answering, so that a slow connection leaves less for the answer.
         due_s = loop.time() + timeout_s
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
         return not self._transport.is_closing()
 
     async def ask(self, head: bytes, body: bytes, due_s: float) -> WorkerAnswer:
-        """Send a request; its answer. `due_s`: by the loop's clock. Raises NoAnswer or LateAnswer."""
+        """Send a request; its answer. `due_s`: by the loop's clock. Raises WorkerAnswerLost or LateAnswer."""
         self._is_busy = True
         self._timer = self._loop.call_at(due_s, self._expire)
         self._answered = self._loop.create_future()
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
             raise
 
     async def piece(self) -> bytes:
-        """The next part of the body; empty at its end. Raises NoAnswer."""
+        """The next part of the body; empty at its end. Raises WorkerAnswerLost."""
         while self._is_busy or self._problem is not None:
             if self._parser.buffered:
                 return self._take()

@@ -5,7 +5,8 @@ without a replica keeps its requests waiting, bounded, and counts them, so that 
 
     request ──▶ lane: turn by weights, bounded queue ──▶ pool of the replica's connections ──▶ answer, whole or in parts
                   │ full: 503, Retry-After                 │ NotConnected: another replica, for nothing was sent
-                  │ deadline passed: 504                   │ NoAnswer: 502 or a broken connection, never sent again
+                  │ deadline passed: 504                   │ WorkerAnswerLost: 502 or a broken connection, never sent
+                                                           again
                   ▼                                        ▼ LateAnswer: 502, or 504 when the deadline passed
                counts (`read`, `/metrics`)              health (`agents.router.health`): out, probed, in again
 

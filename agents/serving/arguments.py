@@ -116,7 +116,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--memory-mib",
         type=amount(1e9),
-        help="most device memory the engine takes; timed: fake",
+        help="most device memory the engine takes; timed: only reported",
     )
     engine.add_argument(
         "--threads",

@@ -69,7 +69,7 @@ class Waiting:
 
 
 class BatchCounter(Protocol):
-    """Who counts; `metrics.Metrics`."""
+    """Who counts; `metrics.WorkerMetrics`."""
 
     def batch_ended(self, *, rows: int, execution_s: float, is_ok: bool) -> None: ...
 

@@ -21,11 +21,11 @@ Indices = NDArray[np.intp]
 HOLD_CAPACITY = 512
 """Requests per service that wait while there is no replica."""
 _BLOCK_S = 10.0
-"""Arrivals are asked for in blocks of this length; `load.Load` draws them so."""
+"""Arrivals are asked for in blocks of this length; `load.ArrivalProcess` draws them so."""
 
 
 class ArrivalSource(Protocol):
-    """Where the requests of one service come from, e.g. `agents.sim.load.Load`."""
+    """Where the requests of one service come from, e.g. `agents.sim.load.ArrivalProcess`."""
 
     def arrivals(self, start_s: float, end_s: float) -> Floats:
         """Arrival times in [start_s, end_s) of trace time, ascending."""

@@ -77,7 +77,7 @@ class Settings(BaseSettings):
     retention_days: int = Field(
         default=30,
         ge=8,
-        # More than `control.windows.OLDEST_WINDOW_S`, or observations came in for days that were dropped.
+        # More than `app.store.windows.OLDEST_WINDOW_S`, or observations came in for days that were dropped.
         description="Days that observations are kept; hourly figures are kept for ever",
     )
 

@@ -1,6 +1,6 @@
 """Dispatch: the event loop that gives offline jobs their GPUs, beside the tick and at most every PERIOD_S.
 
-Woken by new and finished tasks, it reads a snapshot, lets `dispatch_round` decide, checks and pushes a target by the
+Woken by new and finished tasks, it reads a snapshot, lets `round` decide, checks and pushes a target by the
 same compare-and-set as the tick. The two take turns in their process, so that neither makes the other's plan lose; a
 push that is lost to another process is feedback: the jobs go to the front of the queue, and the next round, on the new
 target, starts them. Nothing is remembered that the store does not know but the window: a crash loses no job.

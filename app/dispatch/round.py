@@ -1,8 +1,8 @@
 """One round of job dispatch: a snapshot and what is remembered in, the next target out; a function beside `plan`.
 
-Of the tasks that are dispatched each that has no place in the target is a job of `DELETE`; each that has one
-is a resident of its GPU. Replicas, training and other tasks stay as they are; what they leave of a GPU is what jobs may
-use, as far as the checker allows.
+Of the tasks that are dispatched each that has no place in the target is a job of `solvers.types.jobs`; each that has
+one is a resident of its GPU. Replicas, training and other tasks stay as they are; what they leave of a GPU is what jobs
+may use, as far as the checker allows.
 """
 
 from collections.abc import Mapping, Sequence, Set

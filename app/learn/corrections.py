@@ -54,7 +54,7 @@ FORGET_AFTER_S = 86400.0
 """A network that was slow on a GPU type is planned elsewhere, and nobody would ever learn that it is slow no more."""
 GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
 SAMPLE_EVERY_S = 60.0
-"""Samples are made of what is served this often, see `served.EVERY_S`."""
+"""Samples are made of what is served this often, see `served_samples.EVERY_S`."""
 ACTOR = "controller"
 
 Settings = tuple[float, tuple[tuple[str, float, int], ...]]

@@ -1,4 +1,7 @@
-"""Deciding where GPUs are short: with everything first, then without reserves, headroom, cordoned GPUs."""
+"""Deciding where GPUs are short: with everything first, then without reserves, then without headroom.
+
+Each attempt does without cordoned GPUs where there is no place for them.
+"""
 
 import asyncio
 from typing import NamedTuple

@@ -113,7 +113,7 @@ class Session:
     directory: Path
     """Goes with it."""
     mark: str
-    """In the environment of a process that shall end with it, as `worker_process.MARK`."""
+    """In the environment of a process that shall end with it, as `agents.processes.procfs.MARK`."""
 
 
 @contextlib.asynccontextmanager

@@ -15,8 +15,8 @@ Variables           x_p ∈ {0, 1}: the host runs that mix
          Σ_{p ∋ t} x_p ≤ 1          every task
          Σ_p w_p x_p ≤ W            where there is a power budget
 
-GPUs that get tasks run at their top clock (`top_clocks`), their replicas at the batches that leave most room beside
-them (`roomy_batches`); the others are set as the bound plan has them.
+GPUs that get tasks run at their top clock (`with_top_clocks`), their replicas at the batches that leave most room
+beside them (`with_roomy_batches`); the others are set as the bound plan has them.
 
 What runs goes on where it is, unless it moves to a pace GAIN times as high, is saved from missing its deadline, or
 frees a GPU that no replica uses at KEEPS of its pace or more (`offers`); to start it anew costs, to put it out as well.

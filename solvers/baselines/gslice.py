@@ -6,14 +6,15 @@
   replica of the service is widened by a step; where the latency is below SLACK of the SLO, and narrower replicas would
   still carry the rate by their profile, they are narrowed by a step. Beyond the widest share a step is a replica more.
 * It learns from misses: a service is for a while not narrowed to where it missed, while its rate is as high as then.
-* Readings from before a change of the service's replicas, or too soon after it, are left aside (`tuning`).
+* Readings from before a change of the service's replicas, or too soon after it, are left aside (`gslice_tuning`).
 
 Replicas stay where they are. One that has grown beyond its GPU goes to the fullest other one that holds it, keeps its
 size where there is none. GPU types of new replicas: the cheapest for the service first, the next where that is full.
 
 Source: Dhakal, Kulkarni, Ramakrishnan, "GSLICE: Controlled Spatial Sharing of GPUs for a Scalable Inference Platform",
 ACM SoCC 2020, and what InSS says of it (sections 6.1 and 6.3); steps and thresholds are not in what we have of it, so
-STEP_PERCENT and those of `tuning` are ours. Changed: GSLICE fills one GPU; several GPUs, types and replicas are ours.
+STEP_PERCENT and those of `gslice_tuning` are ours. Changed: GSLICE fills one GPU; several GPUs, types and replicas are
+ours.
 
 Good as a baseline that needs no predictions beyond the profile alone. Limits: it finds out by missing SLOs, and only
 after the fact; neighbours that come are a surprise; capacities of a plan are those of replicas alone, so that promises

@@ -4,7 +4,8 @@
   with the highest capacity under the SLO.
 * The metric is a service's arrival rate over the summed profiled capacity of its replicas; the target is 0.8. The rate
   is the observed one, or the Problem's where nothing was observed.
-* desired = ceil(current · metric / target), 10 % tolerance, 300 s scale-down window, at least one replica (`scaling`).
+* desired = ceil(current · metric / target), 10 % tolerance, 300 s scale-down window, at least one replica
+(`greedy.scaling_rules`).
 * The GPU type of a new replica is drawn at random by `budget.seed` among the allowed types that meet the SLO and have a
   free GPU. Draws are numbered per service and the number is remembered, so that one seed gives one course of events.
 * Running replicas stay where they are; the newest go first. Scarce GPUs go to the greater priority.

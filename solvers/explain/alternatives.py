@@ -4,7 +4,8 @@ The loss of a pattern p of GPU type g is its reduced cost
 
     C_p − μ_g − Σ_{s ∈ p} (π_s · min(a_sp, λ_s) + ν_s + ξ_s)
 
-with the prices of `prices`: never negative at the relaxation's optimum, 0 for the patterns that it uses. Two searches:
+with the prices of `solvers.joint.relaxation.dual_prices`: never negative at the relaxation's optimum, 0 for the
+patterns that it uses. Two searches:
 
 * One step away, all tried: every replica at every other row, in place of every replica one of every other service, one
   replica more, one fewer. Vectorised over the candidates of the GPU's mode.

@@ -1,8 +1,8 @@
 """Reliefs: limits that could be loosened, and what that would save.
 
 Where the relaxation has a price for the limit (a GPU more of a scarce type, a replica more), the price is the most that
-one more can save, since savings only shrink (`prices`). A looser SLO is estimated at first order by what the plan's own
-replicas would carry more. `relieve` puts the most promising ones to the test.
+one more can save, since savings only shrink (`solvers.joint.relaxation.dual_prices`). A looser SLO is estimated at
+first order by what the plan's own replicas would carry more. `solve_relaxed` puts the most promising ones to the test.
 """
 
 import math
@@ -20,14 +20,14 @@ LOOSER = 1.1
 
 
 def priced_reliefs(
-    company: NeighbourReader, plan: Plan, prices: Prices
+    reader: NeighbourReader, plan: Plan, prices: Prices
 ) -> tuple[Relief, ...]:
     """What the prices alone say, most saving first."""
-    problem = company.problem
+    problem = reader.problem
     found = [
         *_stocks(problem, plan, prices),
-        *_most_replicas(problem, prices),
-        *_slos(company, plan, prices),
+        *_max_replicas(problem, prices),
+        *_slos(reader, plan, prices),
     ]
     return sorted_reliefs(relief for relief in found if relief.saving > 0.0)
 
@@ -55,7 +55,7 @@ def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
             )
 
 
-def _most_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
+def _max_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
     for service in problem.services:
         price = prices.of_service(service.name)
         if (

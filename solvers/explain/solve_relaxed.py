@@ -37,7 +37,7 @@ class _Question:
 
 
 def solved_reliefs(
-    company: NeighbourReader,
+    reader: NeighbourReader,
     plan: Plan,
     prices: Prices,
     base: Relaxed,
@@ -50,12 +50,12 @@ def solved_reliefs(
     """
     known = {
         (relief.kind, relief.subject): relief
-        for relief in priced_reliefs(company, plan, prices)
+        for relief in priced_reliefs(reader, plan, prices)
     }
     if prices.unit != "usd_per_hour" or not base.relaxation.is_exact:
         return sorted_reliefs(known.values())
     start = base.as_plan()
-    for question in _questions(company, plan, prices, tuple(known.values())):
+    for question in _questions(reader, plan, prices, tuple(known.values())):
         if is_over():
             break
         found = relax(question.problem, start=start, is_over=is_over)
@@ -70,22 +70,22 @@ def solved_reliefs(
 
 
 def _questions(
-    company: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]
+    reader: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]
 ) -> Iterator[_Question]:
     """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MAX_SLOS]:
         yield _Question(
-            relief=relief, problem=with_slos(company.problem, {relief.subject})
+            relief=relief, problem=with_slos(reader.problem, {relief.subject})
         )
-    yield from _caps(company, plan)
-    yield from _choices(company.problem, prices)
+    yield from _caps(reader, plan)
+    yield from _choices(reader.problem, prices)
 
 
-def _caps(company: NeighbourReader, plan: Plan) -> Iterator[_Question]:
+def _caps(reader: NeighbourReader, plan: Plan) -> Iterator[_Question]:
     """Of the types on which some replica of the plan is held back by the watts."""
-    problem = company.problem
-    for name in sorted(company.types_held_by(plan, "power")):
+    problem = reader.problem
+    for name in sorted(reader.types_held_by(plan, "power")):
         cap_w = problem.gpu_type(name).power_cap_w
         words = f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W"
         types = tuple(

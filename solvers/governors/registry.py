@@ -1,8 +1,8 @@
 """The registry of governors: feedback steps that run on a node, per GPU and once a second, within a plan's limits.
 
 A governor is a pure function from the knobs in force and what was measured under them to the next knobs; all that it
-remembers goes out in `Knobs.memory` and comes back at the next step. To add one, write `solvers/governors/<name>.py`
-with a `step` function and enter it in `GOVERNORS`.
+remembers goes out in `GovernorKnobs.memory` and comes back at the next step. To add one, write
+`solvers/governors/<name>.py` with a `step` function and enter it in `GOVERNORS`.
 """
 
 from collections.abc import Callable, Mapping

@@ -26,8 +26,8 @@ KEEP_TOLERANCE = 1.15
 row would restart all of the service's replicas on that GPU type."""
 
 SEPARATE_NEIGHBOURS = 8
-"""Up to this many services each gets its own worst neighbours, without itself. Beyond, one neighbours per GPU type that
-counts the service itself among its neighbours: a little more cautious, and linear instead of quadratic."""
+"""Up to this many services each gets its own worst neighbours, without itself. Beyond, one set of neighbours per GPU
+type, which counts the service itself among its neighbours: a little more cautious, and linear instead of quadratic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

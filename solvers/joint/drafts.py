@@ -37,7 +37,7 @@ class PlanDraft:
     served_weight: float
     starts: int
     merit: tuple[float, int, float]
-    """Less is better: unserved share of all weight, missing replicas, cost with migration."""
+    """Less is better: the served share of all weight, negated; missing replicas; cost with migration."""
 
 
 class FoundPlan(NamedTuple):

@@ -13,9 +13,9 @@ the last look, by no more starts than `move_budget` beyond those that are needed
 `hysteresis` of the cost. The third step is left out where it could not save that much, which the relaxation of the
 second one tells; so on most ticks a plan takes little of its budget.
 
-Where GPUs are short, running replicas stop to serve more only where that is worth it (`steadiness`), and where some
-service would be left out by too much, the loop's plan is arranged for medians (`best_effort`). Single plans and the
-objective `max_goodput` serve most of all weight, whatever that means for one service.
+Where GPUs are short, running replicas stop to serve more only where that is worth it (`shortage.is_worth_moving`), and
+where some service would be left out by too much, the loop's plan is arranged for medians (`shortage.at_medians`).
+Single plans and the objective `max_goodput` serve most of all weight, whatever that means for one service.
 
 Memory holds when the last look was, and the token of warm state (`solvers.joint.replan.warm_start`). A single plan,
 whose budget says nothing of stability, and one without a limit of seconds, neither use nor leave warm state: then plans

@@ -1,8 +1,8 @@
 """Whole plans under a power budget: what all used GPUs draw together, idle watts included, stays within it.
 
-The formulation is that of `problem` with one more row, Σ_p watts_p x_p ≤ W, in the master of every step: the relaxation
-and its bound, the rest that a part of a plan leaves over, and branch and price. Its dual ω is a price of a watt beside
-that of its energy, so pricing looks for patterns at the energy price plus ω. By Lagrangian duality
+The formulation is that of `patterns.formulation` with one more row, Σ_p watts_p x_p ≤ W, in the master of every step:
+the relaxation and its bound, the rest that a part of a plan leaves over, and branch and price. Its dual ω is a price of
+a watt beside that of its energy, so pricing looks for patterns at the energy price plus ω. By Lagrangian duality
 
     cost of any plan within W  ≥  max over ω ≥ 0 of  (bound at energy price + ω) − ω · W
 
@@ -10,9 +10,9 @@ and the row finds that ω along with the other duals, in one column generation i
 (`proofs`) speak of plans within the budget.
 
 Whole plans: whole parts of the relaxation, with a small integer program with the row for the rest; what the search
-without a budget finds where a watt costs ω more, since the methods of `whole` know no watts; then ruin and recreate by
-such programs. Fleets of a few GPUs are branched on. What the budget leaves no room for is unserved, by priority, as
-what a stock leaves no GPU for.
+without a budget finds where a watt costs ω more, since the methods of `heuristics` know no watts; then ruin and
+recreate by such programs. Fleets of a few GPUs are branched on. What the budget leaves no room for is unserved, by
+priority, as what a stock leaves no GPU for.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """Placement by rules: HetSev's worst fit in the order given, best fit, and filling GPU by GPU; the best one counts.
 
-Source: HetSev §4.2, Algorithm 1, lines 5–14; its lines 1–4 (fair queues) are `dispatch.fair_queues`, whose order comes
-in as `PlacementProblem.order`. Changed: worst fit looks among the open GPUs first and opens another one only when
-none of them takes the replica.
+Source: HetSev §4.2, Algorithm 1, lines 5–14; its lines 1–4 (fair queues) are HetSev's own, whose order comes in as
+`PlacementProblem.order`. Changed: worst fit looks among the open GPUs first and opens another one only when none of
+them takes the replica.
 """
 
 from collections import Counter, defaultdict, deque

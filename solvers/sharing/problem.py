@@ -11,8 +11,8 @@ Without p_r ∈ K_r and with slopes that never fall, e_r is the maximum of its l
 programme. Other curves are cut into convex pieces. Rounding up to K_r loses nothing: e_r first meets the limit either
 at a row or on a segment that falls towards its right end, so the next row above keeps the limit too.
 
-Source: Mudi's choice of the share on a piecewise-linear latency curve (`systems.md` technique "share"); rows instead
-of two fitted segments, and the limit comes from the capacity law (`predict.colocation.max_execution_ms`).
+Source: Mudi's choice of the share on a piecewise-linear latency curve; rows instead
+of two fitted segments, and the limit comes from the capacity law (`solvers.laws.colocation.max_execution_ms`).
 """
 
 import itertools

@@ -300,7 +300,7 @@ class JobScheduler(Protocol):
         self,
         options: Sequence[JobOption],
         boards: Mapping[str, PowerFacts],
-        wish: JobDemand,
+        demand: JobDemand,
     ) -> tuple[JobSetting, ...]:
         """The settings of a job, the best first; the order of options changes nothing."""
 

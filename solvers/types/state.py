@@ -1,6 +1,6 @@
 """What is known: GPU types, nodes, GPUs, services with their SLOs, demand, and what was observed.
 
-These nouns carry no behaviour beyond reading themselves. `app.db` stores them, `DELETE` fills them,
+These nouns carry no behaviour beyond reading themselves. `app.db` stores them, `app.loop` fills them,
 `problem` combines them into the one input of every policy.
 """
 

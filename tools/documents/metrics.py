@@ -14,8 +14,7 @@ from agents.base.exposition import Family
 from agents.daemon import metrics as agent_metrics
 from agents.router.lane import Counts
 from agents.router.metrics import Shown, exposition
-from agents.serving.metrics import GAUGES
-from agents.serving.metrics import WorkerMetrics as WorkerMetrics
+from agents.serving.metrics import GAUGES, WorkerMetrics
 from app.api.caches import cluster_families
 from app.api.caches.request_metrics import ApiMetrics
 from app.loop.tick import TickOutcome

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Turnable(Protocol):
-    """The part of `agents.gpu.knobs.knobs.Knobs` that is needed."""
+    """The part of `agents.gpu.knobs.knobs.KnobWriter` that is needed."""
 
     def lock_clock_mhz(
         self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float

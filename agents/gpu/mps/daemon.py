@@ -21,9 +21,8 @@ stays on that GPU. Every client runs under one UID: another's would wait until a
 daemon outlives the agent, and the next one adopts it. Times are wall seconds, since the daemon is a real process.
 
 Beside it: `agents.gpu.mps.control` (how the daemon is asked), `agents.gpu.mps.answers` (what it means by its answers),
-`agents.gpu.mps.servers` (its servers and
-their clients), `agents.gpu.mps.directory` (where it lives), `agents.gpu.mps.sm_percent` (how a share is written and
-proven).
+`agents.gpu.mps.servers` (its servers and their clients), `agents.gpu.mps.directory` (where it lives),
+`agents.gpu.mps.sm_percent` (how a share is written and proven).
 """
 
 import asyncio

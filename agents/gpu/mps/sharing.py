@@ -2,7 +2,7 @@
 
     environment(part)      what the process of a replica or task needs, with everything made ready for it
     objection(proof)       why it must not take requests; empty = it may
-    let_go(pids)           whether its processes may be killed without harm to their neighbours
+    terminate_clients(pids)   whether its processes may be killed without harm to their neighbours
     watch()                looks for faults; True = all replicas of the GPU must be started anew
     close()                ends what was started for it, once no replica is left
     problem                what an operator should know of it; empty = nothing

@@ -95,7 +95,7 @@ class TimedEngine:
     sms: int | None = None
     """Multiprocessors of the fake GPU."""
     memory_mib: float = 0.0
-    """Fake, while it is not offloaded."""
+    """What it claims to hold while it is not offloaded."""
     environment: Mapping[str, str]
     sleep: Callable[[float], None] = time.sleep
     platform: str = "plimsoll_timed"
@@ -110,7 +110,7 @@ class TimedEngine:
 
     def run(self, inputs: Tensors) -> Tensors:
         if self._is_offloaded:
-            raise EngineFailed("the fake is offloaded; resume it first")
+            raise EngineFailed("the timed engine is offloaded; resume it first")
         self.sleep(self.times.ms(inputs[0].rows) / 1000.0)
         return tuple(map(_row_sums, inputs))
 

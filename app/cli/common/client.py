@@ -111,7 +111,7 @@ class Api:
         self._http.close()
 
     def get(self, path: str, query: Query | None = None) -> Document:
-        """One object. Raises ApiProblem, Unreachable."""
+        """One object. Raises ApiProblem, ControlPlaneUnreachable."""
         return self._document(self._call("GET", path, query=query))
 
     def find(self, path: str) -> tuple[Document, str | None] | None:
@@ -171,7 +171,7 @@ class Api:
         self._call("DELETE", path, headers={"If-Match": "*"})
 
     def stream(self, path: str, query: Query) -> Iterator[str]:
-        """Lines of an answer that does not end, as they come. Raises ApiProblem, Unreachable."""
+        """Lines of an answer that does not end, as they come. Raises ApiProblem, ControlPlaneUnreachable."""
         given = {name: value for name, value in query.items() if value is not None}
         try:
             with self._http.stream("GET", path, params=given) as answer:
@@ -183,7 +183,7 @@ class Api:
             raise self._unreachable(error) from error
 
     def probe(self, path: str) -> tuple[int, Document, datetime | None]:
-        """Status, JSON and the server's clock of any answer, for health checks. Raises Unreachable."""
+        """Status, JSON and the server's clock of any answer, for health checks. Raises ControlPlaneUnreachable."""
         try:
             answer = self._http.get(path)
         except httpx2.TransportError as error:

@@ -100,7 +100,7 @@ class CliContext:
 def cli_context(context: "typer.Context") -> CliContext:
     """Those that the command line was started with."""
     found = context.find_object(CliContext)
-    assert found is not None  # `app.cli.run` put it there.
+    assert found is not None  # `app.cli.main.run` put it there.
     return found
 
 

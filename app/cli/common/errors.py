@@ -3,7 +3,8 @@
 CliError              something that the user should read: what went wrong, and what to do
 ├── ManifestErrors    manifests that cannot be used, each with file, line, field and remedy
                       (app.cli.common.manifest_files)
-├── Unreachable       no control plane answers                                                  (app.cli.common.client)
+├── ControlPlaneUnreachable       no control plane answers
+                                  (app.cli.common.client)
 └── ApiProblem        the control plane answered with a problem (RFC 9457)                      (app.cli.common.client)
 
 Wrong usage is `typer.BadParameter`, which ends with exit code 2.

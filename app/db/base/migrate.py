@@ -1,6 +1,6 @@
 """Brings a database to the schema that this program was written for, and says where it stands.
 
-The revisions lie in `migrations/` of a checkout, and in `app/db/_migrations` of an installed package.
+The revisions lie in `migrations/` of a checkout, and in `app/db/base/_migrations` of an installed package.
 """
 
 import threading

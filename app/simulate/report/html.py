@@ -1,7 +1,7 @@
 """The report of a simulation as one HTML page that stands alone: no network, no script; light, dark, paper, phone.
 
-Policies keep one colour throughout. Lines are means over the seeds, thinned (`courses`), so that the page of a long run
-stays small; the dozen services that come nearest to breaking their SLO, or break it, have charts and a table of
+Policies keep one colour throughout. Lines are means over the seeds, thinned (`timelines`), so that the page of a long
+run stays small; the dozen services that come nearest to breaking their SLO, or break it, have charts and a table of
 their own, the others a row each. Everything that a user wrote is escaped. Same report, same page.
 """
 

@@ -22,7 +22,7 @@ Key = tuple[str, str, float, int]
 
 
 class PlannedWorld:
-    """A `agents.sim.pace.World` made of operating points."""
+    """A `agents.sim.pace.SimulatedWorld` made of operating points."""
 
     def __init__(
         self, gpu_types: Iterable[GpuType], points: Iterable[OperatingPoints]

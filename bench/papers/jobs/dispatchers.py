@@ -1,10 +1,11 @@
-"""Dispatchers of jobs by policy: the pure functions of `DELETE`, each with what it remembers."""
+"""Dispatchers of jobs by policy: the pure functions of OLTunes' `schedule` and of `bench.papers.dispatch_*`, each with
+what it remembers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bench.papers import dispatch_least_cost as min_cost
+from bench.papers import dispatch_least_cost as least_cost
 from bench.papers import dispatch_orion as orion
 from bench.papers import dispatch_reserve_and_pack as reserve_and_pack
 from bench.papers.dispatch_reserve_and_pack import Reservation
@@ -134,7 +135,7 @@ class LeastCostDispatcher:
 
     def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
-        batches, self.queues = min_cost.schedule(
+        batches, self.queues = least_cost.schedule(
             self.queues, gpus, now_s, self.prices_usd_per_hour
         )
         return batches

@@ -3,8 +3,8 @@
 Where most services need but a part of a GPU, a plan that splits none of them is hardly dearer than any other, and is
 found by far faster: capacities drop out, and what is left is bin packing.
 
-Sets         services s; patterns p of type g(p): sets of replicas that fit a GPU, each of which carries in that
-             neighbours all that is wanted of its service (a *part*)
+Sets         services s; patterns p of type g(p): sets of replicas that fit a GPU, each of which carries
+             beside the others all that is wanted of its service (a *part*)
 Parameters   C_p price of a GPU with the watts of p; d_s replicas wanted: one, or the fewest of the service; N_g stock
 Variables    x_p whole number of GPUs that run p
 Objective    min Σ_p C_p x_p

@@ -2,7 +2,8 @@
 
 The price of a fleet is most of what a plan costs, and only a few fleets lie between the relaxation and a good plan once
 rounding cuts (`cuts`) say what whole replicas need. So these are listed first, by the relaxation with cuts over the
-columns at hand. That proves nothing, columns that only another fleet needs may be missing; the proof is `branch`.
+columns at hand. That proves nothing, columns that only another fleet needs may be missing; the proof is
+`relaxation.branch_and_price`.
 
 How a fleet is best used is a question of combinations on which the relaxation, all of fractions, says little. On a
 fixed fleet a shortage has a mild price, so that the way to a plan that serves everything may lead through plans that do
@@ -56,7 +57,7 @@ _MIN_SHARE = 0.3
 """Of the mean worth of a service: what the whole rate of one counts at least."""
 _CHAINS = 2
 """Of each fleet, on two threads where there are two."""
-_GLANCE, _MOVES = 8_000, 12_000
+_FIRST_MOVES, _MOVES = 8_000, 12_000
 """Moves of a chain for each GPU of the fleet: to compare fleets, and in each try."""
 _PRICES = (1.0, 4.0, 16.0)
 """Of shortages, in mild prices, one after the other."""
@@ -95,7 +96,7 @@ class _Attempt:
 
 
 def plan_on_fleets(
-    kit: SearchContext,
+    tools: SearchContext,
     demand: CoverDemand,
     relaxation: Relaxation,
     *,
@@ -107,24 +108,24 @@ def plan_on_fleets(
 
     relaxation: of the whole. below: USD per hour, finite.
     """
-    if any(kit.tables.slicing):
+    if any(tools.tables.slicing):
         return None
-    listed = list_fleets(kit, demand, relaxation, below=below, is_over=is_over)
+    listed = list_fleets(tools, demand, relaxation, below=below, is_over=is_over)
     if not listed or is_over():
         return None
     search = _FleetSearch(
-        kit,
+        tools,
         demand,
         relaxation.solution.duals,
         below,
-        _Means(seed, kit.pricer.executor, is_over),
+        _Means(seed, tools.pricer.executor, is_over),
     )
     search.run(listed)
     return search.best
 
 
 def list_fleets(
-    kit: SearchContext,
+    tools: SearchContext,
     demand: CoverDemand,
     relaxation: Relaxation,
     *,
@@ -132,8 +133,8 @@ def list_fleets(
     is_over: Callable[[], bool],
 ) -> list[FleetCounts]:
     """The fleets of least value below the cost, ascending, without the empty one; the dearest types are fixed first."""
-    tables, rows = kit.tables, type_rows(kit.tables)
-    master = _master(kit, demand, relaxation, below, is_over)
+    tables, rows = tools.tables, type_rows(tools.tables)
+    master = _master(tools, demand, relaxation, below, is_over)
     order = sorted(rows, key=lambda gpu_type: -tables.price[gpu_type])
     waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     found: list[FleetCounts] = []
@@ -163,7 +164,7 @@ def list_fleets(
 
 
 def _master(
-    kit: SearchContext,
+    tools: SearchContext,
     demand: CoverDemand,
     relaxation: Relaxation,
     below: float,
@@ -171,12 +172,12 @@ def _master(
 ) -> Master:
     """The relaxation with cuts, and columns for it."""
     master = Master(
-        kit.tables, demand, limit_price=_LIMIT_PRICE_OVER_COST * below, has_cuts=True
+        tools.tables, demand, limit_price=_LIMIT_PRICE_OVER_COST * below, has_cuts=True
     )
-    generation = Generation(master, kit.pricer, kit.columns)
+    generation = Generation(master, tools.pricer, tools.columns)
     generation.use(relaxation.columns)
     generation.relax(phases=_PHASES, is_over=is_over)
-    kit.pool.sync()
+    tools.pool.sync()
     return master
 
 
@@ -216,22 +217,22 @@ class _FleetSearch:
 
     def __init__(
         self,
-        kit: SearchContext,
+        tools: SearchContext,
         demand: CoverDemand,
         duals: Duals,
         below: float,
         means: _Means,
     ) -> None:
-        self._kit, self._means = kit, means
+        self._tools, self._means = tools, means
         self._demand = replace(demand, shortage_price=mild_prices(demand, duals))
-        self._annealer = Annealer(kit.tables, self._demand)
+        self._annealer = Annealer(tools.tables, self._demand)
         self.best: Counter[int] | None = None
         self._cost = below
 
     def run(self, fleets: Sequence[FleetCounts]) -> None:
         """All fleets, then the better half of them again, and so on down to one; from the start with what that left."""
         attempts = [_Attempt(fleet) for fleet in fleets]
-        self._anneal(attempts, _GLANCE)
+        self._anneal(attempts, _FIRST_MOVES)
         left = attempts
         while left and not self._means.is_over():
             left = sorted(left, key=lambda one: (one.reached, one.fleet))[
@@ -258,7 +259,7 @@ class _FleetSearch:
             gpus, first = one.fleet.gpus, self._means.seed + _CHAINS * one.tries
             for at in range(_CHAINS):
                 start = (
-                    [self._kit.columns[number] for number in one.plans[at].elements()]
+                    [self._tools.columns[number] for number in one.plans[at].elements()]
                     if one.plans
                     else ()
                 )
@@ -292,17 +293,22 @@ class _FleetSearch:
 
     def _search(self, gpus: tuple[int, ...]) -> DiveContext:
         """Ruin and recreate with just these GPUs, at their relaxation's duals."""
-        kit, demand, is_over = (
-            self._kit,
+        tools, demand, is_over = (
+            self._tools,
             replace(self._demand, stock=np.array(gpus, np.float64)),
             self._means.is_over,
         )
         found = generate(
-            kit.tables, demand, kit.pricer, kit.columns, phases=_PHASES, is_over=is_over
+            tools.tables,
+            demand,
+            tools.pricer,
+            tools.columns,
+            phases=_PHASES,
+            is_over=is_over,
         )
-        kit.pool.sync()
+        tools.pool.sync()
         return DiveContext(
-            kit,
+            tools,
             demand,
             found.solution.duals,
             np.random.default_rng((self._means.seed, *gpus)),
@@ -336,7 +342,7 @@ class _FleetSearch:
         """The plan's cost, with shortages at `price` times mild prices. It is kept if it serves everything, by no more
         replicas than may be, for less than any before.
         """
-        taken = carried(self._kit.tables, self._kit.columns, plan)
+        taken = carried(self._tools.tables, self._tools.columns, plan)
         left = left_of(self._demand, taken)
         if (
             is_met(left)
@@ -351,7 +357,7 @@ class _FleetSearch:
 
     def _plans(self, chains: Sequence[Chain]) -> list[Counter[int]]:
         """What the chains came to, as GPUs by column."""
-        columns, plans = self._kit.columns, []
+        columns, plans = self._tools.columns, []
         for patterns in (chain.plan() for chain in chains):
             columns.add(patterns)
             plans.append(
@@ -362,7 +368,7 @@ class _FleetSearch:
                     }
                 )
             )
-        self._kit.pool.sync()
+        self._tools.pool.sync()
         return plans
 
 

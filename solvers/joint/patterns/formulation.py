@@ -30,7 +30,7 @@ Objective and constraints (the linear relaxation and its duals: `master`)
          Σ_p b_ps x_p                 ≤ M_s          where finite       ξ_s ≤ 0
          Σ_{p of type g} x_p          ≤ N_g          where finite       μ_g ≤ 0
          Σ_p watts_p x_p              ≤ W            where there is a   ω ≥ 0, USD per hour of a watt
-                                                     power budget       (`watts`)
+                                                     power budget       (`power_budget`)
 
 Single GPUs do not appear, so there is no symmetry between them, and the size depends on services and types only. A
 capacity counts up to λ_s: that changes no whole solution and tightens the relaxation. Under `min_cost` shortage prices
@@ -45,10 +45,10 @@ There are far too many patterns to write down, so they are made as they are need
 and adds those that are worth more than a GPU of the mode costs (`pricing`, `kernels`). Upper bounds on W_m make a lower
 bound on all plans (`bounds`), so a plan's distance from the best one is known without knowing the best one.
 
-Whole plans: `whole` (round, dive, pack, eliminate GPUs, ruin and recreate), and for small fleets `branch` (branch and
-price, to a proven optimum). A GPU may instead be cut into MIG slices (`slices`): a mode of the same type and stock,
-whose patterns put one candidate on each slice of a valid layout, without interference. `replanning` adds to C_p what
-starts cost.
+Whole plans: `heuristics` (round, dive, pack, eliminate GPUs, ruin and recreate), and for small fleets
+`relaxation.branch_and_price` (branch and price, to a proven optimum). A GPU may instead be cut into MIG slices
+(`slice_tables`): a mode of the same type and stock, whose patterns put one candidate on each slice of a valid layout,
+without interference. `replan` adds to C_p what starts cost.
 
 Sources: Gilmore and Gomory 1961, 1963 (patterns and column generation for cutting stock); Farley 1990 and Lasdon 1970
 (bounds on the way); Barnhart et al. 1998 (branch and price); Shaw 1998 (ruin and recreate); the laws of co-location are

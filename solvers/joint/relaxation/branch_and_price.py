@@ -1,9 +1,9 @@
 """Branch and price: small problems to a proven optimum.
 
-A node is a set of limits on numbers of GPUs (`limits.Row`); its relaxation is solved by column generation over all
-patterns within them, and gives a proven bound. The node of the least bound is split next, on the coarsest number that
-is not whole, into "at most" and "at least". Nodes share columns, one linear program and the pricing multipliers, so a
-child costs a few pivots and pricing rounds. Relaxations that come out whole are plans.
+A node is a set of limits on numbers of GPUs (`branching_rows.BranchingRow`); its relaxation is solved by column
+generation over all patterns within them, and gives a proven bound. The node of the least bound is split next, on the
+coarsest number that is not whole, into "at most" and "at least". Nodes share columns, one linear program and the
+pricing multipliers, so a child costs a few pivots and pricing rounds. Relaxations that come out whole are plans.
 
 The bound of the whole is the least of the open nodes, of those that could not be split, and the cost of the incumbent.
 """

@@ -2,7 +2,7 @@
 
 Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
 candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once. Modes whose GPUs
-are cut into slices know no pressure and are priced by `slices.pricing`.
+are cut into slices know no pressure and are priced by `slice_pricing`.
 """
 
 from collections.abc import Callable, Sequence

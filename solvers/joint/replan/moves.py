@@ -2,8 +2,9 @@
 
 Sets: columns p (patterns of one GPU), services s, GPU types g, kinds r of replicas (`candidates`) that run now.
 Parameters: what a replica carries a_sp, cost C_p, replicas n_p, wanted rate w_s, stock N_g, GPUs that run the pattern
-k_p, replicas that run of each kind h_r, m_rp of them in a column, price of a start κ, price of other neighbours ρ.
-Variables: GPUs that keep their pattern x_p, GPUs with a new one y_p, starts t_r, shortages u_s, missing replicas v_s.
+k_p, replicas that run of each kind h_r, m_rp of them in a column, price of a start κ, price of a change of neighbours
+ρ. Variables: GPUs that keep their pattern x_p, GPUs with a new one y_p, starts t_r, shortages u_s, missing replicas
+v_s.
 
     min  Σ C_p x_p + Σ (C_p + κ f_p + ρ n_p) y_p + κ Σ t_r + shortages at their prices
     s.t. Σ min(a_sp, w_s) (x_p + y_p) + u_s ≥ w_s          demand                          π_s ≥ 0
@@ -14,7 +15,7 @@ Variables: GPUs that keep their pattern x_p, GPUs with a new one y_p, starts t_r
 
 f_p counts the replicas of kinds of which none runs. So the starts are those that the contract charges for: a batch, a
 clock or a neighbour changes for nothing. Because a replica that moves to another GPU does start there, ρ makes a GPU
-that goes on as it is a little cheaper than the same replicas in other neighbours.
+that goes on as it is a little cheaper than the same replicas beside other neighbours.
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
     wish_i = 100 · knee_i / Σ knee     share_i = the largest allowed one that is not above wish_i, at least the least
     then, while SM percent is left, the one farthest below its wish (relative to it) gets its next larger share
 
-Knees are SM percents beyond which more brings a network little (`predict.knee_point`), so that a GPU is full of
+Knees are SM percents beyond which more brings a network little (`knee_point`), so that a GPU is full of
 networks before any gets more than its knee, and what is left over is shared in proportion.
 
 Source: Morak, section V-C ("allocate resources in proportion to the knee point"). Ours: the grid of shares that a GPU

@@ -1,7 +1,7 @@
 """Policy `morak`: GPUs filled with networks up to their knee points, then partitioned by them.
 
 1. Per service the largest batch that runs within half its SLO at the knee of its latency over the SM percent
-   (`sharing.knee_partition`), and the knee. The batch becomes the limit of the node's governor.
+   (`knee_partition`), and the knee. The batch becomes the limit of the node's governor.
 2. As many replicas as the rate needs by what one carries at its knee; each goes to the fullest GPU whose knees leave
    room for its own, widest knees first.
 3. A GPU is partitioned by the knees of who shares it, and all of it is given away. Its clock is the highest at which

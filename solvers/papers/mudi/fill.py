@@ -5,7 +5,7 @@
     give back   else, in this order: another batch for the replica, in place; tasks swapped out, the least urgent first.
                 After RETUNE_S swapped out all shares of the GPU are divided anew; after `move_s` a task goes elsewhere
     place       a task goes to the GPU with the smallest slope: into the share that another one left there, else all
-                shares of the GPU are divided anew (`mudi_tune`)
+                shares of the GPU are divided anew (`tune`)
     spread      where nobody waits, a task moves to a GPU without tasks if that is worth a restart; and where tasks or
                 load have left, the SMs are divided anew
 

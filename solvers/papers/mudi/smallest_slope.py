@@ -5,7 +5,7 @@
 Breakpoint and slopes are a fit of the service's rows. The neighbours Ψ, the newcomer among them, divide evenly what a
 share Δ leaves, and stretch a batch by the factor f, which multiplies both slopes at their share. For networks that were
 profiled it comes from their points; for others these are estimated from their layers, cumulated over all neighbours
-(`predict.never_profiled`).
+(`predict.estimate.unprofiled_training`).
 
     share     the least Δ at which P reaches its limit, over all b
     slope     −dP/dΔ at the least share, relative to the limit: what a percent of the SMs is worth to the service

@@ -7,9 +7,9 @@ Objective    minimise Σ over tasks of iteration time, each over its own on a wh
 Constraints  W / b · P(b, Δ, Ψ) ≤ SLO; the capacity law, so that the SLO's percentile is promised and not the mean;
              Δ + n · δ ≤ 100; memory; watts. What rounding to rows leaves over goes to single tasks, row by row.
 
-Batches are searched by GP-LCB (`DELETE`). For each, δ is the largest even part of the rest that some Δ bears,
-and Δ the smallest share with it by a scan of the rows; what is chosen in the end is solved in CVXPY, on convex pieces
-(`solvers.sharing`, which checks one against the other).
+Batches are searched by GP-LCB (`solvers.papers.mudi.gp_lcb`). For each, δ is the largest even part of the rest that
+some Δ bears, and Δ the smallest share with it by a scan of the rows; what is chosen in the end is solved in CVXPY, on
+convex pieces (`solvers.sharing`, which checks one against the other).
 
 Source: Mudi (EuroSys 2025), "Device-level multiplexing". W is not defined there. Changed: the capacity law, which is
 stricter than the constraint of the slide; limits hold at ROOM times the rate, so that not every breath of load retunes.

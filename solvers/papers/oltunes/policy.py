@@ -1,4 +1,4 @@
-"""Policy `oltunes`: services by OLTunes' tuning score; jobs are dispatched beside its plans, by `dispatch.schedule`.
+"""Policy `oltunes`: services by OLTunes' tuning score; jobs are dispatched beside its plans, by `schedule`.
 
 1. What runs stays, but for replicas that the service does without: the rest still carries SPARE of its rate.
 2. Services by urgency, SLO latency over mean execution time, the smallest first. Each gets replicas until its rate is
@@ -13,7 +13,7 @@ services are a stream. Ours: capacities by the contract's laws, so that its plan
 step 1, since a plan that is made anew every few seconds would move replicas for nothing.
 
 Good where offline jobs share the fleet with services. Limits: it looks at one service at a time and never moves what
-runs, so that it uses more GPUs than `joint`; its affinity has the defects of the printed form (`dispatch.affinity`).
+runs, so that it uses more GPUs than `joint`; its affinity has the defects of the printed form (`affinity`).
 """
 
 from collections import Counter
@@ -138,9 +138,11 @@ def _ranked(
     per_gpu_rps = np.array([rate for _, rate in rows]) * np.minimum(
         MAX_JOBS, 100.0 / percent
     )
-    wish = JobDemand(weight=WEIGHT, inputs=1, left_s=service.slo_ms / 1000.0, load=load)
+    demand = JobDemand(
+        weight=WEIGHT, inputs=1, left_s=service.slo_ms / 1000.0, load=load
+    )
     score = scores(
-        wish, ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=epc)
+        demand, ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=epc)
     )
     ordered = [rows[at][0] for at in np.argsort(-score, kind="stable").tolist()]
     best = tuple(dict.fromkeys(choice.gpu_type for choice in ordered))[:2]

@@ -1,11 +1,11 @@
 """OLTunes' scheduler as a pure function: queues and GPUs at one moment in, batches and what stays out.
 
-    for each GPU that may take a batch, the least utilised first (`gpu_choice`):
+    for each GPU that may take a batch, the least utilised first (`available`):
         for each job, latency-critical ones first, each queue by urgency (`queues`):
             join the batch if the GPU's type is one of the job's best two, SMs and memory suffice, and affinity is high
         the batch goes when it is full or its oldest job has waited for the window; else its jobs wait for more
         what it leaves of the GPU is filled by raising one job's setting (`auto_tune`)
-    adjust the window by the share of latency-critical jobs (`window`)
+    adjust the window by the share of latency-critical jobs (`adjusted_ms`)
 
 Source: OLTunes, Algorithms 2 and 3. Changed, each because the printed form cannot run or starves:
 * Algorithm 2 looks at the first job of a queue until it fits, for ever if it does not: jobs that do not fit are passed;

@@ -44,25 +44,25 @@ TYPES_KEPT = 2
 
 
 def tune(
-    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: JobDemand
+    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], demand: JobDemand
 ) -> tuple[JobSetting, ...]:
     """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
 
     Options whose memory exceeds their GPU type's, and batches beyond what the inputs fill, are left out, but for the
     smallest batch. The order of options changes nothing. O(options · log options).
     """
-    usable = _usable(options, boards, wish.inputs)
+    usable = _usable(options, boards, demand.inputs)
     if not usable:
         return ()
-    latency_s = np.array([latency_of(one, wish.inputs) for one in usable])
+    latency_s = np.array([latency_of(one, demand.inputs) for one in usable])
     jobs = np.minimum(MAX_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
-    per_gpu_rps = jobs * wish.inputs / latency_s
+    per_gpu_rps = jobs * demand.inputs / latency_s
     found = ScoredSettings(
         latency_s=latency_s,
         per_gpu_rps=per_gpu_rps,
         epc=_epc(usable, boards, latency_s),
     )
-    score = scores(wish, found) - GAMMA * (1.0 - wish.load) * _loss(usable)
+    score = scores(demand, found) - GAMMA * (1.0 - demand.load) * _loss(usable)
     order = np.argsort(-score, kind="stable")
     return tuple(
         _setting(usable[at], latency_s[at], per_gpu_rps[at], score[at])
@@ -79,13 +79,13 @@ class ScoredSettings(NamedTuple):
     epc: Reals
 
 
-def scores(wish: JobDemand, found: ScoredSettings) -> Reals:
+def scores(demand: JobDemand, found: ScoredSettings) -> Reals:
     """(N,) the documented score but for lost accuracy; N ≥ 1."""
     return np.asarray(
-        wish.weight * _normalised(1.0 / found.latency_s)
-        + (1.0 - wish.weight) * _normalised(found.per_gpu_rps)
-        + ALPHA * _slack(found.latency_s, wish.left_s)
-        - BETA * wish.load * _normalised(found.epc)
+        demand.weight * _normalised(1.0 / found.latency_s)
+        + (1.0 - demand.weight) * _normalised(found.per_gpu_rps)
+        + ALPHA * _slack(found.latency_s, demand.left_s)
+        - BETA * demand.load * _normalised(found.epc)
     )
 
 

@@ -4,8 +4,8 @@
 
 Two targets, each with weights and factors of its own (Bi-FM): ln latency, and ln throughput, learned as what it has
 beyond ln batch. Logarithms, because on raw scales no second-order machine follows batch / share. The inputs x are those
-of Table 3 as `table3_features` encodes them; within one feature there are no products, as there are none in a one-hot
-encoding.
+of Table 3 as `factorisation_features` encodes them; within one feature there are no products, as there are none in a
+one-hot encoding.
 
 Every row is seen once, at a cost of O(columns · factors). It first moves its network's own weight and factors
 (`RowWeights`: a few rows teach a network); what is left of the residual then moves what all networks share

@@ -28,7 +28,7 @@ def cases() -> Iterator[tuple[int, Problem, Plan, Relaxed]]:
         if (
             base is not None
             and base.prices().unit == "usd_per_hour"
-            and np.isfinite(least_cost(problem))
+            and np.isfinite(min_cost(problem))
         ):
             yield (
                 seed,
@@ -38,7 +38,7 @@ def cases() -> Iterator[tuple[int, Problem, Plan, Relaxed]]:
             )
 
 
-def least_cost(problem: Problem) -> float:
+def min_cost(problem: Problem) -> float:
     return optimum(set_up(problem), is_whole=False, serves_all=True)
 
 
@@ -65,11 +65,11 @@ def loosened(problem: Problem, kind: str, subject: str) -> Problem:
 def test_tested_savings_are_those_of_the_linear_program_over_every_pattern() -> None:
     tested = 0
     for seed, problem, plan, base in cases():
-        here = least_cost(problem)
+        here = min_cost(problem)
         for relief in solved_reliefs(
             NeighbourReader(problem), plan, base.prices(), base
         ):
-            saved = here - least_cost(loosened(problem, relief.kind, relief.subject))
+            saved = here - min_cost(loosened(problem, relief.kind, relief.subject))
             if relief.basis == "relaxation":
                 assert relief.saving == pytest.approx(saved, abs=3e-3 * here), (
                     seed,
@@ -84,7 +84,7 @@ def test_tested_savings_are_those_of_the_linear_program_over_every_pattern() -> 
 def test_the_relief_that_helps_most_comes_first_of_those_put_to_the_test() -> None:
     ranked = 0
     for seed, problem, plan, base in cases():
-        here = least_cost(problem)
+        here = min_cost(problem)
         found = [
             one
             for one in solved_reliefs(
@@ -93,7 +93,7 @@ def test_the_relief_that_helps_most_comes_first_of_those_put_to_the_test() -> No
             if one.basis == "relaxation"
         ]
         saved = [
-            here - least_cost(loosened(problem, one.kind, one.subject)) for one in found
+            here - min_cost(loosened(problem, one.kind, one.subject)) for one in found
         ]
         if len(found) > 1:
             assert saved[0] >= max(saved) - 3e-3 * here, (seed, found)

@@ -3,11 +3,12 @@
 Sets: S services, of which each has one slot or several (a slot is a place for one replica); J slots; K GPUs;
 A = K · P + 1 options of a slot: (GPU, SM percent) with P SM percents, and as the last one "nowhere".
 Parameters: operating rows, capacity law, SLOs and percentiles of a Problem; arrival rates and queues of the moment.
-Variables: an option per slot (the actor's), a batch per slot (`decide`: the batch decision, as in `DELETE`).
-Objective: the reward of a step, Σ_s h_s / H_s − ω · v_s (paper, eq. 3): h_s the rate that the service's replicas carry,
-H_s that of a whole GPU with batch 1, v_s the share of its requests beyond what they carry, ω = 100.
-Constraints: SM percents of a GPU add up to 100 at most (1a), memory and watts fit (1b), two slots of a service are
-never on one GPU; with one slot per service each network runs on one GPU (1e). Options that would break them are masked.
+Variables: an option per slot (the actor's), a batch per slot (`decide`: the batch decision, as in
+`solvers.papers.inss.batch_decision`). Objective: the reward of a step, Σ_s h_s / H_s − ω · v_s (paper, eq. 3): h_s the
+rate that the service's replicas carry, H_s that of a whole GPU with batch 1, v_s the share of its requests beyond what
+they carry, ω = 100. Constraints: SM percents of a GPU add up to 100 at most (1a), memory and watts fit (1b), two slots
+of a service are never on one GPU; with one slot per service each network runs on one GPU (1e). Options that would break
+them are masked.
 
 Source: InSS, sections 3.3, 5.2 and 6.1. Changed: services choose one after the other, each knowing what the ones before
 it took, so that masks keep (1a) and (1b), where the paper lets an infeasible joint action fail and punishes it. The

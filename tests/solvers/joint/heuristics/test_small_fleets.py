@@ -26,7 +26,7 @@ def prepared(
     seed: int, *, services: int = 3, gpus: int = 2
 ) -> tuple[Setting, SearchContext, Relaxation]:
     setting = set_up(random_problem(seed, services=services, types=2, gpus=gpus))
-    kit = SearchContext(
+    tools = SearchContext(
         setting.tables,
         setting.pricer(),
         setting.columns,
@@ -34,39 +34,39 @@ def prepared(
     )
     return (
         setting,
-        kit,
-        generate(setting.tables, setting.demand, kit.pricer, setting.columns),
+        tools,
+        generate(setting.tables, setting.demand, tools.pricer, setting.columns),
     )
 
 
 def found(
     seed: int, *, below: float = DEAR, is_over: Callable[[], bool] = never
 ) -> dict[object, int] | None:
-    setting, kit, relaxation = prepared(seed)
+    setting, tools, relaxation = prepared(seed)
     plan = plan_on_fleets(
-        kit, setting.demand, relaxation, below=below, seed=0, is_over=is_over
+        tools, setting.demand, relaxation, below=below, seed=0, is_over=is_over
     )
     return (
         None
         if plan is None
-        else {kit.columns[number].pattern: count for number, count in plan.items()}
+        else {tools.columns[number].pattern: count for number, count in plan.items()}
     )
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_tiny_problems_are_solved_to_the_optimum(seed: int) -> None:
-    setting, kit, relaxation = prepared(seed)
+    setting, tools, relaxation = prepared(seed)
     best = optimum(setting, serves_all=True)
     plan = plan_on_fleets(
-        kit, setting.demand, relaxation, below=DEAR, seed=0, is_over=never
+        tools, setting.demand, relaxation, below=DEAR, seed=0, is_over=never
     )
     if np.isinf(best):
         assert plan is None
         return
     assert plan is not None
-    stated = state_plan(kit.tables, kit.columns, setting.demand, plan)
+    stated = state_plan(tools.tables, tools.columns, setting.demand, plan)
     assert not stated.shortage_rps.any() and not stated.replicas_missing.any()
-    taken = carried(kit.tables, kit.columns, plan)
+    taken = carried(tools.tables, tools.columns, plan)
     assert (taken.gpus <= setting.demand.stock).all() and (
         taken.replicas <= setting.demand.most
     ).all()
@@ -74,40 +74,40 @@ def test_tiny_problems_are_solved_to_the_optimum(seed: int) -> None:
 
 
 def test_fleets_come_in_the_order_of_their_relaxations() -> None:
-    setting, kit, relaxation = prepared(4, services=5, gpus=4)
-    fleets = list_fleets(kit, setting.demand, relaxation, below=DEAR, is_over=never)
+    setting, tools, relaxation = prepared(4, services=5, gpus=4)
+    fleets = list_fleets(tools, setting.demand, relaxation, below=DEAR, is_over=never)
     values = [fleet.value for fleet in fleets]
     assert values == sorted(values)
     assert len({fleet.gpus for fleet in fleets}) == len(fleets) > 1
     for fleet in fleets:
         assert sum(fleet.gpus) > 0
         assert (np.array(fleet.gpus) <= setting.demand.stock).all()
-        assert np.array(fleet.gpus) @ kit.tables.price <= fleet.value + 1e-6
+        assert np.array(fleet.gpus) @ tools.tables.price <= fleet.value + 1e-6
 
 
 def test_fleets_that_cost_more_than_is_wanted_are_left_out() -> None:
-    setting, kit, relaxation = prepared(4, services=5, gpus=4)
-    fleets = list_fleets(kit, setting.demand, relaxation, below=DEAR, is_over=never)
+    setting, tools, relaxation = prepared(4, services=5, gpus=4)
+    fleets = list_fleets(tools, setting.demand, relaxation, below=DEAR, is_over=never)
     below = fleets[1].value
-    cheap = list_fleets(kit, setting.demand, relaxation, below=below, is_over=never)
+    cheap = list_fleets(tools, setting.demand, relaxation, below=below, is_over=never)
     assert cheap
     assert all(fleet.value < below for fleet in cheap)
     assert not list_fleets(
-        kit, setting.demand, relaxation, below=0.5 * fleets[0].value, is_over=never
+        tools, setting.demand, relaxation, below=0.5 * fleets[0].value, is_over=never
     )
 
 
 def test_fleets_are_counted_where_there_are_as_many_gpus_as_wanted() -> None:
     setting = set_up(a_problem(a_service("chat", rate_rps=250.0), types=(a_type(),)))
-    kit = SearchContext(
+    tools = SearchContext(
         setting.tables,
         setting.pricer(),
         setting.columns,
         ColumnPool(setting.tables, setting.columns),
     )
-    relaxation = generate(setting.tables, setting.demand, kit.pricer, setting.columns)
+    relaxation = generate(setting.tables, setting.demand, tools.pricer, setting.columns)
     # A GPU carries 100 rps.
-    fleets = list_fleets(kit, setting.demand, relaxation, below=5.5, is_over=never)
+    fleets = list_fleets(tools, setting.demand, relaxation, below=5.5, is_over=never)
     assert [fleet.gpus for fleet in fleets] == [(3,), (4,), (5,)]
 
 
