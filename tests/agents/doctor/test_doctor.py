@@ -326,7 +326,7 @@ def test_a_template_file_that_the_agent_would_refuse(node: DoctorNode) -> None:
     (node.root / "templates.toml").write_text(TEMPLATES + "nonsense = 1\n")
     assert "unknown ['nonsense']" in node.find("templates", "fail").words
     node.ask(templates=None)
-    assert "fake" in node.find("templates", "warn").words
+    assert "timed engine" in node.find("templates", "warn").words
 
 
 def test_a_state_directory_is_made_later_or_cannot_be(node: DoctorNode) -> None:
