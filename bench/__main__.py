@@ -21,7 +21,6 @@ TECHNIQUES = (
     "governors",
     "sim_engine",
     "catalogue_error",
-    "shared_problems",
     "forecast",
 )
 PREDICTIONS = (
@@ -31,7 +30,7 @@ PREDICTIONS = (
     "predict_fm",
     "predict_techniques",
 )
-LONG = ("autoscale", "ingest", "plan", "compare")
+LONG = ("autoscale", "ingest", "plan", "compare", "shared_problems")
 
 
 def main() -> int:
