@@ -1,10 +1,9 @@
-"""How much room the agent takes on a node: an installation without extras, by package, in MB of 10^6 bytes.
+"""How much room the agent takes on a node: the distribution of deploy/agent, by package, in MB of 10^6 bytes.
 
     python -m bench.install_size
 
-The packages of `constraints.txt` that the base set needs are installed into a fresh virtual environment outside this
-checkout, without pip. Plimsoll itself counts with the packages that the agent imports; its other code lies beside
-them. Bytecode is not compiled and not counted. The exit code is 1 above the limit.
+It is installed with what it needs, as `constraints.txt` pins it, into a fresh virtual environment outside this
+checkout, without pip. Bytecode is not compiled and not counted. The exit code is 1 above the limit.
 """
 
 import argparse
@@ -17,6 +16,7 @@ from pathlib import Path
 from bench.report import Figures, print_table, write_results
 
 ROOT = Path(__file__).parents[1]
+AGENT = ROOT / "deploy" / "agent"
 LIMIT_MB = 25.0
 LARGEST = 3
 """Packages that are named when it is too much."""
@@ -38,7 +38,7 @@ def installed(directory: Path) -> Path:
         str(ROOT / "constraints.txt"),
     ]
     subprocess.run(
-        [str(Path(sys.executable).parent / "uv"), *words, str(ROOT)], check=True
+        [str(Path(sys.executable).parent / "uv"), *words, str(AGENT)], check=True
     )
     subprocess.run(
         [str(directory / "bin" / "plimsoll-agent"), "--help"],

@@ -139,6 +139,23 @@ def test_a_node_declares_all_that_its_agent_imports() -> None:
     assert libraries(set(node_modules()) - NEED_AN_EXTRA.keys()) <= names(declared())
 
 
+def test_the_agent_alone_is_what_a_node_runs() -> None:
+    agent = tomllib.loads((ROOT / "deploy/agent/pyproject.toml").read_text())
+    same = ("version", "requires-python", "license", "dependencies")
+    assert {key: agent["project"][key] for key in same} == {
+        key: PROJECT[key] for key in same
+    }
+    included = agent["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert all(source == f"../../{target}" for source, target in included.items())
+    parts = {path.removesuffix(".py").replace("/", ".") for path in included.values()}
+    assert parts == {
+        "agents.__init__",
+        *(import_graph().find_children("agents") - {"agents.sim"}),
+        "solvers.__init__",
+        "solvers.governors",
+    }
+
+
 def test_the_server_declares_all_that_it_imports() -> None:
     everything = modules_of("app") | modules_of("solvers") | modules_of("agents")
     assert libraries(everything - NEED_AN_EXTRA.keys()) <= names(declared("server"))
