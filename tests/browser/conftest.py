@@ -12,6 +12,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Page,
+    expect,
     sync_playwright,
 )
 
@@ -28,6 +29,9 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+# What a page shows comes from a server that shares two cores with other tests: times decide nothing here.
+expect.set_options(timeout=30_000)
 
 Open = Callable[..., Page]
 Logins = dict[tuple[str, str], Any]

@@ -70,7 +70,7 @@ def test_failures_and_what_waits_are_shown_until_it_delivers(
         receiver.status = 204
         assert send(fresh_demo, after_s=10.0) == 1
         # It looks by itself while it is open.
-        expect(row).to_contain_text("delivers", timeout=15_000)
+        expect(row).to_contain_text("delivers")
         expect(row.locator("td.number")).to_have_text("0")
 
 
