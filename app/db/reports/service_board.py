@@ -42,12 +42,10 @@ async def load_steps(
             "step": timedelta(seconds=step_s),
         },
     )
+    # Sums of bigint are numeric in PostgreSQL, and come back as Decimal.
     return tuple(
         WindowCounts(
-            **{
-                **row._mapping,
-                "latency_buckets": tuple(int(count) for count in row.latency_buckets),
-            }
+            **{**row._mapping, "latency_buckets": tuple(map(int, row.latency_buckets))}
         )
         for row in found
     )
@@ -89,6 +87,8 @@ async def load_budgets(
     return (await connection.execute(text(_BUDGETS), {"projects": chosen})).all()
 
 
+# MATERIALIZED: the windows are read once for the sums and the buckets. Histograms are summed by position; they differ
+# in length, since trailing zeros are not stored.
 _STEPS = """
 WITH part AS MATERIALIZED (
     SELECT date_bin(CAST(:step AS interval), window_start, 'epoch') AS start, window_s, arrivals, served, in_slo,
@@ -108,6 +108,7 @@ FROM part LEFT JOIN buckets b USING (start)
 GROUP BY start ORDER BY start
 """
 
+# FULL JOIN: what is planned and not yet there, and what is there and not planned any more, are both shown.
 _REPLICAS = """
 WITH planned AS (
     SELECT r.gpu, g.gpu_type, r.replica, r.sm_percent, r.batch, r.memory_mib, r.arrival_rate_rps, g.clock_mhz,
