@@ -67,12 +67,9 @@ class SimulationRunner:
         pace: RunnerPeriods | None = None,
         body: Body = work,
     ) -> None:
-        self._engine, self._clock, self._pace, self._body = (
-            engine,
-            clock,
-            pace or RunnerPeriods(),
-            body,
-        )
+        self._engine, self._clock = engine, clock
+        self._pace, self._body = pace or RunnerPeriods(), body
+        # Unique for each start: a row that an earlier process of this machine held is not ours.
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._task: asyncio.Task[None] | None = None
 
@@ -107,11 +104,15 @@ class SimulationRunner:
     async def run_next(self) -> bool:
         """Run the oldest that waits, to its end; False: there was none, or one runs elsewhere."""
         async with transaction(self._engine) as connection:
+            # Asked every second by every control plane, so without a lock first.
             if not await simulations.is_work(connection):
                 return False
             lease_s = self._pace.lease_s
             claimed = await simulations.claim(
-                connection, self._name, lease_s=lease_s, at=self._clock.now()
+                connection,
+                self._name,
+                lease_s=lease_s,
+                at=self._clock.now(),
             )
         if claimed is None:
             return False
@@ -142,6 +143,7 @@ class SimulationRunner:
         process: multiprocessing.process.BaseProcess,
     ) -> Reports | str | None:
         loop = asyncio.get_running_loop()
+        # The lease is renewed by the clock, not by messages: a long step of a simulation sends none.
         progress, due_s = 0.0, loop.time() + self._pace.beat_s
         while True:
             if await _is_readable(pipe, due_s - loop.time()):
@@ -175,6 +177,7 @@ async def _process(
     body: Body, document: Json
 ) -> AsyncIterator[tuple[Connection, multiprocessing.process.BaseProcess]]:
     """The process and the pipe that it tells by; nothing is left of it afterwards."""
+    # Not forked: this process has threads and connections that a copy must not use.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(
@@ -190,6 +193,7 @@ async def _process(
     try:
         yield ours, process
     finally:
+        # Killed in any case, since it may hang; one that ended by itself is gone already.
         process.kill()
         await asyncio.to_thread(process.join, JOIN_S)
         with contextlib.suppress(OSError):
@@ -221,6 +225,7 @@ def _receive(pipe: Connection, process: multiprocessing.process.BaseProcess) -> 
     try:
         message: Message = pipe.recv()
     except (EOFError, OSError):
+        # The pipe closes a moment before the exit code is known.
         process.join(JOIN_S)
         return _death(process.exitcode or 0)
     return message

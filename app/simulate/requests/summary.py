@@ -6,9 +6,9 @@ from app.api.decisions.simulation_views import (
     ServiceFiguresView,
     SimulationSummaryView,
 )
-from app.simulate.figures import SeedMean, estimate_words, share_words
+from app.simulate.figures import SeedMean, describe_estimate, describe_share
 from app.simulate.report.compare import missed
-from app.simulate.report.html_words import headline
+from app.simulate.report.html_sentences import headline
 from app.simulate.report.report import (
     PolicySummary,
     ServiceSummary,
@@ -59,11 +59,13 @@ def _figure(value: SeedMean, *, digits: int | None = None) -> FigureView:
     return FigureView(
         mean=value.mean,
         half_width=value.half_width,
-        words=estimate_words(value, digits=digits),
+        words=describe_estimate(value, digits=digits),
     )
 
 
 def _share(value: SeedMean) -> FigureView:
     return FigureView(
-        mean=value.mean, half_width=value.half_width, words=share_words(value, digits=2)
+        mean=value.mean,
+        half_width=value.half_width,
+        words=describe_share(value, digits=2),
     )
