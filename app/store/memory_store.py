@@ -68,7 +68,7 @@ class MemoryStore:
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
     """Measurements, and when each came in."""
     actors: dict[str, bytes] = field(default_factory=dict)
-    """Trained actors of policy `inss`, by the fleet's fingerprint."""
+    """Trained actors for policies that need one, by the fleet's fingerprint."""
     on_wake: Callable[[str], None] = lambda _channel: None
     """Called where PostgreSQL would notify."""
     _newest_plan_id: int = 0
@@ -93,7 +93,11 @@ class MemoryStore:
         self._revise()
 
     def put_node(
-        self, node: Node, gpus: Iterable[Gpu], *, at: datetime = EPOCH
+        self,
+        node: Node,
+        gpus: Iterable[Gpu],
+        *,
+        at: datetime = EPOCH,
     ) -> None:
         """Add or replace a node with all its GPUs."""
         row = self._nodes.setdefault(node.id, _NodeRow(node=node, created_at=at))
@@ -121,7 +125,10 @@ class MemoryStore:
         self._revise()
 
     def put_points(
-        self, points: Iterable[OperatingPoints], *, latency_sigma: float = 0.0
+        self,
+        points: Iterable[OperatingPoints],
+        *,
+        latency_sigma: float = 0.0,
     ) -> None:
         """Add or replace operating points by (network, GPU type), all with this uncertainty of their times."""
         for entry in points:
@@ -159,7 +166,6 @@ class MemoryStore:
             statuses=tuple(
                 AgentStatus(
                     node=name,
-                    last_seen=row.last_seen_at,
                     generation=row.generation,
                     repartition=row.repartition,
                 )
@@ -247,6 +253,7 @@ class MemoryStore:
         self._target = bound
         self.pushed.append((at, bound))
         self.tasks.place(bound)
+        # Only the newest command of a node is ever asked for, so older ones are not kept.
         self._commands |= {
             command.node: command for command in commands if command.node in self._nodes
         }
@@ -258,7 +265,9 @@ class MemoryStore:
         self._memory[policy] = memory
 
     async def ingest(
-        self, observations: tuple[Observation, ...], received: datetime
+        self,
+        observations: tuple[Observation, ...],
+        received: datetime,
     ) -> Ingested:
         """Keep observations; one that came before (same node, boot, sequence) changes nothing."""
         unknown = sorted(
@@ -293,7 +302,10 @@ class MemoryStore:
         """Nothing: what replicas use is not kept here."""
 
     async def load_executions(
-        self, since: datetime, until: datetime, gpus: Sequence[GpuId]
+        self,
+        since: datetime,
+        until: datetime,
+        gpus: Sequence[GpuId],
     ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         return self._observations.load_executions(
@@ -305,7 +317,9 @@ class MemoryStore:
         return tuple(self._fit_health[group] for group in sorted(self._fit_health))
 
     async def save_fit_health(
-        self, rows: tuple[FitHealth, ...], catalogue_revision: int
+        self,
+        rows: tuple[FitHealth, ...],
+        catalogue_revision: int,
     ) -> bool:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         if catalogue_revision != self._revision:
@@ -322,6 +336,7 @@ class MemoryStore:
     async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:
         """Keep measurements; returns how many were not there yet."""
         before = len(self.samples)
+        # The row itself is the key, as the unique index over all its columns is in PostgreSQL.
         for row in rows:
             self.samples.setdefault(row, at)
         return len(self.samples) - before
@@ -336,7 +351,11 @@ class MemoryStore:
         return self.plans[plan_id]
 
     def _judge(
-        self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
+        self,
+        plan_id: int,
+        state: PlanState,
+        *,
+        of: tuple[PlanState, ...],
     ) -> None:
         record = self._plan(plan_id)
         if record.state not in of:
@@ -365,7 +384,10 @@ class MemoryStore:
         )
 
     def _take(
-        self, observation: Observation, row: _NodeRow, received: datetime
+        self,
+        observation: Observation,
+        row: _NodeRow,
+        received: datetime,
     ) -> None:
         start_s = placed_start_s(observation, received.timestamp())
         end_s = start_s + observation.window_s

@@ -36,6 +36,7 @@ class ObservationBook:
 
     def receive(self, observation: Observation) -> bool:
         """Whether it came for the first time."""
+        # All of them are kept: a late repetition must be told from a first arrival, however old it is.
         sequences = self._received.setdefault(
             (observation.node, observation.boot), set()
         )
@@ -73,7 +74,9 @@ class ObservationBook:
             self._readings.popleft()
 
     def load_windows(
-        self, numbers: range, window_s: float
+        self,
+        numbers: range,
+        window_s: float,
     ) -> tuple[ServiceWindow, ...]:
         """The windows with these numbers, oldest first. Older ones, and those of another length, are forgotten."""
         recent = {
@@ -90,7 +93,10 @@ class ObservationBook:
         )
 
     def load_executions(
-        self, first_s: float, last_s: float, gpus: Collection[GpuId]
+        self,
+        first_s: float,
+        last_s: float,
+        gpus: Collection[GpuId],
     ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [first_s, last_s), by GPU and replica."""
         readings: dict[tuple[str, str], list[ReplicaReading]] = defaultdict(list)

@@ -9,9 +9,8 @@ from solvers.types.state import ClusterState, fingerprint_of
 
 def wants_actor(settings: PolicySettings) -> bool:
     """Whether the policy, or that of a group of services, asks for a trained actor."""
-    return needs_actor(settings.policy) or any(
-        needs_actor(group.policy) for group in settings.groups
-    )
+    policies = (settings.policy, *(group.policy for group in settings.groups))
+    return any(map(needs_actor, policies))
 
 
 def fleet_fingerprint(state: ClusterState) -> str:

@@ -63,6 +63,7 @@ class Sums:
 
 
 def _part(count: int, index: int, parts: int) -> int:
+    # Differences of rounded-down running sums: the parts add up to the count, whatever it is.
     return count * (index + 1) // parts - count * index // parts
 
 
@@ -79,7 +80,9 @@ def window_number(end_s: float, window_s: float) -> int:
 
 
 def parts_of(
-    observation: Observation, end_s: float, window_s: float
+    observation: Observation,
+    end_s: float,
+    window_s: float,
 ) -> Iterator[tuple[WindowKey, Sums]]:
     """The counts of every service by the windows in which they count; `end_s`: where the agent's window ends.
 
@@ -99,6 +102,7 @@ def parts_of(
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
     """The counts of every service in one observation."""
+    # Copies: what a book adds up must not change the reading that it came with.
     for reading in observation.services:
         yield (
             reading.service,
@@ -113,7 +117,9 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
 
 
 def snapshot_numbers(
-    now_s: float, window_s: float, services: Iterable[Service] = ()
+    now_s: float,
+    window_s: float,
+    services: Iterable[Service] = (),
 ) -> range:
     """Numbers of the windows that a snapshot holds, the one that is open now among them.
 
@@ -144,7 +150,10 @@ def make_windows(
 
 
 def make_window(
-    service: str, start_s: float, window_s: float, counts: Sums
+    service: str,
+    start_s: float,
+    window_s: float,
+    counts: Sums,
 ) -> ServiceWindow:
     """One window of a snapshot."""
     return ServiceWindow(

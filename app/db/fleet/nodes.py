@@ -68,7 +68,6 @@ async def load_all(
         tuple(
             AgentStatus(
                 node=row.id,
-                last_seen=row.last_seen_at,
                 generation=row.observed_generation,
                 repartition=tuple(row.repartition),
             )
