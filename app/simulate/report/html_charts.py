@@ -36,7 +36,11 @@ def runs_by_policy(report: SimulationReport) -> Runs:
 def policy_lines(runs: Runs, values: Values) -> list[Line]:
     """A line for each policy in its colour; `values` takes them, step by step, from a run."""
     return [
-        Line(label=policy, look=look_of(place), values=mean_course(mine, values))
+        Line(
+            label=policy,
+            look=look_of(place),
+            values=mean_course(mine, values),
+        )
         for place, (policy, mine) in enumerate(runs.items())
     ]
 
@@ -67,6 +71,7 @@ def times_of(runs: Runs, spec: ScenarioSpec) -> TimeAxis:
     return TimeAxis(
         at_s=point_times_s(steps, series.step_s, first_s=begin_s),
         span_s=(begin_s, end_s),
+        # Faults in the warm-up alone would be drawn at the edge of the chart, where nothing of them is to be seen.
         marked=[
             span
             for span in fault_spans(spec)

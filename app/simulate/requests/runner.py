@@ -31,12 +31,8 @@ from solvers.types.state import Json
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 1.0
-BEAT_S = 1.0
-LEASE_S = 20.0
-LIMIT_S = 1800.0
+# All periods of this module are of the wall's clock: a simulated one has its own.
 RETRY_S = 5.0
-"""All on the wall."""
 JOIN_S = 5.0
 
 Body = Callable[[Connection, Mapping[str, Json], Path], None]
@@ -47,12 +43,12 @@ Body = Callable[[Connection, Mapping[str, Json], Path], None]
 class RunnerPeriods:
     """How long things take."""
 
-    look_s: float = LOOK_S
+    look_s: float = 1.0
     """From one look for work to the next."""
-    beat_s: float = BEAT_S
+    beat_s: float = 1.0
     """From one renewal of the lease to the next."""
-    lease_s: float = LEASE_S
-    limit_s: float = LIMIT_S
+    lease_s: float = 20.0
+    limit_s: float = 1800.0
     """One simulation may take so long."""
 
 

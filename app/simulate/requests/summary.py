@@ -22,6 +22,7 @@ def summary_of(report: SimulationReport, spec: ScenarioSpec) -> SimulationSummar
     """The summary of a report with at least one run."""
     clairvoyant = [run.label for run in spec.policies if run.clairvoyant]
     return SimulationSummaryView(
+        # The first sentence names the best policy; the others compare it with each other one, as the page shows.
         headline=headline(report, clairvoyant=clairvoyant)[0],
         policies=[_policy(report, each) for each in report.policies],
         notes=list(report.notes),

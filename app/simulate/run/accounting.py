@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 
 from solvers.types.plan import BoundGpu, BoundPlan
@@ -58,12 +58,8 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
 
 def sum_bills(bills: Sequence[Bill]) -> Bill:
     """One bill of all."""
-    return Bill(
-        whole_gpu_usd=_sum(bill.whole_gpu_usd for bill in bills),
-        memory_usd=_sum(bill.memory_usd for bill in bills),
-        gpu_hours=_sum(bill.gpu_hours for bill in bills),
-        tasks_usd=_sum(bill.tasks_usd for bill in bills),
-    )
+    names = [each.name for each in fields(Bill)]
+    return Bill(**{name: _sum(getattr(bill, name) for bill in bills) for name in names})
 
 
 def within(pushed: Targets, begin: datetime, until: datetime) -> Targets:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from agents.sim import load
-from agents.sim import load as modulation
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript as Course
 from agents.sim.pace import SimulatedWorld
@@ -180,7 +179,7 @@ def _shape(entry: ServiceLoad, folder: Path) -> Shape:
     if entry.trace is not None:
         return trace_shape(entry.trace, folder)
     if entry.levels is not None:
-        return modulation.Modulation(
+        return load.Modulation(
             levels_rps=tuple(entry.levels.rates_rps),
             mean_stays_s=tuple(entry.levels.mean_stays_s),
         )

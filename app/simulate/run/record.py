@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -11,7 +11,6 @@ import numpy as np
 from agents.sim.cluster import ServiceTotals, SimulatedCluster
 from agents.sim.engine import HEAD, LENGTH, ReplicaQueue
 from agents.sim.load_balancer import ArrivalSource
-from agents.sim.node import SimGpu
 from agents.sim.tally import ServiceTally
 from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome
@@ -31,6 +30,10 @@ from solvers.types.plan import BoundGpu, BoundPlan, planned_rates_rps
 from solvers.types.state import GpuId, GpuType, Service, gpu_id
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p98": 0.98, "p99": 0.99}
+
+
+# Generation 0 is that of no target: what a run has before its first one.
+_EMPTY = BoundPlan(generation=0, parent=0, policy="")
 
 
 class LawBroken(AssertionError):
@@ -76,23 +79,18 @@ class Migrations:
             self._left |= {gpu.id: gpu for gpu in before if gpu.id not in used}
             self._planned = target
         self._left = {
-            key: gpu
-            for key, gpu in self._left.items()
-            if _carries(self._simulated(key, gpu))
+            key: gpu for key, gpu in self._left.items() if self._carries(key, gpu)
         }
         gpus = tuple(self._left[key] for key in sorted(self._left))
         # In the shape of targets, so that the same accounting bills both.
         if gpus != (self.changes[-1][1].gpus if self.changes else ()):
-            self.changes.append(
-                (at, BoundPlan(generation=0, parent=0, policy="", gpus=gpus))
-            )
+            self.changes.append((at, replace(_EMPTY, gpus=gpus)))
 
-    def _simulated(self, key: GpuId, gpu: BoundGpu) -> SimGpu:
-        return next(
-            each
-            for each in self.cluster.node(gpu.node).gpus
-            if gpu_id(gpu.node, each.index) == key
-        )
+    def _carries(self, key: GpuId, gpu: BoundGpu) -> bool:
+        """Whether a replica is still there; one that failed does not serve on."""
+        gpus = self.cluster.node(gpu.node).gpus
+        simulated = next(each for each in gpus if gpu_id(gpu.node, each.index) == key)
+        return any(each.state != "failed" for each in simulated.replicas.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,9 +220,7 @@ class Recorder:
         """Moves in the time that counts; what was in force at its beginning is no move."""
         before = [plan for at, plan in self.store.pushed if at <= self.begun_at][-1:]
         later = [plan for at, plan in self.store.pushed if at > self.begun_at]
-        return count_moves(
-            [*(before or [BoundPlan(generation=0, parent=0, policy="")]), *later]
-        )
+        return count_moves([*(before or [_EMPTY]), *later])
 
     def _tallies(self) -> dict[str, ServiceTally]:
         names = (service.name for service in self.services)
@@ -338,10 +334,6 @@ def _mean_rates_rps(
         for service, rate_rps in planned_rates_rps(plan).items():
             means[service] += rate_rps * (end - begin).total_seconds() / step_s
     return means
-
-
-def _carries(gpu: SimGpu) -> bool:
-    return any(each.state != "failed" for each in gpu.replicas.values())
 
 
 def count_moves(targets: Sequence[BoundPlan]) -> PlanChanges:

@@ -65,7 +65,11 @@ def attempt_run(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     try:
         return simulate(job, passed=passed)
     except Exception as error:
-        return FailedRun(policy=job.run.label, seed=job.seed, reason=_reason(error))
+        return FailedRun(
+            policy=job.run.label,
+            seed=job.seed,
+            reason=_reason(error),
+        )
 
 
 def simulate_all(

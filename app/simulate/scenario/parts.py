@@ -26,7 +26,7 @@ def _one_line(name: str) -> str:
     return name
 
 
-# Labels stand in tables, in the terminal and in SVG: a line break would tear all three apart.
+# Labels are shown in tables, in the terminal and in SVG: a line break would spoil all three.
 PolicyName = Annotated[
     str, Field(min_length=1, max_length=63), AfterValidator(_one_line)
 ]

@@ -116,7 +116,11 @@ def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
 
 def _details(path: Path, problem: str) -> InitErrorDetails:
     error = PydanticCustomError("value_error", "{it}", {"it": problem})
-    return InitErrorDetails(type=error, loc=path, input="")
+    return InitErrorDetails(
+        type=error,
+        loc=path,
+        input="",
+    )
 
 
 def _describe(error: ErrorDetails) -> str:

@@ -80,6 +80,7 @@ def _different(hashes: Sequence[str]) -> tuple[str, ...]:
     names: list[str] = []
     for each in hashes:
         short = each[:_NAME_LENGTH]
+        # Eight signs of a hash are rarely alike, but columns of a trace must have names of their own.
         same = sum(name.partition("-")[0] == short for name in names)
         names.append(f"{short}-{same + 1}" if same else short)
     return tuple(names)

@@ -70,7 +70,12 @@ def _counts(rows: Rows) -> Counter[int]:
             problem = (
                 f"more than {MAX_STEPS:,} s from the earliest request to the latest"
             )
-            raise refusal(problem, file=rows.file, line=line, column=column)
+            raise refusal(
+                problem,
+                file=rows.file,
+                line=line,
+                column=column,
+            )
     return counts
 
 

@@ -79,7 +79,12 @@ def make_trace(
     )
 
     def refuse(problem: str, row: int) -> InvalidRequest:
-        return refusal(problem, file=opened.file, line=lines[row], column=time)
+        return refusal(
+            problem,
+            file=opened.file,
+            line=lines[row],
+            column=time,
+        )
 
     places, _ = find_steps(times_s, refuse)
     gaps = np.diff(places) > 1
@@ -165,7 +170,12 @@ def _read(
         try:
             times_s.append(parse_time(cells[time_place]))
         except ValueError as error:
-            raise refusal(str(error), file=rows.file, line=line, column=time) from error
+            raise refusal(
+                str(error),
+                file=rows.file,
+                line=line,
+                column=time,
+            ) from error
         row = [cells[place] for place in places]
         try:
             values.extend(_numbers(row, or_missing=or_missing))
@@ -216,7 +226,12 @@ def _bad_cell(
             if cell or not or_missing:
                 parse_number(cell, NOT_NEGATIVE)
         except ValueError as error:
-            return refusal(str(error), file=file, line=line, column=name)
+            return refusal(
+                str(error),
+                file=file,
+                line=line,
+                column=name,
+            )
     raise AssertionError(f"nothing is wrong with {cells}")
 
 

@@ -84,6 +84,7 @@ class ScenarioIntake:
 
 def _document(wanted: SimulationRequest) -> Document:
     """The scenario as it came. Raises InvalidRequest where there is none, or its text is no YAML."""
+    # Exactly one of the two: with both, nobody could tell which one is meant.
     if (wanted.example is None) == (wanted.scenario is None):
         raise InvalidRequest("give one of `example` and `scenario`", field="scenario")
     if wanted.example is not None:
