@@ -111,9 +111,8 @@ class ObservationBook:
 
 def _made(window: _Window, number: int, window_s: float) -> tuple[ServiceWindow, ...]:
     if window.made is None:
-        window.made = make_windows(
-            {(service, number): sums for service, sums in window.sums.items()}, window_s
-        )
+        sums = {(service, number): each for service, each in window.sums.items()}
+        window.made = make_windows(sums, window_s)
     return window.made
 
 
@@ -122,18 +121,16 @@ def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
     batches = sum(each.batches for each in readings)
     busy_ms = sum(each.batches * each.execution_ms for each in readings)
     # A replica that was changed within the period measured two settings at once.
-    sm_percents, sizes = (
-        {each.sm_percent for each in readings},
-        {each.batch for each in readings},
-    )
+    sm_percents = {each.sm_percent for each in readings}
+    sizes = {each.batch for each in readings}
+    is_unchanged = len(sm_percents) == len(sizes) == 1
     return Execution(
         replica=readings[0].id,
         gpu=gpu,
         service=min(each.service for each in readings),
         sm_percent=min(sm_percents),
         batch=min(sizes),
-        is_steady=len(sm_percents) == len(sizes) == 1
-        and all(each.state == "ready" for each in readings),
+        is_steady=is_unchanged and all(each.state == "ready" for each in readings),
         batches=batches,
         requests=sum(each.requests for each in readings),
         execution_ms=busy_ms / batches if batches else 0.0,

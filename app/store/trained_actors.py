@@ -15,4 +15,5 @@ def wants_actor(settings: PolicySettings) -> bool:
 
 def fleet_fingerprint(state: ClusterState) -> str:
     """The name of all registered GPUs, by which actors are kept."""
-    return fingerprint_of(sorted(Counter(gpu.gpu_type for gpu in state.gpus).items()))
+    gpus = Counter(gpu.gpu_type for gpu in state.gpus)
+    return fingerprint_of(sorted(gpus.items()))

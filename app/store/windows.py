@@ -49,11 +49,9 @@ class Sums:
 
     def part(self, index: int, parts: int) -> "Sums":
         """One of `parts` nearly equal parts, which add up to the whole."""
+        counts = ("arrivals", "served", "in_slo", "rejected")
         return Sums(
-            arrivals=_part(self.arrivals, index, parts),
-            served=_part(self.served, index, parts),
-            in_slo=_part(self.in_slo, index, parts),
-            rejected=_part(self.rejected, index, parts),
+            **{name: _part(getattr(self, name), index, parts) for name in counts},
             latency_buckets={
                 bucket: part
                 for bucket, count in self.latency_buckets.items()
@@ -129,23 +127,21 @@ def snapshot_numbers(
         max(one.scaling.upscale_delay_s, one.scaling.downscale_delay_s)
         for one in services
     ]
-    wanted = math.ceil(max(delays_s, default=0.0) / window_s) + 1
+    needed = math.ceil(max(delays_s, default=0.0) / window_s) + 1
+    count = min(max(needed, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS)
     # The open window is included: a burst should be seen before its window is over.
-    newest = math.floor(now_s / window_s)
-    return range(
-        newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS) + 1, newest + 1
-    )
+    stop = math.floor(now_s / window_s) + 1
+    return range(stop - count, stop)
 
 
 def make_windows(
     sums: Mapping[WindowKey, Sums], window_s: float
 ) -> tuple[ServiceWindow, ...]:
     """The windows of a snapshot, by start and service."""
+    keys = sorted(sums, key=lambda key: (key[1], key[0]))
     return tuple(
-        make_window(service, number * window_s, window_s, counts)
-        for (service, number), counts in sorted(
-            sums.items(), key=lambda item: (item[0][1], item[0][0])
-        )
+        make_window(service, number * window_s, window_s, sums[service, number])
+        for service, number in keys
     )
 
 
