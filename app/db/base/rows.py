@@ -1,8 +1,8 @@
 """One row by its name or number, or the error that says that it is not there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Executable, Table, delete
+from sqlalchemy import Executable, Table, delete, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,6 +22,13 @@ async def one_row(
     if row is None:
         raise NotFound(missing)
     return row
+
+
+async def all_rows(
+    connection: AsyncConnection, sql: str, **values: object
+) -> Sequence[AnyRow]:
+    """Every row that a query finds, in memory at once; `values` are its parameters."""
+    return (await connection.execute(text(sql), values)).all()
 
 
 async def delete_named(

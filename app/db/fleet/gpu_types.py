@@ -78,13 +78,8 @@ async def save(
 ) -> None:
     """Add or replace a GPU type; a price that differs holds from `at` on, a first price since ever."""
     values = {
-        "memory_mib": noun.memory_mib,
-        "sm_percent_step": noun.sm_percent_step,
-        "idle_w": noun.idle_w,
-        "power_cap_w": noun.power_cap_w,
+        **{name: getattr(noun, name) for name in _FIGURES},
         "clocks_mhz": list(noun.clocks_mhz),
-        "launch_per_neighbour": noun.launch_per_neighbour,
-        "launch_base": noun.launch_base,
         "provenance": provenance,
         "labels": dict(labels or {}),
     }
@@ -163,18 +158,24 @@ async def _insert_price(
     )
 
 
+_FIGURES = (
+    "memory_mib",
+    "sm_percent_step",
+    "idle_w",
+    "power_cap_w",
+    "launch_per_neighbour",
+    "launch_base",
+)
+"""Fields of a GPU type that have columns of their names."""
+
+
 def _row(row: AnyRow) -> GpuTypeRow:
     return GpuTypeRow(
         gpu_type=GpuType(
             name=row.name,
             price_usd_per_hour=float(row.price_usd_per_hour),
-            memory_mib=row.memory_mib,
-            sm_percent_step=row.sm_percent_step,
-            idle_w=row.idle_w,
-            power_cap_w=row.power_cap_w,
+            **{name: row._mapping[name] for name in _FIGURES},
             clocks_mhz=tuple(row.clocks_mhz),
-            launch_per_neighbour=row.launch_per_neighbour,
-            launch_base=row.launch_base,
         ),
         provenance=row.provenance,
         labels=row.labels,

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.observation_rows import WindowedObservation, copy_all
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 from app.db.decisions import policies
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
@@ -91,13 +92,9 @@ async def _lock_nodes(
     connection: AsyncConnection, nodes: Sequence[str]
 ) -> dict[str, datetime | None]:
     """End of the newest window of each known node, locked until the transaction ends."""
-    found = await connection.execute(
-        text(
-            "SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"
-        ),
-        {"nodes": list(nodes)},
-    )
-    return {row.id: row.last_window_end for row in found}
+    statement = "SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"
+    rows = await all_rows(connection, statement, nodes=nodes)
+    return {row.id: row.last_window_end for row in rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,17 +113,13 @@ async def _check_sources(
 
 
 def _values(pushed: Pushed, now: datetime) -> dict[str, object]:
-    reading = pushed.reading
+    names = ("service", "arrivals", "served", "in_slo", "rejected")
     return {
-        "service": reading.service,
+        **{name: getattr(pushed.reading, name) for name in names},
         "source": pushed.source,
         "start": pushed.start,
         "window_s": pushed.window_s,
         "at": now,
-        "arrivals": reading.arrivals,
-        "served": reading.served,
-        "in_slo": reading.in_slo,
-        "rejected": reading.rejected,
         "sha256": pushed.sha256,
     }
 

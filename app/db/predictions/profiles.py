@@ -45,9 +45,8 @@ class ProfileOrigin(StrEnum):
 
 def origin_of(source: str) -> ProfileOrigin:
     """The origin that the stored source stands for."""
-    written = (ProfileOrigin.FITTED, ProfileOrigin.ESTIMATED, ProfileOrigin.SHIPPED)
     return next(
-        (each for each in written if source.startswith(each)), ProfileOrigin.SENT
+        (each for each in ProfileOrigin if source.startswith(each)), ProfileOrigin.SENT
     )
 
 

@@ -158,7 +158,7 @@ WHERE service = ANY(:services) AND start >= :since AND start < :until AND heard_
 GROUP BY service
 """
 
-# Windows of another length, from before a change of the policy, cannot stand in the same series.
+# Windows of another length, from before a change of the policy, do not belong in the same series.
 _LOAD_WINDOWS = """
 SELECT service, array_agg(round(extract(epoch FROM window_start) / :window_s)::bigint ORDER BY window_start) AS numbers,
        array_agg(arrivals ORDER BY window_start) AS arrivals

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import bindparam, text
@@ -143,20 +143,9 @@ async def keep_newest_served(connection: AsyncConnection, limit: int) -> None:
 
 def _document(row: SampleRow) -> Mapping[str, object]:
     return {
-        "network": row.network,
-        "gpu_type": row.gpu_type,
-        "batch": row.batch,
-        "sm_percent": row.sm_percent,
-        "clock_mhz": row.clock_mhz,
-        "time_quota_percent": row.time_quota_percent,
-        "power_limit_w": row.power_limit_w,
+        **{field.name: getattr(row, field.name) for field in fields(row)},
         # Sorted, so that the unique index knows the same set again in whatever order it is sent.
         "neighbours": sorted([list(neighbour) for neighbour in row.neighbours]),
-        "latency_ms": row.latency_ms,
-        "power_w": row.power_w,
-        "memory_mib": row.memory_mib,
-        "l2_util_percent": row.l2_util_percent,
-        "source": row.source,
         "measured_at": None if row.measured_at is None else row.measured_at.isoformat(),
     }
 

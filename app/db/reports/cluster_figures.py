@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -24,18 +25,18 @@ class Hour:
 
 async def load_nodes(connection: AsyncConnection, limit: int) -> Sequence[AnyRow]:
     """Nodes with what is known of their agents, by name; `last_seen_at` is null where one was never heard."""
-    return (await connection.execute(text(_NODES), {"limit": limit})).all()
+    return await all_rows(connection, _NODES, limit=limit)
 
 
 async def load_target_gpus(connection: AsyncConnection, limit: int) -> Sequence[AnyRow]:
     """GPUs of the plan in force with their limits and the SM percents that were given away, by id."""
-    return (await connection.execute(text(_TARGET_GPUS), {"limit": limit})).all()
+    return await all_rows(connection, _TARGET_GPUS, limit=limit)
 
 
 async def load_tasks(connection: AsyncConnection) -> Sequence[AnyRow]:
     """Numbers of tasks by kind and state."""
     statement = "SELECT kind, state, count(*) AS tasks FROM task WHERE deleted_at IS NULL GROUP BY kind, state"
-    return (await connection.execute(text(f"{statement} ORDER BY kind, state"))).all()
+    return await all_rows(connection, f"{statement} ORDER BY kind, state")
 
 
 async def load_metrics_addresses(
@@ -46,7 +47,7 @@ async def load_metrics_addresses(
         "SELECT id, metrics_address FROM node WHERE metrics_address <> '' "
         'ORDER BY id COLLATE "C" LIMIT :limit'
     )
-    return (await connection.execute(text(statement), {"limit": limit})).all()
+    return await all_rows(connection, statement, limit=limit)
 
 
 async def load_hour(

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -29,12 +30,12 @@ class BoardPart:
 
 async def load_gpus(connection: AsyncConnection, since: datetime) -> Sequence[AnyRow]:
     """Every GPU by node and index; `is_heard`: its node's agent was heard after `since`."""
-    return (await connection.execute(text(_GPUS), {"since": since})).all()
+    return await all_rows(connection, _GPUS, since=since)
 
 
 async def load_gauges(connection: AsyncConnection, since: datetime) -> Sequence[AnyRow]:
     """The newest reading after `since` of every GPU that has one, by id."""
-    return (await connection.execute(text(_GAUGES), {"since": since})).all()
+    return await all_rows(connection, _GAUGES, since=since)
 
 
 async def load_parts(
@@ -47,7 +48,7 @@ async def load_parts(
 
 async def load_places(connection: AsyncConnection, now: datetime) -> Sequence[AnyRow]:
     """Replicas, planned requests per second and cost per hour of every service by GPU type, in the plan in force."""
-    return (await connection.execute(text(_PLACES), {"now": now})).all()
+    return await all_rows(connection, _PLACES, now=now)
 
 
 async def load_header(connection: AsyncConnection) -> AnyRow:

@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -22,27 +23,25 @@ async def load_carried(
     connection: AsyncConnection, gpu: str, since: datetime
 ) -> Sequence[AnyRow]:
     """What it carries or should, by kind and id: as planned, as it is, and as its newest reading measured it."""
-    return (
-        await connection.execute(text(_CARRIED), {"gpu": gpu, "since": since})
-    ).all()
+    return await all_rows(connection, _CARRIED, gpu=gpu, since=since)
 
 
 async def load_overuses(connection: AsyncConnection, gpu: str) -> Sequence[AnyRow]:
     """Who uses more of it than granted, now, by kind and name."""
-    return (await connection.execute(text(_OVERUSES), {"gpu": gpu})).all()
+    return await all_rows(connection, _OVERUSES, gpu=gpu)
 
 
 async def load_readings(
     connection: AsyncConnection, gpu: str, since: datetime, until: datetime, step_s: int
 ) -> Sequence[AnyRow]:
     """Means over every step of [since, until) that has readings, oldest first."""
-    wanted = {"gpu": gpu, "since": since, "until": until, "step": step_s}
-    return (await connection.execute(text(_READINGS), wanted)).all()
+    span = {"since": since, "until": until, "step": step_s}
+    return await all_rows(connection, _READINGS, gpu=gpu, **span)
 
 
 async def load_generations(connection: AsyncConnection) -> Sequence[AnyRow]:
     """The newest command of every node that has one, and what its agent said of it."""
-    return (await connection.execute(text(_GENERATIONS))).all()
+    return await all_rows(connection, _GENERATIONS)
 
 
 # The GPU comes first and alone, so that all joins work on one row.

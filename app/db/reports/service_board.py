@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -55,20 +56,14 @@ async def load_replicas(
     connection: AsyncConnection, service: str, *, now: datetime, since: datetime
 ) -> Sequence[AnyRow]:
     """Replicas of the plan in force, and those that were seen after `since`, by GPU and id; null where one lacks."""
-    return (
-        await connection.execute(
-            text(_REPLICAS), {"service": service, "now": now, "since": since}
-        )
-    ).all()
+    return await all_rows(connection, _REPLICAS, service=service, now=now, since=since)
 
 
 async def load_versions(
     connection: AsyncConnection, service: str, limit: int
 ) -> Sequence[AnyRow]:
     """What was asked for, newest generation first."""
-    return (
-        await connection.execute(text(_VERSIONS), {"service": service, "limit": limit})
-    ).all()
+    return await all_rows(connection, _VERSIONS, service=service, limit=limit)
 
 
 async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, float]]:
@@ -84,7 +79,7 @@ async def load_budgets(
 ) -> Sequence[AnyRow]:
     """Rows of report.slo_budget, of some projects where given."""
     chosen = None if projects is None else list(projects)
-    return (await connection.execute(text(_BUDGETS), {"projects": chosen})).all()
+    return await all_rows(connection, _BUDGETS, projects=chosen)
 
 
 # MATERIALIZED: the windows are read once for the sums and the buckets. Histograms are summed by position; they differ

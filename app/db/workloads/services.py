@@ -1,7 +1,7 @@
 """Services: what their teams asked for, by generation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +30,6 @@ class ServiceRow:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime
-    updated_at: datetime
     updated_by: str
 
 
@@ -206,11 +205,8 @@ def _specification(noun: Service) -> dict[str, object]:
         "network": noun.network,
         "slo_latency_ms": noun.slo.latency_ms,
         "slo_percentile": noun.slo.percentile,
-        "min_replicas": noun.scaling.min_replicas,
-        "max_replicas": noun.scaling.max_replicas,
-        "upscale_delay_s": noun.scaling.upscale_delay_s,
-        "downscale_delay_s": noun.scaling.downscale_delay_s,
-        "buffer_replicas": noun.scaling.buffer_replicas,
+        # Its fields have columns of their names.
+        **asdict(noun.scaling),
         "priority": noun.priority,
         # Null and an empty list differ: any type, and none.
         "allowed_gpu_types": None
@@ -241,11 +237,7 @@ def _noun(row: AnyRow) -> Service:
         network=row.network,
         slo=Slo(latency_ms=row.slo_latency_ms, percentile=row.slo_percentile),
         scaling=Scaling(
-            min_replicas=row.min_replicas,
-            max_replicas=row.max_replicas,
-            upscale_delay_s=row.upscale_delay_s,
-            downscale_delay_s=row.downscale_delay_s,
-            buffer_replicas=row.buffer_replicas,
+            **{each.name: row._mapping[each.name] for each in fields(Scaling)}
         ),
         priority=row.priority,
         allowed_gpu_types=None
@@ -269,8 +261,7 @@ def _row(row: AnyRow) -> ServiceRow:
         generation=row.generation,
         labels=row.labels,
         annotations=row.annotations,
-        # The first generation's time is the service's; `service_version.created_at` is that of the newest change.
+        # The first generation's time is the service's; `row.created_at` is that of the newest change.
         created_at=row.first_at,
-        updated_at=row.created_at,
         updated_by=row.created_by,
     )

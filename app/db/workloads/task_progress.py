@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.observation_rows import WindowedObservation
 from app.db.operations import events
-from app.db.workloads.tasks import record_of
+from app.db.workloads.tasks import PROGRESS, record_of
 from app.loop.events import STARVED_AFTER_S, Starved, progress_event, starved_event
 from app.store.store import AuditEvent
 from app.store.task_book import TaskRecord, places_of, report_of, reported
@@ -132,18 +132,8 @@ def _by_gpu(records: Mapping[str, TaskRecord]) -> Mapping[GpuId, set[str]]:
 
 
 def _columns(records: Sequence[TaskRecord]) -> dict[str, list[object]]:
-    names = (
-        "state",
-        "done_iterations",
-        "iteration_ms",
-        "last_ran_at",
-        "finished_at",
-        "ran_s",
-        "starts",
-        "swaps",
-    )
     columns: dict[str, list[object]] = {
-        name: [getattr(record, name) for record in records] for name in names
+        name: [getattr(record, name) for record in records] for name in PROGRESS
     }
     return {"id": [record.task.name for record in records], **columns}
 

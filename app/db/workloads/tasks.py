@@ -24,6 +24,30 @@ FIXED = ("kind", "network", "layers", "memory_mib", "variants", "batch", "iterat
 _DESCRIPTIVE = frozenset(("labels", "annotations"))
 """What may change in a task that is over, too."""
 
+_WORK = (
+    "kind",
+    "network",
+    "batch",
+    "iterations",
+    "priority",
+    "weight",
+    "accuracy_floor",
+    "memory_mib",
+)
+"""Fields of a task that have columns of their names."""
+
+PROGRESS = (
+    "state",
+    "done_iterations",
+    "iteration_ms",
+    "last_ran_at",
+    "finished_at",
+    "ran_s",
+    "starts",
+    "swaps",
+)
+"""Fields of a task's record that reports change; columns of their names hold them."""
+
 IS_OPEN = task.c.finished_at.is_(None) & task.c.cancelled_at.is_(None)
 
 
@@ -219,18 +243,11 @@ def _specification(wanted: TaskSubmission) -> dict[str, object]:
     return {
         "labels": dict(wanted.labels),
         "annotations": dict(wanted.annotations),
-        "kind": noun.kind,
-        "network": noun.network,
+        **{name: getattr(noun, name) for name in _WORK},
         "layers": [list(entry) for entry in noun.layers],
         # Compared with what is stored, where tuples came back as lists.
-        "memory_mib": noun.memory_mib,
         "variants": [[entry.network, entry.accuracy] for entry in noun.variants],
-        "accuracy_floor": noun.accuracy_floor,
-        "batch": noun.batch,
-        "iterations": noun.iterations,
         "deadline_after_s": noun.due_in_s,
-        "priority": noun.priority,
-        "weight": noun.weight,
         "stated": dict(wanted.stated),
     }
 
@@ -245,15 +262,8 @@ def record_of(row: AnyRow) -> TaskRecord:
         if after_s is None
         else row.submitted_at + timedelta(seconds=after_s),
         place=None if row.gpu is None else (GpuId(row.gpu), row.sm_percent),
-        state=row.state,
-        done_iterations=row.done_iterations,
-        iteration_ms=row.iteration_ms,
-        last_ran_at=row.last_ran_at,
-        finished_at=row.finished_at,
         cancelled_at=row.cancelled_at,
-        ran_s=row.ran_s,
-        starts=row.starts,
-        swaps=row.swaps,
+        **{name: row._mapping[name] for name in PROGRESS},
     )
 
 
@@ -261,20 +271,13 @@ def _noun(row: AnyRow) -> Task:
     return Task(
         name=row.id,
         project=row.project,
-        kind=row.kind,
-        network=row.network,
-        batch=row.batch,
-        iterations=row.iterations,
         due_in_s=row.deadline_after_s,
-        priority=row.priority,
-        weight=row.weight,
+        **{name: row._mapping[name] for name in _WORK},
         variants=tuple(
             Variant(network=network, accuracy=accuracy)
             for network, accuracy in row.variants
         ),
-        accuracy_floor=row.accuracy_floor,
         layers=tuple((kind, number) for kind, number in row.layers),
-        memory_mib=row.memory_mib,
     )
 
 
