@@ -95,7 +95,7 @@ def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]
 
 
 def load_actors() -> Mapping[str, bytes]:
-    """The trained actors of policy `inss` that ship, by the fingerprint of the fleet that each was trained for."""
+    """The shipped trained actors, by the fingerprint of the fleet that each was trained for."""
     folder = resources.files("app.catalogue") / "data" / "actors"
     if not folder.is_dir():
         return {}

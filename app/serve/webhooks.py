@@ -70,7 +70,7 @@ async def send_due(sender: Sender) -> int:
     at = sender.clock.now()
     async with transaction(sender.engine) as connection:
         await webhooks.give_up(connection, at, tries_limit=TRIES)
-        await webhooks.tell_full(connection, at)
+        await webhooks.record_full(connection, at)
         due = await webhooks.take_due(
             connection,
             at,

@@ -15,23 +15,23 @@ class SeedMean:
 
 def number(value: float, digits: int | None = None) -> str:
     """A figure with thousands set apart; without `digits` with three that count, or two below 0.1."""
-    if digits is None:
-        size = abs(value)
-        digits = (
-            0
-            if size >= 100 or size == 0
-            else 1
-            if size >= 10
-            else 2
-            if size >= 1
-            else max(3, _second_place(size))
-        )
-    text = f"{value:,.{digits}f}"
-    return (
-        text.replace("-", "−")
-        if any(digit in text for digit in "123456789")
-        else text.removeprefix("-")
-    )
+    text = f"{value:,.{_digits(abs(value)) if digits is None else digits}f}"
+    # A small negative number that is rounded to 0 has no sign.
+    if any(digit in text for digit in "123456789"):
+        return text.replace("-", "−")
+    return text.removeprefix("-")
+
+
+def _digits(size: float) -> int:
+    """Decimals by which three digits count, or two below 0.1."""
+    if size >= 100 or size == 0:
+        return 0
+    if size >= 10:
+        return 1
+    if size >= 1:
+        return 2
+    # The decimal place of the second digit that is not 0.
+    return max(3, 1 - math.floor(math.log10(size)))
 
 
 def estimate_texts(
@@ -52,27 +52,31 @@ def estimate_texts(
     mean = number(scale * value.mean, digits)
     if value.half_width is None:
         return mean, ""
+    # As many decimals as the mean shows: more would claim a precision that it has not.
     places = len(mean.partition(".")[2])
     half = scale * value.half_width
     low, high = scale * value.mean - half, scale * value.mean + half
+    # Student's interval knows nothing of shares; what lies outside of 0 to 100 % is cut off.
     if is_share and half and (low < 0.0 or high > 100.0):
         if half > 1.0:
             low, high, places = math.floor(low), math.ceil(high), 0
-        return (
-            mean,
-            f"{'0' if low <= 0.0 else number(low, places)}–{'100' if high >= 100.0 else number(high, places)}",
-        )
+        lower = "0" if low <= 0.0 else number(low, places)
+        upper = "100" if high >= 100.0 else number(high, places)
+        return mean, f"{lower}–{upper}"
     return mean, f"±{number(half, places)}"
 
 
-def estimate_words(
-    value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0
+def describe_estimate(
+    value: SeedMean | None,
+    *,
+    digits: int | None = None,
+    scale: float = 1.0,
 ) -> str:
     """Mean and interval, without a blank between them: a line must fit a terminal of 80 columns."""
     return "".join(estimate_texts(value, digits=digits, scale=scale))
 
 
-def share_words(value: SeedMean | None, *, digits: int) -> str:
+def describe_share(value: SeedMean | None, *, digits: int) -> str:
     """In percent; an interval that is not even to both sides stands in brackets."""
     mean, spread = estimate_texts(value, digits=digits, is_share=True)
     return (
@@ -82,14 +86,14 @@ def share_words(value: SeedMean | None, *, digits: int) -> str:
 
 def duration(seconds: float) -> str:
     """A length of time in words, e.g. `11 min` or `2 h 30 min`."""
-    whole = round(seconds)
-    if seconds < 60 or whole != seconds:
+    rounded = round(seconds)
+    if seconds < 60 or rounded != seconds:
         return f"{seconds:g} s"
     parts = (
-        (whole // 86_400, "d"),
-        (whole // 3600 % 24, "h"),
-        (whole // 60 % 60, "min"),
-        (whole % 60, "s"),
+        (rounded // 86_400, "d"),
+        (rounded // 3600 % 24, "h"),
+        (rounded // 60 % 60, "min"),
+        (rounded % 60, "s"),
     )
     return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
@@ -98,8 +102,3 @@ def counted(count: int, word: str) -> str:
     """`1 seed`, `2 seeds`, `3 policies`."""
     plural = word[:-1] + "ies" if word.endswith("y") else word + "s"
     return f"{count:,} {word if count == 1 else plural}"
-
-
-def _second_place(size: float) -> int:
-    """The decimal place of the second digit that is not 0, of a size below 1."""
-    return 1 - math.floor(math.log10(size))

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import Conflict, NotFound
+from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
 from app.store.store import (
-    AgentStatus,
     AuditEvent,
     Execution,
     FitHealth,
@@ -40,16 +40,6 @@ from solvers.types.state import (
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
-@dataclass(slots=True)
-class _NodeRow:
-    node: Node
-    created_at: datetime
-    last_seen_at: datetime | None = None
-    last_window_end_s: float | None = None
-    generation: int = 0
-    repartition: tuple[int, ...] = ()
-
-
 @dataclass(slots=True, kw_only=True)
 class MemoryStore:
     """All that PostgreSQL would keep. Change the inventory through its methods: they move the catalogue revision."""
@@ -68,14 +58,13 @@ class MemoryStore:
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
     """Measurements, and when each came in."""
     actors: dict[str, bytes] = field(default_factory=dict)
-    """Trained actors of policy `inss`, by the fleet's fingerprint."""
+    """Trained actors for policies that need one, by the fleet's fingerprint."""
     on_wake: Callable[[str], None] = lambda _channel: None
     """Called where PostgreSQL would notify."""
     _newest_plan_id: int = 0
     _revision: int = 1
     _gpu_types: dict[str, GpuType] = field(default_factory=dict)
-    _nodes: dict[str, _NodeRow] = field(default_factory=dict)
-    _gpus: dict[GpuId, Gpu] = field(default_factory=dict)
+    _nodes: NodeBook = field(default_factory=NodeBook)
     _services: dict[str, Service] = field(default_factory=dict)
     _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
     _memory: dict[str, Json] = field(default_factory=dict)
@@ -93,15 +82,14 @@ class MemoryStore:
         self._revise()
 
     def put_node(
-        self, node: Node, gpus: Iterable[Gpu], *, at: datetime = EPOCH
+        self,
+        node: Node,
+        gpus: Iterable[Gpu],
+        *,
+        at: datetime = EPOCH,
     ) -> None:
         """Add or replace a node with all its GPUs."""
-        row = self._nodes.setdefault(node.id, _NodeRow(node=node, created_at=at))
-        row.node = replace(node, silent_for_s=0.0)
-        # GPUs that the node no longer lists are gone, as with a manifest that is applied again.
-        self._gpus = {
-            gpu.id: gpu for gpu in self._gpus.values() if gpu.node != node.id
-        } | {gpu.id: gpu for gpu in gpus}
+        self._nodes.put(node, gpus, at=at)
         self._revise()
 
     def put_services(self, services: Iterable[Service]) -> None:
@@ -121,7 +109,10 @@ class MemoryStore:
         self._revise()
 
     def put_points(
-        self, points: Iterable[OperatingPoints], *, latency_sigma: float = 0.0
+        self,
+        points: Iterable[OperatingPoints],
+        *,
+        latency_sigma: float = 0.0,
     ) -> None:
         """Add or replace operating points by (network, GPU type), all with this uncertainty of their times."""
         for entry in points:
@@ -156,15 +147,7 @@ class MemoryStore:
             target=self._target,
             settings=self.settings,
             windows=self._observations.load_windows(numbers, window_s),
-            statuses=tuple(
-                AgentStatus(
-                    node=name,
-                    last_seen=row.last_seen_at,
-                    generation=row.generation,
-                    repartition=row.repartition,
-                )
-                for name, row in sorted(self._nodes.items())
-            ),
+            statuses=self._nodes.statuses(),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
             proposed=self._fresh("proposed"),
@@ -189,11 +172,9 @@ class MemoryStore:
         made_from = (self._target.generation if self._target else 0, self._revision)
         for _, record in sorted(self.plans.items(), reverse=True):
             bound = record.bound
-            if (
-                record.state == state
-                and bound
-                and (bound.parent, record.catalogue_revision) == made_from
-            ):
+            if record.state != state or bound is None:
+                continue
+            if (bound.parent, record.catalogue_revision) == made_from:
                 return bound
         return None
 
@@ -243,12 +224,19 @@ class MemoryStore:
                 self.plans[key] = replace(other, state="superseded")
             elif other.state in ("proposed", "approved"):
                 self.plans[key] = replace(other, state="lost")
-        self.plans[plan_id] = replace(record, state="target", bound=bound)
+        self.plans[plan_id] = replace(
+            record,
+            state="target",
+            bound=bound,
+        )
         self._target = bound
         self.pushed.append((at, bound))
         self.tasks.place(bound)
+        # Only the newest command of a node is ever asked for, so older ones are not kept.
         self._commands |= {
-            command.node: command for command in commands if command.node in self._nodes
+            command.node: command
+            for command in commands
+            if command.node in self._nodes.names
         }
         self.on_wake("plimsoll_command")
         return True
@@ -258,26 +246,31 @@ class MemoryStore:
         self._memory[policy] = memory
 
     async def ingest(
-        self, observations: tuple[Observation, ...], received: datetime
+        self,
+        observations: tuple[Observation, ...],
+        received: datetime,
     ) -> Ingested:
         """Keep observations; one that came before (same node, boot, sequence) changes nothing."""
+        known = self._nodes.names
         unknown = sorted(
-            {entry.node for entry in observations if entry.node not in self._nodes}
+            {entry.node for entry in observations if entry.node not in known}
         )
         acknowledged: dict[tuple[str, str], int] = {}
         for observation in sorted(
             observations, key=lambda entry: (entry.node, entry.boot, entry.sequence)
         ):
-            row = self._nodes.get(observation.node)
-            if row is None:
+            if observation.node not in known:
                 continue
             # Also of a repeated report the agent is heard: only its content counts once.
-            row.last_seen_at = max(received, row.last_seen_at or received)
+            self._nodes.hear(observation.node, received)
             if self._observations.receive(observation):
-                self._take(observation, row, received)
+                self._take(observation, received)
             boot = (observation.node, observation.boot)
             acknowledged[boot] = self._observations.newest_sequence(*boot)
-        return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(unknown))
+        return Ingested(
+            acknowledged=acknowledged,
+            unknown_nodes=tuple(unknown),
+        )
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
@@ -293,7 +286,10 @@ class MemoryStore:
         """Nothing: what replicas use is not kept here."""
 
     async def load_executions(
-        self, since: datetime, until: datetime, gpus: Sequence[GpuId]
+        self,
+        since: datetime,
+        until: datetime,
+        gpus: Sequence[GpuId],
     ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         return self._observations.load_executions(
@@ -305,7 +301,9 @@ class MemoryStore:
         return tuple(self._fit_health[group] for group in sorted(self._fit_health))
 
     async def save_fit_health(
-        self, rows: tuple[FitHealth, ...], catalogue_revision: int
+        self,
+        rows: tuple[FitHealth, ...],
+        catalogue_revision: int,
     ) -> bool:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         if catalogue_revision != self._revision:
@@ -322,6 +320,7 @@ class MemoryStore:
     async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:
         """Keep measurements; returns how many were not there yet."""
         before = len(self.samples)
+        # The row itself is the key, as the unique index over all its columns is in PostgreSQL.
         for row in rows:
             self.samples.setdefault(row, at)
         return len(self.samples) - before
@@ -336,7 +335,11 @@ class MemoryStore:
         return self.plans[plan_id]
 
     def _judge(
-        self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
+        self,
+        plan_id: int,
+        state: PlanState,
+        *,
+        of: tuple[PlanState, ...],
     ) -> None:
         record = self._plan(plan_id)
         if record.state not in of:
@@ -347,34 +350,21 @@ class MemoryStore:
         self.on_wake("plimsoll_wake")
 
     def _state(self, now: datetime) -> ClusterState:
-        def silent_for_s(row: _NodeRow) -> float:
-            return max(
-                0.0, (now - (row.last_seen_at or row.created_at)).total_seconds()
-            )
-
         return ClusterState(
             gpu_types=tuple(self._gpu_types[name] for name in sorted(self._gpu_types)),
-            nodes=tuple(
-                replace(row.node, silent_for_s=silent_for_s(row))
-                for _, row in sorted(self._nodes.items())
-            ),
-            gpus=tuple(self._gpus[name] for name in sorted(self._gpus)),
+            nodes=self._nodes.nodes(now),
+            gpus=self._nodes.gpus(),
             services=tuple(self._services[name] for name in sorted(self._services)),
             tasks=self.tasks.unfinished(now),
             catalogue_revision=self._revision,
         )
 
-    def _take(
-        self, observation: Observation, row: _NodeRow, received: datetime
-    ) -> None:
+    def _take(self, observation: Observation, received: datetime) -> None:
         start_s = placed_start_s(observation, received.timestamp())
         end_s = start_s + observation.window_s
-        # A late report must not undo what a newer one said of the node.
-        if row.last_window_end_s is None or end_s > row.last_window_end_s:
-            row.last_window_end_s = end_s
-            row.generation = observation.generation
-            row.repartition = observation.repartition
-            self._note_health(observation)
+        if self._nodes.take(observation, end_s):
+            # A GPU that fails or returns changes the catalogue: plans made before must lose.
+            self._revise()
         self._observations.count(
             observation,
             start_s=start_s,
@@ -384,16 +374,3 @@ class MemoryStore:
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC))
-
-    def _note_health(self, observation: Observation) -> None:
-        healthy = {reading.index: reading.healthy for reading in observation.gpus}
-        changed = {
-            gpu.id: replace(gpu, healthy=healthy[gpu.index])
-            for gpu in self._gpus.values()
-            if gpu.node == observation.node
-            and healthy.get(gpu.index, gpu.healthy) != gpu.healthy
-        }
-        if changed:
-            # A GPU that fails or returns changes the catalogue: plans made before must lose.
-            self._gpus |= changed
-            self._revise()

@@ -36,6 +36,7 @@ class ObservationBook:
 
     def receive(self, observation: Observation) -> bool:
         """Whether it came for the first time."""
+        # All of them are kept: a late repetition must be told from a first arrival, however old it is.
         sequences = self._received.setdefault(
             (observation.node, observation.boot), set()
         )
@@ -73,7 +74,9 @@ class ObservationBook:
             self._readings.popleft()
 
     def load_windows(
-        self, numbers: range, window_s: float
+        self,
+        numbers: range,
+        window_s: float,
     ) -> tuple[ServiceWindow, ...]:
         """The windows with these numbers, oldest first. Older ones, and those of another length, are forgotten."""
         recent = {
@@ -90,7 +93,10 @@ class ObservationBook:
         )
 
     def load_executions(
-        self, first_s: float, last_s: float, gpus: Collection[GpuId]
+        self,
+        first_s: float,
+        last_s: float,
+        gpus: Collection[GpuId],
     ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [first_s, last_s), by GPU and replica."""
         readings: dict[tuple[str, str], list[ReplicaReading]] = defaultdict(list)
@@ -105,9 +111,8 @@ class ObservationBook:
 
 def _made(window: _Window, number: int, window_s: float) -> tuple[ServiceWindow, ...]:
     if window.made is None:
-        window.made = make_windows(
-            {(service, number): sums for service, sums in window.sums.items()}, window_s
-        )
+        sums = {(service, number): each for service, each in window.sums.items()}
+        window.made = make_windows(sums, window_s)
     return window.made
 
 
@@ -116,18 +121,16 @@ def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
     batches = sum(each.batches for each in readings)
     busy_ms = sum(each.batches * each.execution_ms for each in readings)
     # A replica that was changed within the period measured two settings at once.
-    sm_percents, sizes = (
-        {each.sm_percent for each in readings},
-        {each.batch for each in readings},
-    )
+    sm_percents = {each.sm_percent for each in readings}
+    sizes = {each.batch for each in readings}
+    is_unchanged = len(sm_percents) == len(sizes) == 1
     return Execution(
         replica=readings[0].id,
         gpu=gpu,
         service=min(each.service for each in readings),
         sm_percent=min(sm_percents),
         batch=min(sizes),
-        is_steady=len(sm_percents) == len(sizes) == 1
-        and all(each.state == "ready" for each in readings),
+        is_steady=is_unchanged and all(each.state == "ready" for each in readings),
         batches=batches,
         requests=sum(each.requests for each in readings),
         execution_ms=busy_ms / batches if batches else 0.0,

@@ -127,7 +127,7 @@ class PolicySettings:
 
     @property
     def planner(self) -> str:
-        """Who plans, as plans name it: `joint`, or `joint; web: hetsev` with a group called web."""
+        """Who plans, as plans name it: `joint`, or `joint; web: other` with a group called web."""
         return "; ".join(
             (self.policy, *(f"{group.name}: {group.policy}" for group in self.groups))
         )
@@ -166,7 +166,6 @@ class AgentStatus:
     """What is known of one agent."""
 
     node: str
-    last_seen: datetime | None
     generation: int
     """Generation of the command that it has in force."""
     repartition: tuple[int, ...] = ()
@@ -348,7 +347,9 @@ class Store(Protocol):
         ...
 
     async def ingest(
-        self, observations: tuple[Observation, ...], received: datetime
+        self,
+        observations: tuple[Observation, ...],
+        received: datetime,
     ) -> Ingested:
         """Make observations durable; one that came before (same node, boot, sequence) changes nothing."""
         ...
@@ -366,7 +367,10 @@ class Store(Protocol):
         ...
 
     async def load_executions(
-        self, since: datetime, until: datetime, gpus: Sequence[GpuId]
+        self,
+        since: datetime,
+        until: datetime,
+        gpus: Sequence[GpuId],
     ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         ...
@@ -376,7 +380,9 @@ class Store(Protocol):
         ...
 
     async def save_fit_health(
-        self, rows: tuple[FitHealth, ...], catalogue_revision: int
+        self,
+        rows: tuple[FitHealth, ...],
+        catalogue_revision: int,
     ) -> bool:
         """Keep these, in place of those of the same groups that were read less far. False, and nothing kept: the
         catalogue changed."""

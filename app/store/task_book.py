@@ -147,10 +147,13 @@ def cancelled(record: TaskRecord, at: datetime) -> TaskRecord:
         raise Conflict(
             f"task {record.task.name!r} has finished; nothing of it is left to be cancelled"
         )
-    return (
-        record
-        if record.is_over
-        else replace(record, cancelled_at=at, place=None, state=None)
+    if record.is_over:
+        return record
+    return replace(
+        record,
+        cancelled_at=at,
+        place=None,
+        state=None,
     )
 
 
@@ -165,10 +168,13 @@ def places_of(target: BoundPlan) -> dict[str, Place]:
 
 def placed(record: TaskRecord, place: Place | None) -> TaskRecord:
     """The record under a target that wants the task there."""
-    return (
-        record
-        if record.is_over or record.place == place
-        else replace(record, place=place, state=None)
+    if record.is_over or record.place == place:
+        return record
+    # What its node last reported is of the place that it leaves.
+    return replace(
+        record,
+        place=place,
+        state=None,
     )
 
 
@@ -231,23 +237,25 @@ def waiting_s(record: TaskRecord, now: datetime) -> float:
     """Since it last ran, or was submitted; 0 while it runs, and when it is over."""
     if record.is_over or record.state == "running":
         return 0.0
+    since = record.last_ran_at or record.submitted_at
     # A report may be newer than the moment that is asked for.
-    return max(0.0, (now - (record.last_ran_at or record.submitted_at)).total_seconds())
+    return max(0.0, (now - since).total_seconds())
 
 
 def waited_s(record: TaskRecord, now: datetime) -> float:
     """All the time since its submission in which it did not run."""
     until = record.finished_at or record.cancelled_at or now
-    return max(0.0, (until - record.submitted_at).total_seconds() - record.ran_s)
+    present_s = (until - record.submitted_at).total_seconds()
+    # Both are rounded: a task that always ran must not have waited for less than nothing.
+    return max(0.0, present_s - record.ran_s)
 
 
 def remaining_s(record: TaskRecord) -> float | None:
     """Until it is done at its present pace; None where it does not run, or its pace is not known yet."""
     if record.is_over or record.state != "running" or record.iteration_ms <= 0.0:
         return None
-    return (
-        (record.task.iterations - record.done_iterations) * record.iteration_ms / 1000.0
-    )
+    remaining = record.task.iterations - record.done_iterations
+    return remaining * record.iteration_ms / 1000.0
 
 
 def _place(node: str, reading: TaskReading) -> Place:
@@ -255,6 +263,8 @@ def _place(node: str, reading: TaskReading) -> Place:
 
 
 def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecord:
+    is_started = record.state in (None, "failed") and reading.state != "failed"
+    is_out = reading.state in ("swapping", "swapped")
     has_run = reading.state in ("running", "finished")
     # A dispatcher may run it with another batch than it was submitted with.
     factor = reading.batch / record.task.batch
@@ -272,8 +282,7 @@ def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecor
         last_ran_at=end if has_run else record.last_ran_at,
         finished_at=end if reading.state == "finished" else None,
         ran_s=record.ran_s + progress * iteration_ms / 1000.0,
-        starts=record.starts
-        + (record.state in (None, "failed") and reading.state != "failed"),
-        swaps=record.swaps
-        + (reading.state in ("swapping", "swapped") and record.state == "running"),
+        starts=record.starts + is_started,
+        # Counted on the way out only: a task that stays out is not swapped again with every report.
+        swaps=record.swaps + (is_out and record.state == "running"),
     )

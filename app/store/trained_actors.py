@@ -9,11 +9,11 @@ from solvers.types.state import ClusterState, fingerprint_of
 
 def wants_actor(settings: PolicySettings) -> bool:
     """Whether the policy, or that of a group of services, asks for a trained actor."""
-    return needs_actor(settings.policy) or any(
-        needs_actor(group.policy) for group in settings.groups
-    )
+    policies = (settings.policy, *(group.policy for group in settings.groups))
+    return any(map(needs_actor, policies))
 
 
 def fleet_fingerprint(state: ClusterState) -> str:
     """The name of all registered GPUs, by which actors are kept."""
-    return fingerprint_of(sorted(Counter(gpu.gpu_type for gpu in state.gpus).items()))
+    gpus = Counter(gpu.gpu_type for gpu in state.gpus)
+    return fingerprint_of(sorted(gpus.items()))

@@ -49,11 +49,9 @@ class Sums:
 
     def part(self, index: int, parts: int) -> "Sums":
         """One of `parts` nearly equal parts, which add up to the whole."""
+        counts = ("arrivals", "served", "in_slo", "rejected")
         return Sums(
-            arrivals=_part(self.arrivals, index, parts),
-            served=_part(self.served, index, parts),
-            in_slo=_part(self.in_slo, index, parts),
-            rejected=_part(self.rejected, index, parts),
+            **{name: _part(getattr(self, name), index, parts) for name in counts},
             latency_buckets={
                 bucket: part
                 for bucket, count in self.latency_buckets.items()
@@ -63,6 +61,7 @@ class Sums:
 
 
 def _part(count: int, index: int, parts: int) -> int:
+    # Differences of rounded-down running sums: the parts add up to the count, whatever it is.
     return count * (index + 1) // parts - count * index // parts
 
 
@@ -79,7 +78,9 @@ def window_number(end_s: float, window_s: float) -> int:
 
 
 def parts_of(
-    observation: Observation, end_s: float, window_s: float
+    observation: Observation,
+    end_s: float,
+    window_s: float,
 ) -> Iterator[tuple[WindowKey, Sums]]:
     """The counts of every service by the windows in which they count; `end_s`: where the agent's window ends.
 
@@ -99,6 +100,7 @@ def parts_of(
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
     """The counts of every service in one observation."""
+    # Copies: what a book adds up must not change the reading that it came with.
     for reading in observation.services:
         yield (
             reading.service,
@@ -113,7 +115,9 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
 
 
 def snapshot_numbers(
-    now_s: float, window_s: float, services: Iterable[Service] = ()
+    now_s: float,
+    window_s: float,
+    services: Iterable[Service] = (),
 ) -> range:
     """Numbers of the windows that a snapshot holds, the one that is open now among them.
 
@@ -123,28 +127,29 @@ def snapshot_numbers(
         max(one.scaling.upscale_delay_s, one.scaling.downscale_delay_s)
         for one in services
     ]
-    wanted = math.ceil(max(delays_s, default=0.0) / window_s) + 1
+    needed = math.ceil(max(delays_s, default=0.0) / window_s) + 1
+    count = min(max(needed, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS)
     # The open window is included: a burst should be seen before its window is over.
-    newest = math.floor(now_s / window_s)
-    return range(
-        newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS) + 1, newest + 1
-    )
+    stop = math.floor(now_s / window_s) + 1
+    return range(stop - count, stop)
 
 
 def make_windows(
     sums: Mapping[WindowKey, Sums], window_s: float
 ) -> tuple[ServiceWindow, ...]:
     """The windows of a snapshot, by start and service."""
+    keys = sorted(sums, key=lambda key: (key[1], key[0]))
     return tuple(
-        make_window(service, number * window_s, window_s, counts)
-        for (service, number), counts in sorted(
-            sums.items(), key=lambda item: (item[0][1], item[0][0])
-        )
+        make_window(service, number * window_s, window_s, sums[service, number])
+        for service, number in keys
     )
 
 
 def make_window(
-    service: str, start_s: float, window_s: float, counts: Sums
+    service: str,
+    start_s: float,
+    window_s: float,
+    counts: Sums,
 ) -> ServiceWindow:
     """One window of a snapshot."""
     return ServiceWindow(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.db.base.engine import make_engine
-from app.db.workloads.budgets import tell_spent
+from app.db.workloads.budgets import record_spent
 from app.postgres import server as postgres
 from tests.integration.api_harness import Api, Prepared, prepared, run_apart
 from tests.integration.test_reports import a_busy_morning
@@ -63,7 +63,7 @@ def tell(api: Api) -> int:
         engine = make_engine(api.url, pool_size=2)
         try:
             async with engine.begin() as connection:
-                return await tell_spent(connection, api.clock.now())
+                return await record_spent(connection, api.clock.now())
         finally:
             await engine.dispose()
 

@@ -12,12 +12,14 @@ from pathlib import Path
 import httpx2
 import psycopg
 import pytest
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.base.clock import WallClock
 from app.db.base import migrate
 from app.db.base.leader import Leader
 from app.db.base.listen import conninfo
+from app.db.base.tables import gpu
 from app.db.fleet import nodes
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
@@ -280,7 +282,9 @@ class ChangingStore(PostgresStore):
         if not self._is_changed:
             self._is_changed = True
             async with self._other.begin() as connection:
-                await nodes.set_gpu_cordon(connection, "n1/gpu-0", cordoned=True)
+                await connection.execute(
+                    update(gpu).where(gpu.c.id == "n1/gpu-0").values(cordoned=True)
+                )
         return plan_id
 
 

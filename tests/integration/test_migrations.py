@@ -5,6 +5,7 @@ import re
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, pool, text
@@ -55,7 +56,7 @@ def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(
     database: str,
 ) -> None:
     before = _relations(database)
-    migrate.downgrade(database, "base")
+    command.downgrade(migrate._config(database), "base")
     assert _relations(database) == []
     migrate.upgrade(database)
     assert _relations(database) == before

@@ -3,7 +3,7 @@
 from typing import TextIO
 
 from app.cli.common.output import Cells, Heading, show_table
-from app.simulate.figures import estimate_words, share_words
+from app.simulate.figures import describe_estimate, describe_share
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
 
 
@@ -34,9 +34,9 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
             (
                 service.service,
                 summary.policy,
-                estimate_words(service.cost_usd),
-                share_words(service.attainment, digits=2),
-                estimate_words(service.p99_ms, digits=0),
+                describe_estimate(service.cost_usd),
+                describe_share(service.attainment, digits=2),
+                describe_estimate(service.p99_ms, digits=0),
             )
             for place in range(len(report.policies[0].services))
             for summary in report.policies
@@ -57,7 +57,7 @@ def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
     ]
     if known:
         stream.write(
-            f"g CO2e: {', '.join(f'{policy} {estimate_words(grams)}' for policy, grams in known)}\n"
+            f"g CO2e: {', '.join(f'{policy} {describe_estimate(grams)}' for policy, grams in known)}\n"
         )
 
 
@@ -69,11 +69,11 @@ def _show_tasks(report: SimulationReport, stream: TextIO) -> None:
         [
             (
                 summary.policy,
-                share_words(tasks.finished, digits=1),
-                estimate_words(tasks.completion_s, digits=1, scale=1.0 / 60.0),
-                share_words(tasks.in_time, digits=0),
-                estimate_words(tasks.work_gpu_hours),
-                estimate_words(tasks.cost_usd),
+                describe_share(tasks.finished, digits=1),
+                describe_estimate(tasks.completion_s, digits=1, scale=1.0 / 60.0),
+                describe_share(tasks.in_time, digits=0),
+                describe_estimate(tasks.work_gpu_hours),
+                describe_estimate(tasks.cost_usd),
             )
             for summary in report.policies
             if (tasks := summary.tasks)
@@ -85,10 +85,10 @@ def _show_tasks(report: SimulationReport, stream: TextIO) -> None:
 def _policy(summary: PolicySummary, note: str) -> Cells:
     return (
         f"{summary.policy} ({note})" if note else summary.policy,
-        estimate_words(summary.cost_usd),
-        estimate_words(summary.gpu_hours),
-        estimate_words(summary.energy_kwh),
-        share_words(summary.violations, digits=2),
-        share_words(summary.worst_attainment, digits=2),
-        estimate_words(summary.replicas_started, digits=0),
+        describe_estimate(summary.cost_usd),
+        describe_estimate(summary.gpu_hours),
+        describe_estimate(summary.energy_kwh),
+        describe_share(summary.violations, digits=2),
+        describe_share(summary.worst_attainment, digits=2),
+        describe_estimate(summary.replicas_started, digits=0),
     )

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 # A statement that runs longer than this would hold a snapshot open for many ticks; reports and syncs stay far below.
 STATEMENT_TIMEOUT_MS = 30_000
+# Every transaction of ours is short: who waits longer for a lock meets a stuck one, and an error says so.
 LOCK_TIMEOUT_MS = 5_000
 # A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
 IDLE_IN_TRANSACTION_MS = 60_000
@@ -43,7 +44,9 @@ def make_engine(
     return create_async_engine(
         url,
         pool_size=pool_size,
+        # The pool's size is a limit: the server's `max_connections` is shared by all processes.
         max_overflow=0,
+        # A connection that broke while it idled is replaced before it is handed out.
         pool_pre_ping=True,
         json_serializer=_to_json,
         connect_args={
@@ -73,9 +76,11 @@ def _to_json(value: object) -> str:
 async def recreate(server_url: str, name: str) -> None:
     """An empty database of that name; one that exists is dropped, whoever is connected to it."""
     engine = make_engine(server_url, pool_size=2, application="plimsoll-create")
+    # Names of databases cannot be parameters of a statement.
     quoted = '"' + name.replace('"', '""') + '"'
     try:
         async with engine.connect() as raw:
+            # CREATE and DROP DATABASE refuse to run inside a transaction.
             connection = await raw.execution_options(isolation_level="AUTOCOMMIT")
             await connection.execute(
                 text(f"DROP DATABASE IF EXISTS {quoted} WITH (FORCE)")

@@ -29,6 +29,8 @@ class Leader:
         """Get the lead, or confirm that it is still ours; False: another process has it."""
         if self._connection is not None:
             return await self._confirm(self._connection)
+        # The lock belongs to the session, which is kept for as long as this process leads. Autocommit: an open
+        # transaction that idles for hours would stop vacuum, and the server would end it.
         connection = await (await self._engine.connect()).execution_options(
             isolation_level="AUTOCOMMIT"
         )
@@ -39,7 +41,7 @@ class Leader:
             if not got.scalar_one():
                 await connection.close()
                 return False
-            # The connection idles for hours between changes of leader.
+            # Written down with its holder, so that people see who leads and how often the lead changed.
             grown = await connection.execute(
                 text(
                     "UPDATE leader SET epoch = epoch + 1, holder = :holder RETURNING epoch"
@@ -47,6 +49,7 @@ class Leader:
                 {"holder": self._holder},
             )
             self.epoch = int(grown.scalar_one())
+        # A cancelled task, too, must not leave a session behind that holds the lock.
         except BaseException:
             await _discard(connection)
             raise
@@ -55,6 +58,7 @@ class Leader:
 
     async def release(self) -> None:
         """Give the lead back; harmless without it."""
+        # Forgotten first: whatever goes wrong below, this process does not believe that it leads.
         connection, self._connection = self._connection, None
         if connection is not None:
             await _discard(connection)

@@ -1,7 +1,8 @@
 """Notifications from PostgreSQL on a connection of their own, which comes back by itself."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import psycopg
 from psycopg import sql
@@ -37,19 +38,28 @@ class Listener:
         Ends only when its task is cancelled. Not through a pooler in transaction mode: it drops LISTEN.
         """
         while True:
-            try:
-                connection = await psycopg.AsyncConnection.connect(
-                    self._conninfo,
-                    autocommit=True,
-                    connect_timeout=5,
-                    application_name="plimsoll-listen",
+            # Closed with the caller, so that no connection outlives whoever stopped listening.
+            async with aclosing(self._until_lost()) as payloads:
+                async for payload in payloads:
+                    yield payload
+
+    async def _until_lost(self) -> AsyncGenerator[str]:
+        """RECONNECT, then the payloads that one connection brings; waits a little once it is lost."""
+        try:
+            # Not from the pool: a pooled connection goes to somebody else after a transaction.
+            connection = await psycopg.AsyncConnection.connect(
+                self._conninfo,
+                autocommit=True,
+                connect_timeout=5,
+                application_name="plimsoll-listen",
+            )
+            async with connection:
+                await connection.execute(
+                    sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
                 )
-                async with connection:
-                    await connection.execute(
-                        sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
-                    )
-                    yield RECONNECT
-                    async for notice in connection.notifies():
-                        yield notice.payload
-            except psycopg.OperationalError:
-                await asyncio.sleep(self._retry_s)
+                # After LISTEN: a change between a look and LISTEN would be missed.
+                yield RECONNECT
+                async for notice in connection.notifies():
+                    yield notice.payload
+        except psycopg.OperationalError:
+            await asyncio.sleep(self._retry_s)

@@ -30,6 +30,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Raises UnknownRevision.
     """
+    # Alembic itself would fail with a stack trace that does not tell people what to do.
     why = _why_unknown(current(url))
     if why is not None:
         raise UnknownRevision(why)
@@ -37,14 +38,9 @@ def upgrade(url: str, revision: str = "head") -> None:
         command.upgrade(_config(url), revision)
 
 
-def downgrade(url: str, revision: str) -> None:
-    """Undo revisions down to `revision` ("base" = all). Deletes what they held."""
-    with _alembic_runs:
-        command.downgrade(_config(url), revision)
-
-
 def current(url: str) -> str | None:
     """The revision that the database has; None for an empty one."""
+    # Asked once, from a thread: a pool would only keep the connection open.
     engine = create_engine(url, poolclass=pool.NullPool)
     try:
         with engine.connect() as connection:
@@ -74,6 +70,7 @@ def _why_unknown(has: str | None) -> str | None:
     scripts = ScriptDirectory.from_config(_config(""))
     if has is None or has in {script.revision for script in scripts.walk_revisions()}:
         return None
+    # Revisions are numbered, so the order of their names is the order in which they were made.
     first = scripts.get_base()
     if first is not None and has < first:
         return (
@@ -90,7 +87,9 @@ def _why_unknown(has: str | None) -> str | None:
 def _config(url: str) -> Config:
     config = Config()
     config.set_main_option(
-        "script_location", str(CHECKOUT if (CHECKOUT / "env.py").exists() else PACKAGED)
+        # A checkout comes first: a developer's new revision must count without being packaged.
+        "script_location",
+        str(CHECKOUT if (CHECKOUT / "env.py").exists() else PACKAGED),
     )
     config.attributes["url"] = url
     return config

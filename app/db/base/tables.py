@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import TSTZRANGE
 
-from app.db.base.columns import JSON, TEXTS, TIME, key, must
+from app.db.base.columns import JSON, TEXTS, TIME, key, may_all, must, must_all
 
 metadata = MetaData()
 
@@ -33,13 +33,17 @@ def _table(name: str, *columns: Column[Any]) -> Table:
     return Table(name, metadata, *columns)
 
 
+# One row, which pushes and changes of the catalogue lock: so they happen one after the other.
 cluster = _table(
     "cluster",
     Column("singleton", Boolean, primary_key=True),
-    must("catalogue_revision", BigInteger),
-    must("profile_revision", BigInteger),
-    must("target_generation", BigInteger),
-    must("fit_revision", BigInteger),
+    *must_all(
+        BigInteger,
+        "catalogue_revision",
+        "profile_revision",
+        "target_generation",
+        "fit_revision",
+    ),
 )
 
 project = _table("project", key("name"), must("labels", JSON), must("created_at", TIME))
@@ -47,12 +51,9 @@ project = _table("project", key("name"), must("labels", JSON), must("created_at"
 gpu_type = _table(
     "gpu_type",
     key("name"),
-    must("memory_mib", Double),
-    must("sm_percent_step", Double),
-    must("idle_w", Double),
-    must("power_cap_w", Double),
+    *must_all(Double, "memory_mib", "sm_percent_step", "idle_w", "power_cap_w"),
+    *must_all(Double, "launch_per_neighbour", "launch_base"),
     must("clocks_mhz", ARRAY(Double)),
-    *(must(name, Double) for name in ("launch_per_neighbour", "launch_base")),
     must("provenance", Text),
     must("labels", JSON),
     must("created_at", TIME),
@@ -61,7 +62,9 @@ gpu_type = _table(
 gpu_price = _table(
     "gpu_price",
     key("gpu_type"),
+    # Periods of one type must not overlap: the schema's constraint keeps every hour at one price.
     Column("valid", TSTZRANGE, primary_key=True),
+    # Money is decimal here: sums of binary fractions would not add up to a bill.
     must("price_usd_per_hour", Numeric(12, 6)),
 )
 
@@ -73,8 +76,7 @@ node = _table(
     must("created_at", TIME),
     must("agent_version", Text),
     Column("boot", Text),
-    Column("last_seen_at", TIME),
-    Column("last_window_end", TIME),
+    *may_all(TIME, "last_seen_at", "last_window_end"),
     must("observed_generation", BigInteger),
     must("clock_skew_s", Double),
     must("problems", TEXTS),
@@ -86,11 +88,9 @@ node = _table(
 gpu = _table(
     "gpu",
     key("id"),
-    must("node", Text),
-    must("gpu_type", Text),
+    *must_all(Text, "node", "gpu_type"),
     must("index", Integer),
-    must("healthy", Boolean),
-    must("cordoned", Boolean),
+    *must_all(Boolean, "healthy", "cordoned"),
     must("created_at", TIME),
 )
 
@@ -105,13 +105,11 @@ network = _table(
 profile = _table(
     "profile",
     key("id", BigInteger),
-    must("network", Text),
-    must("gpu_type", Text),
+    *must_all(Text, "network", "gpu_type"),
     must("version", Integer),
     must("is_current", Boolean),
     must("sensitivity", Double),
-    must("provenance", Text),
-    must("source", Text),
+    *must_all(Text, "provenance", "source"),
     must("created_at", TIME),
 )
 
@@ -124,60 +122,52 @@ service = _table(
     Column("deleted_at", TIME),
 )
 
+# Generations are never changed, so an old plan can be explained by what was asked for then.
 service_version = _table(
     "service_version",
     key("service"),
     key("generation", Integer),
-    must("network", Text),
-    must("slo_latency_ms", Double),
-    must("slo_percentile", Double),
-    must("min_replicas", Integer),
+    *must_all(Text, "network", "mode", "created_by"),
+    *must_all(Double, "slo_latency_ms", "slo_percentile"),
+    *must_all(Double, "upscale_delay_s", "downscale_delay_s"),
+    *must_all(Double, "priority", "accuracy_floor"),
+    *must_all(Integer, "min_replicas", "buffer_replicas"),
     Column("max_replicas", Integer),
-    must("upscale_delay_s", Double),
-    must("downscale_delay_s", Double),
-    must("buffer_replicas", Integer),
-    must("priority", Double),
     Column("allowed_gpu_types", TEXTS),
     must("excluded_gpu_types", TEXTS),
-    must("mode", Text),
-    must("variants", JSON),
-    must("accuracy_floor", Double),
-    must("labels", JSON),
-    must("annotations", JSON),
+    *must_all(JSON, "variants", "labels", "annotations"),
     must("created_at", TIME),
-    must("created_by", Text),
 )
 
+# A new version for each change: every plan names the version that it was made under.
 policy = _table(
     "policy",
     key("version", Integer),
-    must("policy", Text),
-    must("mode", Text),
-    must("paused", Boolean),
-    must("period_s", Double),
-    must("objective", Text),
-    must("energy_price_usd_per_kwh", Double),
-    must("carbon_price_usd_per_t", Double),
+    *must_all(Text, "policy", "mode", "objective", "created_by"),
+    *must_all(Boolean, "paused", "learning", "approve_switch"),
+    *must_all(
+        Double,
+        "period_s",
+        "energy_price_usd_per_kwh",
+        "carbon_price_usd_per_t",
+        "migration_cost_usd_per_hour",
+        "headroom",
+        "stale_after_s",
+        "solve_seconds",
+        "solve_work",
+        "window_s",
+        "fit_quantile",
+        "hysteresis",
+        "move_budget",
+        "min_dwell_s",
+    ),
     must("carbon_g_per_kwh", ARRAY(Double)),
     must("max_replicas_per_gpu", Integer),
-    must("migration_cost_usd_per_hour", Double),
-    must("headroom", Double),
-    must("stale_after_s", Double),
-    must("solve_seconds", Double),
-    must("solve_work", Double),
     must("seed", BigInteger),
-    must("window_s", Double),
-    must("fit_quantile", Double),
-    must("learning", Boolean),
-    must("hysteresis", Double),
-    must("move_budget", Double),
-    must("min_dwell_s", Double),
     Column("governor", Text),
     Column("power_budget_w", Double),
     must("groups", JSON),
-    must("approve_switch", Boolean),
     must("created_at", TIME),
-    must("created_by", Text),
 )
 
 policy_memory = _table("policy_memory", key("policy"), Column("memory", JSON))
@@ -195,20 +185,22 @@ token = _table(
     "token",
     key("id"),
     must("name", Text),
+    # Only a hash: whoever reads the table cannot log in with what stands there.
     must("sha256", LargeBinary),
     must("scope", Text),
     Column("projects", TEXTS),
     must("created_at", TIME),
-    *(Column(name, TIME) for name in ("expires_at", "last_used_at", "revoked_at")),
+    *may_all(TIME, "expires_at", "last_used_at", "revoked_at"),
 )
 
 session = _table(
     "session",
     Column("sha256", LargeBinary, primary_key=True),
     must("token", Text),
-    *(must(name, TIME) for name in ("created_at", "expires_at")),
+    *must_all(TIME, "created_at", "expires_at"),
 )
 
+# The same key may come from two people and for two endpoints: all three make the key.
 idempotency = _table(
     "idempotency",
     key("key"),
@@ -224,48 +216,26 @@ event = _table(
     "event",
     key("id", BigInteger),
     must("at", TIME),
-    must("actor", Text),
-    must("kind", Text),
-    must("subject", Text),
-    must("reason", Text),
+    *must_all(Text, "actor", "kind", "subject", "reason"),
     Column("plan_id", BigInteger),
     Column("request_id", Text),
-    *(Column(name, JSON) for name in ("before", "after")),
+    *may_all(JSON, "before", "after"),
 )
 
 task = _table(
     "task",
     key("id"),
-    *(
-        must(name, Text)
-        for name in ("name", "project", "kind", "network", "submitted_by")
-    ),
-    *(
-        must(name, Integer)
-        for name in ("run", "generation", "batch", "starts", "swaps")
-    ),
+    *must_all(Text, "name", "project", "kind", "network", "submitted_by"),
+    *must_all(Integer, "run", "generation", "batch", "starts", "swaps"),
     must("iterations", BigInteger),
-    *(
-        must(name, JSON)
-        for name in ("labels", "annotations", "layers", "variants", "stated")
-    ),
-    *(must(name, Double) for name in ("accuracy_floor", "priority", "weight")),
-    *(must(name, Double) for name in ("done_iterations", "iteration_ms", "ran_s")),
-    *(
-        Column(name, Double)
-        for name in ("memory_mib", "deadline_after_s", "sm_percent")
-    ),
-    *(Column(name, Text) for name in ("gpu", "state")),
+    *must_all(JSON, "labels", "annotations", "layers", "variants", "stated"),
+    *must_all(Double, "accuracy_floor", "priority", "weight"),
+    *must_all(Double, "done_iterations", "iteration_ms", "ran_s"),
+    *may_all(Double, "memory_mib", "deadline_after_s", "sm_percent"),
+    *may_all(Text, "gpu", "state"),
     must("submitted_at", TIME),
-    *(
-        Column(name, TIME)
-        for name in (
-            "cancelled_at",
-            "deleted_at",
-            "last_ran_at",
-            "finished_at",
-            "starved_at",
-        )
+    *may_all(
+        TIME, "cancelled_at", "deleted_at", "last_ran_at", "finished_at", "starved_at"
     ),
 )
 
@@ -273,35 +243,26 @@ plan = _table(
     "plan",
     key("id", BigInteger),
     must("at", TIME),
-    must("state", Text),
-    must("policy", Text),
+    *must_all(Text, "state", "policy", "status", "method", "reason"),
     must("policy_version", Integer),
     must("catalogue_revision", BigInteger),
-    Column("generation", BigInteger),
-    Column("parent", BigInteger),
+    *may_all(BigInteger, "generation", "parent"),
     must("document", JSON),
-    Column("bound", JSON),
+    *may_all(JSON, "bound", "prices"),
+    # Compressed, and without the parts that `archive` holds once for all plans.
     Column("problem", LargeBinary),
-    must("status", Text),
     must("cost_usd_per_hour", Numeric),
-    Column("lower_bound_usd_per_hour", Double),
-    Column("gap_percent", Double),
+    *may_all(Double, "lower_bound_usd_per_hour", "gap_percent"),
     must("seconds", Double),
-    must("method", Text),
     must("messages", TEXTS),
-    must("reason", Text),
-    Column("prices", JSON),
 )
 
 plan_step = _table(
     "plan_step",
     key("plan_id", BigInteger),
     key("position", Integer),
-    must("technique", Text),
-    must("method", Text),
-    must("status", Text),
-    Column("objective", Double),
-    Column("bound", Double),
+    *must_all(Text, "technique", "method", "status"),
+    *may_all(Double, "objective", "bound"),
     must("seconds", Double),
     must("messages", TEXTS),
 )
@@ -310,12 +271,10 @@ plan_violation = _table(
     "plan_violation",
     key("plan_id", BigInteger),
     key("position", Integer),
-    must("rule", Text),
-    must("severity", Text),
-    must("place", Text),
-    must("detail", Text),
+    *must_all(Text, "rule", "severity", "place", "detail"),
 )
 
+# Previews and ticks state demands of their own for one moment: the method tells them apart.
 demand = _table(
     "demand",
     key("service"),
@@ -323,8 +282,7 @@ demand = _table(
     must("arrival_rate_rps", Double),
     key("method"),
     Column("plan_id", BigInteger),
-    Column("low_rps", Double),
-    Column("high_rps", Double),
+    *may_all(Double, "low_rps", "high_rps"),
 )
 
 forecast_choice = _table(
@@ -332,8 +290,7 @@ forecast_choice = _table(
     key("service"),
     must("technique", Text),
     must("seasons", JSON),
-    must("margin", Double),
-    must("reserve_rps", Double),
+    *must_all(Double, "margin", "reserve_rps"),
     must("scores", JSON),
     must("at", TIME),
 )
@@ -349,18 +306,11 @@ command = _table(
     "command",
     key("node"),
     key("generation", BigInteger),
+    # The JSON that the agent gets, byte for byte: nothing searches in it.
     must("body", LargeBinary),
     must("created_at", TIME),
 )
 
-acknowledgement = _table(
-    "acknowledgement",
-    key("node"),
-    key("generation", BigInteger),
-    must("status", Text),
-    must("detail", Text),
-    must("at", TIME),
-)
 
 budget = _table(
     "budget",
@@ -371,15 +321,14 @@ budget = _table(
     must("action", Text),
     must("created_at", TIME),
     must("protected_priority", Double),
-    *(must(name, Integer) for name in ("told_percent", "degrade_step")),
-    *(Column(name, TIME) for name in ("told_since", "degrade_at")),
+    # What the audit has said already, and for which period: a budget that stays spent is reported once.
+    *must_all(Integer, "told_percent", "degrade_step"),
+    *may_all(TIME, "told_since", "degrade_at"),
 )
 
 note = _table(
     "note",
     key("kind"),
     key("name"),
-    must("labels", JSON),
-    must("annotations", JSON),
-    must("spec", JSON),
+    *must_all(JSON, "labels", "annotations", "spec"),
 )

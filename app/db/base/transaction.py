@@ -23,6 +23,7 @@ Engine: TypeAlias = AsyncEngine
 @asynccontextmanager
 async def transaction(engine: Engine) -> AsyncIterator[Connection]:
     """One transaction. Raises Unavailable, Conflict and InvalidRequest where the database refuses."""
+    # Around the whole block: the commit itself, at its end, can be refused as well.
     with translated():
         async with engine.begin() as connection:
             yield connection
@@ -34,6 +35,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
+        # Constraints of the schema decide between two writers at once; this is what the second one is told.
         raise Conflict(
             f"another change came first, or something still refers to it: {_primary(error)}"
         ) from error
@@ -48,6 +50,7 @@ def translated() -> Iterator[None]:
 async def lock_object(connection: Connection, kind: str, name: str) -> None:
     """Let one writer at a time work on an object, which need not exist yet; until the transaction ends."""
     await connection.execute(
+        # Two names may share a hash: they then wait for each other, which is slow at worst.
         text("SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0))"),
         {"subject": f"{kind}/{name}"},
     )

@@ -25,6 +25,7 @@ async def upsert(
         statement.on_conflict_do_update(
             index_elements=list(keys),
             set_={name: statement.excluded[name] for name in names},
+            # `IS DISTINCT FROM`: a plain inequality is null, and so no change, where one of the two is null.
             where=or_(
                 *(
                     table.c[name].is_distinct_from(statement.excluded[name])

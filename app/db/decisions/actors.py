@@ -1,4 +1,4 @@
-"""Trained actors of policy `inss`, by the fleet that they were trained for; the newest of a fleet counts."""
+"""Trained actors of policies that need one, by the fleet that they were trained for; the newest of a fleet counts."""
 
 from datetime import datetime
 
@@ -33,6 +33,7 @@ async def load_newest(
     statement = (
         select(actor.c.weights)
         .where(actor.c.fleet_fingerprint == fleet_fingerprint)
+        # By id: two actors may be kept at the same moment.
         .order_by(actor.c.id.desc())
         .limit(1)
     )

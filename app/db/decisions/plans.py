@@ -8,6 +8,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, NotFound
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, plan, target
 from app.db.decisions.plan_parts import (
     load_demands,
@@ -70,6 +71,7 @@ async def list_rows(
     limit: int | None = None,
 ) -> tuple[PlanSummary, ...]:
     """Plans, newest first: of some states, made in [since, until), with an id below `before`, where given."""
+    # By id, not by time: it is unique, and a page goes on where the last one ended.
     statement = select(*_SUMMARY).order_by(plan.c.id.desc()).limit(limit)
     if states is not None:
         statement = statement.where(plan.c.state.in_(states))
@@ -84,20 +86,17 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
     """One plan with its steps, violations and demands. Raises NotFound."""
-    row = (
-        await connection.execute(
-            select(
-                *_SUMMARY,
-                plan.c.document,
-                plan.c.bound,
-                plan.c.prices,
-                plan.c.problem.is_not(None).label("has_problem"),
-            ).where(plan.c.id == plan_id)
-        )
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no plan {plan_id}")
+    # Without the problem itself, which is long: whether there is one is enough here.
+    has_problem = plan.c.problem.is_not(None).label("has_problem")
+    row = await one_row(
+        connection,
+        select(
+            *_SUMMARY, plan.c.document, plan.c.bound, plan.c.prices, has_problem
+        ).where(plan.c.id == plan_id),
+        missing=f"there is no plan {plan_id}",
+    )
     noun, report = plan_from_document(row.document)
+    # `record` always writes both into the document.
     assert report is not None
     return PlanRow(
         summary=_summary(row),
@@ -170,32 +169,23 @@ async def record(
 ) -> int:
     """Write a decision down with its steps, violations and demands; returns its id."""
     report, bound = noun.report, noun.bound
+    # Null where the plan holds no GPU: a plan is bound to GPUs before it can be pushed.
+    binding: dict[str, object] = {}
+    if bound is not None:
+        binding = {
+            "generation": bound.generation,
+            "parent": bound.parent,
+            "bound": msgspec.to_builtins(bound),
+        }
+    archived: dict[str, object] = {}
+    if problem is not None:
+        archived["problem"] = problem.body
+        # Without the problem nobody can tell what they are prices of; so a plan that is merely kept has none.
+        if report.prices is not None:
+            archived["prices"] = msgspec.to_builtins(report.prices)
     inserted = await connection.execute(
         insert(plan)
-        .values(
-            at=noun.at,
-            state=noun.state,
-            policy=noun.plan.policy,
-            policy_version=noun.policy_version,
-            catalogue_revision=noun.catalogue_revision,
-            generation=None if bound is None else bound.generation,
-            parent=None if bound is None else bound.parent,
-            document=plan_document(noun.plan, report),
-            bound=None if bound is None else msgspec.to_builtins(bound),
-            problem=None if problem is None else problem.body,
-            status=report.status,
-            cost_usd_per_hour=report.cost_usd_per_hour,
-            lower_bound_usd_per_hour=report.lower_bound_usd_per_hour,
-            gap_percent=report.gap_percent,
-            seconds=report.seconds,
-            method=report.method,
-            messages=list(report.messages),
-            reason=noun.reason,
-            # Without the problem nobody can tell what they are prices of; so a plan that is merely kept has none.
-            prices=None
-            if problem is None or report.prices is None
-            else msgspec.to_builtins(report.prices),
-        )
+        .values(**_decision(noun), **binding, **archived)
         .returning(plan.c.id)
     )
     plan_id = int(inserted.scalar_one())
@@ -203,6 +193,26 @@ async def record(
     await record_violations(connection, plan_id, noun.violations)
     await record_demands(connection, plan_id, noun)
     return plan_id
+
+
+def _decision(noun: PlanRecord) -> dict[str, object]:
+    report = noun.report
+    return {
+        "at": noun.at,
+        "state": noun.state,
+        "policy": noun.plan.policy,
+        "policy_version": noun.policy_version,
+        "catalogue_revision": noun.catalogue_revision,
+        "document": plan_document(noun.plan, report),
+        "status": report.status,
+        "cost_usd_per_hour": report.cost_usd_per_hour,
+        "lower_bound_usd_per_hour": report.lower_bound_usd_per_hour,
+        "gap_percent": report.gap_percent,
+        "seconds": report.seconds,
+        "method": report.method,
+        "messages": list(report.messages),
+        "reason": noun.reason,
+    }
 
 
 async def approve(connection: AsyncConnection, plan_id: int) -> None:
@@ -237,14 +247,15 @@ async def _judge(
     *,
     of: tuple[PlanState, ...],
 ) -> int | None:
-    rows = await connection.execute(
-        select(plan.c.state, plan.c.parent, plan.c.bound.is_not(None).label("is_bound"))
+    is_bound = plan.c.bound.is_not(None).label("is_bound")
+    # Locked until the transaction ends: a push must not change the state in between.
+    row = await one_row(
+        connection,
+        select(plan.c.state, plan.c.parent, is_bound)
         .where(plan.c.id == plan_id)
-        .with_for_update()
+        .with_for_update(),
+        missing=f"there is no plan {plan_id}",
     )
-    row = rows.one_or_none()
-    if row is None:
-        raise NotFound(f"there is no plan {plan_id}")
     if row.state not in of or not row.is_bound:
         raise Conflict(
             f"plan {plan_id} is {row.state}; only {' or '.join(of)} plans can become {state}"
@@ -255,27 +266,13 @@ async def _judge(
     return int(row.parent)
 
 
-_SUMMARY = (
-    plan.c.id,
-    plan.c.at,
-    plan.c.state,
-    plan.c.policy,
-    plan.c.policy_version,
-    plan.c.catalogue_revision,
-    plan.c.generation,
-    plan.c.parent,
-    plan.c.status,
-    plan.c.cost_usd_per_hour,
-    plan.c.lower_bound_usd_per_hour,
-    plan.c.gap_percent,
-    plan.c.seconds,
-    plan.c.method,
-    plan.c.reason,
-)
+# Not `select(plan)`: documents and problems are long, and a list shows none of them.
+_SUMMARY = tuple(plan.c[name] for name in PlanSummary.__slots__)
 
 
 def _summary(row: AnyRow) -> PlanSummary:
     values = {name: row._mapping[name] for name in PlanSummary.__slots__}
+    # Numeric in the table, so that reports add it up exactly; a person reads a float.
     return PlanSummary(**{**values, "cost_usd_per_hour": float(row.cost_usd_per_hour)})
 
 

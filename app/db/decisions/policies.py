@@ -60,6 +60,7 @@ async def save(
         )
     # The primary key decides between two writers at once: the second one fails instead of overwriting.
     version = present + 1
+    # Read back from the values themselves: what the caller gets is what the next tick loads.
     values = {**asdict(settings), "mode": settings.mode.value, "version": version}
     await connection.execute(
         insert(policy).values(created_at=at, created_by=actor, **values)
@@ -82,6 +83,7 @@ async def load_group_memory(
     """The same of the groups' policies, by group; of those that wrote something down."""
     if not settings.groups:
         return {}
+    # A group's memory is kept under the group's and its policy's name: after a change of policy there is none.
     name_of = {group.memory_key: group.name for group in settings.groups}
     found = await connection.execute(
         select(policy_memory).where(policy_memory.c.policy.in_(name_of))
@@ -95,6 +97,7 @@ async def save_memory(connection: AsyncConnection, name: str, memory: Json) -> N
 
 
 def _settings(values: dict[str, object]) -> PolicySettings:
+    # A row has columns that are no settings, such as who saved it.
     known = {field.name for field in fields(PolicySettings)}
     named = {name: value for name, value in values.items() if name in known}
     groups = tuple(_group(entry) for entry in _entries(values["groups"]))

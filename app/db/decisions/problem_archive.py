@@ -38,33 +38,46 @@ class PackedProblem:
 def pack(problem: Problem, cache: PartCache) -> PackedProblem:
     """The problem with its shared parts taken out, and those parts that `cache` does not know to be stored."""
     document = problem_document(problem)
-    kept: dict[int, tuple[object, bytes]] = {}
-    new: dict[bytes, bytes] = {}
-
-    def reference(part: CapacityLaw | OperatingPoints, content: object) -> str:
-        known = cache.hashes.get(id(part))
-        body = None
-        if known is None or known[0] is not part:
-            body = _to_bytes(content)
-            known = (part, hashlib.sha256(body).digest())
-        kept[id(part)] = known
-        if known[1] not in cache.stored:
-            new[known[1]] = zlib.compress(body or _to_bytes(content), COMPRESSION)
-        return known[1].hex()
-
-    document["capacity_law"] = reference(problem.capacity_law, document["capacity_law"])
+    packing = _Packing(cache=cache)
+    law = document["capacity_law"]
+    document["capacity_law"] = packing.reference(problem.capacity_law, law)
     contents = document["points"]
     assert isinstance(contents, list)
     document["points"] = [
-        reference(part, content)
+        packing.reference(part, content)
         for part, content in zip(problem.points, contents, strict=True)
     ]
     if problem.power_budget_w is not None:
         document[_BUDGET] = problem.power_budget_w
-    cache.hashes = kept
-    return PackedProblem(
-        body=zlib.compress(_to_bytes(document), COMPRESSION), parts=new
-    )
+    # Only the parts of this problem: the cache must not keep every catalogue that ever was alive.
+    cache.hashes = packing.kept
+    body = zlib.compress(_to_bytes(document), COMPRESSION)
+    return PackedProblem(body=body, parts=packing.new)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Packing:
+    """The parts that one problem is made of, as they are taken out of its document."""
+
+    cache: PartCache
+    kept: dict[int, tuple[object, bytes]] = field(default_factory=dict)
+    """As `PartCache.hashes`."""
+    new: dict[bytes, bytes] = field(default_factory=dict)
+    """As `PackedProblem.parts`."""
+
+    def reference(self, part: CapacityLaw | OperatingPoints, content: object) -> str:
+        """What stands for the part in the document: its hash."""
+        known = self.cache.hashes.get(id(part))
+        body = None
+        # An id is given again once its object is gone, so the object itself is compared, too.
+        if known is None or known[0] is not part:
+            body = _to_bytes(content)
+            known = (part, hashlib.sha256(body).digest())
+        self.kept[id(part)] = known
+        sha256 = known[1]
+        if sha256 not in self.cache.stored:
+            self.new[sha256] = zlib.compress(body or _to_bytes(content), COMPRESSION)
+        return sha256.hex()
 
 
 async def save_parts(connection: AsyncConnection, parts: Mapping[bytes, bytes]) -> None:
@@ -74,6 +87,7 @@ async def save_parts(connection: AsyncConnection, parts: Mapping[bytes, bytes]) 
             text(
                 "INSERT INTO archive (sha256, body) VALUES (:sha256, :body) ON CONFLICT DO NOTHING"
             ),
+            # Sorted: two processes that store the same parts lock them in one order.
             [{"sha256": sha256, "body": parts[sha256]} for sha256 in sorted(parts)],
         )
 

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, NotFound
 from app.db.base.columns import JSON
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import lock_object
 from solvers.types.state import Json
@@ -93,12 +94,14 @@ async def add(
     connection: AsyncConnection, wanted: NewSimulation, *, asked_by: str, at: datetime
 ) -> int | None:
     """Put one into the queue, and forget the oldest that are over; its id, or None where the queue is full."""
+    # The limit holds for all callers together: each must see what the one before it put in.
     await lock_object(connection, "simulation", "queue")
     waiting = await connection.execute(
         text("SELECT count(*) FROM simulation WHERE state = 'queued'")
     )
     if waiting.scalar_one() >= WAITING_LIMIT:
         return None
+    # Not `asdict`, which would copy the entire scenario.
     values = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
     lists = {"policies": list(wanted.policies), "seeds": list(wanted.seeds)}
     made = await connection.execute(
@@ -125,13 +128,12 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, simulation_id: int) -> SimulationRow:
     """One simulation. Raises NotFound."""
-    statement = text(f"SELECT {_COLUMNS}, summary FROM simulation WHERE id = :id")
-    found = await connection.execute(statement, {"id": simulation_id})
-    row = found.one_or_none()
-    if row is None:
-        raise NotFound(
-            f"there is no simulation {simulation_id}; the {KEPT} newest are kept"
-        )
+    row = await one_row(
+        connection,
+        text(f"SELECT {_COLUMNS}, summary FROM simulation WHERE id = :id"),
+        {"id": simulation_id},
+        missing=f"there is no simulation {simulation_id}; the {KEPT} newest are kept",
+    )
     return _row(row)
 
 
@@ -163,6 +165,7 @@ async def cancel(
 
     Raises NotFound, and Conflict when it is over.
     """
+    # The write itself decides: a look before it could be overtaken by the runner that finishes.
     ended = await connection.execute(text(_CANCEL), {"id": simulation_id, "at": at})
     if ended.rowcount:
         return True
@@ -183,6 +186,7 @@ async def claim(
     connection: AsyncConnection, runner: str, *, lease_s: float, at: datetime
 ) -> Claimed | None:
     """The oldest that waits, ours from now on; None where there is none, or one runs. Takes lost ones up again."""
+    # One at a time in the whole cluster: a simulation takes the cores that the tick needs.
     await lock_object(connection, "simulation", "turn")
     await _take_back(connection, at)
     values = {"runner": runner, "lease_s": lease_s, "at": at}
@@ -238,6 +242,7 @@ async def _take_back(connection: AsyncConnection, at: datetime) -> None:
         if row.tries < MAX_TRIES:
             await connection.execute(text(_REQUEUE), {"id": row.id})
         else:
+            # A simulation that takes its runner with it would otherwise do so for ever.
             error = LOST.format(tries=row.tries)
             await connection.execute(
                 text(_GIVE_UP), {"id": row.id, "at": at, "error": error}
@@ -255,6 +260,7 @@ VALUES (:asked_by, :name, :example, :document, :policies, :seeds, :duration_s, '
 RETURNING id
 """).bindparams(bindparam("document", type_=JSON))
 
+# `finished_at` is set by every end; what waits or runs is never forgotten.
 _FORGET = """
 DELETE FROM simulation WHERE id IN (
     SELECT id FROM simulation WHERE finished_at IS NOT NULL ORDER BY id DESC OFFSET :kept
@@ -266,6 +272,7 @@ UPDATE simulation SET state = 'cancelled', finished_at = :at, runner = NULL, lea
 WHERE id = :id AND state IN ('queued', 'running')
 """
 
+# While one runs, only a lost one is work: two never run at once.
 _IS_WORK = """
 SELECT CASE WHEN EXISTS (SELECT FROM simulation WHERE state = 'running')
        THEN EXISTS (SELECT FROM simulation WHERE state = 'running' AND lease_until < clock_timestamp())
@@ -280,6 +287,7 @@ WHERE id = (SELECT id FROM simulation WHERE state = 'queued' ORDER BY id LIMIT 1
 RETURNING id, document
 """
 
+# `runner` and `state`: who lost the lease, or was cancelled, changes nothing any more. So in the statements below.
 _RENEW = """
 UPDATE simulation SET progress = greatest(progress, :progress),
     lease_until = clock_timestamp() + make_interval(secs => :lease_s)
@@ -297,6 +305,7 @@ UPDATE simulation SET state = 'failed', finished_at = :at, runner = NULL, lease_
 WHERE id = :id AND runner = :runner AND state = 'running'
 """
 
+# The try does not count: nothing went wrong with the simulation.
 _GIVE_BACK = """
 UPDATE simulation SET state = 'queued', runner = NULL, lease_until = NULL, progress = 0, started_at = NULL,
     tries = tries - 1

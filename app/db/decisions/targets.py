@@ -9,10 +9,10 @@ from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import NodeCommand
-from app.base.errors import NotFound
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, command, node, plan
 from app.db.workloads.task_progress import note_places
-from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
 
 COMMAND_CHANNEL = "plimsoll_command"
 """Notified with the generation when new commands are there."""
@@ -33,21 +33,18 @@ async def push(
     after the other. Raises NotFound.
     """
     now = (await connection.execute(select(cluster).with_for_update())).one()
-    row = (
-        await connection.execute(
-            select(plan.c.state, plan.c.catalogue_revision)
-            .where(plan.c.id == plan_id)
-            .with_for_update()
-        )
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no plan {plan_id}")
+    row = await one_row(
+        connection,
+        select(plan.c.state, plan.c.catalogue_revision)
+        .where(plan.c.id == plan_id)
+        .with_for_update(),
+        missing=f"there is no plan {plan_id}",
+    )
     if row.state not in ("proposed", "approved"):
         return False
-    is_fresh = (bound.parent, row.catalogue_revision) == (
-        now.target_generation,
-        now.catalogue_revision,
-    )
+    made_from = (bound.parent, row.catalogue_revision)
+    is_fresh = made_from == (now.target_generation, now.catalogue_revision)
+    # A person's word goes before a plan that nobody has seen; the next tick pushes the approved one.
     gives_way = row.state == "proposed" and await _is_one_approved(connection, now)
     if not is_fresh or gives_way or bound.generation <= now.target_generation:
         await connection.execute(
@@ -58,6 +55,7 @@ async def push(
     await _save_allocation(connection, plan_id, bound)
     await note_places(connection, bound)
     await _save_commands(connection, commands, at)
+    # PostgreSQL sends it with the commit: whoever is woken finds the commands there.
     await connection.execute(
         text("SELECT pg_notify(:channel, :generation)"),
         {"channel": COMMAND_CHANNEL, "generation": str(bound.generation)},
@@ -93,6 +91,7 @@ async def newest_command(
 async def _replace_target(
     connection: AsyncConnection, plan_id: int, bound: BoundPlan, at: datetime
 ) -> None:
+    # Before the new one: the schema allows one plan in state `target`.
     await connection.execute(
         update(plan).where(plan.c.state == "target").values(state="superseded")
     )
@@ -138,45 +137,25 @@ async def _save_allocation(
     connection: AsyncConnection, plan_id: int, bound: BoundPlan
 ) -> None:
     """GPUs, replicas and tasks as rows, with what they were at this moment: the ground of every cost report."""
-    gpus = [
-        {
-            "plan_id": plan_id,
-            "gpu": gpu.id,
-            "node": gpu.node,
-            "gpu_type": gpu.gpu_type,
-            "clock_mhz": gpu.clock_mhz,
-            "power_cap_w": gpu.power_cap_w,
-        }
-        for gpu in bound.gpus
-        if gpu.replicas or _residents(gpu)
-    ]
-    replicas = [
-        {
-            "plan_id": plan_id,
-            "gpu": gpu.id,
-            "gpu_type": gpu.gpu_type,
-            "clock_mhz": gpu.clock_mhz,
-            "replica": replica.id,
-            "service": replica.service,
-            "network": replica.network,
-            "sm_percent": Decimal(repr(replica.sm_percent)),
-            "batch": replica.batch,
-            "memory_mib": Decimal(repr(replica.memory_mib)),
-            "arrival_rate_rps": replica.arrival_rate_rps,
-        }
-        for gpu in bound.gpus
-        for replica in gpu.replicas
-    ]
-    tasks = [
-        _task_row(plan_id, gpu, task) for gpu in bound.gpus for task in _residents(gpu)
-    ]
-    for statement, found in (
+    gpus: list[dict[str, object]] = []
+    replicas: list[dict[str, object]] = []
+    tasks: list[dict[str, object]] = []
+    for gpu in bound.gpus:
+        # An empty GPU costs nothing of the plan, so it has no row.
+        if gpu.replicas or _residents(gpu):
+            row = _gpu_row(plan_id, gpu)
+            limits = {"node": gpu.node, "power_cap_w": gpu.power_cap_w}
+            gpus.append({**row, **limits})
+            replicas += [{**row, **_replica_row(each)} for each in gpu.replicas]
+            tasks += [{**row, **_task_row(each)} for each in _residents(gpu)]
+    # GPUs first: the rows of the others refer to theirs.
+    for statement, rows in (
         (_INSERT_GPU, gpus),
         (_INSERT_REPLICA, replicas),
         (_INSERT_TASK, tasks),
     ):
-        if found:
-            await connection.execute(text(statement), found)
+        if rows:
+            await connection.execute(text(statement), rows)
 
 
 def _residents(gpu: BoundGpu) -> tuple[BoundTask, ...]:
@@ -184,24 +163,42 @@ def _residents(gpu: BoundGpu) -> tuple[BoundTask, ...]:
     return tuple(task for task in gpu.tasks if task.is_resident)
 
 
-def _task_row(plan_id: int, gpu: BoundGpu, task: BoundTask) -> dict[str, object]:
+def _gpu_row(plan_id: int, gpu: BoundGpu) -> dict[str, object]:
     return {
         "plan_id": plan_id,
         "gpu": gpu.id,
         "gpu_type": gpu.gpu_type,
         "clock_mhz": gpu.clock_mhz,
-        "task": task.name,
-        "kind": task.kind,
-        "network": task.network,
-        "sm_percent": Decimal(repr(task.sm_percent)),
-        "batch": task.batch,
-        "memory_mib": Decimal(repr(task.memory_mib)),
+    }
+
+
+def _replica_row(replica: BoundReplica) -> dict[str, object]:
+    return {
+        "replica": replica.id,
+        "service": replica.service,
+        "arrival_rate_rps": replica.arrival_rate_rps,
+        **_share_row(replica),
+    }
+
+
+def _task_row(task: BoundTask) -> dict[str, object]:
+    return {"task": task.name, "kind": task.kind, **_share_row(task)}
+
+
+def _share_row(part: BoundReplica | BoundTask) -> dict[str, object]:
+    # `repr` is the shortest decimal of a float: 0.1 stays 0.1, and costs are exact.
+    return {
+        "network": part.network,
+        "sm_percent": Decimal(repr(part.sm_percent)),
+        "batch": part.batch,
+        "memory_mib": Decimal(repr(part.memory_mib)),
     }
 
 
 async def _save_commands(
     connection: AsyncConnection, commands: Sequence[NodeCommand], at: datetime
 ) -> None:
+    # A node that was removed while the plan was made has nobody to command.
     known = set((await connection.execute(select(node.c.id))).scalars())
     rows = [
         {
@@ -223,6 +220,7 @@ SELECT :plan_id, :gpu, :node, name, :clock_mhz, :power_cap_w, memory_mib, idle_w
 FROM gpu_type WHERE name = :gpu_type
 """
 
+# 0 where no profile has the point; reports take it as not known.
 _POWER_W = """
        coalesce((SELECT o.power_w FROM profile p JOIN profile_point o ON o.profile_id = p.id
                  WHERE p.network = r.network AND p.gpu_type = :gpu_type AND p.is_current

@@ -48,30 +48,32 @@ async def save_health(
     connection: AsyncConnection, newest: Sequence[Observation], at: datetime
 ) -> None:
     """Keep which GPUs are healthy, by the newest observation of each node; one line per GPU that changed."""
-    readings = [(told, gpu) for told in newest for gpu in told.gpus]
+    readings = [(report, gpu) for report in newest for gpu in report.gpus]
     if readings:
         await connection.execute(
             text(_SAVE_HEALTH),
             {
                 "at": at,
-                "gpus": [gpu_id(told.node, gpu.index) for told, gpu in readings],
+                "gpus": [gpu_id(report.node, gpu.index) for report, gpu in readings],
                 "healthy": [gpu.healthy for _, gpu in readings],
-                "whys": [_health(told.problems, gpu) for told, gpu in readings],
+                "whys": [_health(report.problems, gpu) for report, gpu in readings],
             },
         )
 
 
 def _health(problems: Sequence[str], gpu: GpuReading) -> str:
-    """What the node says of one GPU, in words."""
+    """What the node says of one GPU, as the audit shows it."""
     name = f"GPU {gpu.index}"
     if gpu.healthy:
         return f"{name} takes work again"
+    # Problems are the node's, as text; with a word boundary, so that GPU 1 does not find GPU 12.
     return next(
-        (words for words in problems if re.search(rf"\b{name}\b", words)),
+        (problem for problem in problems if re.search(rf"\b{name}\b", problem)),
         f"{name}: no word why",
     )
 
 
+# In one statement: only rows that the UPDATE changed make events, so a GPU that stays as it is makes none.
 _SAVE_HEALTH = """
 WITH changed AS (
     UPDATE gpu SET healthy = w.healthy
@@ -83,6 +85,7 @@ SELECT :at, 'node/' || node, CASE WHEN healthy THEN 'GpuRecovered' ELSE 'GpuFail
 FROM changed ORDER BY node, index
 """
 
+# Agents repeat an acknowledgement until it arrived; the same refusal for the same reason is one event.
 _NOTE_REFUSALS = """
 INSERT INTO event (at, actor, kind, subject, reason)
 SELECT :at, 'node/' || w.node, 'CommandRefused', 'node/' || w.node, format('generation %s: %s', generation, detail)
@@ -92,6 +95,7 @@ WHERE NOT EXISTS (SELECT FROM acknowledgement a
                   WHERE (a.node, a.generation, a.status, a.detail) = (w.node, w.generation, 'refused', w.detail))
 """
 
+# Once per pair of agents: `since` moves with the youngest start, so a third agent is reported again.
 _NOTE_SHARED_NAMES = """
 INSERT INTO event (at, actor, kind, subject, reason)
 SELECT :at, 'node/' || w.node, 'NodeNameShared', 'node/' || w.node,

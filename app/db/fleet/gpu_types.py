@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
-from sqlalchemy import delete, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Select, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.base.errors import Conflict, NotFound
+from app.base.errors import Conflict
+from app.db.base.rows import delete_named, one_row
 from app.db.base.tables import AnyRow, gpu_price, gpu_type
 from app.db.base.upsert import upsert
 from solvers.types.state import GpuType
@@ -35,13 +36,21 @@ async def list_rows(
 ) -> tuple[GpuTypeRow, ...]:
     """GPU types that have a price at `now`, by name."""
     statement = (
-        select(gpu_type, gpu_price.c.price_usd_per_hour)
-        .join(gpu_price, gpu_price.c.gpu_type == gpu_type.c.name)
-        .where(gpu_price.c.valid.contains(now), gpu_type.c.name > after)
+        _priced(now)
+        .where(gpu_type.c.name > after)
         .order_by(gpu_type.c.name)
         .limit(limit)
     )
     return tuple(_row(row) for row in await connection.execute(statement))
+
+
+def _priced(now: datetime) -> Select[*tuple[Any, ...]]:
+    """GPU types with their price at `now`."""
+    return (
+        select(gpu_type, gpu_price.c.price_usd_per_hour)
+        .join(gpu_price, gpu_price.c.gpu_type == gpu_type.c.name)
+        .where(gpu_price.c.valid.contains(now))
+    )
 
 
 async def load_all(connection: AsyncConnection, now: datetime) -> tuple[GpuType, ...]:
@@ -51,15 +60,12 @@ async def load_all(connection: AsyncConnection, now: datetime) -> tuple[GpuType,
 
 async def get(connection: AsyncConnection, name: str, now: datetime) -> GpuTypeRow:
     """One GPU type with its price at `now`. Raises NotFound."""
-    statement = (
-        select(gpu_type, gpu_price.c.price_usd_per_hour)
-        .join(gpu_price, gpu_price.c.gpu_type == gpu_type.c.name)
-        .where(gpu_price.c.valid.contains(now), gpu_type.c.name == name)
-    )
-    row = (await connection.execute(statement)).one_or_none()
-    if row is None:
-        raise NotFound(f"no GPU type is called {name!r}")
-    return _row(row)
+    statement = _priced(now).where(gpu_type.c.name == name)
+    return _row(await one_row(connection, statement, missing=_missing(name)))
+
+
+def _missing(name: str) -> str:
+    return f"no GPU type is called {name!r}"
 
 
 async def save(
@@ -72,19 +78,15 @@ async def save(
 ) -> None:
     """Add or replace a GPU type; a price that differs holds from `at` on, a first price since ever."""
     values = {
-        "memory_mib": noun.memory_mib,
-        "sm_percent_step": noun.sm_percent_step,
-        "idle_w": noun.idle_w,
-        "power_cap_w": noun.power_cap_w,
+        **{name: getattr(noun, name) for name in _FIGURES},
         "clocks_mhz": list(noun.clocks_mhz),
-        "launch_per_neighbour": noun.launch_per_neighbour,
-        "launch_base": noun.launch_base,
         "provenance": provenance,
         "labels": dict(labels or {}),
     }
     await upsert(
         connection, gpu_type, {"name": noun.name}, values, only_new={"created_at": at}
     )
+    # `repr` is the shortest decimal of the float, as the manifest stated it.
     await set_price(
         connection, noun.name, Decimal(repr(noun.price_usd_per_hour)), at=at
     )
@@ -102,29 +104,25 @@ async def set_price(
         ),
         {"name": name, "at": at},
     )
-    rows = found.all()
-    if not rows:
+    present = found.first()
+    # Without a beginning: hours from before the type was registered have a cost, too.
+    if present is None:
         await _insert_price(connection, name, price_usd_per_hour, start=None)
         return
-    if not rows[0].is_open:
+    if not present.is_open:
         raise Conflict(
             f"{name} has a price that starts after {at.isoformat()}; prices are set in order of time"
         )
-    if rows[0].price_usd_per_hour == price_usd_per_hour:
+    if present.price_usd_per_hour == price_usd_per_hour:
         return
-    if rows[0].start == at:
-        await connection.execute(
-            text("DELETE FROM gpu_price WHERE gpu_type = :name AND lower(valid) = :at"),
-            {"name": name, "at": at},
-        )
-    else:
-        await connection.execute(
-            text(
-                "UPDATE gpu_price SET valid = tstzrange(lower(valid), :at) "
-                "WHERE gpu_type = :name AND valid @> CAST(:at AS timestamptz)"
-            ),
-            {"name": name, "at": at},
-        )
+    # A price that began at this very moment was never in force: its period would be empty.
+    statement = (
+        "DELETE FROM gpu_price WHERE gpu_type = :name AND lower(valid) = :at"
+        if present.start == at
+        else "UPDATE gpu_price SET valid = tstzrange(lower(valid), :at) "
+        "WHERE gpu_type = :name AND valid @> CAST(:at AS timestamptz)"
+    )
+    await connection.execute(text(statement), {"name": name, "at": at})
     await _insert_price(connection, name, price_usd_per_hour, start=at)
 
 
@@ -134,18 +132,14 @@ async def remove(connection: AsyncConnection, name: str) -> None:
     Raises NotFound; Conflict while GPUs of it are registered, and for good once a target used one: the reports need
     its prices.
     """
-    try:
-        async with connection.begin_nested():
-            gone = await connection.execute(
-                delete(gpu_type).where(gpu_type.c.name == name)
-            )
-    except IntegrityError as error:
-        raise Conflict(
-            f"GPUs of type {name!r} are registered (remove their nodes first), or some were paid for "
-            "(it is kept for the reports)"
-        ) from error
-    if gone.rowcount == 0:
-        raise NotFound(f"no GPU type is called {name!r}")
+    await delete_named(
+        connection,
+        gpu_type,
+        name,
+        missing=_missing(name),
+        in_use=f"GPUs of type {name!r} are registered (remove their nodes first), or some were paid for "
+        "(it is kept for the reports)",
+    )
 
 
 async def _insert_price(
@@ -164,18 +158,24 @@ async def _insert_price(
     )
 
 
+_FIGURES = (
+    "memory_mib",
+    "sm_percent_step",
+    "idle_w",
+    "power_cap_w",
+    "launch_per_neighbour",
+    "launch_base",
+)
+"""Fields of a GPU type that have columns of their names."""
+
+
 def _row(row: AnyRow) -> GpuTypeRow:
     return GpuTypeRow(
         gpu_type=GpuType(
             name=row.name,
             price_usd_per_hour=float(row.price_usd_per_hour),
-            memory_mib=row.memory_mib,
-            sm_percent_step=row.sm_percent_step,
-            idle_w=row.idle_w,
-            power_cap_w=row.power_cap_w,
+            **{name: row._mapping[name] for name in _FIGURES},
             clocks_mhz=tuple(row.clocks_mhz),
-            launch_per_neighbour=row.launch_per_neighbour,
-            launch_base=row.launch_base,
         ),
         provenance=row.provenance,
         labels=row.labels,

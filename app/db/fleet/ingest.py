@@ -13,6 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.observation_rows import WindowedObservation, copy_all
+from app.db.base.rows import all_rows
+from app.db.base.tables import AnyRow
 from app.db.decisions import policies
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
 from app.db.fleet.overuses import note_overuses
@@ -42,6 +44,7 @@ async def ingest(
     received: datetime,
 ) -> Ingested:
     """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
+    # Nodes first: while one is locked, nobody else can write what it reported.
     ends = await _lock_nodes(
         connection, sorted({entry.observation.node for entry in placed})
     )
@@ -58,6 +61,7 @@ async def ingest(
         acknowledged[entry.boot] = max(
             acknowledged[entry.boot], entry.observation.sequence
         )
+    # Also where every observation is a replay: the agent was heard, whatever it repeats.
     await _mark_heard(connection, {entry.observation.node for entry in known}, received)
     if fresh:
         await _write(connection, fresh, ends, received)
@@ -72,6 +76,7 @@ async def _write(
     ends: dict[str, datetime | None],
     received: datetime,
 ) -> None:
+    # The order of the locks that the module's docstring states.
     await copy_all(connection, fresh)
     newest = _newest(fresh, ends)
     await _save_status(connection, newest)
@@ -87,13 +92,9 @@ async def _lock_nodes(
     connection: AsyncConnection, nodes: Sequence[str]
 ) -> dict[str, datetime | None]:
     """End of the newest window of each known node, locked until the transaction ends."""
-    found = await connection.execute(
-        text(
-            "SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"
-        ),
-        {"nodes": list(nodes)},
-    )
-    return {row.id: row.last_window_end for row in found}
+    statement = "SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"
+    rows = await all_rows(connection, statement, nodes=nodes)
+    return {row.id: row.last_window_end for row in rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ async def _load_boots(
     """What is known of these starts of agents; new ones are written down."""
     found = await connection.execute(
         text(
+            # An update that changes nothing: only rows that are written are returned.
             "INSERT INTO agent_boot AS b (node, boot, first_seen_at) "
             "SELECT w.node, w.boot, :at FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot) "
             "ORDER BY 1, 2 ON CONFLICT (node, boot) DO UPDATE SET last_sequence = b.last_sequence "
@@ -153,6 +155,7 @@ async def _fresh(
     last: dict[tuple[str, str], int],
 ) -> list[WindowedObservation]:
     """The observations that are not there yet, each once. Above the last sequence number all are new."""
+    # Reversed, so that of equal keys in one batch the first observation stays.
     by_key = {
         (*entry.boot, entry.observation.sequence): entry for entry in reversed(placed)
     }
@@ -237,6 +240,7 @@ async def _save_acks(
         for ack in entry.observation.acks
     }
     if acks:
+        # Before the acknowledgements: it compares them with those that are there.
         await note_refusals(connection, acks, received)
         await connection.execute(
             text(
@@ -261,6 +265,7 @@ async def add_windows(
     connection: AsyncConnection, fresh: Sequence[WindowedObservation]
 ) -> None:
     """Add what services did to the loop's windows and their sums; wake the loop where more came than was planned."""
+    # Read in this transaction: windows of another length than the loop's would never be seen by it.
     window_s = (await policies.load_current(connection)).window_s
     sums = add_all(
         part
@@ -274,14 +279,20 @@ async def add_windows(
     counts = {**_columns(keys, sums), "starts": starts, "window_s": window_s}
     buckets = [_dense(sums[key].latency_buckets) for key in keys]
     added = await connection.execute(text(_ADD_WINDOWS), {**counts, "buckets": buckets})
-    rows = added.all()
     await connection.execute(text(_ADD_STEPS), counts)
+    await _wake_when_notable(connection, added.all(), window_s)
+
+
+async def _wake_when_notable(
+    connection: AsyncConnection, windows: Sequence[AnyRow], window_s: float
+) -> None:
+    """Wake the loop where the sums of these windows exceed what was planned."""
     await connection.execute(
         text(_WAKE_WHEN_NOTABLE),
         {
             "channel": WAKE_CHANNEL,
-            "services": [row.service for row in rows],
-            "arrivals": [row.arrivals for row in rows],
+            "services": [row.service for row in windows],
+            "arrivals": [row.arrivals for row in windows],
             "window_s": window_s,
             "deviations": NOTABLE_DEVIATIONS,
         },
@@ -292,6 +303,7 @@ async def add_hours(
     connection: AsyncConnection, fresh: Sequence[WindowedObservation]
 ) -> None:
     """Add what services did to the hours."""
+    # By the beginning of the agent's own window: reports need no more than a window's precision.
     sums = add_all(
         ((service, int(entry.start.timestamp()) // 3600), counts)
         for entry in fresh
@@ -327,24 +339,15 @@ async def _save_sequences(
 def _columns(
     keys: Sequence[WindowKey], sums: dict[WindowKey, Sums]
 ) -> dict[str, list[object]]:
-    return {
-        "services": [service for service, _ in keys],
-        "arrivals": [sums[key].arrivals for key in keys],
-        "served": [sums[key].served for key in keys],
-        "in_slo": [sums[key].in_slo for key in keys],
-        "rejected": [sums[key].rejected for key in keys],
-    }
+    counts = ("arrivals", "served", "in_slo", "rejected")
+    columns = {name: [getattr(sums[key], name) for key in keys] for name in counts}
+    return {"services": [service for service, _ in keys], **columns}
 
 
 def _dense(buckets: dict[int, int]) -> str:
     """A histogram as PostgreSQL writes an array; `unnest` of ragged arrays would flatten them."""
-    return (
-        "{"
-        + ",".join(
-            str(buckets.get(index, 0)) for index in range(max(buckets, default=-1) + 1)
-        )
-        + "}"
-    )
+    length = max(buckets, default=-1) + 1
+    return f"{{{','.join(str(buckets.get(index, 0)) for index in range(length))}}}"
 
 
 _COUNTS = """unnest(CAST(:services AS text[]), CAST(:starts AS timestamptz[]), CAST(:arrivals AS bigint[]),
@@ -373,6 +376,7 @@ ON CONFLICT (service, start) DO UPDATE SET
     served = s.served + excluded.served, in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected
 """
 
+# Added, not replaced: every observation comes here once, since replayed ones were left out before.
 _ADD_HOURS = f"""
 INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected)
 SELECT w.* FROM {_COUNTS}) AS w (service, hour, arrivals, served, in_slo, rejected)

@@ -8,6 +8,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import InvalidRequest, NotFound
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, gpu, gpu_type, node
 from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
@@ -52,11 +53,8 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str, now: datetime) -> NodeRow:
     """One node with its GPUs. Raises NotFound."""
-    row = (
-        await connection.execute(select(node).where(node.c.id == name))
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"no node is called {name!r}")
+    statement = select(node).where(node.c.id == name)
+    row = await one_row(connection, statement, missing=_missing(name))
     return _node_row(row, await load_gpus(connection, nodes=(name,)), now)
 
 
@@ -70,7 +68,6 @@ async def load_all(
         tuple(
             AgentStatus(
                 node=row.id,
-                last_seen=row.last_seen_at,
                 generation=row.observed_generation,
                 repartition=tuple(row.repartition),
             )
@@ -91,10 +88,9 @@ async def load_gpus(
 
 async def get_gpu(connection: AsyncConnection, name: str) -> Gpu:
     """One GPU. Raises NotFound."""
-    row = (await connection.execute(select(gpu).where(gpu.c.id == name))).one_or_none()
-    if row is None:
-        raise NotFound(f"no GPU is called {name!r}")
-    return _gpu(row)
+    statement = select(gpu).where(gpu.c.id == name)
+    missing = f"no GPU is called {name!r}"
+    return _gpu(await one_row(connection, statement, missing=missing))
 
 
 async def save(
@@ -109,12 +105,7 @@ async def save(
 
     Cordons and health of GPUs that stay are kept.
     """
-    known = set((await connection.execute(select(gpu_type.c.name))).scalars())
-    for index, wanted in sorted(gpu_types.items()):
-        if wanted not in known:
-            raise InvalidRequest(
-                f"no GPU type is called {wanted!r}", field=f"gpus[{index}].gpu_type"
-            )
+    await _check_types(connection, gpu_types)
     await upsert(
         connection,
         node,
@@ -122,6 +113,7 @@ async def save(
         {"labels": dict(labels or {})},
         only_new={"created_at": at},
     )
+    # A manifest lists all GPUs: one that it does not list any more was taken out.
     await connection.execute(
         delete(gpu).where(gpu.c.node == name, gpu.c.index.not_in(list(gpu_types)))
     )
@@ -135,19 +127,36 @@ async def save(
         )
 
 
+async def _check_types(
+    connection: AsyncConnection, gpu_types: Mapping[int, str]
+) -> None:
+    # The foreign key would refuse them, too, but without saying which GPU's type is wrong.
+    known = set((await connection.execute(select(gpu_type.c.name))).scalars())
+    for index, wanted in sorted(gpu_types.items()):
+        if wanted not in known:
+            raise InvalidRequest(
+                f"no GPU type is called {wanted!r}", field=f"gpus[{index}].gpu_type"
+            )
+
+
 async def set_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
     """Keep new replicas off a node, or let them on again. Raises NotFound."""
     done = await connection.execute(
         update(node).where(node.c.id == name).values(cordoned=cordoned)
     )
     if done.rowcount == 0:
-        raise NotFound(f"no node is called {name!r}")
+        raise NotFound(_missing(name))
+
+
+def _missing(name: str) -> str:
+    return f"no node is called {name!r}"
 
 
 async def set_power_cap(
     connection: AsyncConnection, name: str, *, power_cap_w: float | None
 ) -> None:
     """Limit what a node's GPUs may draw together; None = no limit. The same limit again changes nothing."""
+    # Every update of a node moves the catalogue's revision, and a plan that is being made would be lost.
     changed = node.c.power_cap_w.is_distinct_from(power_cap_w)
     await connection.execute(
         update(node).where(node.c.id == name, changed).values(power_cap_w=power_cap_w)
@@ -164,23 +173,12 @@ async def set_metrics_address(
     )
 
 
-async def set_gpu_cordon(
-    connection: AsyncConnection, name: str, *, cordoned: bool
-) -> None:
-    """Keep new replicas off one GPU, or let them on again. Raises NotFound."""
-    done = await connection.execute(
-        update(gpu).where(gpu.c.id == name).values(cordoned=cordoned)
-    )
-    if done.rowcount == 0:
-        raise NotFound(f"no GPU is called {name!r}")
-
-
 async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> None:
     """Delete a node with its GPUs and commands; what it reported stays. Raises NotFound."""
     # In the order in which a push takes its locks.
     await connection.execute(select(cluster).with_for_update())
     if (await connection.execute(delete(node).where(node.c.id == name))).rowcount == 0:
-        raise NotFound(f"no node is called {name!r}")
+        raise NotFound(_missing(name))
     await lose_overuses(connection, [name], at, why="since its node was removed")
 
 
@@ -196,6 +194,7 @@ def _gpu(row: AnyRow) -> Gpu:
 
 
 def _node(row: AnyRow, now: datetime) -> Node:
+    # A node that never reported counts as silent since it was registered.
     heard_at = row.last_seen_at or row.created_at
     return Node(
         id=row.id,

@@ -20,29 +20,18 @@ async def note_overuses(
     connection: AsyncConnection, newest: Sequence[WindowedObservation], at: datetime
 ) -> None:
     """Compare each node's newest observation with what went on there; the nodes are locked."""
-    told = [entry for entry in newest if entry.observation.uses]
-    if not told:
+    reported = [entry for entry in newest if entry.observation.uses]
+    if not reported:
         return
-    found = [row for entry in told for row in _rows(entry)]
-    names = (
-        "node",
-        "gpu",
-        "kind",
-        "name",
-        "quantity",
-        "service",
-        "granted",
-        "used",
-        "is_estimated",
-    )
+    rows = [row for entry in reported for row in _rows(entry)]
     columns: dict[str, object] = {
-        name: [row[place] for row in found] for place, name in enumerate(names)
+        name: [row[position] for row in rows] for position, name in enumerate(_COLUMNS)
     }
-    nodes = [entry.observation.node for entry in told]
-    await connection.execute(
-        text(_END), {"at": at, "nodes": nodes, **{key: columns[key] for key in _KEY}}
-    )
-    if found:
+    nodes = [entry.observation.node for entry in reported]
+    # What ended goes first: the rows that stay are then only brought up to date.
+    key = {name: columns[name] for name in _KEY}
+    await connection.execute(text(_END), {"at": at, "nodes": nodes, **key})
+    if rows:
         await connection.execute(text(_BEGIN), {"at": at, **columns})
 
 
@@ -57,25 +46,21 @@ def _rows(entry: WindowedObservation) -> Iterator[tuple[object, ...]]:
     node = entry.observation.node
     for use in entry.observation.uses:
         for each in use.over:
-            yield (
-                *(
-                    node,
-                    gpu_id(node, use.gpu_index),
-                    use.kind,
-                    use.name,
-                    each.quantity,
-                    use.service,
-                ),
-                *(each.granted, each.used, each.is_estimated),
-            )
+            gpu = gpu_id(node, use.gpu_index)
+            owner = (node, gpu, use.kind, use.name, each.quantity, use.service)
+            yield (*owner, each.granted, each.used, each.is_estimated)
 
 
 _KEY = ("gpu", "kind", "name", "quantity")
+_COLUMNS = ("node", *_KEY, "service", "granted", "used", "is_estimated")
+"""What `_rows` yields, by name."""
 _UNIT = "CASE quantity WHEN 'memory' THEN 'MiB of memory' WHEN 'sm_count' THEN '% of the SMs' ELSE '% SM use' END"
 _WHAT = """jsonb_build_object('node', {node}, 'gpu', gpu, 'kind', kind, 'name', name, 'service', nullif(service, ''),
                    'quantity', quantity, 'granted', granted, 'used', used, 'is_estimated', is_estimated)"""
 _WHO = "format('%s %s%s on %s', kind, name, CASE WHEN service <> '' THEN ' of ' || service ELSE '' END, gpu)"
 
+# A GPU's id is `node/gpu-index`. The rows that end are deleted and written to the audit in one statement, with what
+# they were; `{unless}` and `{message}` are filled in below.
 _ENDED = f"""
 WITH over AS (
     DELETE FROM overuse o WHERE split_part(o.gpu, '/', 1) = ANY(CAST(:nodes AS text[])) {{unless}}
@@ -83,7 +68,7 @@ WITH over AS (
 )
 INSERT INTO event (at, actor, kind, subject, reason, before)
 SELECT CAST(:at AS timestamptz), 'node/' || split_part(gpu, '/', 1), 'OveruseEnded', 'node/' || split_part(gpu, '/', 1),
-       format({{words}}, {_WHO}, round(granted::numeric), {_UNIT}, round(used::numeric),
+       format({{message}}, {_WHO}, round(granted::numeric), {_UNIT}, round(used::numeric),
               CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END,
               greatest(0, round(extract(epoch FROM CAST(:at AS timestamptz) - begun_at)))),
        {_WHAT.format(node="split_part(gpu, '/', 1)")}
@@ -95,17 +80,17 @@ _END = _ENDED.format(
     AND NOT EXISTS (SELECT FROM unnest(CAST(:gpu AS text[]), CAST(:kind AS text[]), CAST(:name AS text[]),
                                        CAST(:quantity AS text[])) AS w (gpu, kind, name, quantity)
                     WHERE (w.gpu, w.kind, w.name, w.quantity) = (o.gpu, o.kind, o.name, o.quantity))""",
-    words="'%s keeps to its %s %s again, or is gone; it used up to %s%s for %s s'",
+    message="'%s keeps to its %s %s again, or is gone; it used up to %s%s for %s s'",
 )
 
 _LOSE = _ENDED.format(
     unless="",
-    words="'%s cannot be told any more, ' || CAST(:why AS text) || '; of its %s %s it used up to %s%s for %s s'",
+    message="'%s cannot be told any more, ' || CAST(:why AS text) || '; of its %s %s it used up to %s%s for %s s'",
 )
 
 # What went on before is only brought up to date, and is no event; xmax is 0 of a row that is new.
 _BEGIN = f"""
-WITH told AS (
+WITH reported AS (
     SELECT * FROM unnest(
         CAST(:node AS text[]), CAST(:gpu AS text[]), CAST(:kind AS text[]), CAST(:name AS text[]),
         CAST(:quantity AS text[]), CAST(:service AS text[]), CAST(:granted AS float8[]), CAST(:used AS float8[]),
@@ -113,7 +98,7 @@ WITH told AS (
 ), begun AS (
     INSERT INTO overuse AS o (gpu, kind, name, quantity, service, granted, used, is_estimated, begun_at)
     SELECT DISTINCT ON (gpu, kind, name, quantity) gpu, kind, name, quantity, service, granted, used, is_estimated,
-           CAST(:at AS timestamptz) FROM told ORDER BY gpu, kind, name, quantity
+           CAST(:at AS timestamptz) FROM reported ORDER BY gpu, kind, name, quantity
     ON CONFLICT (gpu, kind, name, quantity) DO UPDATE SET granted = excluded.granted, used = excluded.used,
         is_estimated = excluded.is_estimated
         WHERE (o.granted, o.used, o.is_estimated) <> (excluded.granted, excluded.used, excluded.is_estimated)

@@ -46,8 +46,10 @@ class Pushed:
 async def save(connection: AsyncConnection, pushed: Pushed, now: datetime) -> bool:
     """Add a window; False: it was there. Raises Conflict where it contradicts others, or a source is one too many."""
     service = pushed.reading.service
+    # By service, not by source: the number of sources is checked, too.
     await lock_object(connection, "Telemetry", service)
     overlapping = await _overlapping(connection, pushed)
+    # The same window with the same digest is a repeated request; with another digest it contradicts the first.
     if any(
         row.window_start == pushed.start and row.sha256 == pushed.sha256
         for row in overlapping
@@ -60,6 +62,15 @@ async def save(connection: AsyncConnection, pushed: Pushed, now: datetime) -> bo
         )
     await _check_sources(connection, pushed, now)
     await connection.execute(text(_INSERT), _values(pushed, now))
+    placed = _as_observation(pushed, now)
+    await add_windows(connection, (placed,))
+    await add_hours(connection, (placed,))
+    return True
+
+
+def _as_observation(pushed: Pushed, now: datetime) -> WindowedObservation:
+    # In the shape of an agent's report, so that both are added up by the same rules. Boot and sequence are not read:
+    # `pushed_window` tells repeated windows apart.
     observation = Observation(
         node=pushed.source,
         boot="pushed",
@@ -69,12 +80,9 @@ async def save(connection: AsyncConnection, pushed: Pushed, now: datetime) -> bo
         generation=0,
         services=(pushed.reading,),
     )
-    placed = WindowedObservation(
+    return WindowedObservation(
         observation=observation, received=now, start=pushed.start, end=pushed.end
     )
-    await add_windows(connection, (placed,))
-    await add_hours(connection, (placed,))
-    return True
 
 
 async def _overlapping(connection: AsyncConnection, pushed: Pushed) -> Sequence[AnyRow]:
@@ -105,17 +113,13 @@ async def _check_sources(
 
 
 def _values(pushed: Pushed, now: datetime) -> dict[str, object]:
-    reading = pushed.reading
+    names = ("service", "arrivals", "served", "in_slo", "rejected")
     return {
-        "service": reading.service,
+        **{name: getattr(pushed.reading, name) for name in names},
         "source": pushed.source,
         "start": pushed.start,
         "window_s": pushed.window_s,
         "at": now,
-        "arrivals": reading.arrivals,
-        "served": reading.served,
-        "in_slo": reading.in_slo,
-        "rejected": reading.rejected,
         "sha256": pushed.sha256,
     }
 

@@ -23,6 +23,7 @@ async def load_windows(
 
     `service`: only of that one.
     """
+    # By number, as the store in memory does: both must show the same windows for the same moment.
     wanted = snapshot_numbers(now.timestamp(), window_s, planned)
     found = await connection.execute(
         text(
@@ -48,6 +49,7 @@ async def load_windows(
                 served=row.served,
                 in_slo=row.in_slo,
                 rejected=row.rejected,
+                # Stored dense, since arrays add up by position; sparse here, where most buckets are empty.
                 latency_buckets={
                     index: count
                     for index, count in enumerate(row.latency_buckets)

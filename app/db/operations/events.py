@@ -1,9 +1,10 @@
 """The audit: append only."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from datetime import datetime
 
-from sqlalchemy import insert, select
+from sqlalchemy import ColumnElement, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.tables import AnyRow, event
@@ -20,22 +21,15 @@ class EventRow:
 
 async def add(connection: AsyncConnection, noun: AuditEvent) -> int:
     """Append one line; returns its number."""
+    values = {name: getattr(noun, name) for name in _FIELDS}
     inserted = await connection.execute(
-        insert(event)
-        .values(
-            at=noun.at,
-            actor=noun.actor,
-            kind=noun.kind,
-            subject=noun.subject,
-            reason=noun.reason,
-            plan_id=noun.plan_id,
-            request_id=noun.request_id,
-            before=noun.before,
-            after=noun.after,
-        )
-        .returning(event.c.id)
+        insert(event).values(values).returning(event.c.id)
     )
     return int(inserted.scalar_one())
+
+
+# The table's columns have the names of the event's fields.
+_FIELDS = tuple(field.name for field in fields(AuditEvent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,38 +53,28 @@ async def list_rows(
     limit: int | None = None,
 ) -> tuple[EventRow, ...]:
     """Lines newest first, with numbers below `before`; or, given `after`, oldest first from there on (to follow)."""
-    statement = (
-        select(event)
-        .order_by(event.c.id.desc() if after is None else event.c.id)
-        .limit(limit)
-    )
+    # Pages follow the number, not the time: lines of one transaction have the same time.
+    order = event.c.id.desc() if after is None else event.c.id
+    statement = select(event).where(*_conditions(wanted)).order_by(order).limit(limit)
     if before is not None:
         statement = statement.where(event.c.id < before)
     if after is not None:
         statement = statement.where(event.c.id > after)
+    return tuple(row_of(row) for row in await connection.execute(statement))
+
+
+def _conditions(wanted: EventFilter) -> Iterator[ColumnElement[bool]]:
     for column in ("kind", "subject", "actor", "plan_id"):
         if (value := getattr(wanted, column)) is not None:
-            statement = statement.where(event.c[column] == value)
+            yield event.c[column] == value
     if wanted.since is not None:
-        statement = statement.where(event.c.at >= wanted.since)
+        yield event.c.at >= wanted.since
     if wanted.until is not None:
-        statement = statement.where(event.c.at < wanted.until)
-    return tuple(row_of(row) for row in await connection.execute(statement))
+        yield event.c.at < wanted.until
 
 
 def row_of(row: AnyRow) -> EventRow:
     """A line from its columns."""
-    return EventRow(
-        id=row.id,
-        event=AuditEvent(
-            at=row.at,
-            actor=row.actor,
-            kind=row.kind,
-            subject=row.subject,
-            reason=row.reason,
-            plan_id=row.plan_id,
-            request_id=row.request_id,
-            before=row.before,
-            after=row.after,
-        ),
-    )
+    # Picked by name: a delivery's row has more columns than the event's.
+    values = {name: row._mapping[name] for name in _FIELDS}
+    return EventRow(id=row.id, event=AuditEvent(**values))

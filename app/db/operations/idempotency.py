@@ -1,6 +1,6 @@
 """Answers to requests with an Idempotency-Key, so that a repeated request is not done twice."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, select, update
@@ -35,15 +35,10 @@ async def claim(
     connection: AsyncConnection, wanted: Claim, *, at: datetime
 ) -> Earlier | None:
     """Take the key; None: it is ours now. In one transaction with the write itself a rollback gives it back."""
+    # The insert itself decides between two equal requests at once: the second waits for the first one's transaction.
     taken = await connection.execute(
         insert(idempotency)
-        .values(
-            key=wanted.key,
-            actor=wanted.actor,
-            endpoint=wanted.endpoint,
-            request_sha256=wanted.request_sha256,
-            created_at=at,
-        )
+        .values(**asdict(wanted), created_at=at)
         .on_conflict_do_nothing()
         .returning(idempotency.c.key)
     )

@@ -25,6 +25,7 @@ async def save(
     connection: AsyncConnection, kind: str, name: str, noun: ObjectNote
 ) -> None:
     """Add or replace an object's note."""
+    # Plain dictionaries: JSON serialisation knows no other mappings.
     values = {
         "labels": dict(noun.labels),
         "annotations": dict(noun.annotations),

@@ -39,6 +39,7 @@ async def find(
     ).one_or_none()
     if found is None or found.expires_at <= now:
         return None
+    # Through the token itself: a revoked token ends its sessions, too.
     row = await tokens.find(connection, found.sha256)
     return None if row is None else replace(row, expires_at=found.expires_at)
 

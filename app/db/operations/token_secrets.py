@@ -15,6 +15,7 @@ from app.db.operations.tokens import Scope, TokenRow
 from app.store.store import AuditEvent
 
 PATTERN = re.compile(r"plim_(viewer|operator|admin|agent)_[A-Za-z0-9_-]{43}")
+# 32 bytes are 43 characters of base64 without padding, as PATTERN has them.
 RANDOM_BYTES = 32
 
 
@@ -33,6 +34,7 @@ def digest(secret: str) -> bytes:
 
 def login_url(address: str, secret: str) -> str:
     """Where the dashboard of a control plane lets its holder in; what is behind `#` stays in the browser."""
+    # A fragment is never sent to a server, so no log of a proxy has the secret.
     return f"{address}/login#{secret}" if secret else f"{address}/login"
 
 
@@ -69,6 +71,7 @@ async def create_locally(
     projects: tuple[str, ...] | None = None,
 ) -> NewToken:
     """Make a token from the machine that holds the database, e.g. the first admin's; for `up` and `token create`."""
+    # The token and its line in the audit in one transaction: no token without a trace.
     async with transaction(engine) as connection:
         made = await create(
             connection, name=name, scope=scope, at=at, projects=projects

@@ -1,14 +1,13 @@
 """Bearer tokens, by the SHA-256 of their secret; the secret itself never comes here."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, cast
+from typing import Literal
 
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.base.errors import NotFound
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, token
 
 Scope = Literal["viewer", "operator", "admin", "agent"]
@@ -65,6 +64,7 @@ async def note_use(connection: AsyncConnection, row: TokenRow, now: datetime) ->
     """Remember when a token was last used, to the minute."""
     if row.last_used_at is None or now - row.last_used_at >= USE_NOTED_EVERY:
         await connection.execute(
+            # To the minute only: every request of every agent would write a row otherwise.
             update(token).where(token.c.id == row.id).values(last_used_at=now)
         )
 
@@ -85,29 +85,19 @@ async def revoke(
     """Make a token invalid for ever; harmless for one that is. Raises NotFound."""
     await connection.execute(
         update(token)
+        # The first revocation's time stays.
         .where(token.c.id == token_id, token.c.revoked_at.is_(None))
         .values(revoked_at=at)
     )
-    row = (
-        await connection.execute(select(*_COLUMNS).where(token.c.id == token_id))
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no token {token_id!r}")
-    return _row(row)
+    statement = select(*_COLUMNS).where(token.c.id == token_id)
+    missing = f"there is no token {token_id!r}"
+    return _row(await one_row(connection, statement, missing=missing))
 
 
+# The hash stays in the database: nothing that reads tokens needs it, and nothing can print it by mistake.
 _COLUMNS = tuple(column for column in token.c if column.name != "sha256")
 
 
 def _row(row: AnyRow) -> TokenRow:
-    projects: Sequence[str] | None = row.projects
-    return TokenRow(
-        id=row.id,
-        name=row.name,
-        scope=cast(Scope, row.scope),
-        projects=None if projects is None else tuple(projects),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-    )
+    projects = None if row.projects is None else tuple(row.projects)
+    return TokenRow(**{**row._mapping, "projects": projects})

@@ -8,6 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import NotFound
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, event
 from app.db.operations import events
 from app.db.operations.events import EventRow
@@ -59,11 +60,12 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str) -> WebhookRow:
     """One webhook. Raises NotFound."""
-    row = (
-        await connection.execute(text(f"{_ROWS} WHERE w.name = :name"), {"name": name})
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"no webhook is called {name!r}")
+    row = await one_row(
+        connection,
+        text(f"{_ROWS} WHERE w.name = :name"),
+        {"name": name},
+        missing=f"no webhook is called {name!r}",
+    )
     return _row(row)
 
 
@@ -79,6 +81,7 @@ async def save(
     await connection.execute(
         text(_SAVE), {"name": name, "secret": secret, "at": at, **values}
     )
+    # Otherwise a webhook that is enabled again would send events that are weeks old.
     if not values["is_enabled"]:
         await connection.execute(
             text("DELETE FROM webhook_delivery WHERE webhook = :name"), {"name": name}
@@ -113,6 +116,7 @@ async def take_due(
         )
     ).all()
     taken = tuple(_delivery(row) for row in found)
+    # Put off before sending: who is killed meanwhile loses nothing, and a slow receiver is not tried twice at once.
     for delivery in taken:
         await connection.execute(
             text(
@@ -161,19 +165,21 @@ async def give_up(
         marked = text(
             "UPDATE webhook SET failed_at = :at WHERE name = :name AND failed_at IS NULL RETURNING last_error"
         )
-        told = (
+        first = (
             await connection.execute(marked, {"at": at, "name": row.webhook})
         ).one_or_none()
-        if told is not None:
-            reason = f"an event was given up after {tries_limit} tries: {told.last_error or 'no answer'}"
+        # `failed_at` is the mark: it stays until a delivery succeeds, and so only the first failure is reported.
+        if first is not None:
+            reason = f"an event was given up after {tries_limit} tries: {first.last_error or 'no answer'}"
             await events.add(
                 connection, _trouble("WebhookFailed", row.webhook, reason, at)
             )
 
 
-async def tell_full(connection: AsyncConnection, at: datetime) -> None:
+async def record_full(connection: AsyncConnection, at: datetime) -> None:
     """Say once when so many wait that the oldest are dropped; again only after half of them were gone."""
     for row in await list_rows(connection):
+        # Half the limit, not the limit: a number that moves around it would be reported all the time.
         if row.waiting < WAITING_LIMIT // 2:
             ended = text(
                 "UPDATE webhook SET full_at = NULL WHERE name = :name AND full_at IS NOT NULL"
@@ -195,6 +201,7 @@ def _trouble(kind: str, name: str, reason: str, at: datetime) -> AuditEvent:
     )
 
 
+# A new secret would break every receiver's check: an existing webhook keeps its own.
 _SAVE = """
 INSERT INTO webhook (name, url, kinds, secret, is_enabled, created_at)
 VALUES (:name, :url, :kinds, :secret, :is_enabled, :at)
@@ -207,7 +214,8 @@ SELECT w.name, w.url, w.kinds, w.is_enabled, w.created_at, w.last_delivered_at, 
 FROM webhook w
 """
 
-# SKIP LOCKED: the trigger may be dropping the oldest.
+# SKIP LOCKED: the trigger may be dropping the oldest. LATERAL with its own limit: one receiver that is
+# down for long must not fill the batch and keep the others waiting.
 _DUE = f"""
 SELECT d.id AS delivery_id, d.tries, w.name, w.url, w.secret, {", ".join(f"e.{column.name}" for column in event.c)}
 FROM webhook w
@@ -220,6 +228,7 @@ WHERE w.is_enabled
 ORDER BY d.id
 """
 
+# Only once the last try's time is over: until then its delivery may still be on its way.
 _GIVE_UP = """
 WITH gone AS (DELETE FROM webhook_delivery WHERE tries >= :limit AND next_at <= :at RETURNING webhook)
 SELECT DISTINCT webhook FROM gone ORDER BY webhook

@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.base.errors import NotFound
 from app.db.base.columns import JSON
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow
 from solvers.predict.data.fit import Fit, Quantity
 from solvers.predict.data.fit_json import fit_from_document, fit_to_document
@@ -43,34 +43,37 @@ async def save(
     """Put these in force, each as a new version; returns the ids of those that differ from what was in force."""
     ids = []
     for fit in fits:
-        document = fit_to_document(fit)
         values = {
-            "network": fit.group.network or None,
-            "gpu_type": fit.group.gpu_type,
-            "quantity": fit.quantity,
-            "document": document,
+            **_group_values(fit.group, fit.quantity),
+            "document": fit_to_document(fit),
         }
+        # A refit of the same samples finds the same coefficients, which would fill the history with equal versions.
         if (await connection.execute(_IS_KNOWN, values)).scalar_one():
             continue
         await connection.execute(_RETIRE, values)
-        quality = fit.quality
         inserted = await connection.execute(
-            _INSERT,
-            {
-                **values,
-                "technique": fit.technique,
-                "training_error": quality.training_error,
-                "cross_validated_error": _or_none(quality.cross_validated_error),
-                "cross_validated_error_p90": _or_none(
-                    quality.cross_validated_error_p90
-                ),
-                "sample_count": quality.sample_count,
-                "source": fit.source,
-                "at": at,
-            },
+            _INSERT, {**values, **_quality_values(fit), "at": at}
         )
         ids.append(int(inserted.scalar_one()))
     return tuple(ids)
+
+
+def _group_values(group: Group, quantity: Quantity) -> dict[str, object]:
+    # Null for all networks, and not the empty string: `network` is a foreign key.
+    network = group.network or None
+    return {"network": network, "gpu_type": group.gpu_type, "quantity": quantity}
+
+
+def _quality_values(fit: Fit) -> dict[str, object]:
+    quality = fit.quality
+    return {
+        "technique": fit.technique,
+        "training_error": quality.training_error,
+        "cross_validated_error": _or_none(quality.cross_validated_error),
+        "cross_validated_error_p90": _or_none(quality.cross_validated_error_p90),
+        "sample_count": quality.sample_count,
+        "source": fit.source,
+    }
 
 
 async def list_rows(
@@ -96,12 +99,12 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, fit_id: int) -> tuple[FitRow, Fit]:
     """One version with its coefficients. Raises NotFound."""
-    found = await connection.execute(
-        text(f"SELECT {_FIELDS}, document FROM fit WHERE id = :id"), {"id": fit_id}
+    row = await one_row(
+        connection,
+        text(f"SELECT {_FIELDS}, document FROM fit WHERE id = :id"),
+        {"id": fit_id},
+        missing=f"there is no fit {fit_id}",
     )
-    row = found.one_or_none()
-    if row is None:
-        raise NotFound(f"there is no fit {fit_id}")
     return _row(row), fit_from_document(row.document)
 
 
@@ -111,11 +114,7 @@ async def find_current(
     """The version in force of one quantity of a group, with its coefficients; None where nothing was learned."""
     found = await connection.execute(
         text(f"SELECT {_FIELDS}, document FROM fit WHERE {_OF_GROUP} AND is_current"),
-        {
-            "network": group.network or None,
-            "gpu_type": group.gpu_type,
-            "quantity": quantity,
-        },
+        _group_values(group, quantity),
     )
     row = found.one_or_none()
     return None if row is None else (_row(row), fit_from_document(row.document))
@@ -128,6 +127,7 @@ def _row(row: AnyRow) -> FitRow:
 
 
 def _or_none(error: float) -> float | None:
+    # Reports compare errors: a NaN or an infinity would be sorted above every real one.
     return error if math.isfinite(error) else None
 
 
@@ -143,6 +143,7 @@ WHERE (CAST(:network AS text) IS NULL OR coalesce(network, '') = :network)
 ORDER BY id DESC LIMIT :limit
 """
 
+# IS NOT DISTINCT FROM: null, the fit of all networks, must find itself. The casts tell PostgreSQL a null's type.
 _OF_GROUP = (
     "network IS NOT DISTINCT FROM CAST(:network AS text) AND gpu_type = CAST(:gpu_type AS text) "
     "AND quantity = CAST(:quantity AS text)"

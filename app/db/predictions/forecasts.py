@@ -33,6 +33,7 @@ async def load_revision(connection: AsyncConnection) -> Revision:
     row = (
         await connection.execute(select(func.max(forecast_choice.c.at), func.count()))
     ).one()
+    # The count beside the time: a choice that was deleted moves no time.
     return row[0], row[1]
 
 
@@ -64,25 +65,24 @@ async def save(
     if not choices:
         return
     statement = insert(forecast_choice)
-    changed = {
-        name: statement.excluded[name]
-        for name in ("technique", "seasons", "margin", "reserve_rps", "scores", "at")
-    }
+    # Sorted by service, so that two processes lock the rows in one order.
+    rows = [_values(name, choice) for name, choice in sorted(choices.items())]
+    changed = {name: statement.excluded[name] for name in rows[0] if name != "service"}
     await connection.execute(
-        statement.on_conflict_do_update(index_elements=["service"], set_=changed),
-        [
-            {
-                "service": name,
-                "technique": choice.technique,
-                "seasons": msgspec.to_builtins(choice.seasons),
-                "margin": choice.margin,
-                "reserve_rps": choice.reserve_rps,
-                "scores": msgspec.to_builtins(choice.scores),
-                "at": datetime.fromtimestamp(choice.judged_until_s, UTC),
-            }
-            for name, choice in sorted(choices.items())
-        ],
+        statement.on_conflict_do_update(index_elements=["service"], set_=changed), rows
     )
+
+
+def _values(name: str, choice: TechniqueChoice) -> dict[str, object]:
+    return {
+        "service": name,
+        "technique": choice.technique,
+        "seasons": msgspec.to_builtins(choice.seasons),
+        "margin": choice.margin,
+        "reserve_rps": choice.reserve_rps,
+        "scores": msgspec.to_builtins(choice.scores),
+        "at": datetime.fromtimestamp(choice.judged_until_s, UTC),
+    }
 
 
 class PostgresForecasts:
@@ -93,29 +93,24 @@ class PostgresForecasts:
 
     async def load_cases(self, now: datetime, limit: int) -> tuple[Case, ...]:
         """Services that were not judged for REJUDGE_S, those first that waited longest. Brings the rates up to now."""
+        # Committed by itself: it holds a lock that the leader's hourly work waits for.
         async with self._engine.begin() as connection:
             await roll_up_rates(connection, now)
         async with self._engine.begin() as connection:
             settings = await policies.load_current(connection)
             due = await _load_due(connection, now - timedelta(seconds=REJUDGE_S), limit)
             nouns = {noun.name: noun for noun in await services.load_all(connection)}
+            window_s = settings.window_s
             # Agents report after a window is over: the newest two may be incomplete.
-            until = now - timedelta(seconds=2.0 * settings.window_s)
-            since = until - timedelta(
-                seconds=JUDGED_S + WINDOWS_IN_SNAPSHOT * settings.window_s
-            )
+            until = now - timedelta(seconds=2.0 * window_s)
+            # A technique that is judged on the first window needs as many before it as a tick would have had.
+            since = until - timedelta(seconds=JUDGED_S + WINDOWS_IN_SNAPSHOT * window_s)
             windows = await load_windows(
-                connection,
-                list(due),
-                window_s=settings.window_s,
-                since=since,
-                until=until,
+                connection, list(due), window_s=window_s, since=since, until=until
             )
+            season_start = now - timedelta(days=SEASON_DAYS)
             rates = await load_rates(
-                connection,
-                list(due),
-                since=now - timedelta(days=SEASON_DAYS),
-                until=now,
+                connection, list(due), since=season_start, until=now
             )
         return tuple(
             Case(
@@ -128,6 +123,7 @@ class PostgresForecasts:
                 slo=nouns[name].slo,
                 scaling=nouns[name].scaling,
             )
+            # Read in two statements: a service may have been deleted between them.
             for name, choice in due.items()
             if name in nouns
         )
@@ -163,6 +159,7 @@ def _choice(row: AnyRow, *, with_scores: bool = True) -> TechniqueChoice:
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,
         reserve_rps=row.reserve_rps,
+        # Scores are for people; a tick reads many choices and needs none of them.
         scores=msgspec.convert(row.scores, dict[str, ForecastScore])
         if with_scores
         else {},

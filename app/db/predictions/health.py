@@ -51,6 +51,7 @@ async def save(
         text(_PLANNED), {"networks": sorted({row.group.network for row in rows})}
     )
     known = {planned.group: planned for planned in map(_planned, found)}
+    # Only what planning reckons with moves the revision, which makes every tick read anew: `now` changes all the time.
     moved = any(known.get(row.group) != row.planned for row in rows)
     locked = await connection.execute(
         text(
@@ -89,6 +90,7 @@ def _values(row: FitHealth) -> Mapping[str, object]:
     }
 
 
+# Weighted by batches, since a window's mean stands for all its batches.
 _EXECUTIONS = """
 SELECT replica, gpu, min(service) AS service, min(sm_percent) AS sm_percent, min(batch) AS batch,
        bool_and(state = 'ready') AND min(sm_percent) = max(sm_percent) AND min(batch) = max(batch) AS is_steady,
@@ -103,6 +105,7 @@ SELECT h.network, h.gpu_type, h.planned, h.planned_at
 FROM fit_health h JOIN profile p ON p.id = h.profile_id AND p.is_current WHERE h.network = ANY(:networks)
 """
 
+# Replaced for another profile, or where more was read: a leader that lags behind must not undo what is known.
 _SAVE = text(
     "INSERT INTO fit_health (network, gpu_type, profile_id, now, planned, planned_at) "
     "SELECT network, gpu_type, id, :now, :planned, :planned_at FROM profile "

@@ -7,13 +7,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from sqlalchemy import Text, cast, delete, func, insert, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Text, cast, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.base.errors import Conflict, NotFound
+from app.base.errors import NotFound
 from app.db.base.engine import driver_connection
-from app.db.base.tables import AnyRow, network, profile
+from app.db.base.rows import delete_named, one_row
+from app.db.base.tables import network, profile
 from app.db.base.upsert import upsert
 from solvers.predict.data.samples import Group
 from solvers.predict.estimate.operating_points import Performance
@@ -45,9 +45,8 @@ class ProfileOrigin(StrEnum):
 
 def origin_of(source: str) -> ProfileOrigin:
     """The origin that the stored source stands for."""
-    written = (ProfileOrigin.FITTED, ProfileOrigin.ESTIMATED, ProfileOrigin.SHIPPED)
     return next(
-        (each for each in written if source.startswith(each)), ProfileOrigin.SENT
+        (each for each in ProfileOrigin if source.startswith(each)), ProfileOrigin.SENT
     )
 
 
@@ -146,6 +145,7 @@ async def list_networks(
     """Networks by name, or the one of that name."""
     # An array of the schema's own text domain would come back as one string.
     name_of_type = cast(profile.c.gpu_type, Text)
+    # An outer join: a network without any profile has one row, whose GPU type is null.
     types = func.array_remove(
         func.array_agg(name_of_type.op("ORDER BY")(name_of_type)), None
     )
@@ -162,13 +162,7 @@ async def list_networks(
     if name is not None:
         statement = statement.where(network.c.name == name)
     return tuple(
-        NetworkRow(
-            name=row.name,
-            description=row.description,
-            labels=row.labels,
-            created_at=row.created_at,
-            gpu_types=tuple(row.gpu_types),
-        )
+        NetworkRow(**{**row._mapping, "gpu_types": tuple(row.gpu_types)})
         for row in await connection.execute(statement)
     )
 
@@ -183,17 +177,13 @@ async def get_network(connection: AsyncConnection, name: str) -> NetworkRow:
 
 async def remove_network(connection: AsyncConnection, name: str) -> None:
     """Delete a network with its profiles. Raises NotFound, Conflict when a service ever served it."""
-    try:
-        async with connection.begin_nested():
-            gone = await connection.execute(
-                delete(network).where(network.c.name == name)
-            )
-    except IntegrityError as error:
-        raise Conflict(
-            f"services use network {name!r}, or did; it is kept for their history"
-        ) from error
-    if gone.rowcount == 0:
-        raise NotFound(f"no network is called {name!r}")
+    await delete_named(
+        connection,
+        network,
+        name,
+        missing=f"no network is called {name!r}",
+        in_use=f"services use network {name!r}, or did; it is kept for their history",
+    )
 
 
 async def list_batches(
@@ -223,19 +213,22 @@ async def list_profiles(
     )
     if network_name is not None:
         statement = statement.where(profile.c.network == network_name)
-    return tuple(_profile_row(row) for row in await connection.execute(statement))
+    return tuple(
+        ProfileRow(**row._mapping) for row in await connection.execute(statement)
+    )
 
 
 async def get_profile(
     connection: AsyncConnection, profile_id: int
 ) -> tuple[ProfileRow, StoredProfile]:
     """One version with its points. Raises NotFound."""
-    row = (
-        await connection.execute(select(profile).where(profile.c.id == profile_id))
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no profile {profile_id}")
-    return _profile_row(row), (await _load(connection, "p.id = %s", (profile_id,)))[0]
+    row = await one_row(
+        connection,
+        select(profile).where(profile.c.id == profile_id),
+        missing=f"there is no profile {profile_id}",
+    )
+    (stored,) = await _load(connection, "p.id = %s", (profile_id,))
+    return ProfileRow(**row._mapping), stored
 
 
 async def load_points(connection: AsyncConnection) -> tuple[OperatingPoints, ...]:
@@ -256,10 +249,10 @@ async def save_profiles(
     Networks and GPU types must exist (foreign keys).
     """
     current = {entry.group: entry for entry in await load_profiles(connection)}
+    # A version moves the profile's revision, and with it every tick's cache: equal points must not make one.
     new = [entry for entry in profiles if not _same(current.get(entry.group), entry)]
-    ids: list[int] = []
-    for entry in new:
-        ids.append(await _new_version(connection, entry, at))
+    ids = [await _new_version(connection, entry, at) for entry in new]
+    # One COPY for all profiles: a full catalogue has tens of thousands of points.
     driver = await driver_connection(connection)
     async with driver.cursor() as cursor, cursor.copy(_COPY_POINTS) as copy:
         for profile_id, entry in zip(ids, new, strict=True):
@@ -277,6 +270,7 @@ _COPY_POINTS = (
 def _same(one: StoredProfile | None, other: StoredProfile) -> bool:
     if one is None or one.points.sensitivity != other.points.sensitivity:
         return False
+    # By row and not in order: whoever sends points may list them in any.
     return _by_row(one) == _by_row(other)
 
 
@@ -290,6 +284,7 @@ async def _new_version(
     of_pair = (profile.c.network == entry.points.network) & (
         profile.c.gpu_type == entry.points.gpu_type
     )
+    # The old version first: the schema allows one current version of a pair.
     await connection.execute(
         update(profile).where(of_pair, profile.c.is_current).values(is_current=False)
     )
@@ -327,6 +322,7 @@ async def _load(
     """
     async with driver.cursor(binary=True) as cursor:
         found = await (await cursor.execute(query.encode(), arguments)).fetchall()
+    # The first five columns are the profile's, the same in each of its rows.
     rows: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)
     for row in found:
         rows[row[:5]].append(row[5:])
@@ -345,18 +341,4 @@ def _profile(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> StoredProfile
         provenance=provenance,
         source=source,
         latency_sigma=tuple(sigma for sigma, *_ in rows),
-    )
-
-
-def _profile_row(row: AnyRow) -> ProfileRow:
-    return ProfileRow(
-        id=row.id,
-        network=row.network,
-        gpu_type=row.gpu_type,
-        version=row.version,
-        is_current=row.is_current,
-        sensitivity=row.sensitivity,
-        provenance=row.provenance,
-        source=row.source,
-        created_at=row.created_at,
     )

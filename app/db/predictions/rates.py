@@ -23,6 +23,7 @@ MIN_HEARD_S = COARSE_S / 2
 
 async def roll_up_rates(connection: AsyncConnection, now: datetime) -> None:
     """Bring service_rate up to the last full five minutes. Two that do it at once wait for each other."""
+    # A step that still runs would be taken for a quiet one.
     until = datetime.fromtimestamp(now.timestamp() // COARSE_S * COARSE_S, UTC)
     await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
     await connection.execute(
@@ -51,7 +52,7 @@ async def load_rates(
             "services": list(services),
             "since": since,
             "until": until,
-            "least_s": MIN_HEARD_S,
+            "min_heard_s": MIN_HEARD_S,
         },
     )
     return {
@@ -95,6 +96,7 @@ async def add_trace(
 
     trace: windows of five minutes, NaN where nothing is known.
     """
+    # Steps of another length would be read as arrivals of five minutes.
     assert trace.window_s == COARSE_S, f"a trace in windows of {trace.window_s} s"
     heard = trace.heard
     added = await connection.execute(
@@ -128,11 +130,14 @@ def dense_series(
     first, last = numbers[0], numbers[-1]
     if until_s is not None:
         last = max(last, int(until_s // window_s) - 1)
+    # NaN, not 0: nothing heard is no evidence that nobody asked.
     counts = np.full(last - first + 1, np.nan)
     counts[np.asarray(numbers) - first] = arrivals
     return RequestSeries(start_s=first * window_s, window_s=window_s, arrivals=counts)
 
 
+# Sums replace sums, so that a repeated roll-up counts nothing twice; equal rows are not written again. Windows of two
+# lengths can overlap while the policy changes its window: nobody can have been heard for longer than the step.
 _SUM_WINDOWS = """
 INSERT INTO service_rate AS r (service, start, heard_s, arrivals)
 SELECT w.service, date_bin(make_interval(secs => :step_s), w.window_start, 'epoch') AS bin,
@@ -144,14 +149,16 @@ ON CONFLICT (service, start) DO UPDATE SET heard_s = excluded.heard_s, arrivals 
 WHERE (r.heard_s, r.arrivals) IS DISTINCT FROM (excluded.heard_s, excluded.arrivals)
 """
 
+# 300 is COARSE_S. What was heard for a part of a step stands for all of it.
 _LOAD = """
 SELECT service, array_agg((extract(epoch FROM start) / 300)::bigint ORDER BY start) AS numbers,
        array_agg(arrivals * 300 / heard_s ORDER BY start) AS arrivals
 FROM service_rate
-WHERE service = ANY(:services) AND start >= :since AND start < :until AND heard_s >= :least_s
+WHERE service = ANY(:services) AND start >= :since AND start < :until AND heard_s >= :min_heard_s
 GROUP BY service
 """
 
+# Windows of another length, from before a change of the policy, do not belong in the same series.
 _LOAD_WINDOWS = """
 SELECT service, array_agg(round(extract(epoch FROM window_start) / :window_s)::bigint ORDER BY window_start) AS numbers,
        array_agg(arrivals ORDER BY window_start) AS arrivals

@@ -17,7 +17,7 @@ from app.db.predictions.fits import FitRow
 from app.db.predictions.profiles import ProfileOrigin, ProfileRow, StoredProfile
 from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest
 from app.store.store import AuditEvent
-from solvers.predict.data.samples import Group, LayerCounts
+from solvers.predict.data.samples import LayerCounts
 from solvers.types.state import Mode
 
 MAX_OWN, MAX_OTHERS = 4000, 2000
@@ -66,6 +66,7 @@ async def refit(
     Raises NotFound, and InvalidRequest when nothing is known of it.
     """
     at = now()
+    # No transaction is open while the fit runs, which takes seconds.
     async with transaction(engine) as connection:
         request = await load_request(
             connection, network, layers=layers, source=actor, now=at
@@ -120,6 +121,7 @@ async def refit_waiting(
     network, newest_at = next(due, (None, None))
     if network is None or newest_at is None:
         return None
+    # Noted before the attempt: a refit that raises, or is killed, must not be the first again.
     attempts.failed[network] = now()
     apply = settings.learning and settings.mode is Mode.AUTO
     outcome = await refit(
@@ -177,37 +179,30 @@ async def save_answer(
     apply: bool,
 ) -> RefitOutcome:
     """Keep the fits, judge the operating points, and write both in the audit."""
-    before = {
-        row.gpu_type: row
-        for row in await fits.list_rows(connection, network=network, current_only=True)
-        if row.quantity == "latency_ms"
-    }
-    in_force = {
-        row.gpu_type: row
-        for row in await profiles.list_profiles(connection, network_name=network)
-        if row.is_current
-    }
-    alarmed = {
-        row.group
-        for row in await health.load_all(connection, network)
-        if row.now.is_alarmed
-    }
+    present = await _load_present(connection, network)
     verdicts = [
         RefitVerdict(gpu_type=name, applied=False, reason=why)
         for name, why in answer.problems
     ]
     applied: list[StoredProfile] = []
     for candidate in answer.candidates:
-        group = Group(network, candidate.performance.points.gpu_type)
-        profile = in_force.get(group.gpu_type)
-        bar = _bar(candidate, profile, before.get(group.gpu_type))
-        verdict = judge(candidate, bar=bar, is_alarmed=group in alarmed, apply=apply)
+        gpu_type = candidate.performance.points.gpu_type
+        verdict = judge(
+            candidate,
+            bar=_bar(
+                candidate, present.profiles.get(gpu_type), present.fits.get(gpu_type)
+            ),
+            is_alarmed=gpu_type in present.alarmed,
+            apply=apply,
+        )
         if verdict.applied:
             applied.append(_profile(candidate))
         verdicts.append(verdict)
+
     if applied:
         await profiles.save_profiles(connection, applied, at=at)
     ids = await fits.save(connection, answer.fits, at=at)
+    # The audit lists changes: a refit that found the same again is none.
     if ids or applied:
         await events.add(
             connection, _event(network, answer, verdicts, at=at, actor=actor)
@@ -216,6 +211,29 @@ async def save_answer(
     return RefitOutcome(
         fits=rows,
         verdicts=tuple(sorted(verdicts, key=lambda verdict: verdict.gpu_type)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Present:
+    """What is in force of a network, by GPU type."""
+
+    fits: Mapping[str, FitRow]
+    """The fit of the latency."""
+    profiles: Mapping[str, ProfileRow]
+    alarmed: frozenset[str]
+    """GPU types where the profile has drifted from what is served."""
+
+
+async def _load_present(connection: AsyncConnection, network: str) -> _Present:
+    # Of the fits only the latency's: a candidate's error, which they are compared with, is one of times.
+    rows = await fits.list_rows(connection, network=network, current_only=True)
+    versions = await profiles.list_profiles(connection, network_name=network)
+    healths = await health.load_all(connection, network)
+    return _Present(
+        fits={row.gpu_type: row for row in rows if row.quantity == "latency_ms"},
+        profiles={row.gpu_type: row for row in versions if row.is_current},
+        alarmed=frozenset(row.group.gpu_type for row in healths if row.now.is_alarmed),
     )
 
 
@@ -230,29 +248,35 @@ def judge(
             f", error {_percent(candidate.error)}, of {candidate.sample_count} samples"
         )
 
-    def say(applied: bool, why: str) -> RefitVerdict:
-        return RefitVerdict(
-            gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}"
-        )
-
     if not apply:
-        return say(False, "nobody asked to apply it")
-    if candidate.is_estimated:
-        return say(True, "never measured there, so it is planned with care")
+        applied, why = False, "nobody asked to apply it"
+    elif candidate.is_estimated:
+        applied, why = True, "never measured there, so it is planned with care"
+    else:
+        applied, why = _compare(candidate, bar, is_alarmed=is_alarmed)
+    return RefitVerdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
+
+
+def _compare(
+    candidate: RefitCandidate, bar: float | None, *, is_alarmed: bool
+) -> tuple[bool, str]:
+    """Whether a fitted candidate is good enough, and why."""
     if not math.isfinite(candidate.error):
-        return say(False, "there are too few samples to judge it")
+        return False, "there are too few samples to judge it"
     if bar is None:
-        return say(True, "there was nothing to compare with")
-    if is_alarmed and candidate.error > bar:
-        return say(True, "the profile in force has drifted")
+        return True, "there was nothing to compare with"
+    is_good = candidate.error <= bar
+    # What drifted is wrong for what runs today, however well it once fitted.
+    if is_alarmed and not is_good:
+        return True, "the profile in force has drifted"
     if candidate.present_error is None:
-        why = "the samples are at too few conditions of the profile in force to compare them"
-        return say(
-            candidate.error <= bar, f"{why}; an error up to {_percent(bar)} is taken"
+        return is_good, (
+            "the samples are at too few conditions of the profile in force to compare them; "
+            f"an error up to {_percent(bar)} is taken"
         )
-    if candidate.error <= bar:
-        return say(True, f"no worse than the profile in force ({_percent(bar)})")
-    return say(False, f"the profile in force is better ({_percent(bar)})")
+    if is_good:
+        return True, f"no worse than the profile in force ({_percent(bar)})"
+    return False, f"the profile in force is better ({_percent(bar)})"
 
 
 def _bar(
@@ -296,13 +320,13 @@ def _event(
     at: datetime,
     actor: str,
 ) -> AuditEvent:
-    told = "; ".join(f"{verdict.gpu_type}: {verdict.reason}" for verdict in verdicts)
+    reasons = "; ".join(f"{verdict.gpu_type}: {verdict.reason}" for verdict in verdicts)
     return AuditEvent(
         at=at,
         actor=actor,
         kind="NetworkFitted",
         subject=f"network/{network}",
-        reason=told or "no latency could be fitted",
+        reason=reasons or "no latency could be fitted",
         after={
             "fits": len(answer.fits),
             "applied": [verdict.gpu_type for verdict in verdicts if verdict.applied],

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import bindparam, text
@@ -67,23 +67,31 @@ async def load(
     found = await connection.execute(
         text(_LOAD), {**wanted, "own_limit": own_limit, "other_limit": other_limit}
     )
-    rows = found.all()
+    return _samples(found.all())
+
+
+def _samples(rows: Sequence[AnyRow]) -> Samples:
+    def numbers(name: str) -> list[float]:
+        # What was not measured is NaN in the arrays, which have no null.
+        values = [row._mapping[name] for row in rows]
+        return [math.nan if value is None else value for value in values]
+
     at = make_queries(
         [row.network for row in rows],
         [row.gpu_type for row in rows],
-        batch=[row.batch for row in rows],
-        sm_percent=[row.sm_percent for row in rows],
-        clock_mhz=_numbers([row.clock_mhz for row in rows]),
-        time_quota_percent=[row.time_quota_percent for row in rows],
-        power_limit_w=_numbers([row.power_limit_w for row in rows]),
+        batch=numbers("batch"),
+        sm_percent=numbers("sm_percent"),
+        clock_mhz=numbers("clock_mhz"),
+        time_quota_percent=numbers("time_quota_percent"),
+        power_limit_w=numbers("power_limit_w"),
         neighbours=[_neighbours_of(row) for row in rows],
     )
     return make_samples(
         at,
-        [row.latency_ms for row in rows],
-        power_w=_numbers([row.power_w for row in rows]),
-        memory_mib=_numbers([row.memory_mib for row in rows]),
-        l2_util_percent=_numbers([row.l2_util_percent for row in rows]),
+        numbers("latency_ms"),
+        power_w=numbers("power_w"),
+        memory_mib=numbers("memory_mib"),
+        l2_util_percent=numbers("l2_util_percent"),
     )
 
 
@@ -128,26 +136,16 @@ async def remove(
     return removed.rowcount
 
 
-async def keep_newest_served(connection: AsyncConnection, most: int) -> None:
+async def keep_newest_served(connection: AsyncConnection, limit: int) -> None:
     """Forget what was served but for the newest samples of every network on every GPU type."""
-    await connection.execute(text(_FORGET_SERVED), {"most": most})
+    await connection.execute(text(_FORGET_SERVED), {"limit": limit})
 
 
 def _document(row: SampleRow) -> Mapping[str, object]:
     return {
-        "network": row.network,
-        "gpu_type": row.gpu_type,
-        "batch": row.batch,
-        "sm_percent": row.sm_percent,
-        "clock_mhz": row.clock_mhz,
-        "time_quota_percent": row.time_quota_percent,
-        "power_limit_w": row.power_limit_w,
+        **{field.name: getattr(row, field.name) for field in fields(row)},
+        # Sorted, so that the unique index knows the same set again in whatever order it is sent.
         "neighbours": sorted([list(neighbour) for neighbour in row.neighbours]),
-        "latency_ms": row.latency_ms,
-        "power_w": row.power_w,
-        "memory_mib": row.memory_mib,
-        "l2_util_percent": row.l2_util_percent,
-        "source": row.source,
         "measured_at": None if row.measured_at is None else row.measured_at.isoformat(),
     }
 
@@ -159,15 +157,12 @@ def _neighbours_of(row: AnyRow) -> NeighbourSet:
     )
 
 
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [math.nan if value is None else value for value in values]
-
-
 _COLUMNS = (
     "network, gpu_type, batch, sm_percent, clock_mhz, time_quota_percent, power_limit_w, neighbours, latency_ms, "
     "power_w, memory_mib, l2_util_percent, source, measured_at"
 )
 
+# One document instead of an array per column: a sample may have neighbours, which are a list themselves.
 _ADD = text(
     f"""
 INSERT INTO sample ({_COLUMNS}, received_at)
@@ -204,6 +199,7 @@ UNION ALL (SELECT * FROM others WHERE source = '{SERVED}' {_NEWEST} CAST(:other_
 ORDER BY id
 """
 
+# What was served is no reason for a refit: it comes all the time, and corrections follow it already.
 _UNFITTED = f"""
 SELECT s.network, max(s.received_at) AS newest_at FROM sample s
 LEFT JOIN fit f ON f.network = s.network AND f.gpu_type = s.gpu_type AND f.quantity = 'latency_ms' AND f.is_current
@@ -222,5 +218,5 @@ DELETE FROM sample WHERE id IN (
     SELECT id FROM (
         SELECT id, row_number() OVER (PARTITION BY network, gpu_type ORDER BY received_at DESC) AS place
         FROM sample WHERE source = '{SERVED}'
-    ) AS ranked WHERE place > :most)
+    ) AS ranked WHERE place > :limit)
 """

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -22,28 +23,31 @@ class Hour:
     rejected: int | None = None
 
 
-async def load_nodes(connection: AsyncConnection, most: int) -> Sequence[AnyRow]:
+async def load_nodes(connection: AsyncConnection, limit: int) -> Sequence[AnyRow]:
     """Nodes with what is known of their agents, by name; `last_seen_at` is null where one was never heard."""
-    return (await connection.execute(text(_NODES), {"most": most})).all()
+    return await all_rows(connection, _NODES, limit=limit)
 
 
-async def load_target_gpus(connection: AsyncConnection, most: int) -> Sequence[AnyRow]:
+async def load_target_gpus(connection: AsyncConnection, limit: int) -> Sequence[AnyRow]:
     """GPUs of the plan in force with their limits and the SM percents that were given away, by id."""
-    return (await connection.execute(text(_TARGET_GPUS), {"most": most})).all()
+    return await all_rows(connection, _TARGET_GPUS, limit=limit)
 
 
 async def load_tasks(connection: AsyncConnection) -> Sequence[AnyRow]:
     """Numbers of tasks by kind and state."""
     statement = "SELECT kind, state, count(*) AS tasks FROM task WHERE deleted_at IS NULL GROUP BY kind, state"
-    return (await connection.execute(text(f"{statement} ORDER BY kind, state"))).all()
+    return await all_rows(connection, f"{statement} ORDER BY kind, state")
 
 
 async def load_metrics_addresses(
-    connection: AsyncConnection, most: int
+    connection: AsyncConnection, limit: int
 ) -> Sequence[AnyRow]:
     """Nodes whose agents say where their metrics are, with that address, by name."""
-    statement = "SELECT id, metrics_address FROM node WHERE metrics_address <> '' ORDER BY id COLLATE \"C\" LIMIT :most"
-    return (await connection.execute(text(statement), {"most": most})).all()
+    statement = (
+        "SELECT id, metrics_address FROM node WHERE metrics_address <> '' "
+        'ORDER BY id COLLATE "C" LIMIT :limit'
+    )
+    return await all_rows(connection, statement, limit=limit)
 
 
 async def load_hour(
@@ -53,6 +57,7 @@ async def load_hour(
     found = await connection.execute(text(_HOUR), {"hour": hour})
     return {
         (row.project, row.service): Hour(
+            # Null, where one of the three views has no row, stays None: a metric that is missing is not 0.
             cost_usd=None if row.cost_usd is None else float(row.cost_usd),
             energy_j=None if row.energy_wh is None else float(row.energy_wh) * 3600.0,
             arrivals=row.requests,
@@ -64,22 +69,25 @@ async def load_hour(
     }
 
 
+# LATERAL with a limit: an index gives a node's newest row, where a join would read all commands ever sent.
+# By bytes, so that the same nodes are the first ones whatever the server's locale.
 _NODES = """
 SELECT n.id, n.cordoned, n.last_seen_at, n.clock_skew_s, n.observed_generation, cardinality(n.problems) AS problems,
        c.generation AS wanted_generation, a.status AS last_ack
 FROM node n
 LEFT JOIN LATERAL (SELECT max(generation) AS generation FROM command WHERE node = n.id) AS c ON true
 LEFT JOIN LATERAL (SELECT status FROM acknowledgement WHERE node = n.id ORDER BY generation DESC LIMIT 1) AS a ON true
-ORDER BY n.id COLLATE "C" LIMIT :most
+ORDER BY n.id COLLATE "C" LIMIT :limit
 """
 
+# The open period of `target` belongs to the plan in force.
 _TARGET_GPUS = """
 SELECT g.gpu, g.node, g.gpu_type, g.clock_mhz, g.power_cap_w,
        (SELECT coalesce(sum(r.sm_percent), 0) FROM plan_replica r WHERE r.plan_id = g.plan_id AND r.gpu = g.gpu)
        AS sm_percent
 FROM target t JOIN plan_gpu g USING (plan_id)
 WHERE upper_inf(t.valid)
-ORDER BY g.gpu COLLATE "C" LIMIT :most
+ORDER BY g.gpu COLLATE "C" LIMIT :limit
 """
 
 # Requests of a service that is gone have no project; nobody asks for them here.

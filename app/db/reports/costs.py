@@ -39,6 +39,7 @@ async def load(
     connection: AsyncConnection, by: By, step: Step, span: CostPeriod
 ) -> tuple[CostRow, ...]:
     """Costs by step and name. Idle is a name of its own; by GPU type it is taken out of every other."""
+    # Only pieces of this module come into the statement; everything from outside is a parameter.
     statement = f"""
         SELECT date_trunc(:step, hour, 'UTC') AS at, name, sum(gpu_hours) AS gpu_hours, sum(cost_usd) AS cost_usd,
                sum(whole_gpu_cost_usd) AS whole_gpu_cost_usd
@@ -61,6 +62,7 @@ async def without_sharing(connection: AsyncConnection, span: CostPeriod) -> Deci
     )
 
 
+# By GPU type the view of allocations is summed, since the view of costs by type has idle time within each type.
 _LAYERS = {
     "service": "SELECT hour, project, service AS name, gpu_hours, cost_usd, whole_gpu_cost_usd "
     "FROM report.cost_by_service_hour",

@@ -26,6 +26,7 @@ class DemandRow:
 
 async def list_newest(connection: AsyncConnection) -> tuple[DemandRow, ...]:
     """The newest rate of every service, by name."""
+    # DISTINCT ON takes the first row of each service, so the order decides which one that is.
     newest_first = select(demand).order_by(demand.c.service, demand.c.at.desc())
     statement = newest_first.ext(distinct_on(demand.c.service))
     return tuple(

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -29,12 +30,12 @@ class BoardPart:
 
 async def load_gpus(connection: AsyncConnection, since: datetime) -> Sequence[AnyRow]:
     """Every GPU by node and index; `is_heard`: its node's agent was heard after `since`."""
-    return (await connection.execute(text(_GPUS), {"since": since})).all()
+    return await all_rows(connection, _GPUS, since=since)
 
 
 async def load_gauges(connection: AsyncConnection, since: datetime) -> Sequence[AnyRow]:
     """The newest reading after `since` of every GPU that has one, by id."""
-    return (await connection.execute(text(_GAUGES), {"since": since})).all()
+    return await all_rows(connection, _GAUGES, since=since)
 
 
 async def load_parts(
@@ -47,12 +48,12 @@ async def load_parts(
 
 async def load_places(connection: AsyncConnection, now: datetime) -> Sequence[AnyRow]:
     """Replicas, planned requests per second and cost per hour of every service by GPU type, in the plan in force."""
-    return (await connection.execute(text(_PLACES), {"now": now})).all()
+    return await all_rows(connection, _PLACES, now=now)
 
 
 async def load_header(connection: AsyncConnection) -> AnyRow:
     """The plan in force, what waits for a person, and what is newest; one row."""
-    return (await connection.execute(text(_PULSE))).one()
+    return (await connection.execute(text(_HEADER))).one()
 
 
 _GPUS = """
@@ -66,12 +67,15 @@ LEFT JOIN plan_gpu p ON p.gpu = g.id AND p.plan_id = (SELECT plan_id FROM target
 ORDER BY g.node COLLATE "C", g.index
 """
 
+# Bounded in time, here and below: without a bound every partition of the readings would be searched.
 _GAUGES = """
 SELECT DISTINCT ON (gpu) gpu, memory_used_mib, power_w, clock_mhz, busy_percent
 FROM gpu_observation WHERE window_start > CAST(:since AS timestamptz)
 ORDER BY gpu, window_start DESC
 """
 
+# Replicas of a GPU's newest window alone: an older one may list replicas that are gone. Tasks are read from their own
+# table, which follows reports; a swapped task still holds memory of the host, so it is shown.
 _PARTS = """
 WITH newest AS (
     SELECT gpu, max(window_start) AS at FROM gpu_observation
@@ -89,6 +93,7 @@ WHERE gpu IS NOT NULL AND state IN ('starting', 'running', 'swapping', 'swapped'
 ORDER BY gpu, kind, id
 """
 
+# At the price of this moment, which need not be that of the moment at which the plan was made.
 _PLACES = """
 SELECT r.service, g.gpu_type, count(*) AS replicas, sum(r.arrival_rate_rps) AS planned_rate_rps,
        sum(r.sm_percent / 100 * p.price_usd_per_hour) AS cost_usd_per_hour
@@ -101,7 +106,8 @@ GROUP BY r.service, g.gpu_type
 ORDER BY r.service COLLATE "C", g.gpu_type COLLATE "C"
 """
 
-_PULSE = """
+# Maxima of ids tell the page in one query whether anything is new that it should read.
+_HEADER = """
 SELECT c.target_generation, t.id AS plan_id, t.at AS planned_at, t.cost_usd_per_hour, t.gap_percent, t.method,
        (SELECT max(id) FROM plan) AS newest_plan, (SELECT max(at) FROM plan) AS decided_at,
        (SELECT count(*) FROM plan WHERE state = 'proposed') AS waiting,

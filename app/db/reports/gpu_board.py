@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -22,29 +23,28 @@ async def load_carried(
     connection: AsyncConnection, gpu: str, since: datetime
 ) -> Sequence[AnyRow]:
     """What it carries or should, by kind and id: as planned, as it is, and as its newest reading measured it."""
-    return (
-        await connection.execute(text(_CARRIED), {"gpu": gpu, "since": since})
-    ).all()
+    return await all_rows(connection, _CARRIED, gpu=gpu, since=since)
 
 
 async def load_overuses(connection: AsyncConnection, gpu: str) -> Sequence[AnyRow]:
     """Who uses more of it than granted, now, by kind and name."""
-    return (await connection.execute(text(_OVERUSES), {"gpu": gpu})).all()
+    return await all_rows(connection, _OVERUSES, gpu=gpu)
 
 
 async def load_readings(
     connection: AsyncConnection, gpu: str, since: datetime, until: datetime, step_s: int
 ) -> Sequence[AnyRow]:
     """Means over every step of [since, until) that has readings, oldest first."""
-    wanted = {"gpu": gpu, "since": since, "until": until, "step": step_s}
-    return (await connection.execute(text(_READINGS), wanted)).all()
+    span = {"since": since, "until": until, "step": step_s}
+    return await all_rows(connection, _READINGS, gpu=gpu, **span)
 
 
 async def load_generations(connection: AsyncConnection) -> Sequence[AnyRow]:
     """The newest command of every node that has one, and what its agent said of it."""
-    return (await connection.execute(text(_GENERATIONS))).all()
+    return await all_rows(connection, _GENERATIONS)
 
 
+# The GPU comes first and alone, so that all joins work on one row.
 _GPU = """
 SELECT g.id, g.node, g.gpu_type, g.index, g.healthy, g.cordoned, n.cordoned AS node_cordoned, t.memory_mib,
        n.last_seen_at > CAST(:since AS timestamptz) AS is_heard, g.plan_id, g.planned_clock_mhz,
@@ -61,6 +61,8 @@ LEFT JOIN LATERAL (SELECT * FROM gpu_observation WHERE gpu = g.id AND window_sta
                    ORDER BY window_start DESC LIMIT 1) AS o ON true
 """
 
+# FULL JOIN: a replica that should be there is shown before it runs, and one that runs on after its plan is shown, too.
+# What others use, and the idle watts, are nobody's replica or task: they come last, as measured.
 _CARRIED = """
 WITH newest AS (
     SELECT max(window_start) AS at FROM gpu_observation
@@ -103,6 +105,7 @@ SELECT kind, name, quantity, service, granted, used, is_estimated, begun_at FROM
 WHERE gpu = :gpu ORDER BY kind, name COLLATE "C", quantity
 """
 
+# Weighted by the windows' lengths: after a change of the agents' period they differ.
 _READINGS = """
 SELECT date_bin(make_interval(secs => :step), window_start, CAST(:since AS timestamptz)) AS at,
        sum(power_w * window_s) / sum(window_s) AS power_w,
@@ -114,6 +117,7 @@ WHERE gpu = :gpu AND window_start >= CAST(:since AS timestamptz) AND window_star
 GROUP BY 1 ORDER BY 1
 """
 
+# An outer join: a command that its agent has not answered yet is the one that people look for.
 _GENERATIONS = """
 SELECT c.node, c.generation, a.status, a.detail
 FROM (SELECT node, max(generation) AS generation FROM command GROUP BY node) AS c

@@ -70,6 +70,7 @@ async def load(
     `among`: only rows whose column has one of these values. Raises NotFound; InvalidRequest for a missing column.
     """
     wanted = ReportQuery(name=name, since=since, until=until, among=among or {})
+    # A limit and an offset, no cursor: the rows of a view have no number of their own.
     statement, values = await _query(connection, wanted)
     found = await connection.execute(
         text(f"{statement} LIMIT :limit OFFSET :offset"),
@@ -94,20 +95,19 @@ async def stream(
 async def _query(
     connection: AsyncConnection, wanted: ReportQuery
 ) -> tuple[str, dict[str, object]]:
+    # First, since it raises NotFound: a name that is no report must not come into a statement.
     there = await list_columns(connection, wanted.name)
     time_column, order = REPORTS[wanted.name]
     conditions = ["true"]
     values: dict[str, object] = {}
-    if wanted.since is not None and time_column is not None:
-        conditions.append(f"{time_column} >= :since")
-        values["since"] = wanted.since
-    if wanted.until is not None and time_column is not None:
-        conditions.append(f"{time_column} < :until")
-        values["until"] = wanted.until
+    for comparison, bound in ((">= :since", wanted.since), ("< :until", wanted.until)):
+        if bound is not None and time_column is not None:
+            conditions.append(f"{time_column} {comparison}")
+            values[comparison.split(":")[1]] = bound
     for column, chosen in wanted.among.items():
-        conditions.append(
-            f"{_known(wanted.name, column, there)} = ANY(CAST(:among_{column} AS text[]))"
-        )
+        name = _known(wanted.name, column, there)
+        # As text: columns of views are of types of the schema's own, which an array of strings does not match.
+        conditions.append(f"{name} = ANY(CAST(:among_{column} AS text[]))")
         values[f"among_{column}"] = list(chosen)
     return (
         f"SELECT * FROM report.{wanted.name} WHERE {' AND '.join(conditions)} ORDER BY {order}",
@@ -140,6 +140,7 @@ def _known(name: str, column: str, there: Sequence[str]) -> str:
 
 async def ask(connection: AsyncConnection, query: str) -> ReportTable:
     """The answer to a question in SQL, as `plimsoll_reader` would get it."""
+    # One statement: the driver refuses a second one after a semicolon, and one at the end is a habit of people.
     found = await connection.execute(text(query.rstrip().rstrip(";")))
     return ReportTable(
         columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found)

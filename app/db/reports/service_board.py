@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 
@@ -42,12 +43,10 @@ async def load_steps(
             "step": timedelta(seconds=step_s),
         },
     )
+    # Sums of bigint are numeric in PostgreSQL, and come back as Decimal.
     return tuple(
         WindowCounts(
-            **{
-                **row._mapping,
-                "latency_buckets": tuple(int(count) for count in row.latency_buckets),
-            }
+            **{**row._mapping, "latency_buckets": tuple(map(int, row.latency_buckets))}
         )
         for row in found
     )
@@ -57,20 +56,14 @@ async def load_replicas(
     connection: AsyncConnection, service: str, *, now: datetime, since: datetime
 ) -> Sequence[AnyRow]:
     """Replicas of the plan in force, and those that were seen after `since`, by GPU and id; null where one lacks."""
-    return (
-        await connection.execute(
-            text(_REPLICAS), {"service": service, "now": now, "since": since}
-        )
-    ).all()
+    return await all_rows(connection, _REPLICAS, service=service, now=now, since=since)
 
 
 async def load_versions(
     connection: AsyncConnection, service: str, limit: int
 ) -> Sequence[AnyRow]:
     """What was asked for, newest generation first."""
-    return (
-        await connection.execute(text(_VERSIONS), {"service": service, "limit": limit})
-    ).all()
+    return await all_rows(connection, _VERSIONS, service=service, limit=limit)
 
 
 async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, float]]:
@@ -86,9 +79,11 @@ async def load_budgets(
 ) -> Sequence[AnyRow]:
     """Rows of report.slo_budget, of some projects where given."""
     chosen = None if projects is None else list(projects)
-    return (await connection.execute(text(_BUDGETS), {"projects": chosen})).all()
+    return await all_rows(connection, _BUDGETS, projects=chosen)
 
 
+# MATERIALIZED: the windows are read once for the sums and the buckets. Histograms are summed by position; they differ
+# in length, since trailing zeros are not stored.
 _STEPS = """
 WITH part AS MATERIALIZED (
     SELECT date_bin(CAST(:step AS interval), window_start, 'epoch') AS start, window_s, arrivals, served, in_slo,
@@ -108,6 +103,7 @@ FROM part LEFT JOIN buckets b USING (start)
 GROUP BY start ORDER BY start
 """
 
+# FULL JOIN: what is planned and not yet there, and what is there and not planned any more, are both shown.
 _REPLICAS = """
 WITH planned AS (
     SELECT r.gpu, g.gpu_type, r.replica, r.sm_percent, r.batch, r.memory_mib, r.arrival_rate_rps, g.clock_mhz,

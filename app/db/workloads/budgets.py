@@ -9,6 +9,7 @@ from sqlalchemy import delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import NotFound
+from app.db.base.rows import one_row
 from app.db.base.tables import budget
 from app.db.base.upsert import upsert
 from app.db.operations import events
@@ -67,15 +68,14 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str) -> BudgetRow:
     """One budget. Raises NotFound."""
-    row = (
-        await connection.execute(
-            text(f"{_STATES} WHERE b.name = :name"), {"name": name}
-        )
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"no budget is called {name!r}")
-    (found,) = await _with_shares(connection, [_row(dict(row._mapping))])
-    return found
+    row = await one_row(
+        connection,
+        text(f"{_STATES} WHERE b.name = :name"),
+        {"name": name},
+        missing=f"no budget is called {name!r}",
+    )
+    (budget_row,) = await _with_shares(connection, [_row(dict(row._mapping))])
+    return budget_row
 
 
 async def save(
@@ -90,6 +90,7 @@ async def save(
     at: datetime,
 ) -> None:
     """Add or replace a budget; what was told of it stays told, and what it took stays taken until it is looked at."""
+    # What exists already keeps its reports and its step: these belong to `record_spent` and `step_degraded`.
     values = {
         "project": project,
         "period": period,
@@ -120,6 +121,7 @@ async def load_blocking(
             text(f"SELECT name FROM budget b WHERE {condition}"), {"project": project}
         )
     ).scalars()
+    # By name, so that the same budget is named whenever several block.
     for name in sorted(names):
         state = (await get(connection, name)).state
         if level_of(state) == 100:
@@ -127,31 +129,30 @@ async def load_blocking(
     return None
 
 
-async def tell_spent(connection: AsyncConnection, at: datetime) -> int:
-    """Write in the audit which budgets passed 80 or 100 % since it was last told; returns how many."""
-    told = {
-        row.name: row
-        for row in await connection.execute(select(budget).with_for_update())
-    }
+async def record_spent(connection: AsyncConnection, at: datetime) -> int:
+    """Write in the audit which budgets passed 80 or 100 % since the last report; returns how many."""
+    # Locked: two leaders must not report the same budget twice.
+    locked = await connection.execute(select(budget).with_for_update())
+    reported = {row.name: row for row in locked}
     count = 0
-    for row in await list_rows(connection):
-        state, before = row.state, told.get(row.state.name)
-        if before is None:
+    for state in [row.state for row in await list_rows(connection)]:
+        # A budget that was added after the lock is reported next time.
+        if (before := reported.get(state.name)) is None:
             continue
+        # A new period begins without any report.
         known = before.told_percent if before.told_since == state.since else 0
         if (level := level_of(state)) <= known:
             continue
         await events.add(connection, spent_event(state, at))
         values = {"told_since": state.since, "told_percent": level}
-        await connection.execute(
-            update(budget).where(budget.c.name == state.name).values(values)
-        )
+        await _update(connection, state.name, values)
         count += 1
     return count
 
 
 async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
     """Take from services, or give back, what exceeded budgets ask for (`app.loop.budgets`); returns how many did."""
+    # The spending of all budgets is added up only where one of them takes something, or still has to give back.
     found = (
         await connection.execute(
             select(budget).order_by(budget.c.name).with_for_update()
@@ -161,18 +162,23 @@ async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
         return 0
     known, count = await services.load_all(connection), 0
     for state in [row.state for row in await list_rows(connection)]:
-        most = max_steps(known, state.degradation) if state.action == "degrade" else 0
-        step = next_step(spending_of(state, at), most)
+        # A budget whose action was changed takes nothing any more: what it took is given back.
+        limit = max_steps(known, state.degradation) if state.action == "degrade" else 0
+        step = next_step(spending_of(state, at), limit)
         if step == state.degrade_step:
             continue
         shares = shares_of(known, [replace(state.degradation, step=step)])
         await events.add(connection, step_event(state, step, shares, at))
         values = {"degrade_step": step, "degrade_at": at}
-        await connection.execute(
-            update(budget).where(budget.c.name == state.name).values(values)
-        )
+        await _update(connection, state.name, values)
         count += 1
     return count
+
+
+async def _update(
+    connection: AsyncConnection, name: str, values: Mapping[str, object]
+) -> None:
+    await connection.execute(update(budget).where(budget.c.name == name).values(values))
 
 
 # Ticks write down what they planned for, dispatched jobs do not; a plan that waits for a person leaves the old one in
@@ -191,6 +197,7 @@ FROM budget b JOIN report.budget_status s ON s.budget = b.name
 async def _with_shares(
     connection: AsyncConnection, rows: Sequence[BudgetRow]
 ) -> tuple[BudgetRow, ...]:
+    # Most clusters have no such budget: their services need not be loaded.
     if not any(row.state.degradation.step for row in rows):
         return tuple(rows)
     known = await services.load_all(connection)

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import delete, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.base.errors import Conflict, NotFound
+from app.db.base.rows import delete_named
 from app.db.base.tables import project
 from app.db.base.upsert import upsert
 
@@ -50,21 +49,17 @@ async def list_rows(
         .limit(limit)
     )
     return tuple(
-        ProjectRow(name=row.name, labels=row.labels, created_at=row.created_at)
-        for row in await connection.execute(statement)
+        ProjectRow(**row._mapping) for row in await connection.execute(statement)
     )
 
 
 async def remove(connection: AsyncConnection, name: str) -> None:
     """Delete a project. Raises NotFound, Conflict when it has services or tasks, or had."""
-    try:
-        async with connection.begin_nested():
-            gone = await connection.execute(
-                delete(project).where(project.c.name == name)
-            )
-    except IntegrityError as error:
-        raise Conflict(
-            f"project {name!r} has services or tasks, or had; it is kept for their history"
-        ) from error
-    if gone.rowcount == 0:
-        raise NotFound(f"no project is called {name!r}")
+    # Deleted services and tasks keep their rows, and so their project: reports name it for past hours.
+    await delete_named(
+        connection,
+        project,
+        name,
+        missing=f"no project is called {name!r}",
+        in_use=f"project {name!r} has services or tasks, or had; it is kept for their history",
+    )

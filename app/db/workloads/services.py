@@ -1,7 +1,7 @@
 """Services: what their teams asked for, by generation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +9,7 @@ from sqlalchemy import Select, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from app.db.base.rows import one_row
 from app.db.base.tables import (
     AnyRow,
     gpu_type,
@@ -29,7 +30,6 @@ class ServiceRow:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime
-    updated_at: datetime
     updated_by: str
 
 
@@ -57,12 +57,9 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str) -> ServiceRow:
     """One service. Raises NotFound."""
-    row = (
-        await connection.execute(_present().where(service.c.name == name))
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"no service is called {name!r}")
-    return _row(row)
+    statement = _present().where(service.c.name == name)
+    missing = f"no service is called {name!r}"
+    return _row(await one_row(connection, statement, missing=missing))
 
 
 async def save(
@@ -85,40 +82,28 @@ async def save(
         select(service).where(service.c.name == noun.name).with_for_update()
     )
     row = locked.one_or_none()
-    is_there = row is not None and row.deleted_at is None
+    # A deleted service keeps its row and its generations: one that comes back continues to count.
+    present = row if row is not None and row.deleted_at is None else None
     _check_generation(
-        noun.name,
-        row.generation if row is not None and is_there else 0,
-        expected_generation,
+        noun.name, present.generation if present else 0, expected_generation
     )
     specification = {
         **_specification(noun),
         "labels": dict(noun.labels if labels is None else labels),
         "annotations": dict(annotations or {}),
     }
-    if row is None:
-        generation = 1
-        await connection.execute(
-            insert(service).values(
-                name=noun.name, project=noun.project, generation=1, created_at=at
-            )
+    if present and present.project != noun.project:
+        raise Conflict(
+            f"project {present.project!r} has a service {noun.name!r}; names are unique in the cluster"
         )
-    else:
-        if is_there and row.project != noun.project:
-            raise Conflict(
-                f"project {row.project!r} has a service {noun.name!r}; names are unique in the cluster"
-            )
-        if is_there and await _is_unchanged(
-            connection, noun.name, row.generation, specification
-        ):
-            return int(row.generation)
-        generation = row.generation + 1
-        values = {"project": noun.project, "generation": generation, "deleted_at": None}
-        if not is_there:
-            values["created_at"] = at
-        await connection.execute(
-            update(service).where(service.c.name == noun.name).values(**values)
-        )
+    # Applied again, a manifest must not move the catalogue's revision: plans that wait would be lost.
+    if present and await _is_unchanged(connection, present, specification):
+        return int(present.generation)
+    generation = 1 if row is None else int(row.generation) + 1
+    values = {"project": noun.project, "generation": generation, "deleted_at": None}
+    if present is None:
+        values["created_at"] = at
+    await _put(connection, noun.name, values, is_known=row is not None)
     await connection.execute(
         insert(service_version).values(
             service=noun.name,
@@ -129,6 +114,21 @@ async def save(
         )
     )
     return generation
+
+
+async def _put(
+    connection: AsyncConnection,
+    name: str,
+    values: Mapping[str, object],
+    *,
+    is_known: bool,
+) -> None:
+    statement = (
+        update(service).where(service.c.name == name)
+        if is_known
+        else insert(service).values(name=name)
+    )
+    await connection.execute(statement.values(**values))
 
 
 async def remove(
@@ -148,6 +148,7 @@ async def remove(
     if generation is None:
         raise NotFound(f"no service is called {name!r}")
     _check_generation(name, generation, expected_generation)
+    # Marked, not deleted: bills and audit lines of past hours refer to it.
     await connection.execute(
         update(service).where(service.c.name == name).values(deleted_at=at)
     )
@@ -181,6 +182,7 @@ def _check_generation(name: str, present: int, expected: int | None) -> None:
 
 
 async def _check_names(connection: AsyncConnection, noun: Service) -> None:
+    # Foreign keys would refuse most of these, too, but without saying which field is wrong.
     wanted = (
         ("project", project.c.name, [noun.project]),
         ("network", network.c.name, [noun.network]),
@@ -191,11 +193,8 @@ async def _check_names(connection: AsyncConnection, noun: Service) -> None:
     for field_name, column, names in wanted:
         if not names:
             continue
-        known = set(
-            (
-                await connection.execute(select(column).where(column.in_(names)))
-            ).scalars()
-        )
+        found = await connection.execute(select(column).where(column.in_(names)))
+        known = set(found.scalars())
         for name in names:
             if name not in known:
                 raise InvalidRequest(f"there is no {name!r}", field=field_name)
@@ -206,12 +205,10 @@ def _specification(noun: Service) -> dict[str, object]:
         "network": noun.network,
         "slo_latency_ms": noun.slo.latency_ms,
         "slo_percentile": noun.slo.percentile,
-        "min_replicas": noun.scaling.min_replicas,
-        "max_replicas": noun.scaling.max_replicas,
-        "upscale_delay_s": noun.scaling.upscale_delay_s,
-        "downscale_delay_s": noun.scaling.downscale_delay_s,
-        "buffer_replicas": noun.scaling.buffer_replicas,
+        # Its fields have columns of their names.
+        **asdict(noun.scaling),
         "priority": noun.priority,
+        # Null and an empty list differ: any type, and none.
         "allowed_gpu_types": None
         if noun.allowed_gpu_types is None
         else list(noun.allowed_gpu_types),
@@ -223,18 +220,14 @@ def _specification(noun: Service) -> dict[str, object]:
 
 
 async def _is_unchanged(
-    connection: AsyncConnection,
-    name: str,
-    generation: int,
-    specification: Mapping[str, object],
+    connection: AsyncConnection, present: AnyRow, specification: Mapping[str, object]
 ) -> bool:
-    of_generation = (service_version.c.service == name) & (
-        service_version.c.generation == generation
+    of_generation = select(service_version).where(
+        service_version.c.service == present.name,
+        service_version.c.generation == present.generation,
     )
-    present = (
-        await connection.execute(select(service_version).where(of_generation))
-    ).one()
-    return all(getattr(present, key) == value for key, value in specification.items())
+    version = (await connection.execute(of_generation)).one()
+    return all(getattr(version, key) == value for key, value in specification.items())
 
 
 def _noun(row: AnyRow) -> Service:
@@ -244,11 +237,7 @@ def _noun(row: AnyRow) -> Service:
         network=row.network,
         slo=Slo(latency_ms=row.slo_latency_ms, percentile=row.slo_percentile),
         scaling=Scaling(
-            min_replicas=row.min_replicas,
-            max_replicas=row.max_replicas,
-            upscale_delay_s=row.upscale_delay_s,
-            downscale_delay_s=row.downscale_delay_s,
-            buffer_replicas=row.buffer_replicas,
+            **{each.name: row._mapping[each.name] for each in fields(Scaling)}
         ),
         priority=row.priority,
         allowed_gpu_types=None
@@ -261,6 +250,7 @@ def _noun(row: AnyRow) -> Service:
             for network, accuracy in row.variants
         ),
         accuracy_floor=row.accuracy_floor,
+        # Sorted: JSON objects come back in an order of PostgreSQL's own, and equal services must be equal here.
         labels=tuple(sorted(row.labels.items())),
     )
 
@@ -271,7 +261,7 @@ def _row(row: AnyRow) -> ServiceRow:
         generation=row.generation,
         labels=row.labels,
         annotations=row.annotations,
+        # The first generation's time is the service's; `row.created_at` is that of the newest change.
         created_at=row.first_at,
-        updated_at=row.created_at,
         updated_by=row.created_by,
     )

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.observation_rows import WindowedObservation
 from app.db.operations import events
-from app.db.workloads.tasks import record_of
+from app.db.workloads.tasks import PROGRESS, record_of
 from app.loop.events import STARVED_AFTER_S, Starved, progress_event, starved_event
 from app.store.store import AuditEvent
 from app.store.task_book import TaskRecord, places_of, report_of, reported
@@ -43,6 +43,7 @@ async def note_reports(
     """
     before = await _load(connection, fresh)
     after, lines = _taken(before, fresh, received)
+    # In the order of ids, as all writers of tasks do, so that two transactions cannot deadlock.
     changed = [
         record for key, record in sorted(after.items()) if record != before[key].record
     ]
@@ -50,6 +51,7 @@ async def note_reports(
         await connection.execute(text(_SAVE), _columns(changed))
     for line in lines:
         await events.add(connection, line)
+    # A task that is done leaves room that the next tick can give to others at once.
     if any(record.finished_at is not None for record in changed):
         await connection.execute(
             text("SELECT pg_notify(:channel, 'task')"), {"channel": wake}
@@ -101,42 +103,42 @@ def _taken(
 ) -> tuple[Mapping[str, TaskRecord], Sequence[AuditEvent]]:
     """The records after these observations, and what the audit says of them."""
     after = {key: each.record for key, each in before.items()}
-    on: defaultdict[GpuId, set[str]] = defaultdict(set)
-    for key, record in after.items():
-        if record.place is not None:
-            on[record.place[0]].add(key)
+    by_gpu = _by_gpu(after)
     lines: list[AuditEvent] = []
     for entry in fresh:
         report = report_of(entry.observation, entry.end)
-        near = (report.readings.keys() & after.keys()).union(
-            *(on[gpu] for gpu in report.gpus)
+        # A task that should run on a reported GPU is looked at even where no reading names it: it is gone from there.
+        affected = (report.readings.keys() & after.keys()).union(
+            *(by_gpu[gpu] for gpu in report.gpus)
         )
-        for key in sorted(near):
+        # Sorted, so that the audit's lines have the same order in every run.
+        for key in sorted(affected):
             was, after[key] = after[key], reported(after[key], report)
             line = progress_event(
                 before[key].name, was, after[key], node=report.node, at=received
             )
-            lines += [] if line is None else [line]
+            if line is not None:
+                lines.append(line)
     return after, lines
 
 
+def _by_gpu(records: Mapping[str, TaskRecord]) -> Mapping[GpuId, set[str]]:
+    """The tasks that the target wants on each GPU."""
+    by_gpu: defaultdict[GpuId, set[str]] = defaultdict(set)
+    for key, record in records.items():
+        if record.place is not None:
+            by_gpu[record.place[0]].add(key)
+    return by_gpu
+
+
 def _columns(records: Sequence[TaskRecord]) -> dict[str, list[object]]:
-    names = (
-        "state",
-        "done_iterations",
-        "iteration_ms",
-        "last_ran_at",
-        "finished_at",
-        "ran_s",
-        "starts",
-        "swaps",
-    )
     columns: dict[str, list[object]] = {
-        name: [getattr(record, name) for record in records] for name in names
+        name: [getattr(record, name) for record in records] for name in PROGRESS
     }
     return {"id": [record.task.name for record in records], **columns}
 
 
+# Without a state a task was never reported from its GPU, so a report that lacks it changes nothing.
 _LOAD = """
 SELECT * FROM task
 WHERE finished_at IS NULL AND cancelled_at IS NULL
@@ -144,6 +146,7 @@ WHERE finished_at IS NULL AND cancelled_at IS NULL
 ORDER BY id FOR NO KEY UPDATE
 """
 
+# A task that runs again may starve again: its mark is taken away, so that the audit says so once more.
 _SAVE = """
 UPDATE task SET state = w.state, done_iterations = w.done_iterations, iteration_ms = w.iteration_ms,
     last_ran_at = w.last_ran_at, finished_at = w.finished_at, ran_s = w.ran_s, starts = w.starts, swaps = w.swaps,
@@ -169,6 +172,8 @@ FROM (
 WHERE task.id = w.id
 """
 
+# SKIP LOCKED: a task whose report is just being written may be running; the next round looks at it.
+# `has_points` says whether anybody could plan it at all: the advice in the audit differs.
 _NOTE_STARVED = """
 UPDATE task SET starved_at = :now
 WHERE id IN (

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Select, case, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.base.errors import Conflict, InvalidRequest, NotFound
+from app.base.errors import Conflict, InvalidRequest
+from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, task
 from app.store.task_book import TaskPhase, TaskRecord, as_of
 from app.store.task_book import cancelled as cancelled_record
@@ -20,8 +21,32 @@ MAX_OPEN = 2000
 FIXED = ("kind", "network", "layers", "memory_mib", "variants", "batch", "iterations")
 """What a task does; none of it can be changed under a task that may run."""
 
-_TOLD = frozenset(("labels", "annotations"))
-"""What may be said of a task that is over, too."""
+_DESCRIPTIVE = frozenset(("labels", "annotations"))
+"""What may change in a task that is over, too."""
+
+_WORK = (
+    "kind",
+    "network",
+    "batch",
+    "iterations",
+    "priority",
+    "weight",
+    "accuracy_floor",
+    "memory_mib",
+)
+"""Fields of a task that have columns of their names."""
+
+PROGRESS = (
+    "state",
+    "done_iterations",
+    "iteration_ms",
+    "last_ran_at",
+    "finished_at",
+    "ran_s",
+    "starts",
+    "swaps",
+)
+"""Fields of a task's record that reports change; columns of their names hold them."""
 
 IS_OPEN = task.c.finished_at.is_(None) & task.c.cancelled_at.is_(None)
 
@@ -55,6 +80,7 @@ class TaskRow:
 async def load_open(connection: AsyncConnection, now: datetime) -> tuple[Task, ...]:
     """Every task that is not over, as it stands now, by id."""
     found = await connection.execute(
+        # By bytes, as Python sorts: plans list tasks by id, and both stores must give the same order.
         select(task).where(IS_OPEN).order_by(task.c.id.collate("C"))
     )
     return tuple(as_of(record_of(row), now) for row in found)
@@ -82,10 +108,13 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str) -> TaskRow:
     """One task. Raises NotFound."""
-    row = (await connection.execute(_listed().where(task.c.name == name))).one_or_none()
-    if row is None:
-        raise NotFound(f"no task is called {name!r}")
-    return _row(row)
+    return _row(await _one(connection, _listed().where(task.c.name == name), name))
+
+
+async def _one(
+    connection: AsyncConnection, statement: Select[*tuple[Any, ...]], name: str
+) -> AnyRow:
+    return await one_row(connection, statement, missing=f"no task is called {name!r}")
 
 
 async def save(
@@ -113,16 +142,8 @@ async def save(
     changed = [key for key, value in values.items() if getattr(row, key) != value]
     if not changed:
         return int(row.generation)
-    for key in FIXED:
-        if key in changed:
-            # How much is to be done may be written in other words.
-            stated = _way(wanted) if key == "iterations" else key
-            raise InvalidRequest(
-                "cannot be changed once the task is submitted; delete it and submit it again, or give the new one "
-                "another name",
-                field=f"spec.{stated}",
-            )
-    if not _TOLD.issuperset(changed) and (before := record_of(row)).is_over:
+    _refuse_fixed(wanted, changed)
+    if not _DESCRIPTIVE.issuperset(changed) and (before := record_of(row)).is_over:
         raise Conflict(
             f"task {noun.name!r} is over ({before.phase}); delete it and submit it again"
         )
@@ -133,19 +154,27 @@ async def save(
     return generation
 
 
-def _way(wanted: TaskSubmission) -> str:
-    return next(
-        (name for name in ("epochs", "inputs") if name in wanted.stated), "iterations"
-    )
+def _refuse_fixed(wanted: TaskSubmission, changed: Sequence[str]) -> None:
+    for key in FIXED:
+        if key not in changed:
+            continue
+        stated = key
+        # The message names the field that the manifest has: how much is to be done can be stated in three ways.
+        if key == "iterations":
+            ways = (name for name in ("epochs", "inputs") if name in wanted.stated)
+            stated = next(ways, key)
+        raise InvalidRequest(
+            "cannot be changed once the task is submitted; delete it and submit it again, or give the new one "
+            "another name",
+            field=f"spec.{stated}",
+        )
 
 
 async def cancel(connection: AsyncConnection, name: str, *, at: datetime) -> bool:
     """End a task, which stays in the list; False: it was so before. Raises NotFound; Conflict for a finished one."""
-    row = (
-        await connection.execute(_listed().where(task.c.name == name).with_for_update())
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"no task is called {name!r}")
+    # Locked: a report that says it is done must not come between the look and the write.
+    statement = _listed().where(task.c.name == name).with_for_update()
+    row = await _one(connection, statement, name)
     before = record_of(row)
     after = cancelled_record(before, at)
     if after == before:
@@ -177,6 +206,7 @@ async def _insert(
     before = await connection.execute(
         select(func.max(task.c.run)).where(task.c.name == name)
     )
+    # A name may be used again once its task is deleted: later runs get ids of their own, which reports tell apart.
     run = 1 + (before.scalar_one() or 0)
     await connection.execute(
         insert(task).values(
@@ -198,6 +228,7 @@ def _listed() -> Select[*tuple[Any, ...]]:
     return select(task).where(task.c.deleted_at.is_(None))
 
 
+# In SQL, so that a filter by phase and the limit of a page work on the same rows.
 _PHASE = case(
     (task.c.finished_at.is_not(None), "finished"),
     (task.c.cancelled_at.is_not(None), "cancelled"),
@@ -212,17 +243,11 @@ def _specification(wanted: TaskSubmission) -> dict[str, object]:
     return {
         "labels": dict(wanted.labels),
         "annotations": dict(wanted.annotations),
-        "kind": noun.kind,
-        "network": noun.network,
+        **{name: getattr(noun, name) for name in _WORK},
         "layers": [list(entry) for entry in noun.layers],
-        "memory_mib": noun.memory_mib,
+        # Compared with what is stored, where tuples came back as lists.
         "variants": [[entry.network, entry.accuracy] for entry in noun.variants],
-        "accuracy_floor": noun.accuracy_floor,
-        "batch": noun.batch,
-        "iterations": noun.iterations,
         "deadline_after_s": noun.due_in_s,
-        "priority": noun.priority,
-        "weight": noun.weight,
         "stated": dict(wanted.stated),
     }
 
@@ -237,15 +262,8 @@ def record_of(row: AnyRow) -> TaskRecord:
         if after_s is None
         else row.submitted_at + timedelta(seconds=after_s),
         place=None if row.gpu is None else (GpuId(row.gpu), row.sm_percent),
-        state=row.state,
-        done_iterations=row.done_iterations,
-        iteration_ms=row.iteration_ms,
-        last_ran_at=row.last_ran_at,
-        finished_at=row.finished_at,
         cancelled_at=row.cancelled_at,
-        ran_s=row.ran_s,
-        starts=row.starts,
-        swaps=row.swaps,
+        **{name: row._mapping[name] for name in PROGRESS},
     )
 
 
@@ -253,20 +271,13 @@ def _noun(row: AnyRow) -> Task:
     return Task(
         name=row.id,
         project=row.project,
-        kind=row.kind,
-        network=row.network,
-        batch=row.batch,
-        iterations=row.iterations,
         due_in_s=row.deadline_after_s,
-        priority=row.priority,
-        weight=row.weight,
+        **{name: row._mapping[name] for name in _WORK},
         variants=tuple(
             Variant(network=network, accuracy=accuracy)
             for network, accuracy in row.variants
         ),
-        accuracy_floor=row.accuracy_floor,
         layers=tuple((kind, number) for kind, number in row.layers),
-        memory_mib=row.memory_mib,
     )
 
 

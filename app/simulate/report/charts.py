@@ -24,6 +24,7 @@ COLOURS = (
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 """For the colours' second, third and fourth round."""
 
+# Units of the viewBox; three charts stand side by side on a wide screen, one on a phone.
 WIDTH, HEIGHT = 380.0, 200.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 16.0, 34.0
 BAR, BAR_GAP = 20.0, 8.0
@@ -154,14 +155,16 @@ def axis(
     highest: float = math.inf,
     min_step: float = 0.0,
 ) -> tuple[float, float, list[float]]:
-    """Least and greatest value of an axis that holds these, and its ticks at round steps (1, 2, 5 times 10^n)."""
+    """Lowest and highest value of an axis that holds these, and its ticks at round steps (1, 2, 5 times 10^n)."""
     low = 0.0 if from_zero else min(values, default=0.0)
     high = max(values, default=1.0)
+    # An axis of no length has no scale: a constant line gets room around it.
     if high - low <= 1e-9 * max(1.0, abs(high)):
         low, high = (
             (low, low + (abs(low) or 1.0)) if from_zero else (low - 1.0, high + 1.0)
         )
     step = round_step(max((high - low) / _TICKS, min_step))
+    # 1e-9 of a step: 0.30000000000000004 must not add a tick beyond 0.3.
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = [
         round(number * step, 10)
@@ -171,13 +174,13 @@ def axis(
     return ticks[0], min(last * step, highest), ticks
 
 
-def round_step(least: float) -> float:
-    """The least of 1, 2 and 5 times a power of ten that is not below."""
-    power = 10.0 ** math.floor(math.log10(least))
+def round_step(lower: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is not below."""
+    power = 10.0 ** math.floor(math.log10(lower))
     return next(
         factor * power
         for factor in (1.0, 2.0, 5.0, 10.0)
-        if factor * power >= least * (1 - 1e-9)
+        if factor * power >= lower * (1 - 1e-9)
     )
 
 
@@ -197,6 +200,7 @@ def _values(chart: LineChart) -> list[float]:
 
 def _x(at_s: float, times: TimeAxis) -> float:
     begin, end = times.span_s
+    # What lies outside, such as a fault that began in the warm-up, is drawn at the edge.
     share = min(max((at_s - begin) / (end - begin), 0.0), 1.0)
     return LEFT + share * (WIDTH - LEFT - RIGHT)
 
@@ -214,6 +218,7 @@ def _frame(times: TimeAxis, scale: Range, ticks: Sequence[float]) -> Iterator[st
         yield f'<path class="grid" d="M{LEFT:g} {y:.1f}H{right:g}"/>'
         yield f'<text x="{LEFT - 5:g}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>'
     unit_s, name = time_unit(times.span_s[1] - times.span_s[0])
+    # Round in the unit that is shown: about six ticks of whole hours, not of thousands of seconds.
     step_s = round_step((times.span_s[1] - times.span_s[0]) / unit_s / 6.0) * unit_s
     for number in range(
         math.ceil(times.span_s[0] / step_s), math.floor(times.span_s[1] / step_s) + 1
@@ -238,6 +243,7 @@ def _limit(chart: LineChart, scale: Range) -> Iterator[str]:
 def _spans(times: TimeAxis) -> Iterator[str]:
     for span in times.marked:
         left, right = _x(span.start_s, times), _x(span.end_s, times)
+        # At least 1.5 wide: a short fault in a long run would not be seen.
         yield (
             f'<rect class="fault" x="{left:.1f}" y="{TOP:g}" width="{max(right - left, 1.5):.1f}" '
             f'height="{HEIGHT - TOP - BOTTOM:g}"><title>{escape(span.title)}</title></rect>'
@@ -248,14 +254,15 @@ def _spans(times: TimeAxis) -> Iterator[str]:
 def _path(line: Line, times: TimeAxis, scale: Range) -> str:
     """A path that is interrupted where nothing is known; a value between two gaps is a short dash."""
     parts: list[str] = []
-    pen = False
+    is_drawing = False
     for at_s, value in zip(times.at_s, line.values, strict=True):
         if value is None:
-            pen = False
+            is_drawing = False
             continue
         point = f"{_x(at_s, times):.1f} {_y(value, scale):.1f}"
-        parts.append(f"L{point}" if pen else f"M{point}h1")
-        pen = True
+        # A path of one point alone would be invisible, so each piece begins with a dash of length 1.
+        parts.append(f"L{point}" if is_drawing else f"M{point}h1")
+        is_drawing = True
     return f'<path class="line" {line.look} d="{"".join(parts)}"><title>{escape(line.label)}</title></path>'
 
 
@@ -263,11 +270,7 @@ def _bar(bar: ChartBar, top: float, longest: float) -> Iterator[str]:
     across = WIDTH - 2 * RIGHT
     width = bar.value / longest * across
     base = top + BAR
-    label = (
-        bar.label
-        if len(bar.label) <= MAX_LETTERS
-        else bar.label[: MAX_LETTERS - 1] + "…"
-    )
+    label = shortened(bar.label, MAX_LETTERS)
     yield f'<text class="name" x="{RIGHT:g}" y="{base - 5:g}">{escape(label)}<title>{escape(bar.label)}</title></text>'
     yield f'<text class="name" x="{WIDTH - RIGHT:g}" y="{base - 5:g}" text-anchor="end">{escape(bar.text)}</text>'
     yield f'<rect x="{RIGHT:g}" y="{base:g}" width="{width:.1f}" height="{BAR:g}" rx="2" fill="{bar.colour}"/>'
@@ -277,6 +280,11 @@ def _bar(bar: ChartBar, top: float, longest: float) -> Iterator[str]:
         middle = base + BAR / 2
         ends = f"M{low:.1f} {middle - 4:g}v8M{high:.1f} {middle - 4:g}v8"
         yield f'<path class="whisker" d="M{low:.1f} {middle:g}H{high:.1f}{ends}"/>'
+
+
+def shortened(name: str, letters: int) -> str:
+    """A name cut to so many letters, the last of them an ellipsis."""
+    return name if len(name) <= letters else name[: letters - 1] + "…"
 
 
 def _tick(value: float) -> str:

@@ -26,7 +26,6 @@ ROUNDING = 1e-9
 class PolicyComparison:
     """One policy beside another one, in the seeds that both have."""
 
-    policy: str
     rival: str
     saving: SeedMean | None
     """1 - cost / rival's cost; negative where it costs more. None where one did not do its work in some seed."""
@@ -35,16 +34,18 @@ class PolicyComparison:
 
 
 def compare(
-    report: SimulationReport, policy: str, rival: str
+    report: SimulationReport,
+    policy: str,
+    rival: str,
 ) -> PolicyComparison | None:
     """The two, seed by seed; None without a common seed."""
     mine, theirs = _by_seed(report, policy), _by_seed(report, rival)
     pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
     if not pairs:
         return None
+    # Seeds that only one of them has would bring the chance back that the pairs take out.
     idle = not all(works(run) for pair in pairs for run in pair)
     return PolicyComparison(
-        policy=policy,
         rival=rival,
         saving=None
         if idle
@@ -82,10 +83,11 @@ def favourite(report: SimulationReport, candidates: Sequence[str]) -> str:
     eligible = [name for name in candidates if name not in lazy] or candidates
     known = [summary for summary in report.policies if summary.policy in eligible]
     good = [summary for summary in known if not missed(report, summary)]
+    # The one that misses least may be the most expensive by far, for a difference that is chance.
     if not good:
-        least = min(known, key=lambda summary: summary.violations.mean).policy
+        best = min(known, key=lambda summary: summary.violations.mean).policy
         good = [
-            summary for summary in known if _misses_alike(report, summary.policy, least)
+            summary for summary in known if _misses_alike(report, summary.policy, best)
         ]
     return min(good, key=lambda summary: summary.cost_usd.mean).policy
 
@@ -103,12 +105,12 @@ def missed(report: SimulationReport, summary: PolicySummary) -> list[str]:
     ]
 
 
-def _misses_alike(report: SimulationReport, policy: str, least: str) -> bool:
+def _misses_alike(report: SimulationReport, policy: str, best: str) -> bool:
     """Whether chance may explain that it misses more; one seed explains nothing."""
-    found = compare(report, policy, least)
-    if policy == least or found is None:
-        return policy == least
-    gain = found.attainment_gain
+    comparison = compare(report, policy, best)
+    if policy == best or comparison is None:
+        return policy == best
+    gain = comparison.attainment_gain
     return abs(gain.mean) < ROUNDING if gain.half_width is None else not is_shown(gain)
 
 

@@ -8,7 +8,13 @@ from html import escape
 from itertools import pairwise
 
 from app.simulate.figures import duration
-from app.simulate.report.charts import ChartSpan, Range, round_step, time_unit
+from app.simulate.report.charts import (
+    ChartSpan,
+    Range,
+    round_step,
+    shortened,
+    time_unit,
+)
 from app.simulate.run.results import TaskPhase, TaskResult
 
 WIDTH, ROW = 760.0, 20.0
@@ -51,7 +57,7 @@ def phase_legend(colour: str) -> str:
     sample = '<svg viewBox="0 0 26 14" aria-hidden="true">{mark}</svg>'
     marks = {phase: _bar(phase, (0.0, 26.0), 0.0, colour, "") for phase in PHASES}
     entries = [
-        sample.format(mark=marks[phase]) + words for phase, words in PHASES.items()
+        sample.format(mark=marks[phase]) + label for phase, label in PHASES.items()
     ]
     entries.append(sample.format(mark='<path class="due" d="M13 0v14"/>') + "deadline")
     return (
@@ -62,33 +68,24 @@ def phase_legend(colour: str) -> str:
 
 
 def _row(task: TaskResult, top: float, span_s: Range, colour: str) -> Iterator[str]:
-    name = (
-        task.task
-        if len(task.task) <= _MAX_LETTERS
-        else task.task[: _MAX_LETTERS - 1] + "…"
-    )
+    name = shortened(task.task, _MAX_LETTERS)
     yield f'<text class="name" x="{LEFT - 8:g}" y="{top + 14:g}" text-anchor="end">{escape(name)}</text>'
-    for (begin_s, phase), (end_s, _) in pairwise(
-        [*task.course, (task.until_s, "finished")]
-    ):
+    # A phase lasts until the next one begins, the last one until the task or the run ends.
+    course = [*task.course, (task.until_s, "finished")]
+    for (begin_s, phase), (end_s, _) in pairwise(course):
         if phase in PHASES and end_s > begin_s:
-            words = f"{task.task} {PHASES[phase]} from {duration(round(begin_s))} to {duration(round(end_s))}"
-            yield _bar(
-                phase,
-                (_x(begin_s, span_s), _x(end_s, span_s)),
-                top + 3.0,
-                colour,
-                words,
-            )
+            title = f"{task.task} {PHASES[phase]} from {duration(round(begin_s))} to {duration(round(end_s))}"
+            ends = (_x(begin_s, span_s), _x(end_s, span_s))
+            yield _bar(phase, ends, top + 3.0, colour, title)
     if task.deadline_s is not None and task.deadline_s <= span_s[1]:
         yield f'<path class="due" d="M{_x(task.deadline_s, span_s):.1f} {top:g}v{ROW:g}"/>'
 
 
-def _bar(phase: TaskPhase, ends: Range, top: float, colour: str, words: str) -> str:
+def _bar(phase: TaskPhase, ends: Range, top: float, colour: str, text: str) -> str:
     height = _HEIGHTS[phase]
     look = _LOOKS.get(phase, 'fill="{colour}"').format(colour=colour)
     place = f'x="{ends[0]:.1f}" y="{top + (14.0 - height) / 2:g}" width="{max(ends[1] - ends[0], 1.0):.1f}"'
-    title = f"<title>{escape(words)}</title>" if words else ""
+    title = f"<title>{escape(text)}</title>" if text else ""
     return f'<rect {look} {place} height="{height:g}">{title}</rect>'
 
 

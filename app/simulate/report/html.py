@@ -37,9 +37,7 @@ from app.simulate.report.html_parts import (
     share_cell,
     table,
 )
-from app.simulate.report.html_services import services_section
-from app.simulate.report.html_tasks import tasks_section
-from app.simulate.report.html_words import (
+from app.simulate.report.html_sentences import (
     TRUTHS,
     fault_titles,
     headline,
@@ -47,6 +45,8 @@ from app.simulate.report.html_words import (
     origins,
     scenario_sentence,
 )
+from app.simulate.report.html_services import services_section
+from app.simulate.report.html_tasks import tasks_section
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
 from app.simulate.run.results import RunSeries
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
@@ -56,12 +56,16 @@ MAX_SCENARIO = 20_000
 
 
 def report_to_html(
-    report: SimulationReport, *, version: str = "", file: str = "SCENARIO.yaml"
+    report: SimulationReport,
+    *,
+    version: str = "",
+    file: str = "SCENARIO.yaml",
 ) -> str:
     """The page. `version` is the program's, `file` the scenario's name; both go into the footer.
 
     Raises pydantic.ValidationError where the report's scenario is none of this program's.
     """
+    # A report that was read from a file has its scenario as plain JSON.
     scenario = SimulationScenario.model_validate(report.scenario)
     name = escape(scenario.metadata.name)
     body = "\n".join(
@@ -75,12 +79,17 @@ def report_to_html(
 
 
 def _body(
-    report: SimulationReport, scenario: SimulationScenario, *, version: str, file: str
+    report: SimulationReport,
+    scenario: SimulationScenario,
+    *,
+    version: str,
+    file: str,
 ) -> Iterator[str]:
     spec = scenario.spec
     yield f"<h1>{escape(scenario.metadata.name)}: policies side by side, simulated</h1>"
     yield paragraph(scenario_sentence(spec))
     yield paragraph(TRUTHS[spec.truth], "faint")
+    # Above all figures: whoever reads only the first lines must not miss what makes the others worth less.
     if report.notes:
         yield paragraph("Known before the runs:", "bad")
         yield bullets(report.notes)
@@ -134,7 +143,7 @@ def _policy_table(report: SimulationReport) -> str:
         "worst p99, ms",
         "replicas started",
     )
-    words = (
+    note = (
         "Cost: whole GPUs while they are used. In handovers: of GPUs that no plan used any more, but on which replicas "
         "served on. Used memory: HetSev's accounting, the price of the memory that replicas occupy. Worst p99: highest "
         "mean among the services, of served requests only. Red: below the SLO's percentile."
@@ -144,16 +153,18 @@ def _policy_table(report: SimulationReport) -> str:
         for each in report.policies
         if each.carbon_g
     ]
+    # In the note and not in a column: most scenarios have no grid intensity.
     if carbon:
-        words += f" CO2 equivalent of the energy by the scenario's grid intensity: {', '.join(carbon)}."
+        note += f" CO2 equivalent of the energy by the scenario's grid intensity: {', '.join(carbon)}."
     return table(
         headings, (_policy_row(report, each) for each in report.policies)
-    ) + paragraph(words, "faint")
+    ) + paragraph(note, "faint")
 
 
 def _policy_row(
     report: SimulationReport, summary: PolicySummary
 ) -> tuple[str | FigureCell, ...]:
+    # Services of which some run served nothing have no p99, and cannot be the worst.
     p99 = [service.p99_ms for service in summary.services if service.p99_ms]
     note = seeds_note(report, summary.policy)
     return (
@@ -165,7 +176,9 @@ def _policy_row(
         estimate_cell(summary.energy_kwh),
         share_cell(summary.violations, digits=2),
         share_cell(
-            summary.worst_attainment, digits=2, bad=bool(missed(report, summary))
+            summary.worst_attainment,
+            digits=2,
+            bad=bool(missed(report, summary)),
         ),
         estimate_cell(max(p99, key=lambda value: value.mean, default=None), digits=0),
         estimate_cell(summary.replicas_started, digits=0),
@@ -212,8 +225,8 @@ def _decision_table(report: SimulationReport) -> str:
                 f"{sum(run.moves.plans for run in runs):,}",
             )
         )
-    words = "All seeds together. Wall time of whole decisions on the machine that simulated; held: nothing was decided."
-    return table(headings, rows) + paragraph(words, "faint")
+    note = "All seeds together. Wall time of whole decisions on the machine that simulated; held: nothing was decided."
+    return table(headings, rows) + paragraph(note, "faint")
 
 
 def _fleet(spec: ScenarioSpec, runs: Runs, times: TimeAxis) -> Iterator[str]:
@@ -269,6 +282,7 @@ def _footer(scenario: SimulationScenario, *, version: str, file: str) -> Iterato
         msgspec.json.encode(scenario.model_dump(mode="json", exclude_defaults=True)),
         indent=1,
     )
+    # So that the page alone is enough to run it again; long ones are in the JSON report.
     if len(written) <= MAX_SCENARIO:
         yield f"<details><summary>The scenario</summary><pre>{escape(written.decode())}</pre></details>"
     yield "</footer>"

@@ -19,7 +19,7 @@ from solvers.policies.registry import policy
 
 HOURS_PER_MONTH = 730.0
 """8760 / 12."""
-_WORDS = (
+_NOTE = (
     "Per month: if the time that counts went on for 730 hours. Per million: of the requests in SLO. Most GPUs: the "
     "highest mean over a step of the time series, of any seed."
 )
@@ -35,6 +35,7 @@ def budgets_section(runs: Runs) -> Iterator[str]:
     types = sorted(
         {name for mine in runs.values() for run in mine for name in run.series.gpus}
     )
+    # With one type the column would repeat the one before it.
     by_type = types if len(types) > 1 else []
     headings = (
         "policy",
@@ -44,7 +45,7 @@ def budgets_section(runs: Runs) -> Iterator[str]:
         *(f"of these {t}" for t in by_type),
     )
     yield table(headings, (_row(label, mine, by_type) for label, mine in runs.items()))
-    yield paragraph(_WORDS, "faint")
+    yield paragraph(_NOTE, "faint")
 
 
 def described(run: PolicyRun) -> str:
@@ -67,14 +68,18 @@ def summary_of(name: str) -> str:
 
 
 def _row(
-    label: str, mine: Sequence[RunResult], by_type: Sequence[str]
+    label: str,
+    mine: Sequence[RunResult],
+    by_type: Sequence[str],
 ) -> tuple[str | FigureCell, ...]:
     monthly = estimate(
         [run.cost_usd * 3600.0 * HOURS_PER_MONTH / run.counted_s for run in mine]
     )
-    together = max(_most(run.series.gpus.values()) for run in mine)
+    # The sum has its maximum in a step of its own: it may be less than the maxima of the types together.
+    together = max(_max_total(run.series.gpus.values()) for run in mine)
     each = (
-        max(_most([run.series.gpus.get(name, [])]) for run in mine) for name in by_type
+        max(_max_total([run.series.gpus.get(name, [])]) for run in mine)
+        for name in by_type
     )
     return (
         label,
@@ -94,10 +99,11 @@ def _per_million(mine: Sequence[RunResult]) -> SeedMean | None:
     )
 
 
-def _most(courses: Iterable[Sequence[float]]) -> float:
+def _max_total(courses: Iterable[Sequence[float]]) -> float:
     """The maximum over the steps of the sum over these types."""
     return max(map(sum, zip(*courses, strict=True)), default=0.0)
 
 
 def _count(gpus: float) -> str:
+    # A mean over a step: 3.5 where a GPU was used for half of it.
     return number(gpus, 0 if gpus == round(gpus) else 1)

@@ -8,11 +8,11 @@ from statistics import fmean
 from app.simulate.figures import duration, number
 from app.simulate.report.html_charts import MAX_FAULTS, Runs
 from app.simulate.report.html_parts import FigureCell, paragraph, table
-from app.simulate.report.html_words import fault_title
+from app.simulate.report.html_sentences import fault_title
 from app.simulate.run.results import RunResult, ServiceResult
 from app.simulate.scenario.scenario import ScenarioSpec
 
-_WORDS = (
+_NOTE = (
     "Late or rejected: requests of the services concerned (by a fault: all) in the steps of the time series that it "
     "touches, mean over the seeds. In SLO again: from its beginning until the first step in which none of them was "
     "below its percentile, once one had been; the slowest seed. Never out: none was, in any step that it touches."
@@ -52,13 +52,14 @@ def events_section(spec: ScenarioSpec, runs: Runs) -> Iterator[str]:
         yield table(
             ("what", "policy", "late or rejected", "in SLO again after"), rows, lefts=2
         )
-        yield paragraph(_WORDS, "faint")
+        yield paragraph(_NOTE, "faint")
 
 
 def recovery_s(run: RunResult, event: ReportedEvent, begin_s: float) -> float:
     """How long after its beginning the services were in SLO again; 0: they always were; infinity: not to the end."""
     places = _places(run, event, begin_s)
     bad = [_is_bad(run, place, event) for place in range(len(run.series.power_w))]
+    # The damage must begin while the event lasts, but may go on after it: queues that grew are served later.
     first = next((place for place in places if bad[place]), None)
     if first is None:
         return 0.0
@@ -72,19 +73,18 @@ def _events(spec: ScenarioSpec) -> Iterator[ReportedEvent]:
     for fault in spec.faults:
         end_s = spec.duration_s if fault.end_s is None else fault.end_s
         yield ReportedEvent(
-            title=fault_title(fault), start_s=fault.start_s, end_s=end_s, service=None
+            title=fault_title(fault),
+            start_s=fault.start_s,
+            end_s=end_s,
+            service=None,
         )
     for service in spec.services:
         for spike in service.load.spikes:
-            start_s, end_s = (
-                spike.start_s - spike.ramp_s,
-                spike.start_s + spike.length_s + spike.ramp_s,
-            )
-            title = f"{service.name}: {spike.factor:g} times the load from {duration(spike.start_s)} on"
+            # With both ramps: the load differs from the usual one as soon as it climbs.
             yield ReportedEvent(
-                title=title,
-                start_s=max(0.0, start_s),
-                end_s=end_s,
+                title=f"{service.name}: {spike.factor:g} times the load from {duration(spike.start_s)} on",
+                start_s=max(0.0, spike.start_s - spike.ramp_s),
+                end_s=spike.start_s + spike.length_s + spike.ramp_s,
                 service=service.name,
             )
 
@@ -116,7 +116,9 @@ def _concerned(run: RunResult, event: ReportedEvent) -> list[ServiceResult]:
 
 
 def _over_it(
-    mine: Sequence[RunResult], event: ReportedEvent, spec: ScenarioSpec
+    mine: Sequence[RunResult],
+    event: ReportedEvent,
+    spec: ScenarioSpec,
 ) -> str | FigureCell:
     slowest_s = max(recovery_s(run, event, spec.warm_up_s) for run in mine)
     if slowest_s == math.inf:

@@ -119,7 +119,10 @@ def legend(names: Sequence[str], *, asked: str = "") -> str:
 
 
 def estimate_cell(
-    value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0
+    value: SeedMean | None,
+    *,
+    digits: int | None = None,
+    scale: float = 1.0,
 ) -> FigureCell:
     """A mean with its interval."""
     text, spread = estimate_texts(value, digits=digits, scale=scale)
@@ -133,6 +136,7 @@ def share_cell(value: SeedMean | None, *, digits: int, bad: bool = False) -> Fig
 
 
 def _cells(row: Sequence[str | FigureCell], lefts: int) -> str:
+    # Plain text is escaped here and figures in `html`, so that nothing reaches the page as it was written.
     insides = (
         cell.html() if isinstance(cell, FigureCell) else escape(cell) for cell in row
     )

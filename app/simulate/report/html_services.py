@@ -17,7 +17,7 @@ from app.simulate.report.html_parts import (
     share_cell,
     table,
 )
-from app.simulate.report.report import SimulationReport, estimate
+from app.simulate.report.report import SimulationReport, estimate_known
 from app.simulate.report.timelines import mean_course
 from app.simulate.run.results import RunResult, RunSeries, ServiceResult, ServiceSeries
 from app.simulate.scenario.scenario import ScenarioSpec
@@ -30,7 +30,10 @@ ARRIVALS = "requests that arrived"
 
 
 def services_section(
-    report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis
+    report: SimulationReport,
+    spec: ScenarioSpec,
+    runs: Runs,
+    times: TimeAxis,
 ) -> Iterator[str]:
     """All services, worst first."""
     ranked = worst_first(report)
@@ -62,13 +65,17 @@ def worst_first(report: SimulationReport) -> list[int]:
         worst = min((each.mean for each in known if each is not None), default=1.0)
         return worst - report.runs[0].services[place].percentile
 
+    # By place where margins are equal, so that the page does not depend on how a sort breaks ties.
     return sorted(
         range(len(report.runs[0].services)), key=lambda place: (margin(place), place)
     )
 
 
 def _in_full(
-    runs: Runs, place: int, times: TimeAxis, closed: set[str]
+    runs: Runs,
+    place: int,
+    times: TimeAxis,
+    closed: set[str],
 ) -> Iterator[str]:
     first = _first(runs, place)
     slo = f"{100.0 * first.percentile:g} % within {first.slo_ms:g} ms"
@@ -129,13 +136,15 @@ def _over(
     mine: Sequence[ServiceResult], value: Callable[[ServiceResult], float | None]
 ) -> SeedMean | None:
     """The estimate over the seeds; None where one of them knows none."""
-    values = [value(each) for each in mine]
-    known = [each for each in values if each is not None]
-    return estimate(known) if len(known) == len(values) else None
+    return estimate_known([value(each) for each in mine])
 
 
 def _charts(
-    runs: Runs, service: ServiceResult, times: TimeAxis, *, is_closed: bool
+    runs: Runs,
+    service: ServiceResult,
+    times: TimeAxis,
+    *,
+    is_closed: bool,
 ) -> Iterator[str]:
     """Rates, attainment, latency, replicas."""
 
@@ -153,6 +162,7 @@ def _charts(
         ],
     )
     percentile = 100.0 * service.percentile
+    # From just below the lowest value: between 99 and 100 % is all that matters, and an axis from 0 would hide it.
     chart = LineChart(
         title="In SLO, % of the finished requests",
         times=times,
@@ -182,9 +192,13 @@ def _charts(
 
 
 def _arrivals(
-    runs: Runs, rates: Callable[[RunSeries], list[float]], *, is_closed: bool
+    runs: Runs,
+    rates: Callable[[RunSeries], list[float]],
+    *,
+    is_closed: bool,
 ) -> list[Line]:
     """What arrived: the same under all policies, unless clients wait for their answers."""
+    # A slow policy gets fewer requests from such clients, so each has a line of its own.
     if is_closed:
         return [
             Line(

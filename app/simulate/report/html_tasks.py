@@ -22,7 +22,7 @@ from app.simulate.report.html_parts import (
     table,
 )
 from app.simulate.report.report import SimulationReport
-from app.simulate.run.results import RunSeries, TaskPhase, TaskResult
+from app.simulate.run.results import RunResult, RunSeries, TaskPhase, TaskResult
 from app.simulate.scenario.scenario import ScenarioSpec
 
 MAX_TASKS = 24
@@ -34,7 +34,7 @@ _TITLES: dict[TaskPhase, str] = {
     "waiting": "Tasks that wait",
     "swapped": "Tasks swapped out",
 }
-_WORDS = (
+_NOTE = (
     "Tasks run on what the services leave over, beside replicas for nothing; idle GPUs that they get are in the cost. "
     "Completion: mean from submission to end, of those that ended. In time: of those with a deadline that they met or "
     "missed; left open: neither, when the run ended. Work: iterations in the time that counts, times what one takes by "
@@ -43,14 +43,17 @@ _WORDS = (
 
 
 def tasks_section(
-    report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis
+    report: SimulationReport,
+    spec: ScenarioSpec,
+    runs: Runs,
+    times: TimeAxis,
 ) -> Iterator[str]:
     """All of it; nothing where no run has tasks."""
     if not any(run.tasks for run in report.runs):
         return
     yield "<h2>Tasks</h2>"
     yield _policy_table(report)
-    yield paragraph(_WORDS, "faint")
+    yield paragraph(_NOTE, "faint")
     yield legend(list(runs))
     yield '<div class="charts">'
     for phase, title in _TITLES.items():
@@ -58,29 +61,25 @@ def tasks_section(
             title, times, policy_lines(runs, partial(_count, phase)), is_count=True
         )
     yield "</div>"
-    marked = fault_spans(spec)
-    for place, (policy, mine) in enumerate(list(runs.items())[:MAX_POLICIES]):
-        title = f"Tasks under {policy}, seed {mine[0].seed}"
-        shown = mine[0].tasks[:MAX_TASKS]
-        yield phase_legend(colour_of(place))
-        yield figure(
-            title,
-            gantt_chart(
-                title,
-                shown,
-                (0.0, spec.duration_s),
-                colour=colour_of(place),
-                marked=marked,
-            ),
-        )
-        yield _task_table(shown)
-        if len(mine[0].tasks) > MAX_TASKS:
-            yield paragraph(
-                f"{counted(len(mine[0].tasks) - MAX_TASKS, 'task')} more: see the JSON report.",
-                "faint",
-            )
+    for place, mine in enumerate(list(runs.values())[:MAX_POLICIES]):
+        # One seed stands for all: bars of several seeds cannot be averaged.
+        yield from _run_tasks(mine[0], spec, colour_of(place))
     if len(runs) > MAX_POLICIES:
         yield paragraph("Tasks under the other policies: see the JSON report.", "faint")
+
+
+def _run_tasks(run: RunResult, spec: ScenarioSpec, colour: str) -> Iterator[str]:
+    title = f"Tasks under {run.policy}, seed {run.seed}"
+    shown = run.tasks[:MAX_TASKS]
+    yield phase_legend(colour)
+    # From second 0 and not from the end of the warm-up: tasks may be submitted before it.
+    span_s, marked = (0.0, spec.duration_s), fault_spans(spec)
+    chart = gantt_chart(title, shown, span_s, colour=colour, marked=marked)
+    yield figure(title, chart)
+    yield _task_table(shown)
+    if len(run.tasks) > MAX_TASKS:
+        left_out = counted(len(run.tasks) - MAX_TASKS, "task")
+        yield paragraph(f"{left_out} more: see the JSON report.", "faint")
 
 
 def _count(phase: TaskPhase, series: RunSeries) -> list[int]:

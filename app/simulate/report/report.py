@@ -10,6 +10,7 @@ import msgspec
 from scipy.special import stdtrit
 
 from app.simulate.figures import SeedMean
+from app.simulate.report.timelines import mean_known
 from app.simulate.run.results import FailedRun, RunResult, TaskResult
 from app.simulate.scenario.scenario import SimulationScenario
 
@@ -104,6 +105,7 @@ def make_report(
     """The report of these runs, which may be less than the scenario asks for; its policies in the scenario's order."""
     known = tuple(outcomes)
     done = tuple(run for run in known if isinstance(run, RunResult))
+    # The scenario's order gives each policy its colour; runs of a policy that it does not name come after.
     found = {run.policy for run in done}
     listed = (run.label for run in scenario.spec.policies)
     names = dict.fromkeys(
@@ -130,6 +132,7 @@ def seeds_note(report: SimulationReport, policy: str) -> str:
 
 def report_to_json(report: SimulationReport) -> bytes:
     """As a file. Equal scenarios give equal bytes but for `seconds`, how long each run's decisions took."""
+    # Wall seconds stand apart at the end, so that two reports can be compared but for their last part.
     bare = replace(
         report, runs=tuple(replace(run, decision_seconds=()) for run in report.runs)
     )
@@ -152,10 +155,19 @@ def estimate(values: Sequence[float]) -> SeedMean:
     """Mean and confidence interval of independent values, at least one."""
     if len(values) < 2:
         return SeedMean(mean=values[0], half_width=None)
+    # Student's t: with a few seeds the normal distribution would make the interval far too narrow.
     factor = float(stdtrit(len(values) - 1, 0.5 + CONFIDENCE / 2.0))
     return SeedMean(
-        mean=fmean(values), half_width=factor * stdev(values) / math.sqrt(len(values))
+        mean=fmean(values),
+        half_width=factor * stdev(values) / math.sqrt(len(values)),
     )
+
+
+def estimate_known(values: Sequence[float | None]) -> SeedMean | None:
+    """The estimate, or None where a value is not known."""
+    # A mean over some seeds only could not be compared with those of the others.
+    known = [value for value in values if value is not None]
+    return estimate(known) if len(known) == len(values) else None
 
 
 def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
@@ -170,11 +182,11 @@ def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         gpu_hours=over(lambda run: sum(run.gpu_hours.values())),
         energy_kwh=over(lambda run: run.energy_kwh),
         violations=over(violations),
-        worst_attainment=_where_known([_worst(run) for run in runs]),
+        worst_attainment=estimate_known([_worst(run) for run in runs]),
         replicas_started=over(lambda run: run.moves.replicas_started),
         services=tuple(_service(runs, place) for place in range(len(runs[0].services))),
         tasks=_tasks(runs) if all(run.tasks for run in runs) else None,
-        carbon_g=_where_known([run.carbon_g for run in runs]),
+        carbon_g=estimate_known([run.carbon_g for run in runs]),
     )
 
 
@@ -182,8 +194,8 @@ def _service(runs: Sequence[RunResult], place: int) -> ServiceSummary:
     mine = [run.services[place] for run in runs]
     return ServiceSummary(
         service=mine[0].service,
-        attainment=_where_known([each.attainment for each in mine]),
-        p99_ms=_where_known([each.latency_ms["p99"] for each in mine]),
+        attainment=estimate_known([each.attainment for each in mine]),
+        p99_ms=estimate_known([each.latency_ms["p99"] for each in mine]),
         cost_usd=estimate([each.cost_usd for each in mine]),
     )
 
@@ -193,11 +205,11 @@ def _tasks(runs: Sequence[RunResult]) -> TaskSummary:
         finished=estimate(
             [fmean(task.finished_s is not None for task in run.tasks) for run in runs]
         ),
-        completion_s=_where_known(
-            [_mean(task.completion_s for task in run.tasks) for run in runs]
+        completion_s=estimate_known(
+            [mean_known([task.completion_s for task in run.tasks]) for run in runs]
         ),
-        in_time=_where_known(
-            [_mean(task.is_in_time for task in run.tasks) for run in runs]
+        in_time=estimate_known(
+            [mean_known([task.is_in_time for task in run.tasks]) for run in runs]
         ),
         undecided=estimate([sum(map(_is_undecided, run.tasks)) for run in runs]),
         work_gpu_hours=estimate(
@@ -211,18 +223,8 @@ def _is_undecided(task: TaskResult) -> bool:
     return task.deadline_s is not None and task.is_in_time is None
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
 def _worst(run: RunResult) -> float | None:
     return min(
         (each.attainment for each in run.services if each.attainment is not None),
         default=None,
     )
-
-
-def _where_known(values: Sequence[float | None]) -> SeedMean | None:
-    known = [value for value in values if value is not None]
-    return estimate(known) if len(known) == len(values) else None

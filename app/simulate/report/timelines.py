@@ -27,6 +27,7 @@ def mean_course(
 
 def thinned(values: Sequence[float | None]) -> Course:
     """At most MAX_POINTS values: means of as many neighbouring steps as it takes."""
+    # Means and not every n-th step: a burst of one step must not come and go with the length of the run.
     size = _steps_per_point(len(values))
     return [
         mean_known(values[begin : begin + size])

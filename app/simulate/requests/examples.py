@@ -27,6 +27,7 @@ class Example:
 
 def folder() -> Path:
     """Where they are, with the files that they name."""
+    # An installed package has no docs beside it; a checkout has no copy that could be out of date.
     return PACKAGED if PACKAGED.is_dir() else CHECKOUT
 
 
@@ -53,10 +54,14 @@ def _read(file: Path) -> Example | None:
     value = documents[0].value if len(documents) == 1 else None
     if not isinstance(value, dict) or value.get("kind") != "Scenario":
         return None
+    # A shipped example that does not pass is a fault of this package, never of a user.
     scenario = scenario_of(value, partial(unusable_files, folder=file.parent))
     assert isinstance(scenario, SimulationScenario), f"{file}: {scenario}"
     return Example(
-        name=file.stem, title=_title(text), document=value, scenario=scenario
+        name=file.stem,
+        title=_title(text),
+        document=value,
+        scenario=scenario,
     )
 
 

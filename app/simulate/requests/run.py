@@ -36,25 +36,30 @@ MESSAGES = 200
 
 def work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
     """The process's main."""
+    # First of all: a process whose parent is gone must not compute on for half an hour.
     follow_parent()
     os.nice(NICENESS)
+    # A scenario that needs more fails with MemoryError here, before the kernel kills the control plane.
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     pipe.send(run_simulation(document, folder, pipe.send))
 
 
 def run_simulation(
-    document: Mapping[str, Json], folder: Path, tell: Callable[[float], None]
+    document: Mapping[str, Json],
+    folder: Path,
+    report_progress: Callable[[float], None],
 ) -> Reports | str:
     """What a scenario's runs come to, or why there is nothing to report; files are looked for in the folder."""
     scenario = SimulationScenario.model_validate(document)
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
+        # One stands for all: runs differ in policy and seed, not in what they read.
         notes = check(jobs[0])
     except (CatalogueError, InvalidRequest) as error:
         return str(error)
-    outcomes = simulate_all(
-        jobs, run_here, _Watch(len(jobs), scenario.spec.duration_s, tell)
-    )
+    # One after the other in this process: other cores belong to ticks and their solvers.
+    watch = _Watch(len(jobs), scenario.spec.duration_s, report_progress)
+    outcomes = simulate_all(jobs, run_here, watch)
     report = make_report(scenario, outcomes, notes=notes)
     if not report.runs:
         return f"no run was done: {report.failed[0]}"
@@ -68,24 +73,24 @@ def run_simulation(
 
 
 class _Watch:
-    """Tells how much of the simulated time of all runs has passed."""
+    """Reports how much of the simulated time of all runs has passed."""
 
     def __init__(
-        self, runs: int, duration_s: float, tell: Callable[[float], None]
+        self,
+        runs: int,
+        duration_s: float,
+        report: Callable[[float], None],
     ) -> None:
-        self._whole_s, self._duration_s, self._tell = (
-            runs * duration_s,
-            duration_s,
-            tell,
-        )
-        self._told = 0.0
+        self._total_s, self._duration_s = runs * duration_s, duration_s
+        self._report = report
+        self._reported = 0.0
 
     def passed(self, place: int, simulated_s: float) -> None:
         """Runs are done in the order of their places."""
-        share = min(1.0, (place * self._duration_s + simulated_s) / self._whole_s)
-        if share - self._told >= 1.0 / MESSAGES:
-            self._told = share
-            self._tell(share)
+        share = min(1.0, (place * self._duration_s + simulated_s) / self._total_s)
+        if share - self._reported >= 1.0 / MESSAGES:
+            self._reported = share
+            self._report(share)
 
     def ended(self, place: int, outcome: Outcome) -> None:
         """Where it was cut short by a failure, the next one's share has the rest of it."""

@@ -31,12 +31,8 @@ from solvers.types.state import Json
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 1.0
-BEAT_S = 1.0
-LEASE_S = 20.0
-LIMIT_S = 1800.0
+# All periods of this module are of the wall's clock: a simulated one has its own.
 RETRY_S = 5.0
-"""All on the wall."""
 JOIN_S = 5.0
 
 Body = Callable[[Connection, Mapping[str, Json], Path], None]
@@ -47,12 +43,12 @@ Body = Callable[[Connection, Mapping[str, Json], Path], None]
 class RunnerPeriods:
     """How long things take."""
 
-    look_s: float = LOOK_S
+    look_s: float = 1.0
     """From one look for work to the next."""
-    beat_s: float = BEAT_S
+    beat_s: float = 1.0
     """From one renewal of the lease to the next."""
-    lease_s: float = LEASE_S
-    limit_s: float = LIMIT_S
+    lease_s: float = 20.0
+    limit_s: float = 1800.0
     """One simulation may take so long."""
 
 
@@ -67,12 +63,9 @@ class SimulationRunner:
         pace: RunnerPeriods | None = None,
         body: Body = work,
     ) -> None:
-        self._engine, self._clock, self._pace, self._body = (
-            engine,
-            clock,
-            pace or RunnerPeriods(),
-            body,
-        )
+        self._engine, self._clock = engine, clock
+        self._pace, self._body = pace or RunnerPeriods(), body
+        # Unique for each start: a row that an earlier process of this machine held is not ours.
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._task: asyncio.Task[None] | None = None
 
@@ -107,11 +100,15 @@ class SimulationRunner:
     async def run_next(self) -> bool:
         """Run the oldest that waits, to its end; False: there was none, or one runs elsewhere."""
         async with transaction(self._engine) as connection:
+            # Asked every second by every control plane, so without a lock first.
             if not await simulations.is_work(connection):
                 return False
             lease_s = self._pace.lease_s
             claimed = await simulations.claim(
-                connection, self._name, lease_s=lease_s, at=self._clock.now()
+                connection,
+                self._name,
+                lease_s=lease_s,
+                at=self._clock.now(),
             )
         if claimed is None:
             return False
@@ -142,6 +139,7 @@ class SimulationRunner:
         process: multiprocessing.process.BaseProcess,
     ) -> Reports | str | None:
         loop = asyncio.get_running_loop()
+        # The lease is renewed by the clock, not by messages: a long step of a simulation sends none.
         progress, due_s = 0.0, loop.time() + self._pace.beat_s
         while True:
             if await _is_readable(pipe, due_s - loop.time()):
@@ -175,6 +173,7 @@ async def _process(
     body: Body, document: Json
 ) -> AsyncIterator[tuple[Connection, multiprocessing.process.BaseProcess]]:
     """The process and the pipe that it tells by; nothing is left of it afterwards."""
+    # Not forked: this process has threads and connections that a copy must not use.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(
@@ -190,6 +189,7 @@ async def _process(
     try:
         yield ours, process
     finally:
+        # Killed in any case, since it may hang; one that ended by itself is gone already.
         process.kill()
         await asyncio.to_thread(process.join, JOIN_S)
         with contextlib.suppress(OSError):
@@ -221,6 +221,7 @@ def _receive(pipe: Connection, process: multiprocessing.process.BaseProcess) -> 
     try:
         message: Message = pipe.recv()
     except (EOFError, OSError):
+        # The pipe closes a moment before the exit code is known.
         process.join(JOIN_S)
         return _death(process.exitcode or 0)
     return message

@@ -6,9 +6,9 @@ from app.api.decisions.simulation_views import (
     ServiceFiguresView,
     SimulationSummaryView,
 )
-from app.simulate.figures import SeedMean, estimate_words, share_words
+from app.simulate.figures import SeedMean, describe_estimate, describe_share
 from app.simulate.report.compare import missed
-from app.simulate.report.html_words import headline
+from app.simulate.report.html_sentences import headline
 from app.simulate.report.report import (
     PolicySummary,
     ServiceSummary,
@@ -22,6 +22,7 @@ def summary_of(report: SimulationReport, spec: ScenarioSpec) -> SimulationSummar
     """The summary of a report with at least one run."""
     clairvoyant = [run.label for run in spec.policies if run.clairvoyant]
     return SimulationSummaryView(
+        # The first sentence names the best policy; the others compare it with each other one, as the page shows.
         headline=headline(report, clairvoyant=clairvoyant)[0],
         policies=[_policy(report, each) for each in report.policies],
         notes=list(report.notes),
@@ -59,11 +60,13 @@ def _figure(value: SeedMean, *, digits: int | None = None) -> FigureView:
     return FigureView(
         mean=value.mean,
         half_width=value.half_width,
-        words=estimate_words(value, digits=digits),
+        words=describe_estimate(value, digits=digits),
     )
 
 
 def _share(value: SeedMean) -> FigureView:
     return FigureView(
-        mean=value.mean, half_width=value.half_width, words=share_words(value, digits=2)
+        mean=value.mean,
+        half_width=value.half_width,
+        words=describe_share(value, digits=2),
     )

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 
 from solvers.types.plan import BoundGpu, BoundPlan
@@ -35,7 +35,7 @@ class Bill:
 def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) -> Bill:
     """The bill of targets, each in force from its time to the next one's, the last one until `until`."""
     types = {gpu_type.name: gpu_type for gpu_type in gpu_types}
-    whole: dict[str, float] = defaultdict(float)
+    entire: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = defaultdict(float)
     tasks: dict[str, float] = defaultdict(float)
     gpu_hours: dict[str, float] = defaultdict(float)
@@ -44,11 +44,12 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
         hours = (end - begin).total_seconds() / 3600.0
         for gpu in plan.gpus:
             gpu_hours[gpu.gpu_type] += hours
-            _charge(gpu, types[gpu.gpu_type], hours, whole, memory)
+            _charge(gpu, types[gpu.gpu_type], hours, entire, memory)
+            # Tasks beside replicas use what is paid for already.
             if not gpu.replicas:
                 _charge_tasks(gpu, types[gpu.gpu_type], hours, tasks)
     return Bill(
-        whole_gpu_usd=dict(whole),
+        whole_gpu_usd=dict(entire),
         memory_usd=dict(memory),
         gpu_hours=dict(gpu_hours),
         tasks_usd=dict(tasks),
@@ -57,16 +58,13 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
 
 def sum_bills(bills: Sequence[Bill]) -> Bill:
     """One bill of all."""
-    return Bill(
-        whole_gpu_usd=_sum(bill.whole_gpu_usd for bill in bills),
-        memory_usd=_sum(bill.memory_usd for bill in bills),
-        gpu_hours=_sum(bill.gpu_hours for bill in bills),
-        tasks_usd=_sum(bill.tasks_usd for bill in bills),
-    )
+    names = [each.name for each in fields(Bill)]
+    return Bill(**{name: _sum(getattr(bill, name) for bill in bills) for name in names})
 
 
 def within(pushed: Targets, begin: datetime, until: datetime) -> Targets:
     """The targets in force at some time in [begin, until), the first one from `begin` on."""
+    # The target that was pushed last before `begin` is in force then.
     first = max(0, bisect_right(pushed, begin, key=lambda entry: entry[0]) - 1)
     last = bisect_left(pushed, until, key=lambda entry: entry[0])
     return [(max(at, begin), plan) for at, plan in pushed[first:last]]
@@ -84,18 +82,22 @@ def _charge(
     gpu: BoundGpu,
     gpu_type: GpuType,
     hours: float,
-    whole: dict[str, float],
+    entire: dict[str, float],
     memory: dict[str, float],
 ) -> None:
     price_usd = gpu_type.price_usd_per_hour * hours
     used_percent = sum(replica.sm_percent for replica in gpu.replicas)
     for replica in gpu.replicas:
-        whole[replica.service] += price_usd * replica.sm_percent / used_percent
+        # By the part of what is used, so that the services together pay for all of the GPU.
+        entire[replica.service] += price_usd * replica.sm_percent / used_percent
         memory[replica.service] += price_usd * replica.memory_mib / gpu_type.memory_mib
 
 
 def _charge_tasks(
-    gpu: BoundGpu, gpu_type: GpuType, hours: float, tasks: dict[str, float]
+    gpu: BoundGpu,
+    gpu_type: GpuType,
+    hours: float,
+    tasks: dict[str, float],
 ) -> None:
     """Swapped out tasks count as well: it is for them that the GPU is kept."""
     total_percent = sum(task.sm_percent for task in gpu.tasks)

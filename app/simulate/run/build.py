@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from agents.sim import load
-from agents.sim import load as modulation
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript as Course
 from agents.sim.pace import SimulatedWorld
@@ -45,6 +44,7 @@ class Catalogue:
 
 def shipped_catalogue(scenario: SimulationScenario) -> Catalogue:
     """What the shipped catalogue has of what the scenario names. Raises CatalogueError for what it has not."""
+    # Only what is named: the catalogue has tens of thousands of points that nothing here can use.
     gpu_types = sorted({pool.gpu_type for pool in scenario.spec.fleet})
     works = works_of(scenario.spec)
     services = scenario.spec.services
@@ -55,7 +55,8 @@ def shipped_catalogue(scenario: SimulationScenario) -> Catalogue:
     }
     networks = sorted(served | {work.network for _, work, _ in works})
     return Catalogue(
-        gpu_types=load_gpu_types(gpu_types), points=load_profiles(networks, gpu_types)
+        gpu_types=load_gpu_types(gpu_types),
+        points=load_profiles(networks, gpu_types),
     )
 
 
@@ -100,7 +101,9 @@ def make_cluster(
 
 
 def _nodes(
-    pool: NodePool, gpu_type: GpuType, launch_s: float | None
+    pool: NodePool,
+    gpu_type: GpuType,
+    launch_s: float | None,
 ) -> list[SimulatedNodeSpec]:
     gpu = GpuSpec(
         gpu_type=gpu_type.name,
@@ -120,16 +123,22 @@ def _nodes(
 def _manifest(service: SimulatedService) -> manifests.ServiceManifest:
     spec = {name: getattr(service, name) for name in manifests.ServiceSpec.model_fields}
     metadata = manifests.Metadata(
-        name=service.name, project=service.project, labels=service.labels
+        name=service.name,
+        project=service.project,
+        labels=service.labels,
     )
     return manifests.ServiceManifest(
-        metadata=metadata, spec=manifests.ServiceSpec(**spec)
+        metadata=metadata,
+        spec=manifests.ServiceSpec(**spec),
     )
 
 
 def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
+    # Rates are drawn second by second, so the last second is begun even where the run ends within it.
     duration_s = math.ceil(scenario.spec.duration_s)
     services = {service.name: service.load for service in scenario.spec.services}
+    # Streams are numbered by name: the same seed gives a service the same requests under every policy, and in
+    # whatever order the scenario lists the services.
     return Course(
         loads={
             name: _checked(
@@ -156,6 +165,7 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
 
 def _checked(service: str, source: load.ArrivalProcess) -> load.ArrivalProcess:
     """The same load. Raises InvalidRequest where it is too much to simulate."""
+    # The peak, and not the mean: requests of a few seconds are in memory at a time.
     peak_rps = float(source.rates.rates_rps.max(initial=0.0))
     if peak_rps > MAX_RPS:
         raise InvalidRequest(
@@ -169,7 +179,7 @@ def _shape(entry: ServiceLoad, folder: Path) -> Shape:
     if entry.trace is not None:
         return trace_shape(entry.trace, folder)
     if entry.levels is not None:
-        return modulation.Modulation(
+        return load.Modulation(
             levels_rps=tuple(entry.levels.rates_rps),
             mean_stays_s=tuple(entry.levels.mean_stays_s),
         )
@@ -186,6 +196,7 @@ def _shape(entry: ServiceLoad, folder: Path) -> Shape:
 def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
     """The rates of a trace from where it begins. Raises InvalidRequest for one that cannot be read or begun there."""
     shape = _read(folder / ref.file).shape(ref.column)
+    # Between two steps a part of a step would have to be drawn, whose requests nobody knows.
     begin = round(ref.start_s / shape.step_s)
     if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
         raise InvalidRequest(
@@ -197,10 +208,12 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
             f"{ref.file} ends at {end_s:g} s, so it cannot begin at {ref.start_s:g} s"
         )
     return TraceShape(
-        rates_rps=shape.rates_rps[begin:] * ref.scale, step_s=shape.step_s
+        rates_rps=shape.rates_rps[begin:] * ref.scale,
+        step_s=shape.step_s,
     )
 
 
+# Every run of a scenario reads the same traces.
 @lru_cache(maxsize=16)
 def _read(file: Path) -> RateTrace:
     return read_trace(file)
@@ -209,6 +222,7 @@ def _read(file: Path) -> RateTrace:
 def _clients(entry: ServiceLoad, duration_s: int) -> ClientLoad:
     clients = np.zeros(duration_s)
     for step in sorted(entry.clients or (), key=lambda step: step.start_s):
+        # From the first second that begins then: the number changes between seconds only.
         clients[math.ceil(step.start_s) :] = step.clients
     return ClientLoad(clients=clients)
 

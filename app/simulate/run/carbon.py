@@ -10,6 +10,7 @@ from app.base.errors import InvalidRequest
 from app.measurements.rows import open_rows, refusal
 
 JOULES_PER_KWH = 3.6e6
+# A hundred times the dirtiest grid; a larger figure is in another unit.
 MAX_G_PER_KWH = 1e5
 _UNITS_S = {"second": 1.0, "hour": 3600.0}
 _VALUE = "g_co2_per_kwh"
@@ -45,6 +46,7 @@ def read_grid_intensity(path: Path) -> GridIntensity:
             raise refusal(
                 f"{unit} and {_VALUE} must be numbers", file=f"{rows.file}:{line}"
             ) from None
+    # Written so that NaN, which is neither larger nor smaller, is refused, too.
     if any(not later > earlier for (earlier, _), (later, _) in pairwise(points)):
         raise refusal(f"{unit} must grow from row to row", file=rows.file)
     if any(not 0.0 <= value <= MAX_G_PER_KWH for _, value in points):

@@ -80,7 +80,10 @@ class ClosedLoop:
         self.clock = clock
         self.store = make_store(plan, clock)
         self.cluster = SimulatedCluster(
-            plan.nodes, plan.scenario, world=world, clock=clock
+            plan.nodes,
+            plan.scenario,
+            world=world,
+            clock=clock,
         )
         self.loop = Loop(
             store=self.store,
@@ -106,6 +109,7 @@ class ClosedLoop:
         until_s = self.clock.now_s() + seconds
         while (now_s := self.clock.now_s()) < until_s:
             launches_s = self.cluster.next_launches_s()
+            # From event to event, not in small steps: an idle cluster's hour costs nothing.
             due_s = min(
                 [
                     until_s,
@@ -115,6 +119,7 @@ class ClosedLoop:
             )
             await self.clock.sleep(max(due_s - now_s, min(_TICK_S, until_s - now_s)))
             await self._govern()
+            # A replica that became ready can take over: its agent lets the old one go now, not a period later.
             for agent in self.agents:
                 if launches_s.get(agent.settings.node, math.inf) <= self.clock.now_s():
                     await agent.enforce()
@@ -130,7 +135,7 @@ class ClosedLoop:
         for agent in self.agents:
             await agent.step()
         if is_used(self.store.settings) and await self.dispatcher.round():
-            await self._hand_over()
+            await self._deliver_commands()
 
     async def tick(self) -> TickOutcome:
         """One round of the control loop, after one of learning where that is due."""
@@ -139,13 +144,14 @@ class ClosedLoop:
             await learn_once(self.learner)
         outcome = await tick(self.loop)
         if outcome.state == "target":
-            await self._hand_over()
+            await self._deliver_commands()
         return outcome
 
-    async def _hand_over(self) -> None:
+    async def _deliver_commands(self) -> None:
         """Give every agent that can be reached its new command, as the answer to a waiting sync."""
         for agent in self.agents:
             node = agent.settings.node
+            # A lost node gets its command with the first sync after it returns.
             if self.cluster.is_lost(node, self.clock.now_s()):
                 continue
             generation = agent.command.generation if agent.command else 0
@@ -178,8 +184,8 @@ class ClosedLoop:
             SimulatedDevice(self.cluster, node),
             transport=DirectTransport(
                 self._sync,
-                is_lost=lambda told: self.cluster.is_lost(
-                    node, told.window_start_s + told.window_s
+                is_lost=lambda report: self.cluster.is_lost(
+                    node, report.window_start_s + report.window_s
                 ),
             ),
             clock=self.clock,
@@ -195,6 +201,7 @@ def make_store(plan: ClusterPlan, clock: ControlClock) -> MemoryStore:
     for spec in plan.nodes:
         store.put_node(Node(id=NodeId(spec.name)), gpus_of(spec), at=clock.now())
     store.put_services(plan.services)
+    # The weights are files of some MB, which most policies have no use for.
     if wants_actor(plan.settings):
         store.actors.update(load_actors())
     return store
@@ -227,6 +234,7 @@ class RememberedForecast:
         """One Demand per service."""
         self._remember(snapshot)
         now_s = snapshot.at.timestamp()
+        # As often as a real control plane judges each service anew.
         if self._judged_s is None or now_s - self._judged_s >= REJUDGE_S:
             self._judged_s, self._reserves_rps = now_s, self._reserves(snapshot)
         choices = {
@@ -241,8 +249,9 @@ class RememberedForecast:
         for window in snapshot.windows:
             mine = self._windows[window.service]
             # Agents report after a window is over: the newest two may be incomplete.
-            is_whole = age_s(window, snapshot.at) >= 2.0 * window.window_s
-            if is_whole and (not mine or window.start > mine[-1].start):
+            is_complete = age_s(window, snapshot.at) >= 2.0 * window.window_s
+            # Snapshots overlap: each window is kept once, in the order of time.
+            if is_complete and (not mine or window.start > mine[-1].start):
                 mine.append(window)
         for mine in self._windows.values():
             while mine and age_s(mine[0], snapshot.at) > JUDGED_S:

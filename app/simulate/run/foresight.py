@@ -33,7 +33,9 @@ def with_true_times(points: OperatingPoints, world: SimulatedWorld) -> Operating
 
 
 def foreseen(
-    plan: ClusterPlan, begun_s: float, foresight_s: float | None
+    plan: ClusterPlan,
+    begun_s: float,
+    foresight_s: float | None,
 ) -> Callable[[Snapshot], tuple[Demand, ...]]:
     """Demands from the true rates: the highest second of the next `foresight_s`.
 
@@ -41,9 +43,11 @@ def foreseen(
     """
     loads = {name: load.rates_rps for name, load in true_rates(plan).items()}
     launch_s = max(node.launch_s for node in plan.nodes)
+    # What is decided now serves from `launch_s` on, and the next decision comes a period later.
     ahead_s = plan.settings.period_s + launch_s if foresight_s is None else foresight_s
 
     def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
+        # Rates are those of seconds, so the second that has begun counts in full.
         now = int(snapshot.at.timestamp() - begun_s)
         until = math.ceil(now + ahead_s)
         return tuple(

@@ -28,6 +28,7 @@ def notes_on(
 
 
 def _late_starts(spec: ScenarioSpec) -> Iterator[str]:
+    # The slowest pool: a plan may use any of them first.
     launch_s = max(pool.launch_s for pool in spec.fleet)
     if spec.warm_up_s < launch_s:
         yield (
@@ -50,10 +51,13 @@ def _ended_traces(spec: ScenarioSpec, plan: ClusterPlan) -> Iterator[str]:
 
 
 def _cut_lists(
-    spec: ScenarioSpec, submissions: Sequence[TimedTask], folder: Path
+    spec: ScenarioSpec,
+    submissions: Sequence[TimedTask],
+    folder: Path,
 ) -> Iterator[str]:
     for entry in spec.task_lists:
         jobs = jobs_in(entry, folder)
+        # Tasks of a list are called by its name and a number; no other task may be.
         taken = sum(
             each.task.name.rpartition("-")[0] == entry.name for each in submissions
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import RunningPart, TruthError
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, TruthError
 from solvers.laws.colocation import Neighbours, execution_ms
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
@@ -25,7 +25,9 @@ class PlannedWorld:
     """A `agents.sim.pace.SimulatedWorld` made of operating points."""
 
     def __init__(
-        self, gpu_types: Iterable[GpuType], points: Iterable[OperatingPoints]
+        self,
+        gpu_types: Iterable[GpuType],
+        points: Iterable[OperatingPoints],
     ) -> None:
         known = tuple(points)
         self._types: Mapping[str, GpuType] = {each.name: each for each in gpu_types}
@@ -38,6 +40,7 @@ class PlannedWorld:
                 self._rows[
                     each.network, each.gpu_type, row.sm_percent, row.batch
                 ].append(row)
+        # Over all GPU types: tables of times have one length for a network, wherever it runs.
         self._max_batch: dict[str, int] = {}
         for each in known:
             largest = max((row.batch for row in each.rows), default=0)
@@ -62,43 +65,24 @@ class PlannedWorld:
 
         Raises TruthError where a replica runs at what is no operating point.
         """
-        neighbours = [
-            self._row(
-                other.network,
-                placed.gpu_type,
-                other.sm_percent,
-                other.batch,
-                placed.clock_mhz,
-            )
-            for other in placed.neighbours
-        ]
-        whole_ms = execution_ms(
-            self._row(
-                placed.network,
-                placed.gpu_type,
-                placed.sm_percent,
-                placed.batch,
-                placed.clock_mhz,
-            ),
+        neighbours = [self._row(other, placed) for other in placed.neighbours]
+        # The law of the planner itself: so what a plan promises holds here to the letter.
+        full_batch_ms = execution_ms(
+            self._row(placed, placed),
             Neighbours(
-                count=len(neighbours), pressure=sum(row.pressure for row in neighbours)
+                count=len(neighbours),
+                pressure=sum(row.pressure for row in neighbours),
             ),
             sensitivity=self._sensitivity[placed.network, placed.gpu_type],
             gpu_type=self._types[placed.gpu_type],
         )
-        times = np.full(self.max_batch(placed.network) + 1, whole_ms)
+        times = np.full(self.max_batch(placed.network) + 1, full_batch_ms)
         times[0] = 0.0
         return times
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:  # noqa: ARG002  as for a whole batch
         """Watts of a whole batch."""
-        return self._row(
-            placed.network,
-            placed.gpu_type,
-            placed.sm_percent,
-            placed.batch,
-            placed.clock_mhz,
-        ).power_w
+        return self._row(placed, placed).power_w
 
     def idle_w(self, gpu_type: str) -> float:
         """Watts of a GPU on which nothing executes. Raises TruthError for an unknown type."""
@@ -108,20 +92,24 @@ class PlannedWorld:
             )
         return self._types[gpu_type].idle_w
 
-    def _row(self, network: str, gpu_type: str, *at: float) -> OperatingPoint:
-        """At SM percent, batch and clock.
+    def _row(
+        self,
+        part: RunningPart | SimulatedNeighbour,
+        on: RunningPart,
+    ) -> OperatingPoint:
+        """The operating point of a part on the GPU of `on`.
 
         At a clock that no row has, such as a throttled one, the nearest row's; at a batch that none has, such as a
         governor's, that of the next larger one.
         """
-        sm_percent, batch, clock_mhz = at
-        sizes = range(int(batch), self.max_batch(network) + 1)
-        found = (
-            self._rows.get((network, gpu_type, sm_percent, size)) for size in sizes
-        )
+        key = (part.network, on.gpu_type, part.sm_percent)
+        sizes = range(int(part.batch), self.max_batch(part.network) + 1)
+        found = (self._rows.get((*key, size)) for size in sizes)
         rows = next((rows for rows in found if rows), None)
         if rows is None:
             raise TruthError(
-                f"{network} has no operating point on {gpu_type} at {sm_percent:g} % SM and batch {batch:g}"
+                f"{part.network} has no operating point on {on.gpu_type} at {part.sm_percent:g} % SM "
+                f"and batch {part.batch:g}"
             )
-        return min(rows, key=lambda row: abs(row.clock_mhz - clock_mhz))
+        # The first of two that are equally near, which is the row that the catalogue lists first.
+        return min(rows, key=lambda row: abs(row.clock_mhz - on.clock_mhz))

@@ -35,6 +35,7 @@ class Submits(Protocol):
 def on_ray(address: str) -> Iterator[Runner]:
     """A runner on the cluster at that address, for as long as it is needed. Raises InvalidRequest."""
     try:
+        # Imported here, since most installations have no Ray, and it takes seconds.
         ray = import_module("ray")
     except ModuleNotFoundError as error:
         raise InvalidRequest(MISSING) from error
@@ -45,7 +46,8 @@ def on_ray(address: str) -> Iterator[Runner]:
     try:
         yield partial(run_with, executor=RayExecutor(ray))
     finally:
-        ray.shutdown()  # Runs that are under way end with it.
+        # Runs that are under way end with it.
+        ray.shutdown()
 
 
 class RayExecutor:
@@ -58,6 +60,7 @@ class RayExecutor:
         self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /
     ) -> "Future[Outcome]":
         """Begin it when a core is free."""
+        # No retries: a run that kills its process, for want of memory perhaps, would do so again.
         begun: Future[Outcome] = (
             self._ray.remote(num_cpus=1, max_retries=0)(attempt).remote(job).future()
         )
@@ -80,9 +83,12 @@ def run_with(
         try:
             outcome = future.result()
         except Exception as error:
-            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            # The first line: Ray adds the remote traceback below it.
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
             outcome = FailedRun(
-                policy=jobs[place].run.label, seed=jobs[place].seed, reason=words
+                policy=jobs[place].run.label,
+                seed=jobs[place].seed,
+                reason=reason,
             )
         yield place, outcome
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -11,7 +11,6 @@ import numpy as np
 from agents.sim.cluster import ServiceTotals, SimulatedCluster
 from agents.sim.engine import HEAD, LENGTH, ReplicaQueue
 from agents.sim.load_balancer import ArrivalSource
-from agents.sim.node import SimGpu
 from agents.sim.tally import ServiceTally
 from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome
@@ -31,6 +30,10 @@ from solvers.types.plan import BoundGpu, BoundPlan, planned_rates_rps
 from solvers.types.state import GpuId, GpuType, Service, gpu_id
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p98": 0.98, "p99": 0.99}
+
+
+# Generation 0 is that of no target: what a run has before its first one.
+_EMPTY = BoundPlan(generation=0, parent=0, policy="")
 
 
 class LawBroken(AssertionError):
@@ -54,7 +57,7 @@ class _Step:
 
 
 @dataclass(slots=True, kw_only=True)
-class Handovers:
+class Migrations:
     """Who serves on, and since when. Call `look` whenever a target is pushed or agents may have stopped replicas."""
 
     cluster: SimulatedCluster
@@ -66,6 +69,7 @@ class Handovers:
 
     def look(self, target: BoundPlan | None, at: datetime) -> None:
         """Note who serves on now beside the target in force."""
+        # By identity: a target never changes, and comparing entire plans at every look would cost more than the run.
         if target is not None and target is not self._planned:
             used = {gpu.id for gpu in target.gpus}
             before = self._planned.gpus if self._planned else ()
@@ -75,22 +79,18 @@ class Handovers:
             self._left |= {gpu.id: gpu for gpu in before if gpu.id not in used}
             self._planned = target
         self._left = {
-            key: gpu
-            for key, gpu in self._left.items()
-            if _carries(self._simulated(key, gpu))
+            key: gpu for key, gpu in self._left.items() if self._carries(key, gpu)
         }
         gpus = tuple(self._left[key] for key in sorted(self._left))
+        # In the shape of targets, so that the same accounting bills both.
         if gpus != (self.changes[-1][1].gpus if self.changes else ()):
-            self.changes.append(
-                (at, BoundPlan(generation=0, parent=0, policy="", gpus=gpus))
-            )
+            self.changes.append((at, replace(_EMPTY, gpus=gpus)))
 
-    def _simulated(self, key: GpuId, gpu: BoundGpu) -> SimGpu:
-        return next(
-            each
-            for each in self.cluster.node(gpu.node).gpus
-            if gpu_id(gpu.node, each.index) == key
-        )
+    def _carries(self, key: GpuId, gpu: BoundGpu) -> bool:
+        """Whether a replica is still there; one that failed does not serve on."""
+        gpus = self.cluster.node(gpu.node).gpus
+        simulated = next(each for each in gpus if gpu_id(gpu.node, each.index) == key)
+        return any(each.state != "failed" for each in simulated.replicas.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Recorder:
     grid: GridIntensity | None = None
     """By which energy becomes carbon."""
     outcomes: list[TickOutcome] = field(default_factory=list)
-    _handovers: Handovers = field(init=False)
+    _migrations: Migrations = field(init=False)
     _tasks: TaskNotes = field(init=False)
     _steps: list[_Step] = field(default_factory=list)
     _before: dict[str, ServiceTally] = field(default_factory=dict)
@@ -124,22 +124,23 @@ class Recorder:
     _busy_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._handovers = Handovers(cluster=self.cluster)
+        self._migrations = Migrations(cluster=self.cluster)
         self._tasks = TaskNotes(
-            book=self.store.tasks, start=self.start, reference_ms=self.reference_ms
+            book=self.store.tasks,
+            start=self.start,
+            reference_ms=self.reference_ms,
         )
 
     def look(self) -> None:
         """Something may have changed in who serves, or how tasks stand."""
         target = self.store.pushed[-1][1] if self.store.pushed else None
-        self._handovers.look(target, self.clock.now())
+        self._migrations.look(target, self.clock.now())
         self._tasks.look(self.clock.now())
 
     def begin(self) -> None:
         """From now on it counts."""
-        self._before = {
-            service.name: self.cluster.tally(service.name) for service in self.services
-        }
+        # What came before is taken off: counters of the cluster run from second 0 on.
+        self._before = self._tallies()
         self._begun = self._totals()
         self._tasks.begin()
         self._energy_j, self._busy_s = self.cluster.used_energy_j, self.cluster.busy_s
@@ -148,39 +149,33 @@ class Recorder:
         """A step is over."""
         begin = self.begun_at + timedelta(seconds=self.step_s * len(self._steps))
         until = begin + timedelta(seconds=self.step_s)
-        now = {
-            service.name: self.cluster.tally(service.name) for service in self.services
-        }
+        now, totals = self._tallies(), self._totals()
         targets = within(self.store.pushed, begin, until)
-        handovers = make_bill(
-            within(self._handovers.changes, begin, until), self.gpu_types, until
-        )
+        # GPUs that serve on though no target uses them any more are paid for as well.
+        changes = within(self._migrations.changes, begin, until)
+        migrations = make_bill(changes, self.gpu_types, until)
         self._steps.append(
             _Step(
                 tallies={
                     name: tally.since(self._before[name]) for name, tally in now.items()
                 },
-                replicas={
-                    name: total.replicas for name, total in self._totals().items()
-                },
+                replicas={name: total.replicas for name, total in totals.items()},
                 planned_rps=_mean_rates_rps(targets, until, self.step_s),
-                bill=sum_bills([make_bill(targets, self.gpu_types, until), handovers]),
-                handover_usd=handovers.total_usd,
+                bill=sum_bills([make_bill(targets, self.gpu_types, until), migrations]),
+                handover_usd=migrations.total_usd,
                 energy_j=self.cluster.used_energy_j - self._energy_j,
                 busy_s=self.cluster.busy_s - self._busy_s,
                 tasks=self._tasks.counts(),
             )
         )
-        self._before, self._energy_j, self._busy_s = (
-            now,
-            self.cluster.used_energy_j,
-            self.cluster.busy_s,
-        )
+        self._before = now
+        self._energy_j, self._busy_s = self.cluster.used_energy_j, self.cluster.busy_s
 
     def result(self, policy: str, seed: int) -> RunResult:
         """What the run came to. Raises LawBroken where requests were lost or invented."""
         bill = sum_bills([step.bill for step in self._steps])
         totals = self._totals()
+        # Results of a simulator that lost requests must not be read by anybody.
         for total in totals.values():
             check_laws(total)
         return RunResult(
@@ -214,6 +209,7 @@ class Recorder:
         """Every step's energy counts by the grid's intensity in the middle of the step."""
         if self.grid is None:
             return None
+        # Grids change by the hour, steps are minutes: the middle stands for all of a step.
         first_s = (self.begun_at - self.start).total_seconds() + self.step_s / 2.0
         return sum(
             self.grid.grams(step.energy_j, first_s + self.step_s * place)
@@ -224,15 +220,20 @@ class Recorder:
         """Moves in the time that counts; what was in force at its beginning is no move."""
         before = [plan for at, plan in self.store.pushed if at <= self.begun_at][-1:]
         later = [plan for at, plan in self.store.pushed if at > self.begun_at]
-        return count_moves(
-            [*(before or [BoundPlan(generation=0, parent=0, policy="")]), *later]
-        )
+        return count_moves([*(before or [_EMPTY]), *later])
+
+    def _tallies(self) -> dict[str, ServiceTally]:
+        names = (service.name for service in self.services)
+        return {name: self.cluster.tally(name) for name in names}
 
     def _totals(self) -> dict[str, ServiceTotals]:
         return {total.service: total for total in self.cluster.totals()}
 
     def _service(
-        self, service: Service, total: ServiceTotals, bill: Bill
+        self,
+        service: Service,
+        total: ServiceTotals,
+        bill: Bill,
     ) -> ServiceResult:
         begun = self._begun[service.name]
         counted = ServiceTally()
@@ -308,6 +309,8 @@ def check_laws(total: ServiceTotals) -> None:
             f"{total.service}: {total.arrivals} requests arrived, but {total.served} were served, {total.rejected} "
             f"rejected and {total.queued} wait"
         )
+    # Little's law: requests present, integrated over time, are the times that requests spent. Both are summed in
+    # different orders, so they agree but for rounding.
     if abs(total.present_s - total.sojourn_s) > 1e-6 * max(1.0, total.present_s):
         raise LawBroken(
             f"{total.service}: {total.present_s} request-seconds present, {total.sojourn_s} spent"
@@ -320,7 +323,9 @@ def _attainment(tally: ServiceTally) -> float | None:
 
 
 def _mean_rates_rps(
-    targets: Targets, until: datetime, step_s: float
+    targets: Targets,
+    until: datetime,
+    step_s: float,
 ) -> Mapping[str, float]:
     """The rates that targets planned, each until the next one, as means over a step."""
     means: dict[str, float] = defaultdict(float)
@@ -329,10 +334,6 @@ def _mean_rates_rps(
         for service, rate_rps in planned_rates_rps(plan).items():
             means[service] += rate_rps * (end - begin).total_seconds() / step_s
     return means
-
-
-def _carries(gpu: SimGpu) -> bool:
-    return any(each.state != "failed" for each in gpu.replicas.values())
 
 
 def count_moves(targets: Sequence[BoundPlan]) -> PlanChanges:
@@ -365,9 +366,12 @@ def _clocks_mhz(plan: BoundPlan) -> Mapping[str, float]:
 
 
 def count_overdue(
-    cluster: SimulatedCluster, service: Service, source: ArrivalSource | None
+    cluster: SimulatedCluster,
+    service: Service,
+    source: ArrivalSource | None,
 ) -> int:
     """How many of a service's requests have waited for longer than its SLO; `source`: where they came from, if open."""
+    # Queues are computed only as far as somebody asked for: first up to now.
     now_s = cluster.advance()
     before_s = now_s - service.slo.latency_ms / 1000.0
     queues = (
@@ -386,6 +390,7 @@ def count_overdue(
 
 def count_older(queue: ReplicaQueue, before_s: float) -> int:
     """Requests that wait or run in a queue and arrived before a moment."""
+    # A ring buffer: the oldest request is at HEAD, and places go on at the array's beginning.
     arrived_s, cursor, _, _ = queue.state
     places = (cursor[HEAD] + np.arange(cursor[LENGTH])) % len(arrived_s)
     return int(np.sum(arrived_s[places] < before_s))

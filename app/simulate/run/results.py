@@ -118,6 +118,7 @@ class TaskResult:
     @property
     def is_in_time(self) -> bool | None:
         """Whether it met its deadline; None: it has none, or time is left."""
+        # A task that is neither done nor due when the run ends has decided nothing yet.
         if self.deadline_s is None or (
             self.finished_s is None and self.until_s <= self.deadline_s
         ):

@@ -52,13 +52,20 @@ class SeriesSolver(InlineSolver):
 
 
 def jobs_of(
-    scenario: SimulationScenario, catalogue: Catalogue, folder: Path
+    scenario: SimulationScenario,
+    catalogue: Catalogue,
+    folder: Path,
 ) -> tuple[SimulationRun, ...]:
     """Every policy with every seed, seed by seed."""
     return tuple(
         SimulationRun(
-            scenario=scenario, run=run, seed=seed, catalogue=catalogue, folder=folder
+            scenario=scenario,
+            run=run,
+            seed=seed,
+            catalogue=catalogue,
+            folder=folder,
         )
+        # Seed by seed: whoever stops half-way has complete comparisons of some seeds.
         for seed in scenario.spec.seeds
         for run in scenario.spec.policies
     )
@@ -93,6 +100,7 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder
     )
     world, clock = make_world(job.scenario, job.catalogue), ManualControlClock()
+    # Before the loop is built: its store takes the points that the plan has.
     if job.run.clairvoyant:
         plan = replace(
             plan, points=tuple(with_true_times(points, world) for points in plan.points)
@@ -104,29 +112,13 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         solver=SeriesSolver(),
         promises_may_break=True,
     )
+    # At the default period a day has 17,000 ticks, each with its problem.
     closed.store.max_plans = _PLANS_KEPT
     if job.run.clairvoyant:
         closed.loop.forecast = foreseen(plan, clock.now_s(), job.run.foresight_s)
-    submissions = Submissions(
-        make_submissions(spec, job.catalogue.points, job.folder),
-        closed.store,
-        clock.now(),
-    )
-    recorder = Recorder(
-        cluster=closed.cluster,
-        store=closed.store,
-        clock=clock,
-        services=tuple(sorted(plan.services, key=lambda service: service.name)),
-        loads=plan.scenario.loads,
-        gpu_types=plan.gpu_types,
-        start=clock.now(),
-        begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
-        step_s=spec.step_s,
-        reference_ms=reference_times_ms(spec, job.catalogue.points),
-        grid=None
-        if spec.grid_intensity is None
-        else read_grid_intensity(job.folder / spec.grid_intensity),
-    )
+    tasks = make_submissions(spec, job.catalogue.points, job.folder)
+    submissions = Submissions(tasks, closed.store, clock.now())
+    recorder = _make_recorder(job, plan, closed)
 
     def reach(now_s: float) -> None:
         submissions.enter(now_s)
@@ -134,6 +126,31 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
 
     await _play(closed, plan, recorder, spec, reach)
     return recorder.result(job.run.label, job.seed)
+
+
+def _make_recorder(
+    job: SimulationRun,
+    plan: ClusterPlan,
+    closed: ClosedLoop,
+) -> Recorder:
+    spec, now = job.scenario.spec, closed.clock.now()
+    grid = None
+    if spec.grid_intensity is not None:
+        grid = read_grid_intensity(job.folder / spec.grid_intensity)
+    return Recorder(
+        cluster=closed.cluster,
+        store=closed.store,
+        clock=closed.clock,
+        # By name, as every report lists them, whatever the scenario's order.
+        services=tuple(sorted(plan.services, key=lambda service: service.name)),
+        loads=plan.scenario.loads,
+        gpu_types=plan.gpu_types,
+        start=now,
+        begun_at=now + timedelta(seconds=spec.warm_up_s),
+        step_s=spec.step_s,
+        reference_ms=reference_times_ms(spec, job.catalogue.points),
+        grid=grid,
+    )
 
 
 async def _play(
@@ -149,11 +166,11 @@ async def _play(
     `reach` is told every such moment before.
     """
     begun_s = closed.clock.now_s()
-    agents, ticks = (
-        _Timer(plan.agent_period_s),
-        _Timer(plan.settings.period_s, first_s=plan.agent_period_s),
-    )
+    agents = _Timer(plan.agent_period_s)
+    # The first tick comes after the first reports: without any it could only hold.
+    ticks = _Timer(plan.settings.period_s, first_s=plan.agent_period_s)
     steps = _Timer(spec.step_s, first_s=spec.warm_up_s)
+    # A whole number but for rounding: the scenario's checks have seen to it.
     last = round((spec.duration_s - spec.warm_up_s) / spec.step_s)
     while steps.rung <= last:
         now_s = min(agents.due_s, ticks.due_s, steps.due_s)
@@ -163,6 +180,7 @@ async def _play(
             await closed.step()
             recorder.look()
         if steps.rings(now_s):
+            # The first ring is the end of the warm-up, every other one that of a step.
             recorder.note() if steps.rung > 1 else recorder.begin()
         if ticks.rings(now_s):
             outcome = await closed.tick()
@@ -180,6 +198,7 @@ class _Timer:
 
     @property
     def due_s(self) -> float:
+        # Multiplied, not added up: a thousand additions of 0.1 miss the hundredth second.
         return self._first_s + self.rung * self._period_s
 
     def rings(self, now_s: float) -> bool:

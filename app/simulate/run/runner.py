@@ -42,7 +42,9 @@ class Runner(Protocol):
     """Somewhere to do runs."""
 
     def __call__(
-        self, jobs: Sequence[SimulationRun], passed: Callable[[int, float], None]
+        self,
+        jobs: Sequence[SimulationRun],
+        passed: Callable[[int, float], None],
     ) -> Iterator[tuple[int, Outcome]]:
         """Do them all; each with its place among the jobs, in whatever order they end. Calls `passed` meanwhile."""
         ...
@@ -63,19 +65,26 @@ def attempt_run(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     try:
         return simulate(job, passed=passed)
     except Exception as error:
-        return FailedRun(policy=job.run.label, seed=job.seed, reason=_words(error))
+        return FailedRun(
+            policy=job.run.label,
+            seed=job.seed,
+            reason=_reason(error),
+        )
 
 
 def simulate_all(
-    jobs: Sequence[SimulationRun], runner: Runner, watch: RunWatcher | None = None
+    jobs: Sequence[SimulationRun],
+    runner: Runner,
+    watch: RunWatcher | None = None,
 ) -> tuple[Outcome, ...]:
     """Do many runs; what became of each, in the order of the jobs."""
     watch = watch or Unwatched()
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
     for place, outcome in runner(jobs, watch.passed):
-        found[place] = outcome
+        outcomes[place] = outcome
         watch.ended(place, outcome)
-    return tuple(found[place] for place in range(len(jobs)))
+    # Runs end in any order; the report is the same whatever the number of processes.
+    return tuple(outcomes[place] for place in range(len(jobs)))
 
 
 def make_runner(processes: int) -> Runner:
@@ -112,21 +121,31 @@ def run_in_processes(
                 worker = _Worker(attempt)
                 workers[worker.pipe] = worker
                 worker.give(*todo.popleft())
-            for pipe in wait(list(workers)):
-                worker = workers[pipe]  # type: ignore[index]
-                message = worker.receive()
-                if isinstance(message, float):
-                    passed(worker.place, message)
-                    continue
-                place = worker.place
-                if todo and worker.process.is_alive():
-                    worker.give(*todo.popleft())
-                else:
-                    workers.pop(worker.pipe).end()
-                yield place, message
+            yield from _receive(workers, todo, passed)
+    # Also where the caller stops listening: no process computes on for nobody.
     finally:
         for worker in workers.values():
             worker.end()
+
+
+def _receive(
+    workers: "dict[Connection, _Worker]",
+    todo: deque[tuple[int, SimulationRun]],
+    passed: Callable[[int, float], None],
+) -> Iterator[tuple[int, Outcome]]:
+    """What workers report next; one whose run is over gets another job, or ends where it is dead or none is left."""
+    for pipe in wait(list(workers)):
+        worker = workers[pipe]  # type: ignore[index]
+        message = worker.receive()
+        if isinstance(message, float):
+            passed(worker.place, message)
+            continue
+        place = worker.place
+        if todo and worker.process.is_alive():
+            worker.give(*todo.popleft())
+        else:
+            workers.pop(worker.pipe).end()
+        yield place, message
 
 
 class _Worker:
@@ -136,10 +155,13 @@ class _Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(
-            target=_work, args=(theirs, attempt), daemon=True
+            target=_work,
+            args=(theirs, attempt),
+            daemon=True,
         )
         with _deaf():
             self.process.start()
+        # Our copy of its end: with it open, the pipe would not close when the process dies.
         theirs.close()
 
     def give(self, place: int, job: SimulationRun) -> None:
@@ -152,14 +174,14 @@ class _Worker:
         """How far it is, or what became of the run; waits for it."""
         try:
             message: float | Outcome = self.pipe.recv()
-        except (
-            EOFError,
-            OSError,
-        ):  # nothing more comes, or no more of a message that had begun
+        # Nothing more comes, or no more of a message that had begun.
+        except (EOFError, OSError):
             self.process.join()
             reason = _death(self.process.exitcode or 0)
             return FailedRun(
-                policy=self.job.run.label, seed=self.job.seed, reason=reason
+                policy=self.job.run.label,
+                seed=self.job.seed,
+                reason=reason,
             )
         return message
 
@@ -173,6 +195,7 @@ class _Worker:
 @contextmanager
 def _deaf() -> Iterator[None]:
     """What starts meanwhile ignores Ctrl-C from its first moment on, long before it comes to its own code."""
+    # Only the main thread may change signals; it is the one that Ctrl-C interrupts.
     if current_thread() is not main_thread():
         yield
         return
@@ -189,29 +212,27 @@ def _work(pipe: Connection, attempt: Attempt) -> None:
     try:
         while True:
             job: SimulationRun = pipe.recv()
-            pipe.send(
-                attempt(
-                    job, _seldom(pipe.send, job.scenario.spec.duration_s / MESSAGES)
-                )
-            )
+            apart_s = job.scenario.spec.duration_s / MESSAGES
+            pipe.send(attempt(job, _seldom(pipe.send, apart_s)))
     except (EOFError, BrokenPipeError):
         return
 
 
-def _seldom(tell: Callable[[float], None], apart_s: float) -> Callable[[float], None]:
-    """Tells a time only when so much has passed since it told one."""
-    told_s = 0.0
+def _seldom(report: Callable[[float], None], apart_s: float) -> Callable[[float], None]:
+    """Reports a time only when so much has passed since it reported one."""
+    reported_s = 0.0
 
     def passed(simulated_s: float) -> None:
-        nonlocal told_s
-        if simulated_s - told_s >= apart_s:
-            told_s = simulated_s
-            tell(float(simulated_s))
+        nonlocal reported_s
+        if simulated_s - reported_s >= apart_s:
+            reported_s = simulated_s
+            # A float of Python's own: the other side tells progress from outcomes by the type.
+            report(float(simulated_s))
 
     return passed
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Why a run failed; of what nobody foresaw also where."""
     if isinstance(error, PlimsollError):
         return str(error)

@@ -30,6 +30,7 @@ class TaskNotes:
         """Note what has changed."""
         for name, record in self.book.records.items():
             before = self._records.get(name)
+            # Records are replaced, never changed: the same object says that nothing happened.
             if record is before:
                 continue
             self._records[name] = record
@@ -39,7 +40,7 @@ class TaskNotes:
             phase, at_s = phase_of(record), self._s(record.finished_at or at)
             unseen_s = record.ran_s - (before.ran_s if before else 0.0)
             if unseen_s > 0.0 and "running" not in (phase, course[-1][1]):
-                # It began, and ended, between two reports.
+                # It began, and ended, between two reports; not before what is noted already.
                 course.append((max(course[-1][0], at_s - unseen_s), "running"))
             if phase != course[-1][1]:
                 course.append((at_s, phase))
@@ -79,18 +80,17 @@ class TaskNotes:
             first_ran_s=next(
                 (begin_s for begin_s, phase in course if phase == "running"), None
             ),
-            finished_s=None
-            if record.finished_at is None
-            else self._s(record.finished_at),
-            deadline_s=None
-            if record.deadline_at is None
-            else self._s(record.deadline_at),
+            finished_s=self._s_or_none(record.finished_at),
+            deadline_s=self._s_or_none(record.deadline_at),
             until_s=self._s(record.finished_at or until),
             ran_s=record.ran_s,
             starts=record.starts,
             swaps=record.swaps,
             course=course,
         )
+
+    def _s_or_none(self, at: datetime | None) -> float | None:
+        return None if at is None else self._s(at)
 
     def _s(self, at: datetime) -> float:
         return (at - self.start).total_seconds()
@@ -100,6 +100,7 @@ def phase_of(record: TaskRecord) -> TaskPhase:
     """How a task stands, by what its node last reported."""
     if record.finished_at is not None:
         return "finished"
+    # A cancelled task has no state any more, and so waits; nobody cancels one in a simulation.
     if record.state == "running":
         return "running"
     return "swapped" if record.state in ("swapping", "swapped") else "waiting"

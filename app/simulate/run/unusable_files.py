@@ -15,6 +15,7 @@ from app.simulate.scenario.tasks import jobs_in
 
 def unusable_files(scenario: SimulationScenario, folder: Path) -> Iterator[Complaint]:
     """All of them, and why; what was read is kept for the runs."""
+    # All files are tried, so that one look tells of everything that is missing.
     for path, read in _readings(scenario, folder):
         try:
             read()

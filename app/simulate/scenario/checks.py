@@ -2,15 +2,22 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from app.base.errors import no_such
 from app.manifests.policies import PolicyManifestSpec
 from solvers.policies.registry import policies
 
+# Fields of pydantic models are checked here by functions, which the models' own module calls.
 if TYPE_CHECKING:
-    from app.simulate.scenario.parts import ScenarioFields
+    from app.simulate.scenario.parts import (
+        NodePool,
+        ScenarioFields,
+        SimulatedService,
+        SimulatedTask,
+        TaskList,
+    )
 
 MAX_RUNS = 1000
 """Policies times seeds."""
@@ -22,6 +29,7 @@ Complaint: TypeAlias = tuple[Path, str]
 
 def complaints(spec: "ScenarioFields") -> Iterator[Complaint]:
     """All that does not fit together."""
+    # All of them at once: who writes a scenario should not have to correct it field by field.
     yield from _times(spec)
     yield from _names(spec)
     yield from _policies(spec)
@@ -36,13 +44,15 @@ def _times(spec: "ScenarioFields") -> Iterator[Complaint]:
     counted_s = spec.duration_s - spec.warm_up_s
     if counted_s <= 0.0:
         size = "longer than the" if counted_s < 0.0 else "the whole"
-        words = f"{spec.warm_up_s:g} s are {size} run of {spec.duration_s:g} s, so that nothing would count"
-        yield ("warm_up_s",), words
+        problem = f"{spec.warm_up_s:g} s are {size} run of {spec.duration_s:g} s, so that nothing would count"
+        yield ("warm_up_s",), problem
+    # Means over steps of different length could not be compared.
     elif counted_s < spec.step_s or not _is_multiple(counted_s, spec.step_s):
         yield (
             ("duration_s",),
             f"less warm_up_s it is {counted_s:g} s, which must be a multiple of step_s, {spec.step_s:g} s",
         )
+    # Energy is read with the agents' reports: a step that ends between two of them would lack a part of it.
     for name, value in (("step_s", spec.step_s), ("warm_up_s", spec.warm_up_s)):
         if not _is_multiple(value, spec.agent_period_s):
             yield (
@@ -56,18 +66,9 @@ def _names(spec: "ScenarioFields") -> Iterator[Complaint]:
     yield from _repeats(
         "seeds", spec.seeds, "a run that is done twice would look like certainty"
     )
-    yield from _repeats(
-        "services",
-        (each.name for each in spec.services),
-        "services need names of their own",
-        "name",
-    )
-    yield from _repeats(
-        "fleet",
-        (each.name for each in spec.fleet),
-        "pools need names of their own",
-        "name",
-    )
+    yield from _repeated_names("services", spec.services, "services")
+    yield from _repeated_names("fleet", spec.fleet, "pools")
+    # By label, since the same policy may run several times with other settings.
     yield from _repeats(
         "policies",
         (each.label for each in spec.policies),
@@ -83,6 +84,7 @@ def _policies(spec: "ScenarioFields") -> Iterator[Complaint]:
         )
     if spec.loop.policy != PolicyManifestSpec().policy:
         yield ("loop", "policy"), "is not for here: `policies` says which ones decide"
+    # A client's next request depends on the answers, so its rate is not known before the run.
     waiting = [each.name for each in spec.services if each.load.clients is not None]
     for place, run in enumerate(spec.policies):
         if run.policy not in policies():
@@ -160,6 +162,7 @@ def _gpu_choices(spec: "ScenarioFields") -> Iterator[Complaint]:
             types if choice.allowed is None else types.intersection(choice.allowed)
         )
         if not allowed - set(choice.excluded):
+            # The field that takes the last type away is the one to change.
             field = "excluded" if allowed else "allowed"
             there = ", ".join(sorted(types))
             yield (
@@ -169,20 +172,11 @@ def _gpu_choices(spec: "ScenarioFields") -> Iterator[Complaint]:
 
 
 def _tasks(spec: "ScenarioFields") -> Iterator[Complaint]:
-    yield from _repeats(
-        "tasks",
-        (each.name for each in spec.tasks),
-        "tasks need names of their own",
-        "name",
-    )
-    yield from _repeats(
-        "task_lists",
-        (each.name for each in spec.task_lists),
-        "lists need names of their own",
-        "name",
-    )
+    yield from _repeated_names("tasks", spec.tasks, "tasks")
+    yield from _repeated_names("task_lists", spec.task_lists, "lists")
     lists = {each.name for each in spec.task_lists}
     for place, task in enumerate(spec.tasks):
+        # How many tasks a list makes is known only once its file is read.
         stem, _, number = task.name.rpartition("-")
         if stem in lists and number.isdigit():
             yield (
@@ -235,22 +229,25 @@ def _beginnings(spec: "ScenarioFields") -> Iterator[tuple[Path, str, float]]:
     for place, service in enumerate(spec.services):
         load: Path = ("services", place, "load")
         for number, spike in enumerate(service.load.spikes):
-            yield (
-                (*load, "spikes", number, "start_s"),
-                f"a spike of {service.name}",
-                spike.start_s,
-            )
+            path = (*load, "spikes", number, "start_s")
+            yield path, f"a spike of {service.name}", spike.start_s
         for number, step in enumerate(service.load.clients or ()):
-            yield (
-                (*load, "clients", number, "start_s"),
-                f"a number of clients of {service.name}",
-                step.start_s,
-            )
+            path = (*load, "clients", number, "start_s")
+            yield path, f"a number of clients of {service.name}", step.start_s
 
     for place, task in enumerate(spec.tasks):
         yield ("tasks", place, "submit_s"), f"task {task.name}", task.submit_s
     for place, entry in enumerate(spec.task_lists):
         yield ("task_lists", place, "start_s"), f"the list {entry.name}", entry.start_s
+
+
+def _repeated_names(
+    field: str,
+    entries: "Sequence[SimulatedService | NodePool | SimulatedTask | TaskList]",
+    plural: str,
+) -> Iterator[Complaint]:
+    names = (each.name for each in entries)
+    return _repeats(field, names, f"{plural} need names of their own", "name")
 
 
 def _repeats(
@@ -265,4 +262,5 @@ def _repeats(
 
 
 def _is_multiple(value: float, unit: float) -> bool:
+    # 0.3 is three times 0.1, though not in binary fractions.
     return math.isclose(value / unit, round(value / unit), abs_tol=1e-9)

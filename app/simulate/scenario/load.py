@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from app.manifests.parts import Amount, Strict
 
+# 31,536,000 s are a year of 365 days.
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 
 Positive = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
@@ -16,11 +17,15 @@ class DayCurve(Strict):
     """The rate swings around its mean once per period."""
 
     amplitude: float = Field(
-        ge=0, le=1, allow_inf_nan=False, description="1: from nothing to twice the mean"
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="1: from nothing to twice the mean",
     )
     period_s: Positive = 86_400.0
     phase_s: Seconds = Field(
-        default=0.0, description="When the curve passes its mean on its way up"
+        default=0.0,
+        description="When the curve passes its mean on its way up",
     )
 
 
@@ -37,7 +42,8 @@ class MeasuredBursts(Strict):
     """Bursts as measured of two LLM services (Azure 2023), resampled."""
 
     service: Literal["conv", "code"] = Field(
-        default="conv", description="conv: mild; code: strong"
+        default="conv",
+        description="conv: mild; code: strong",
     )
     weight: float = Field(
         default=1.0,
@@ -53,7 +59,9 @@ class Levels(Strict):
 
     rates_rps: list[Amount] = Field(min_length=2, max_length=16)
     mean_stays_s: list[Positive] = Field(
-        min_length=2, max_length=16, description="Of each level"
+        min_length=2,
+        max_length=16,
+        description="Of each level",
     )
 
     @model_validator(mode="after")
@@ -88,7 +96,8 @@ class ServiceLoad(Strict):
     """The requests of one service: a curve around `rate_rps`, a trace, levels, or clients; Poisson but for clients."""
 
     rate_rps: Amount | None = Field(
-        default=None, description="Mean of a curve, which the next three give its shape"
+        default=None,
+        description="Mean of a curve, which the next three give its shape",
     )
     day: DayCurve | None = None
     spikes: list[LoadSpike] = Field(default_factory=list, max_length=100)
@@ -108,6 +117,7 @@ class ServiceLoad(Strict):
     def _a_number_is_one_step(cls, value: Any) -> Any:
         if isinstance(value, list | None):
             return value
+        # Python takes `true` for 1; in a scenario it is a mistake.
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(
                 f"must be a whole number of at least 1, or a list of steps, not {value!r}"
@@ -116,18 +126,16 @@ class ServiceLoad(Strict):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        # Sources are alternatives; the shapes below change a `rate_rps`, so they are not counted.
         sources = ("rate_rps", "trace", "levels", "clients")
         given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
                 f"give one of {', '.join(sources)}, not {' and '.join(given) or 'none of them'}"
             )
-        if given != ["rate_rps"] and (
-            shaped := [
-                name for name in ("day", "spikes", "bursts") if getattr(self, name)
-            ]
-        ):
+        shapes = [name for name in ("day", "spikes", "bursts") if getattr(self, name)]
+        if shapes and given != ["rate_rps"]:
             raise ValueError(
-                f"{shaped[0]} shapes a rate_rps; with {given[0]} it means nothing"
+                f"{shapes[0]} shapes a rate_rps; with {given[0]} it means nothing"
             )
         return self

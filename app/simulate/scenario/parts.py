@@ -26,6 +26,7 @@ def _one_line(name: str) -> str:
     return name
 
 
+# Labels are shown in tables, in the terminal and in SVG: a line break would spoil all three.
 PolicyName = Annotated[
     str, Field(min_length=1, max_length=63), AfterValidator(_one_line)
 ]
@@ -43,7 +44,8 @@ class NodePool(Strict):
     nodes: int = Field(default=1, ge=1, le=10_000)
     gpus_per_node: int = Field(default=1, ge=1, le=64)
     launch_s: Seconds = Field(
-        default=10.0, description="From the start of a replica until it is ready"
+        default=10.0,
+        description="From the start of a replica until it is ready",
     )
 
 
@@ -53,7 +55,9 @@ class SimulatedService(ServiceSpec):
     name: Name
     project: Name = "default"
     labels: dict[str, LabelValue] = Field(
-        default_factory=dict, max_length=64, description="Groups are chosen by them"
+        default_factory=dict,
+        max_length=64,
+        description="Groups are chosen by them",
     )
     load: ServiceLoad
 
@@ -78,7 +82,8 @@ class SimulatedTask(TaskWork):
     iterations: int = Field(ge=1, le=10**9)
     submit_s: Seconds = 0.0
     deadline_s: Positive | None = Field(
-        default=None, description="When it should be done; absent: whenever"
+        default=None,
+        description="When it should be done; absent: whenever",
     )
     priority: Priority = 1.0
     weight: float = Field(
@@ -88,14 +93,20 @@ class SimulatedTask(TaskWork):
         description="Above 0.5 its latency counts, else its throughput",
     )
     variants: list[VariantManifest] = Field(
-        default_factory=list, max_length=16, description="Networks that may do it"
+        default_factory=list,
+        max_length=16,
+        description="Networks that may do it",
     )
     accuracy_floor: float = Field(
-        default=0.0, ge=0, le=1, description="Variants below it are never chosen"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Variants below it are never chosen",
     )
 
     @model_validator(mode="after")
     def _variants_fit(self) -> Self:
+        # Its own accuracy is stated nowhere else, and the choice compares accuracies.
         if self.variants and self.network not in [
             each.network for each in self.variants
         ]:
@@ -126,12 +137,15 @@ class TaskList(Strict):
     highest clock, times the job's share of a GPU. A task uses one GPU, so more of them count as one.
     """
 
+    # 63 characters of a name, less a dash and the digits of a number.
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=55)]
     project: Name = "default"
     file: PurePath = Field(description="Relative to the scenario's own file")
     kind: TaskKind
     networks: list[TaskWork] = Field(
-        min_length=1, max_length=100, description="Jobs get them in turn"
+        min_length=1,
+        max_length=100,
+        description="Jobs get them in turn",
     )
     first: int = Field(
         default=1,
@@ -146,14 +160,16 @@ class TaskList(Strict):
     )
     start_s: Seconds = Field(default=0.0, description="When the first one is submitted")
     time_scale: Positive = Field(
-        default=1.0, description="Submissions and durations go so many times as fast"
+        default=1.0,
+        description="Submissions and durations go so many times as fast",
     )
     deadline_factor: Positive | None = Field(
         default=None,
         description="Deadlines come so many times the job's duration after submission; absent: none",
     )
     gpu_type: TypeName | None = Field(
-        default=None, description="Reference type; absent: that of the first pool"
+        default=None,
+        description="Reference type; absent: that of the first pool",
     )
     priority: Priority = 1.0
 
@@ -173,10 +189,12 @@ class FaultSpec(Strict):
     start_s: Seconds
     end_s: Seconds | None = Field(default=None, description="Absent: for good")
     factor: Positive = Field(
-        default=1.0, description="straggler: everything takes so many times as long"
+        default=1.0,
+        description="straggler: everything takes so many times as long",
     )
     delay_s: Positive | None = Field(
-        default=None, description="stale: telemetry comes so much later"
+        default=None,
+        description="stale: telemetry comes so much later",
     )
 
     @model_validator(mode="after")
@@ -185,6 +203,7 @@ class FaultSpec(Strict):
             raise ValueError(
                 f"it ends at {self.end_s:g} s, but begins at {self.start_s:g} s only"
             )
+        # Fields that another kind would ignore are refused: whoever writes them expects something of them.
         if self.kind == "straggler" and self.factor == 1.0:
             raise ValueError(
                 "a straggler needs a factor other than 1: everything takes so many times as long"
@@ -207,20 +226,24 @@ class PolicyRun(Strict):
 
     policy: PolicyName
     name: PolicyName | None = Field(
-        default=None, description="In the report; absent: the policy's own name"
+        default=None,
+        description="In the report; absent: the policy's own name",
     )
     settings: dict[str, Any] = Field(
-        default_factory=dict, description="Fields of `loop` that it has otherwise"
+        default_factory=dict,
+        description="Fields of `loop` that it has otherwise",
     )
     clairvoyant: bool = Field(
-        default=False, description="It knows the true rates and times"
+        default=False,
+        description="It knows the true rates and times",
     )
     foresight_s: Seconds | None = Field(
         default=None,
         description="clairvoyant: it plans for the highest rate of so long; absent: until what it starts is ready",
     )
     launch_s: Seconds | None = Field(
-        default=None, description="In place of the nodes' own"
+        default=None,
+        description="In place of the nodes' own",
     )
 
     @property
@@ -234,16 +257,22 @@ class ScenarioFields(Strict):
 
     duration_s: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)]
     warm_up_s: Seconds = Field(
-        default=0.0, description="Runs, but does not count in the report"
+        default=0.0,
+        description="Runs, but does not count in the report",
     )
     step_s: Positive = Field(
-        default=60.0, description="Step of the report's time series"
+        default=60.0,
+        description="Step of the report's time series",
     )
     seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
-        default=[0], min_length=1, max_length=1000
+        default=[0],
+        min_length=1,
+        max_length=1000,
     )
     policies: list[PolicyRun] = Field(
-        min_length=1, max_length=32, description="Names, or objects where they differ"
+        min_length=1,
+        max_length=32,
+        description="Names, or objects where they differ",
     )
     truth: Literal["measured", "planned"] = Field(
         default="measured",
@@ -272,21 +301,19 @@ class ScenarioFields(Strict):
     @classmethod
     def _windows_fit_reports(cls, value: Any) -> Any:
         """Where `loop` has no window_s, it is as long as agent_period_s where that is longer than its default."""
-        loop, period_s = (
-            (value.get("loop", {}), value.get("agent_period_s", 5.0))
-            if isinstance(value, dict)
-            else (0, 0)
-        )
+        # Before validation, where a value may have any shape: a wrong one is left for whoever judges shapes.
+        if not isinstance(value, dict):
+            return value
+        loop, period_s = value.get("loop", {}), value.get("agent_period_s", 5.0)
         if (
             not isinstance(loop, dict)
             or not isinstance(period_s, int | float)
             or "window_s" in loop
         ):
             return value
-        return {
-            **value,
-            "loop": {**loop, "window_s": max(PolicyManifestSpec().window_s, period_s)},
-        }
+        # Windows shorter than the agents' period would mostly be empty.
+        window_s = max(PolicyManifestSpec().window_s, period_s)
+        return {**value, "loop": {**loop, "window_s": window_s}}
 
     @field_validator("policies", mode="before")
     @classmethod

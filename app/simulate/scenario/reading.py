@@ -49,8 +49,9 @@ def scenario_of(
         scenario = SimulationScenario.model_validate(value)
     except ValidationError as error:
         return tuple((entry["loc"], _remedy(entry)) for entry in error.errors())
+    # Only of a scenario whose shape is right: names and files are looked up in the catalogue and on the disk.
     found = (*unknown_names(scenario), *check(scenario))
-    return tuple((("spec", *path), words) for path, words in found) or scenario
+    return tuple((("spec", *path), problem) for path, problem in found) or scenario
 
 
 def pool_of(value: object) -> NodePool | None:
@@ -64,22 +65,21 @@ def pool_of(value: object) -> NodePool | None:
 def _remedy(error: ErrorDetails) -> str:
     if error["type"] in ("too_short", "too_long"):
         return _length(error)
-    words = remedy(SimulationScenario, error["loc"], error)
+    message = remedy(SimulationScenario, error["loc"], error)
     shape = _SHAPES.get(error["type"])
-    return (
-        words
-        if shape is None
-        else f"must be {shape}, not {words.rpartition(', not ')[2]}"
-    )
+    if shape is None:
+        return message
+    # The end of the message is the value as it was written.
+    return f"must be {shape}, not {message.rpartition(', not ')[2]}"
 
 
 def _length(error: ErrorDetails) -> str:
     """How long a list, or an object whose names are the user's own (labels), must be."""
-    least, most = (error["ctx"].get(name) for name in ("min_length", "max_length"))
+    lower, upper = (error["ctx"].get(name) for name in ("min_length", "max_length"))
     entries = (
-        f"at most {most:,} entries"
-        if least is None
-        else f"at least {counted(least, 'entry')}"
+        f"at most {upper:,} entries"
+        if lower is None
+        else f"at least {counted(lower, 'entry')}"
     )
     shape = "a list" if isinstance(error["input"], list) else "an object"
     return f"must be {shape} of {entries}, not of {len(error['input']):,}"
@@ -88,6 +88,7 @@ def _length(error: ErrorDetails) -> str:
 def unknown_names(scenario: SimulationScenario) -> Iterator[Complaint]:
     """Networks and GPU types that the catalogue has not, or not for that; else batches of tasks that it has not."""
     spec = scenario.spec
+    # Batches are looked up last: a network that is not there has none.
     found = [*_gpu_types(spec), *_networks(spec), *_works(spec)]
     yield from found or _batches(spec)
 
@@ -100,18 +101,17 @@ def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
                 ("fleet", place, "gpu_type"),
                 no_such("GPU type", pool.gpu_type, known),
             )
+    # Of the catalogue, not of the fleet: a type that the fleet has not may be excluded all the same.
     for place, service in enumerate(spec.services):
-        named = [
-            *(
-                ("allowed", *each)
-                for each in enumerate(service.gpu_types.allowed or ())
-            ),
-            *(("excluded", *each) for each in enumerate(service.gpu_types.excluded)),
-        ]
-        for field, number, name in named:
+        choice = service.gpu_types
+        named = {
+            **{("allowed", each): n for each, n in enumerate(choice.allowed or ())},
+            **{("excluded", each): n for each, n in enumerate(choice.excluded)},
+        }
+        for path, name in named.items():
             if name not in known:
                 yield (
-                    ("services", place, "gpu_types", field, number),
+                    ("services", place, "gpu_types", *path),
                     no_such("GPU type", name, known),
                 )
 
@@ -125,6 +125,7 @@ def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
             for number, each in enumerate(service.variants)
         }
         for path, network in named.items():
+            # The more helpful message: the network is there, but serves no requests.
             if network in training:
                 yield ("services", place, *path), not_for_services(network)
             elif network not in known:
@@ -133,6 +134,7 @@ def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
 
 def _works(spec: ScenarioSpec) -> Iterator[Complaint]:
     """Complaints about what tasks run."""
+    # An offline job runs a network as services do, but for throughput.
     known = {
         "training": list_networks("training"),
         "offline": list_networks("inference"),

@@ -15,11 +15,8 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from app.base.errors import no_such
 from app.manifests.parts import Metadata, Strict
 from app.manifests.policies import PolicyManifestSpec
-from app.simulate.scenario.checks import Complaint, complaints, group_complaints
-from app.simulate.scenario.parts import (
-    PolicyRun,
-    ScenarioFields,
-)
+from app.simulate.scenario.checks import Complaint, Path, complaints, group_complaints
+from app.simulate.scenario.parts import PolicyRun, ScenarioFields
 
 
 class ScenarioSpec(ScenarioFields):
@@ -28,17 +25,10 @@ class ScenarioSpec(ScenarioFields):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         found = [*complaints(self), *self._of_settings()]
+        # A ValueError could name one field only; this one names each complaint's own.
         if found:
             raise ValidationError.from_exception_data(
-                "ScenarioSpec",
-                [
-                    InitErrorDetails(
-                        type=PydanticCustomError("value_error", "{it}", {"it": words}),
-                        loc=path,
-                        input="",
-                    )
-                    for path, words in found
-                ],
+                "ScenarioSpec", [_details(path, problem) for path, problem in found]
             )
         return self
 
@@ -49,26 +39,34 @@ class ScenarioSpec(ScenarioFields):
                 loop = loop_of(self, run)
             except ValidationError as error:
                 for entry in error.errors():
-                    yield ("policies", place, "settings", *entry["loc"]), _words(entry)
+                    yield (
+                        ("policies", place, "settings", *entry["loc"]),
+                        _describe(entry),
+                    )
                 continue
-            if "policy" in run.settings:
-                yield (
-                    ("policies", place, "settings", "policy"),
-                    "settings cannot make another policy of it",
-                )
-            if loop.window_s < self.agent_period_s:
-                own = "window_s" in run.settings
-                yield (
-                    ("policies", place, "settings", "window_s")
-                    if own
-                    else ("loop", "window_s"),
-                    f"must be at least the {self.agent_period_s:g} s of agent_period_s, after which agents report, "
-                    f"not {loop.window_s:g}",
-                )
-            own_groups = "groups" in run.settings
-            if own_groups or place == 0:
-                path = ("policies", place, "settings") if own_groups else ("loop",)
-                yield from group_complaints(self, loop, *path)
+            yield from self._of_loop(place, run, loop)
+
+    def _of_loop(
+        self,
+        place: int,
+        run: PolicyRun,
+        loop: PolicyManifestSpec,
+    ) -> Iterator[Complaint]:
+        own: Path = ("policies", place, "settings")
+        if "policy" in run.settings:
+            yield (*own, "policy"), "settings cannot make another policy of it"
+        # What comes from `loop` is named there.
+        if loop.window_s < self.agent_period_s:
+            path = own if "window_s" in run.settings else ("loop",)
+            yield (
+                (*path, "window_s"),
+                f"must be at least the {self.agent_period_s:g} s of agent_period_s, after which agents report, "
+                f"not {loop.window_s:g}",
+            )
+        # Groups of `loop` are every policy's, and their complaints are made once.
+        own_groups = "groups" in run.settings
+        if own_groups or place == 0:
+            yield from group_complaints(self, loop, *(own if own_groups else ("loop",)))
 
 
 class SimulationScenario(Strict):
@@ -91,6 +89,7 @@ def with_policies(
     scenario: SimulationScenario, names: Sequence[str]
 ) -> SimulationScenario:
     """The scenario with these policies in place of its own; those that it has keep their settings."""
+    # A name may stand for several runs of one policy with different settings: all of them stay.
     own = scenario.spec.policies
     runs = [
         run
@@ -115,13 +114,23 @@ def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
     yield from (entry.file for entry in spec.task_lists)
 
 
-def _words(error: ErrorDetails) -> str:
+def _details(path: Path, problem: str) -> InitErrorDetails:
+    error = PydanticCustomError("value_error", "{it}", {"it": problem})
+    return InitErrorDetails(
+        type=error,
+        loc=path,
+        input="",
+    )
+
+
+def _describe(error: ErrorDetails) -> str:
     """What is wrong with a setting."""
     if error["type"] == "extra_forbidden":
         return no_such(
             "setting", str(error["loc"][-1]), list(PolicyManifestSpec.model_fields)
         )
-    if error["type"] == "value_error":  # Our own words, which state the values.
+    # Our own messages state the values already.
+    if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     wanted = (
         error["msg"]

@@ -29,8 +29,12 @@ class Submissions:
     """Enters tasks into a store when their time has come."""
 
     def __init__(
-        self, submissions: Sequence[TimedTask], store: MemoryStore, start: datetime
+        self,
+        submissions: Sequence[TimedTask],
+        store: MemoryStore,
+        start: datetime,
     ) -> None:
+        # By name where several come at once, so that every run has the same order.
         self._due = deque(
             sorted(submissions, key=lambda each: (each.at_s, each.task.name))
         )
@@ -39,6 +43,7 @@ class Submissions:
     def enter(self, now_s: float) -> None:
         """Those that are submitted by now, with the time at which they were."""
         while self._due and self._due[0].at_s <= now_s:
+            # At the moment of its submission, though it is entered with the next step: deadlines count from then.
             each = self._due.popleft()
             self._store.put_tasks(
                 [each.task], at=self._start + timedelta(seconds=each.at_s)
@@ -46,7 +51,9 @@ class Submissions:
 
 
 def make_submissions(
-    spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path
+    spec: ScenarioSpec,
+    points: Sequence[OperatingPoints],
+    folder: Path,
 ) -> tuple[TimedTask, ...]:
     """All tasks of a scenario. Raises InvalidRequest for a job list that cannot be read, or has not so many jobs."""
     named = (TimedTask(at_s=task.submit_s, task=_task(task)) for task in spec.tasks)
@@ -93,39 +100,54 @@ def _task(task: SimulatedTask) -> Task:
 
 
 def _of_list(
-    entry: TaskList, spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path
+    entry: TaskList,
+    spec: ScenarioSpec,
+    points: Sequence[OperatingPoints],
+    folder: Path,
 ) -> Iterator[TimedTask]:
+    # Raises where the list is shorter than `first`.
     jobs_in(entry, folder)
     jobs = _read(folder / entry.file)
-    whole = entry.gpu_type or spec.fleet[0].gpu_type
-    begin_s = float(jobs.submit_s[entry.first - 1])
-    for number in range(entry.first - 1, min(entry.first - 1 + entry.most, len(jobs))):
+    reference_type = entry.gpu_type or spec.fleet[0].gpu_type
+    first = entry.first - 1
+    begin_s = float(jobs.submit_s[first])
+    for number in range(first, min(first + entry.most, len(jobs))):
         at_s = (
             entry.start_s + (float(jobs.submit_s[number]) - begin_s) / entry.time_scale
         )
+        # Jobs are sorted by submission, so all that follow are too late as well.
         if at_s >= spec.duration_s:
             return
-        duration_s = float(jobs.duration_s[number]) / entry.time_scale
-        place = number - (entry.first - 1)
-        work = entry.networks[place % len(entry.networks)]
-        gpu_s = duration_s * min(1.0, float(jobs.gpus[number]))
-        yield TimedTask(
-            at_s=at_s,
-            task=Task(
-                name=f"{entry.name}-{place + 1}",
-                project=entry.project,
-                kind=entry.kind,
-                network=work.network,
-                batch=work.batch,
-                iterations=max(
-                    1, round(1000.0 * gpu_s / iteration_ms(work, whole, points))
-                ),
-                due_in_s=None
-                if entry.deadline_factor is None
-                else entry.deadline_factor * duration_s,
-                priority=entry.priority,
-            ),
-        )
+        task = _job_task(entry, jobs, number, reference_type, points)
+        yield TimedTask(at_s=at_s, task=task)
+
+
+def _job_task(
+    entry: TaskList,
+    jobs: JobList,
+    number: int,
+    reference_type: str,
+    points: Sequence[OperatingPoints],
+) -> Task:
+    """The task that a job of the list becomes; `number`: its place in the file, from 0."""
+    place = number - (entry.first - 1)
+    work = entry.networks[place % len(entry.networks)]
+    work_ms = iteration_ms(work, reference_type, points)
+    duration_s = float(jobs.duration_s[number]) / entry.time_scale
+    # A task uses one GPU here, so more of them count as one.
+    gpu_s = duration_s * min(1.0, float(jobs.gpus[number]))
+    return Task(
+        name=f"{entry.name}-{place + 1}",
+        project=entry.project,
+        kind=entry.kind,
+        network=work.network,
+        batch=work.batch,
+        iterations=max(1, round(1000.0 * gpu_s / work_ms)),
+        due_in_s=None
+        if entry.deadline_factor is None
+        else entry.deadline_factor * duration_s,
+        priority=entry.priority,
+    )
 
 
 def reference_times_ms(
@@ -137,6 +159,7 @@ def reference_times_ms(
     """
     types = tuple(dict.fromkeys(pool.gpu_type for pool in spec.fleet))
     works = {(work.network, work.batch): work for _, work, _ in works_of(spec)}
+    # The first type as the last resort: `iteration_ms` then says what is not known there.
     first = {
         key: next((each for each in types if _rows(work, each, points)), types[0])
         for key, work in works.items()
@@ -155,7 +178,9 @@ def jobs_in(entry: TaskList, folder: Path) -> int:
 
 
 def iteration_ms(
-    work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]
+    work: TaskWork,
+    gpu_type: str,
+    points: Sequence[OperatingPoints],
 ) -> float:
     """The planned time of an iteration alone on a whole GPU at its highest clock. Raises InvalidRequest."""
     rows = _rows(work, gpu_type, points)
@@ -167,7 +192,9 @@ def iteration_ms(
 
 
 def _rows(
-    work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]
+    work: TaskWork,
+    gpu_type: str,
+    points: Sequence[OperatingPoints],
 ) -> list[OperatingPoint]:
     return [
         row
@@ -178,6 +205,7 @@ def _rows(
     ]
 
 
+# Every policy and seed reads the same files.
 @lru_cache(maxsize=16)
 def _read(file: Path) -> JobList:
     return read_jobs(file)

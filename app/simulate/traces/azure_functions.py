@@ -29,6 +29,7 @@ def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> RateTr
     Raises InvalidRequest.
     """
     rows = open_rows(source, _check_header)
+    # Tens of thousands of functions with 1,440 numbers each: only the busiest are held in memory.
     kept = heapq.nlargest(
         top, _functions(rows, trigger), key=lambda function: function[:2]
     )
@@ -41,7 +42,10 @@ def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> RateTr
     rates_rps = np.column_stack([by_minute for *_, by_minute in kept]) / MINUTE_S
     names = _different([name for _, _, name, _ in kept])
     return RateTrace(
-        names=names, rates_rps=rates_rps, step_s=MINUTE_S, notes=rows.notes
+        names=names,
+        rates_rps=rates_rps,
+        step_s=MINUTE_S,
+        notes=rows.notes,
     )
 
 
@@ -57,12 +61,16 @@ def _functions(rows: Rows, trigger: str) -> Iterator[_Function]:
 
 def _numbers(rows: Rows, line: int, cells: Sequence[str]) -> Reals:
     for minute, cell in enumerate(cells, start=1):
+        # Digits need no closer look, and nearly every cell is digits; the slow parser words the complaint.
         if not cell.isdecimal():
             try:
                 parse_number(cell, NOT_NEGATIVE)
             except ValueError as error:
                 raise refusal(
-                    str(error), file=rows.file, line=line, column=str(minute)
+                    str(error),
+                    file=rows.file,
+                    line=line,
+                    column=str(minute),
                 ) from error
     return np.array([float(cell) for cell in cells])
 
@@ -72,6 +80,7 @@ def _different(hashes: Sequence[str]) -> tuple[str, ...]:
     names: list[str] = []
     for each in hashes:
         short = each[:_NAME_LENGTH]
+        # Eight signs of a hash are rarely alike, but columns of a trace must have names of their own.
         same = sum(name.partition("-")[0] == short for name in names)
         names.append(f"{short}-{same + 1}" if same else short)
     return tuple(names)

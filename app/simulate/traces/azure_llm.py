@@ -24,6 +24,7 @@ _MOMENT, _SECONDS, _COUNTED = "TIMESTAMP", "t_s", "requests"
 def read_azure_llm(source: Path) -> RateTrace:
     """One series, `requests`, from the first whole second on. Raises InvalidRequest."""
     rows = open_rows(source, _check_header)
+    # Counted files have a row for each second, so that a trace of any size is read as any other one.
     if _COUNTED in rows.names:
         return make_trace(rows, columns=[_COUNTED])
     counts = _counts(rows)
@@ -32,7 +33,10 @@ def read_azure_llm(source: Path) -> RateTrace:
     )
     try:
         return RateTrace(
-            names=(_COUNTED,), rates_rps=rates_rps, step_s=1.0, notes=rows.notes
+            names=(_COUNTED,),
+            rates_rps=rates_rps,
+            step_s=1.0,
+            notes=rows.notes,
         )
     except InvalidRequest as error:
         raise refusal(str(error), file=rows.file) from error
@@ -53,16 +57,25 @@ def _counts(rows: Rows) -> Counter[int]:
             )
         except ValueError as error:
             raise refusal(
-                str(error), file=rows.file, line=line, column=column
+                str(error),
+                file=rows.file,
+                line=line,
+                column=column,
             ) from error
         second = math.floor(moment)
         counts[second] += 1
+        # Checked while reading: one wrong date would otherwise make a trace of years, second by second.
         first, last = min(first, second), max(last, second)
         if last - first >= MAX_STEPS:
             problem = (
                 f"more than {MAX_STEPS:,} s from the earliest request to the latest"
             )
-            raise refusal(problem, file=rows.file, line=line, column=column)
+            raise refusal(
+                problem,
+                file=rows.file,
+                line=line,
+                column=column,
+            )
     return counts
 
 

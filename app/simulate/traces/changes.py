@@ -44,22 +44,26 @@ def smoothed(trace: RateTrace, width_s: float) -> RateTrace:
     Counts hold the noise of a Poisson stream, which a simulation draws anew and a factor above 1 blows up: a mean over
     w steps divides its variance by w. Bursts shorter than the width go with it. Raises InvalidRequest.
     """
+    # An odd number of steps, so that the mean stands in their middle and nothing is shifted in time.
     reach = round((width_s / trace.step_s - 1.0) / 2.0)
     if reach < 1:
         raise InvalidRequest(
             f"a mean over {width_s:g} s needs at least three steps, here of {trace.step_s:g} s"
         )
     steps = np.arange(len(trace.rates_rps))
-    first, last = (
-        np.maximum(steps - reach, 0),
-        np.minimum(steps + reach + 1, len(steps)),
-    )
+    first = np.maximum(steps - reach, 0)
+    last = np.minimum(steps + reach + 1, len(steps))
+    # Differences of running sums cost the same for any width.
     sums = _sums(trace)
     means = (sums[last] - sums[first]) / (last - first)[:, None]
     totals = means.sum(axis=0)
-    # Rounding errors of sums must not leave a rate below 0 where nothing arrives.
+    # Shorter means at the ends change the total, so each series is scaled back to its own requests. Rounding errors
+    # of sums must not leave a rate below 0 where nothing arrives.
     kept = np.maximum(means, 0.0) * np.divide(
-        sums[-1], totals, out=np.ones_like(totals), where=totals > 0.0
+        sums[-1],
+        totals,
+        out=np.ones_like(totals),
+        where=totals > 0.0,
     )
     note = f"change: mean over {(2 * reach + 1) * trace.step_s:g} s"
     return replace(trace, rates_rps=kept).with_note(note)
@@ -77,6 +81,7 @@ def compressed(trace: RateTrace, factor: float) -> RateTrace:
         )
     step_s = trace.step_s / factor
     note = f"change: time × {factor:g}"
+    # A trace that was finer than a second to begin with stays as fine as it was.
     if step_s >= min(MIN_STEP_S, trace.step_s) * (1.0 - _TOLERANCE):
         return replace(trace, step_s=step_s).with_note(note)
     new_step_s = min(MIN_STEP_S, trace.step_s)
@@ -94,6 +99,7 @@ def cut(trace: RateTrace, start_s: float, end_s: float) -> RateTrace:
         raise InvalidRequest(
             f"the trace ends after {trace.duration_s:g} s, before {end_s:g} s"
         )
+    # The tolerance keeps a step whose beginning is the moment itself but for rounding.
     first, last = (
         int(np.ceil(moment_s / trace.step_s - _TOLERANCE))
         for moment_s in (start_s, end_s)

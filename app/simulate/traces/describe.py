@@ -88,6 +88,7 @@ def describe_jobs(jobs: JobList) -> JobSummary:
     return JobSummary(
         jobs=len(jobs),
         duration_s=duration_s,
+        # A list shorter than an hour is not scaled up: a few jobs at once are no rate.
         per_hour=len(jobs) / max(1.0, duration_s / HOUR_S),
         # The last hour is not over.
         dispersion_per_hour=_dispersion(per_hour[:-1]),
@@ -138,17 +139,20 @@ def _steps(step_s: float, time_s: float) -> int:
 def _dispersion(counts: Reals) -> float | None:
     if len(counts) < MIN_WINDOWS or not counts.any():
         return None
+    # The unbiased variance: with ten windows the other one is a tenth too small.
     return float(counts.var(ddof=1) / counts.mean())
 
 
 def _autocorrelation(rates_rps: Reals, step_s: float, lag_s: float) -> float | None:
     lag = _steps(step_s, lag_s)
+    # At least as many pairs as the lag has steps: fewer would compare one end of the trace with the other alone.
     if not lag or len(rates_rps) - lag < max(MIN_WINDOWS, lag):
         return None
     return _correlation(rates_rps[:-lag], rates_rps[lag:])
 
 
 def _correlation(first: Reals, second: Reals) -> float | None:
+    # A constant has no correlation: its variance, by which is divided, is 0.
     if np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
         return None
     return float(np.corrcoef(first, second)[0, 1])
@@ -159,6 +163,7 @@ def _daily(rates_rps: Reals, step_s: float) -> Daily | None:
     days = len(hourly) // DAY_HOURS
     if not days or not hourly.any():
         return None
+    # Entire days only, so that every hour of the day is the mean of as many.
     by_hour = hourly[: days * DAY_HOURS].reshape(days, DAY_HOURS).mean(axis=0)
     factors = by_hour / by_hour.mean()
     busiest, quietest = int(np.argmax(factors)), int(np.argmin(factors))
@@ -178,4 +183,5 @@ def _outline(rates: Reals) -> tuple[float, ...]:
     means = np.array(
         [part.mean() for part in np.array_split(rates, min(OUTLINE, len(rates)))]
     )
+    # The smallest float instead of 0, by which a trace without requests would be divided.
     return tuple((means / max(means.max(), np.finfo(float).tiny)).tolist())

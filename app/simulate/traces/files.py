@@ -52,16 +52,24 @@ def read_any(source: Path) -> RateTrace | JobList:
 
 
 def read_trace(
-    source: Path, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE
+    source: Path,
+    *,
+    columns: Sequence[str] = (),
+    missing: Missing = Missing.REFUSE,
 ) -> RateTrace:
     """The trace of a file. columns: those to take; none = all. Raises InvalidRequest."""
     return make_trace(
-        open_rows(source, check_trace_columns), columns=columns, missing=missing
+        open_rows(source, check_trace_columns),
+        columns=columns,
+        missing=missing,
     )
 
 
 def make_trace(
-    opened: Rows, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE
+    opened: Rows,
+    *,
+    columns: Sequence[str] = (),
+    missing: Missing = Missing.REFUSE,
 ) -> RateTrace:
     """The trace of a file that is open. Raises InvalidRequest."""
     time = time_column(opened.file, opened.names)
@@ -71,31 +79,43 @@ def make_trace(
     )
 
     def refuse(problem: str, row: int) -> InvalidRequest:
-        return refusal(problem, file=opened.file, line=lines[row], column=time)
+        return refusal(
+            problem,
+            file=opened.file,
+            line=lines[row],
+            column=time,
+        )
 
     places, _ = find_steps(times_s, refuse)
-    if missing is Missing.REFUSE and (np.diff(places) > 1).any():
-        row = int(np.argmax(np.diff(places) > 1)) + 1
+    gaps = np.diff(places) > 1
+    if missing is Missing.REFUSE and gaps.any():
+        row = int(np.argmax(gaps)) + 1
         steps = f"{places[row] - places[row - 1] - 1} steps before this row are missing"
         raise refuse(
             f"{steps}; `plimsoll trace import rates` takes them as 0 with --missing {Missing.ZERO}",
             row,
         )
+    # Over the entire trace: the difference of two rows has the rounding of what was written.
     step_s = float((times_s[-1] - times_s[0]) / places[-1])
     try:
+        # Before the grid is made: two rows that are years apart would fill the memory.
         check_size(int(places[-1]) + 1, len(wanted))
         grid = np.full((places[-1] + 1, len(wanted)), np.nan)
-        is_rate = np.array([name.endswith(RATE_SUFFIX) for name in wanted])
-        grid[places] = values / np.where(is_rate, 1.0, step_s)
-        names = tuple(name.removesuffix(RATE_SUFFIX) for name in wanted)
+        grid[places] = values / _units(wanted, step_s)
         return RateTrace(
-            names=names,
+            names=tuple(name.removesuffix(RATE_SUFFIX) for name in wanted),
             rates_rps=_filled(grid, missing),
             step_s=step_s,
             notes=opened.notes,
         )
     except InvalidRequest as error:
         raise refusal(str(error), file=opened.file) from error
+
+
+def _units(names: Sequence[str], step_s: float) -> Reals:
+    """(S,) what a cell of each column is divided by to be a rate: columns of rates are one, others count a step."""
+    is_rate = np.array([name.endswith(RATE_SUFFIX) for name in names])
+    return np.where(is_rate, 1.0, step_s)
 
 
 def trace_rows(trace: RateTrace) -> Iterator[Sequence[str]]:
@@ -134,18 +154,28 @@ def _wanted(opened: Rows, time: str, columns: Sequence[str]) -> list[str]:
 
 
 def _read(
-    rows: Rows, time: str, wanted: Sequence[str], *, or_missing: bool
+    rows: Rows,
+    time: str,
+    wanted: Sequence[str],
+    *,
+    or_missing: bool,
 ) -> tuple[Sequence[int], Reals, Reals]:
     """(N,) lines, (N,) times and (N, S) cells of the wanted columns, NaN for those that are missing."""
     places = [rows.names.index(name) for name in wanted]
     time_place, parse_time = rows.names.index(time), _time_parser(time)
+    # Arrays of machine numbers: lists of Python's would take four times the memory for twenty million values.
     lines, times_s, values = array("L"), array("d"), array("d")
     for line, cells in rows.rows:
         lines.append(line)
         try:
             times_s.append(parse_time(cells[time_place]))
         except ValueError as error:
-            raise refusal(str(error), file=rows.file, line=line, column=time) from error
+            raise refusal(
+                str(error),
+                file=rows.file,
+                line=line,
+                column=time,
+            ) from error
         row = [cells[place] for place in places]
         try:
             values.extend(_numbers(row, or_missing=or_missing))
@@ -174,6 +204,7 @@ def _numbers(cells: Sequence[str], *, or_missing: bool) -> list[float]:
     # Python takes 1_000 for a number; no other program does.
     if "_" in "".join(cells):
         raise ValueError
+    # NaN, the missing cell, is the only value that differs from itself.
     if not all(
         0.0 <= value <= MAX_NUMBER or (or_missing and value != value)
         for value in values
@@ -195,13 +226,19 @@ def _bad_cell(
             if cell or not or_missing:
                 parse_number(cell, NOT_NEGATIVE)
         except ValueError as error:
-            return refusal(str(error), file=file, line=line, column=name)
+            return refusal(
+                str(error),
+                file=file,
+                line=line,
+                column=name,
+            )
     raise AssertionError(f"nothing is wrong with {cells}")
 
 
 def _filled(grid: Reals, missing: Missing) -> Reals:
     """(T, S) without NaN."""
     if missing is Missing.HOLD:
+        # The number of the last step that has a value, for every step; 0 before the first one, which stays NaN.
         steps = np.arange(len(grid))[:, None]
         last = np.maximum.accumulate(np.where(np.isnan(grid), 0, steps), axis=0)
         grid = np.take_along_axis(grid, last, axis=0)

@@ -29,8 +29,14 @@ def generate(
     InvalidRequest.
     """
     check_size(duration_s, len(names))
+    # A stream for each series: with the same seed a series stays what it is when others are added.
     loads = [
-        ArrivalProcess(shape=shape, duration_s=duration_s, seed=seed, stream=stream)
+        ArrivalProcess(
+            shape=shape,
+            duration_s=duration_s,
+            seed=seed,
+            stream=stream,
+        )
         for stream in range(len(names))
     ]
     columns = [_counts(load) if draws else load.rates_rps for load in loads]

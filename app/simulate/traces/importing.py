@@ -65,11 +65,14 @@ _ORIGINS = {
 
 
 def import_file(
-    kind: FileKind, source: Path, options: ImportOptions
+    kind: FileKind,
+    source: Path,
+    options: ImportOptions,
 ) -> RateTrace | JobList:
     """What a file holds (`-` = stdin, .gz = packed). Raises InvalidRequest, which names file, line and column."""
-    found = _read(kind, source, options)
-    return replace(found, notes=(*_origin(kind, options), *found.notes))
+    imported = _read(kind, source, options)
+    # The origin first: a licence that asks to be named must not be lost below other notes.
+    return replace(imported, notes=(*_origin(kind, options), *imported.notes))
 
 
 def _read(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | JobList:
@@ -80,7 +83,9 @@ def _read(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | J
             return read_azure_llm(source)
         case FileKind.AZURE_FUNCTIONS:
             return read_azure_functions(
-                source, top=options.top, trigger=options.trigger
+                source,
+                top=options.top,
+                trigger=options.trigger,
             )
         case FileKind.PHILLY:
             return read_philly(source)
@@ -94,4 +99,4 @@ def _origin(kind: FileKind, options: ImportOptions) -> list[str]:
         ("source", options.source or source),
         ("licence", options.licence or licence),
     )
-    return [f"{title}: {words}" for title, words in lines if words]
+    return [f"{title}: {value}" for title, value in lines if value]

@@ -34,6 +34,7 @@ def read_philly(source: Path) -> JobList:
         ),
     )
     table = make_table(rows)
+    # The set has no names of its own.
     names = [
         f"{cluster}-{number}"
         for number, cluster in enumerate(table.names(_PHILLY[3]), start=1)
@@ -57,9 +58,9 @@ def read_alibaba(source: Path) -> JobList:
     gpus = table.numbers("num_gpu", NOT_NEGATIVE) * _milli(table) / 1000.0
     creation_s = table.numbers(of["creation"], NOT_NEGATIVE)
     names = table.names(of["pod"])
-    return _job_list(
-        rows, names, creation_s, np.nan_to_num(deletion_s - scheduled_s), gpus
-    )
+    # Never scheduled, or still running when the set was taken: no duration is known, and the pod is left out.
+    durations_s = np.nan_to_num(deletion_s - scheduled_s)
+    return _job_list(rows, names, creation_s, durations_s, gpus)
 
 
 def _milli(table: CsvTable) -> Reals:
@@ -69,26 +70,33 @@ def _milli(table: CsvTable) -> Reals:
 
 
 def _job_list(
-    rows: Rows, names: Sequence[str], submit_s: Reals, duration_s: Reals, gpus: Reals
+    rows: Rows,
+    names: Sequence[str],
+    submit_s: Reals,
+    duration_s: Reals,
+    gpus: Reals,
 ) -> JobList:
     """What ran on GPUs, by submission, from the first of them on."""
     taken: npt.NDArray[np.bool_] = (gpus > 0.0) & (duration_s > 0.0)
     if not taken.any():
         raise refusal("no job needs a GPU and has a duration", file=rows.file)
+    # Stable, so that jobs of the same moment keep the file's order.
     order = np.flatnonzero(taken)[np.argsort(submit_s[taken], kind="stable")]
-    left = (
-        f"left out: {np.sum(gpus <= 0.0)} without a GPU, {np.sum((gpus > 0.0) & ~taken)} that never ran",
-    )
+    notes = rows.notes
+    if len(order) < len(names):
+        without_gpu, never_ran = np.sum(gpus <= 0.0), np.sum((gpus > 0.0) & ~taken)
+        notes += (f"left out: {without_gpu} without a GPU, {never_ran} that never ran",)
     return JobList(
         submit_s=submit_s[order] - submit_s[order[0]],
         duration_s=duration_s[order],
         gpus=gpus[order],
         names=tuple(names[place] for place in order.tolist()),
-        notes=rows.notes + (left if len(order) < len(names) else ()),
+        notes=notes,
     )
 
 
 def _check_pods(place: str, names: Sequence[str]) -> None:
+    # Where both names of a column are missing, the complaint names ours.
     found = [
         next((name for name in choice if name in names), choice[0])
         for choice in _PODS.values()

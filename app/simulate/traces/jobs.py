@@ -53,6 +53,7 @@ class JobList:
 
     def part(self, start_s: float, end_s: float) -> "JobList":
         """The jobs submitted in [start, end), from second 0 on. Raises InvalidRequest where there is none."""
+        # Submissions are sorted, which the constructor has checked.
         first, last = np.searchsorted(self.submit_s, [start_s, end_s])
         if first == last:
             raise InvalidRequest(
@@ -93,6 +94,7 @@ def make_jobs(rows: Rows) -> JobList:
     """The job list of a file that is open. Raises InvalidRequest, which names file, line and column."""
     table = make_table(rows)
     submit_s = table.numbers("submit_s", NOT_NEGATIVE)
+    # The constructor refuses it, too, but cannot name the line.
     if (np.diff(submit_s) < 0.0).any():
         row = int(np.argmax(np.diff(submit_s) < 0.0)) + 1
         raise table.refusal(

@@ -28,6 +28,7 @@ class RateTrace:
     """Where it comes from, its licence, and what was done with it; a line each."""
 
     def __post_init__(self) -> None:
+        # A copy that nobody can write to: traces are cached and shared between runs.
         rates_rps = np.array(self.rates_rps, dtype=float)
         _check_names(self.names)
         check_size(len(rates_rps), len(self.names))
@@ -39,6 +40,7 @@ class RateTrace:
             raise InvalidRequest(f"every rate must be a number {NOT_NEGATIVE}")
         if not 0.0 < self.step_s < np.inf:
             raise InvalidRequest(f"a step must be longer than 0 s, not {self.step_s:g}")
+        # Notes are lines of the file above its header; a line break in one would be read as data.
         if bad := [note for note in self.notes if not note.isprintable()]:
             raise InvalidRequest(f"a note must be one printable line, not {bad[0]!r}")
         rates_rps.flags.writeable = False
@@ -68,7 +70,8 @@ class RateTrace:
     def shape(self, name: str) -> TraceShape:
         """One series as a simulated load plays it. Raises InvalidRequest."""
         return TraceShape(
-            rates_rps=self.rates_rps[:, self.place(name)], step_s=self.step_s
+            rates_rps=self.rates_rps[:, self.place(name)],
+            step_s=self.step_s,
         )
 
     def with_note(self, note: str) -> "RateTrace":
@@ -94,6 +97,7 @@ def _check_names(names: tuple[str, ...]) -> None:
             not name
             or not name.isprintable()
             or name != name.strip()
+            # A header that begins so would be read as a note.
             or name.startswith("#")
         ):
             raise InvalidRequest(f"{name!r} cannot name a series")

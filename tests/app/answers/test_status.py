@@ -40,7 +40,7 @@ def _conditions(snapshot: Snapshot) -> dict[str, Condition]:
 
 def _with_agents(snapshot: Snapshot, **generations: int) -> Snapshot:
     statuses = [
-        AgentStatus(node=node, last_seen=NOW, generation=number)
+        AgentStatus(node=node, generation=number)
         for node, number in generations.items()
     ]
     return replace(snapshot, statuses=tuple(statuses))

@@ -68,7 +68,7 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
         if spec.warm_up_s
         else ""
     )
-    tasks = "".join(f" and {words}" for words in _task_words(spec))
+    tasks = "".join(f" and {tasks}" for tasks in _describe_tasks(spec))
     faults = f", with {counted(len(spec.faults), 'fault')}" if spec.faults else ""
     return (
         f"{fleet} serve {counted(len(spec.services), 'service')} "
@@ -82,6 +82,7 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
 def headline(report: SimulationReport, *, clairvoyant: Sequence[str] = ()) -> list[str]:
     """What the figures say: the best policy beside each other one, with intervals; the best comes first."""
     names = [summary.policy for summary in report.policies]
+    # Nobody can run a policy that knows the future: it is a bound for the others, and never the best.
     best = favourite(
         report, [name for name in names if name not in clairvoyant] or names
     )
@@ -101,11 +102,11 @@ def interval_note(report: SimulationReport) -> str:
     return f"{_PAIRED}{few}."
 
 
-def fault_titles(faults: Sequence[FaultSpec], most: int) -> list[str]:
-    """Each fault in words, in the order given, and how many are left out beyond `most`."""
-    left_out = len(faults) - most
+def fault_titles(faults: Sequence[FaultSpec], limit: int) -> list[str]:
+    """A title for each fault, in the order given, and how many are left out beyond the limit."""
+    left_out = len(faults) - limit
     return [
-        *(fault_title(fault) for fault in faults[:most]),
+        *(fault_title(fault) for fault in faults[:limit]),
         *([f"{left_out} more"] if left_out > 0 else []),
     ]
 
@@ -114,15 +115,13 @@ def fault_title(fault: FaultSpec) -> str:
     """One fault in words."""
     place = fault.node if fault.gpu is None else f"{fault.node}, GPU {fault.gpu}"
     end = "the end" if fault.end_s is None else duration(fault.end_s)
-    size = f" (× {fault.factor:g})" if fault.kind == "straggler" else ""
-    size = (
-        f" (by {fault.delay_s:g} s)"
-        if fault.kind == "stale" and fault.delay_s
-        else size
-    )
-    return (
-        f"{place}: {_FAULTS[fault.kind]}{size} from {duration(fault.start_s)} to {end}"
-    )
+    size = ""
+    if fault.kind == "straggler":
+        size = f" (× {fault.factor:g})"
+    elif fault.kind == "stale" and fault.delay_s:
+        size = f" (by {fault.delay_s:g} s)"
+    problem = f"{_FAULTS[fault.kind]}{size}"
+    return f"{place}: {problem} from {duration(fault.start_s)} to {end}"
 
 
 def origins(spec: ScenarioSpec) -> list[str]:
@@ -145,7 +144,7 @@ def origins(spec: ScenarioSpec) -> list[str]:
     return lines
 
 
-def _task_words(spec: ScenarioSpec) -> Iterator[str]:
+def _describe_tasks(spec: ScenarioSpec) -> Iterator[str]:
     if spec.tasks:
         yield counted(len(spec.tasks), "task")
     if spec.task_lists:
@@ -175,6 +174,7 @@ def _joined(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _promise(report: SimulationReport, summary: PolicySummary) -> str:
     """Whether a policy kept the SLOs."""
+    # Without requests every policy keeps every SLO, and the cheapest one would look like a winner.
     if not any(service.judged for run in report.runs for service in run.services):
         return "Nobody asked for anything, so no policy is better than another."
     if not any(service.served for run in report.runs for service in run.services):
@@ -223,14 +223,16 @@ def _failure(report: SimulationReport, summary: PolicySummary) -> str:
 
 def _sentence(found: PolicyComparison, is_bound: bool) -> str:
     rival = f"{found.rival}, which knows the future" if is_bound else found.rival
-    return f"Against {rival}: {_cost_words(found.saving)}; {_gain_words(found.attainment_gain)}."
+    cost, gain = _describe_saving(found.saving), _describe_gain(found.attainment_gain)
+    return f"Against {rival}: {cost}; {gain}."
 
 
-def _cost_words(saving: SeedMean | None) -> str:
+def _describe_saving(saving: SeedMean | None) -> str:
     if saving is None:
         return "no comparison of cost, since one of them used no GPU or left most requests unserved"
     if _is_nothing(saving):
         return "the same cost"
+    # A mean within its own interval is no finding, and is not worded as one.
     if saving.half_width is not None and not is_shown(saving):
         return f"no difference in cost that these seeds can show ({_signed(-saving.mean, 1)} %{_spread(saving, 1)})"
     word = "less" if saving.mean > 0 else "more"
@@ -239,7 +241,7 @@ def _cost_words(saving: SeedMean | None) -> str:
     )
 
 
-def _gain_words(gain: SeedMean) -> str:
+def _describe_gain(gain: SeedMean) -> str:
     if _is_nothing(gain):
         return "as many requests in SLO"
     if gain.half_width is not None and not is_shown(gain):

@@ -7,7 +7,7 @@ import pytest
 
 from app.api.decisions.simulation_views import SimulationRequest
 from app.base.errors import InvalidRequest
-from app.simulate.requests.desk import MAX_COMPLAINTS, ScenarioIntake
+from app.simulate.requests.intake import MAX_COMPLAINTS, ScenarioIntake
 from app.simulate.scenario.scenario import SimulationScenario
 from tests.integration.simulating import SCENARIO, scenario
 

@@ -25,6 +25,7 @@ from app.simulate.scenario.reading import Complaints, pool_of, scenario_of
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario, files_of
 from solvers.policies.registry import policies
 
+# A simulation shares the machine with the control plane; these limits keep it at minutes of one core.
 MAX_DURATION_S = 21_600.0
 MAX_GPUS = 512
 MAX_SERVICES = 100
@@ -64,6 +65,7 @@ class ScenarioIntake:
         """What is to be run. Raises InvalidRequest, which names every field that is wrong."""
         document = _document(wanted)
         value = _with_choices(document.value, wanted)
+        # The size first: a fleet of a billion nodes would be named node by node to be checked.
         found = tuple(_oversized(value)) or scenario_of(
             value, lambda scenario: _refused(scenario, wanted)
         )
@@ -82,6 +84,7 @@ class ScenarioIntake:
 
 def _document(wanted: SimulationRequest) -> Document:
     """The scenario as it came. Raises InvalidRequest where there is none, or its text is no YAML."""
+    # Exactly one of the two: with both, nobody could tell which one is meant.
     if (wanted.example is None) == (wanted.scenario is None):
         raise InvalidRequest("give one of `example` and `scenario`", field="scenario")
     if wanted.example is not None:
@@ -89,15 +92,16 @@ def _document(wanted: SimulationRequest) -> Document:
     if isinstance(wanted.scenario, str):
         return _parsed(wanted.scenario)
     if (size := len(json.dumps(wanted.scenario))) > MAX_TEXT:
-        words = f"has {size:,} characters as JSON; at most {MAX_TEXT:,} are read here; {_REMEDY}"
-        raise InvalidRequest(words, field="scenario")
+        problem = f"has {size:,} characters as JSON; at most {MAX_TEXT:,} are read here; {_REMEDY}"
+        raise InvalidRequest(problem, field="scenario")
     return Document(value=wanted.scenario, lines={(): 1})
 
 
 def _parsed(text: str) -> Document:
     if (line := line_of_alias(text)) is not None:
-        words = f"line {line}: anchors and aliases are not read here; write it out, or use `plimsoll simulate`"
-        raise InvalidRequest(words, field="scenario")
+        # A few lines of nested aliases stand for gigabytes.
+        problem = f"line {line}: anchors and aliases are not read here; write it out, or use `plimsoll simulate`"
+        raise InvalidRequest(problem, field="scenario")
     complaints: list[str] = []
 
     def complain(line: int, field: str, problem: str) -> None:
@@ -165,57 +169,53 @@ def _refused(
 ) -> Iterator[Complaint]:
     """What `plimsoll simulate` would do, and this does not."""
     spec = scenario.spec
-    for path, words, found, most in (
-        (("policies",), "policies", len(spec.policies), MAX_POLICIES),
-        (("seeds",), "seeds", len(spec.seeds), MAX_SEEDS),
-        (("duration_s",), "seconds", spec.duration_s, MAX_DURATION_S),
-        (("services",), "services", len(spec.services), MAX_SERVICES),
-        (
-            ("tasks",),
-            "tasks",
-            len(spec.tasks) + sum(each.most for each in spec.task_lists),
-            MAX_TASKS,
-        ),
-        (
-            ("step_s",),
-            "steps of the time series",
-            spec.duration_s / spec.step_s,
-            MAX_STEPS,
-        ),
+    tasks = len(spec.tasks) + sum(each.most for each in spec.task_lists)
+    steps = spec.duration_s / spec.step_s
+    for field, unit, amount, limit in (
+        ("policies", "policies", len(spec.policies), MAX_POLICIES),
+        ("seeds", "seeds", len(spec.seeds), MAX_SEEDS),
+        ("duration_s", "seconds", spec.duration_s, MAX_DURATION_S),
+        ("services", "services", len(spec.services), MAX_SERVICES),
+        ("tasks", "tasks", tasks, MAX_TASKS),
+        ("step_s", "steps of the time series", steps, MAX_STEPS),
     ):
-        if found > most:
+        if amount > limit:
             yield (
-                path,
-                f"come to {found:,.0f} {words}; at most {most:,.0f} are simulated here; {_REMEDY}",
+                (field,),
+                f"come to {amount:,.0f} {unit}; at most {limit:,.0f} are simulated here; {_REMEDY}",
             )
+    # Shipped examples name files beside them; those of a caller would be looked for on the server.
     if wanted.example is None and any(files_of(spec)):
         yield from _files(spec)
 
 
 def _files(spec: ScenarioSpec) -> Iterator[Complaint]:
     """Names of files mean something beside the caller's scenario only; here they would be the server's."""
-    words = "names a file, which cannot be sent along; `plimsoll simulate` reads it"
+    problem = "names a file, which cannot be sent along; `plimsoll simulate` reads it"
     if spec.grid_intensity is not None:
-        yield ("grid_intensity",), words
+        yield ("grid_intensity",), problem
     for place, service in enumerate(spec.services):
         if service.load.trace is not None:
-            yield ("services", place, "load", "trace"), words
+            yield ("services", place, "load", "trace"), problem
     for place, _ in enumerate(spec.task_lists):
-        yield ("task_lists", place, "file"), words
+        yield ("task_lists", place, "file"), problem
 
 
 def _refusal(
-    found: Complaints, document: Document, wanted: SimulationRequest
+    found: Complaints,
+    document: Document,
+    wanted: SimulationRequest,
 ) -> InvalidRequest:
     """All that is wrong, each with its field in the request, and its line where the scenario came as text."""
     is_text = isinstance(wanted.scenario, str)
-    told: dict[tuple[str, str], None] = {}
-    for path, words in found:
+    # A dictionary, as a set that keeps its order: several fields of a scenario may be one field of the request.
+    complaints: dict[tuple[str, str], None] = {}
+    for path, problem in found:
         field = _own_field(path, wanted)
         is_inside = field is None and is_text
-        detail = f"line {document.line(path)}: {words}" if is_inside else words
-        told[field or f"scenario.{dotted(path)}", detail] = None
-    (first, detail), *others = list(told)[:MAX_COMPLAINTS]
+        detail = f"line {document.line(path)}: {problem}" if is_inside else problem
+        complaints[field or f"scenario.{dotted(path)}", detail] = None
+    (first, detail), *others = list(complaints)[:MAX_COMPLAINTS]
     return InvalidRequest(detail, field=first, others=others)
 
 
