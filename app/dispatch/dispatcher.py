@@ -19,9 +19,10 @@ from app.base.clock import ControlClock
 from app.dispatch.jobs import DispatchMemory, job_scheduler
 from app.dispatch.round import Dispatched, dispatch
 from app.loop.controller import Wakeups
-from app.loop.deliver import effective_mode, make_commands
-from app.loop.events import pushed_event, refused_events
+from app.loop.deliver import effective_mode
+from app.loop.events import refused_events
 from app.loop.observe import HeardNodes
+from app.loop.push import push_target
 from app.loop.tasks import is_used
 from app.store.store import PlanRecord, Snapshot, Store
 from solvers.policies.registry import dispatches_jobs
@@ -88,11 +89,8 @@ class JobDispatcher:
         self, snapshot: Snapshot, decided: Dispatched, bound: BoundPlan
     ) -> bool:
         plan_id = await self.store.record_plan(_record(snapshot, decided, bound))
-        commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
-        won = await self.store.push_target(plan_id, bound, commands, snapshot.at)
-        if won:
-            await self.store.add_events(pushed_event(snapshot, bound, plan_id))
-        else:
+        won = await push_target(self.store, snapshot, bound, plan_id)
+        if not won:
             log.warning(
                 "jobs are dispatched again: another plan became the target first",
                 jobs=_jobs(decided),

@@ -126,17 +126,7 @@ def _demand(
     if not is_heard(windows, snapshot):
         return Demand(service=service.name, arrival_rate_rps=planned_rps, method=KEPT)
     series = make_series(complete_windows(windows, snapshot))
-    scaling = service.scaling
-    rising = _ends(series, snapshot.at.timestamp(), scaling.upscale_delay_s)
-    falling = _ends(series, snapshot.at.timestamp(), scaling.downscale_delay_s)
-    made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
-    newest = made[rising[0]]
-    # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
-    low = min(made[end].rates_rps[0] for end in rising)
-    high = max(made[end].rates_rps[0] for end in falling)
-    headroom = snapshot.settings.headroom
-    # Within the two the planned rate stays, so that a plan is not changed for noise.
-    followed_rps = min(max(planned_rps, headroom * low), headroom * high)
+    newest, followed_rps = _follow(service, series, snapshot, planned_rps)
     # The reserve replaces what is missing, it is not added on top: the forecast may exceed it already.
     reserve_rps = max(
         0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps
@@ -146,9 +136,26 @@ def _demand(
         arrival_rate_rps=followed_rps + reserve_rps,
         method=RESERVE if reserve_rps else newest.technique,
         reserve_rps=reserve_rps,
-        headroom_rps=followed_rps * (1.0 - 1.0 / headroom),
+        headroom_rps=followed_rps * (1.0 - 1.0 / snapshot.settings.headroom),
         interval_rps=(newest.rates_rps[1], newest.rates_rps[0]),
     )
+
+
+def _follow(
+    service: Service, series: RequestSeries, snapshot: Snapshot, planned_rps: float
+) -> tuple[Forecast, float]:
+    """The newest forecast, and the rate to plan for: the planned one, unless every forecast of a delay is beyond it."""
+    now_s, scaling = snapshot.at.timestamp(), service.scaling
+    rising = _ends(series, now_s, scaling.upscale_delay_s)
+    falling = _ends(series, now_s, scaling.downscale_delay_s)
+    made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
+    # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
+    low = min(made[end].rates_rps[0] for end in rising)
+    high = max(made[end].rates_rps[0] for end in falling)
+    headroom = snapshot.settings.headroom
+    # Within the two the planned rate stays, so that a plan is not changed for noise.
+    followed_rps = min(max(planned_rps, headroom * low), headroom * high)
+    return made[rising[0]], followed_rps
 
 
 def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
@@ -162,6 +169,7 @@ def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
         for end in ends
         if end == ends[0] or now_s - series.start_s - end * series.window_s <= delay_s
     ]
+    # Evenly spaced from the newest on: the newest one must be among them, the oldest need not.
     return within[:: max(1, math.ceil(len(within) / MAX_FORECASTS))]
 
 

@@ -96,7 +96,10 @@ def make_reading(
     A window that is still open counts only while there is no other.
     """
     recent = [
-        window for window in windows if 0.0 <= age_s(window, now) <= READING_WINDOW_S
+        window
+        for window in windows
+        if 0.0 <= age_s(window, now) <= READING_WINDOW_S
+        # Never empty: a policy that reads nothing would take a busy service for a quiet one.
     ] or [windows[-1]]
     seconds = sum(window.window_s for window in recent)
     served = sum(window.served for window in recent)
@@ -130,6 +133,7 @@ def bucket_percentile_ms(counts: Mapping[int, int], percentile: float) -> float 
     below = 0
     for bucket in sorted(counts):
         below += counts[bucket]
+        # The bucket's upper end: a latency must not look shorter than it was.
         if total and below >= percentile * total:
             return bucket_end_ms(bucket)
     return None

@@ -112,7 +112,7 @@ async def require_budget(connection: Connection, project: str) -> None:
     spent = await budgets.load_blocking(connection, project)
     if spent is not None:
         raise Conflict(
-            f"budget {spent.name!r} takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC: {spent.words}; "
+            f"budget {spent.name!r} takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC: {spent.message}; "
             "an admin may raise it, or set its action to warn"
         )
 
