@@ -338,7 +338,8 @@ async def _finish(
         cost_usd_per_hour=decision.report.cost_usd_per_hour,
         seconds=watch.done(),
         policy=snapshot.settings.policy,
-        # Nobody who watches ticks reads prices, of which every service has one: the outcome goes through a pipe to the API's process after every tick.
+        # The outcome goes through a pipe to the API's process after every tick, where nobody reads prices, of which
+        # every service has one.
         report=replace(decision.report, prices=None),
         unserved_rps=sum(entry.rate_rps for entry in decision.plan.unserved),
         violations=decision.violations,

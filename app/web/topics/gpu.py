@@ -41,18 +41,7 @@ def _gpu(row: AnyRow) -> Json:
 
 def _part(row: AnyRow, overuses: list[Json]) -> Json:
     return {
-        **{
-            name: getattr(row, name)
-            for name in (
-                "kind",
-                "id",
-                "owner",
-                "state",
-                "is_planned",
-                "batch",
-                "is_estimated",
-            )
-        },
+        **{name: getattr(row, name) for name in _STATED},
         **{name: _round(getattr(row, name)) for name in _MEASURED},
         "overuses": overuses,
     }

@@ -17,12 +17,12 @@ from app.loop.budgets import (
     BudgetState,
     Spending,
     degraded,
+    describe_degraded,
     max_steps,
     next_step,
     shares_of,
     spending_of,
     step_event,
-    describe_degraded,
 )
 from app.loop.forecast import make_demands
 from app.store.store import Degradation

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.loop.plan import Decision, decide
-from app.loop.planning.networks import networks_of, running_networks, describe_variants
+from app.loop.planning.networks import describe_variants, networks_of, running_networks
 from app.loop.predict import PlannedPoints, make_problem
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service
