@@ -51,6 +51,7 @@ class LoopMetrics:
         self._ticks.labels(outcome.state or "held").inc()
         for step, seconds in outcome.seconds.items():
             self._seconds.labels(step).observe(seconds)
+        # The state is None exactly where the loop held; a plan that was kept is a decision.
         self._held.set(outcome.state is None)
         self._generation.set(outcome.generation)
         self._plan.note(outcome)
@@ -131,6 +132,7 @@ class _PlanMetrics:
 
     def _bounded(self, problem: str, solver: str, status: str) -> tuple[str, str, str]:
         labels = (problem, solver, status)
+        # The status stays: how many solves fail must be right even where it is not known which.
         if labels not in self._seen and len(self._seen) >= MAX_SOLVES:
             return OTHERS, OTHERS, status
         self._seen.add(labels)
@@ -139,16 +141,14 @@ class _PlanMetrics:
     def _forget_others(self, policy: str) -> None:
         """A policy that no longer decides has no newest plan."""
         for gauge in (self._cost, self._bound, self._gap, self._unserved):
-            for labels in {
-                sample.labels["policy"]
-                for metric in gauge.collect()
-                for sample in metric.samples
-            }:
-                if labels != policy:
-                    gauge.remove(labels)
+            # Collected before any is removed: the gauge must not change under its own iterator.
+            samples = [each for metric in gauge.collect() for each in metric.samples]
+            for other in {sample.labels["policy"] for sample in samples} - {policy}:
+                gauge.remove(other)
 
     @staticmethod
     def _set_or_clear(gauge: Gauge, policy: str, value: float | None) -> None:
+        # Without a bound the old one must go: it would be read as that of the newest plan.
         if value is None:
             gauge.clear()
         else:
