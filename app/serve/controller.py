@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -60,9 +61,13 @@ CONTROLLER_NICENESS = 5
 """A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
 
 
+Watcher: TypeAlias = Callable[[TickOutcome], None]
+"""Hears of every tick."""
+
+
 @asynccontextmanager
 async def running_controller(
-    plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None
+    plane: Plane, *, on_tick: Watcher | None = None
 ) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
     """A controller with its task: leads when it can, and ticks. The end gives the lead back at once."""
     async with AsyncExitStack() as stack:
@@ -84,7 +89,7 @@ async def running_controller(
             clock=plane.clock,
             layers=load_training_layers(),
         )
-        watchers = [LoopMetrics(plane.registry).note]
+        watchers: list[Watcher] = [LoopMetrics(plane.registry).note]
         watchers += [tracer.note] if tracer is not None else []
         watchers += [on_tick] if on_tick is not None else []
         controller = _make_controller(plane, engine, loop, watchers)
@@ -107,7 +112,7 @@ def _make_controller(
     plane: Plane,
     engine: Engine,
     loop: Loop,
-    watchers: Sequence[Callable[[TickOutcome], None]],
+    watchers: Sequence[Watcher],
 ) -> Controller:
     def ticked(outcome: TickOutcome) -> None:
         for watch in watchers:
