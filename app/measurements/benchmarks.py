@@ -67,6 +67,7 @@ def make_imported(
     notes: Sequence[str] = (),
 ) -> Imported:
     """Samples from rows. Raises InvalidRequest when none is left."""
+    # The notes say why none is left: without them the caller sees a file full of rows and no sample.
     if not rows:
         raise InvalidRequest("; ".join(["no measurement can be used", *notes]), file)
     size = len(rows)
