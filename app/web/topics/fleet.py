@@ -31,6 +31,7 @@ async def load_gauges(look: Look) -> Items:
     """[memory in use in MiB, W, MHz, busy percent] by GPU; rounded, so that what did not visibly change stays."""
     async with transaction(look.parts.engine) as connection:
         rows = await board.load_gauges(connection, await _since(connection, look))
+    # A list and not an object: thousands of GPUs are sent every second.
     gauges = attrgetter("memory_used_mib", "power_w", "clock_mhz", "busy_percent")
     return {
         row.gpu: [None if each is None else round(each) for each in gauges(row)]

@@ -21,6 +21,7 @@ async def load_gpu(look: Look) -> Items:
             return {}
         carried = await gpu_board.load_carried(connection, look.argument, since)
         overuses: dict[tuple[str, str], list[Json]] = defaultdict(list)
+        # Agents and plans call the same thing by different kinds; see `_used_as`.
         for over in await gpu_board.load_overuses(connection, look.argument):
             overuses[over.kind, over.name].append(_overuse(over))
     parts = {
@@ -33,6 +34,7 @@ async def load_gpu(look: Look) -> Items:
 def _gpu(row: AnyRow) -> Json:
     return {
         **{name: getattr(row, name) for name in _KNOWN},
+        # Rounded, so that what did not visibly change is not sent again.
         **{name: _round(getattr(row, name)) for name in _READ},
         "is_heard": bool(row.is_heard),
         "read_at_s": None if row.read_at_s is None else float(row.read_at_s),

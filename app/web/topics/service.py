@@ -102,10 +102,14 @@ async def _load_steps(
     until: datetime,
 ) -> dict[str, Json]:
     """Steps that begin at or after `since`, each whole; the window that is still open is left out."""
+    # A multiple of the window: no window may lie in two steps.
     step_s = window_s * ceil(STEP_S / window_s)
     first = datetime.fromtimestamp(
-        ceil(since.timestamp() / step_s) * step_s, until.tzinfo
+        # Steps begin at multiples of their length, so that every load names the same ones.
+        ceil(since.timestamp() / step_s) * step_s,
+        until.tzinfo,
     )
+    # The window that is open has only a part of its requests.
     last = until - timedelta(seconds=window_s)
     steps = await service_board.load_steps(
         connection, entry.service.name, since=first, until=last, step_s=step_s
@@ -123,6 +127,7 @@ def _step(step: WindowCounts, percentile: float) -> Json:
         "latency_ms": bucket_percentile_ms(
             dict(enumerate(step.latency_buckets)), percentile
         ),
+        # Null where nothing finished: neither kept nor missed.
         "attainment": step.in_slo / finished if finished else None,
     }
 
@@ -152,6 +157,7 @@ _FIGURES = (
 
 
 def _version(row: AnyRow) -> Json:
+    # Every column but those about the version itself, so that a new field of services is shown by itself.
     spec = {
         name: value for name, value in row._mapping.items() if name not in _OF_VERSION
     }
