@@ -9,7 +9,7 @@ from app.answers.compare_policies import compare_policies, present_problem
 from app.api.http.answers import problems
 from app.api.http.auth import ClusterOperator
 from app.api.http.body import resource_router
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_known
 from app.api.http.views import View
 from app.base.errors import Unavailable
 from app.db.decisions import actors

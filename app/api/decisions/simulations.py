@@ -75,10 +75,10 @@ async def list_simulations(
 @router.get("/examples", responses=LIST)
 async def list_examples(context: ClusterViewer) -> ExamplesView:
     """Shipped scenarios, and what a simulation may have at most."""
-    desk = cast(ScenarioChecks, context.parts.simulations)
-    items = await asyncio.to_thread(desk.examples)
+    checks = cast(ScenarioChecks, context.parts.simulations)
+    items = await asyncio.to_thread(checks.examples)
     return ExamplesView(
-        items=list(items), policies=list(desk.policies()), limits=desk.limits()
+        items=list(items), policies=list(checks.policies()), limits=checks.limits()
     )
 
 

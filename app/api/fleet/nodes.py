@@ -9,10 +9,10 @@ from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
+from app.api.http.known_names import check_gpu_types
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
-    check_known,
     check_name,
     delete,
     list_page,
@@ -23,7 +23,7 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
 from app.db.base.transaction import Connection
-from app.db.fleet import gpu_types, nodes
+from app.db.fleet import nodes
 from app.db.fleet.nodes import NodeRow
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
@@ -166,11 +166,7 @@ async def _save(
     context: Context, connection: Connection, manifest: manifests.NodeManifest
 ) -> None:
     name, types = manifest.metadata.name, node_gpu_types(manifest)
-    known = [
-        row.gpu_type.name
-        for row in await gpu_types.list_rows(connection, context.now())
-    ]
-    check_known(list(types.values()), known, what="GPU type", field="spec.gpus")
+    await check_gpu_types(context, connection, list(types.values()), field="spec.gpus")
     await nodes.save(
         connection, name, types, at=context.now(), labels=manifest.metadata.labels
     )

@@ -20,11 +20,11 @@ from app.api.fleet.observations import decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT_SCOPES, Agent, require_scope
 from app.api.http.body import resource_router
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
 from app.base.errors import NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
-from app.db.fleet import gpu_types, nodes
+from app.db.fleet import nodes
 from app.manifests.parts import Name
 from app.store.store import AuditEvent
 
@@ -209,11 +209,7 @@ async def _register(context: Context, observation: Observation) -> None:
         # Another process may have registered it while this one waited for the lock.
         if await _is_known(connection, observation.node, context.now()):
             return
-        known = [
-            row.gpu_type.name
-            for row in await gpu_types.list_rows(connection, context.now())
-        ]
-        check_known(list(types.values()), known, what="GPU type", field="gpus")
+        await check_gpu_types(context, connection, list(types.values()), field="gpus")
         await nodes.save(connection, observation.node, types, at=context.now())
         await context.audit(
             connection,

@@ -60,6 +60,14 @@ DELETE = problems(404, 409, 412, 428)
 ACT = problems(400, 404, 409, 413)
 
 
+PROMETHEUS_TEXT: Responses = {
+    200: {
+        "description": "Prometheus text",
+        "content": {"text/plain": {"schema": {"type": "string"}}},
+    }
+}
+
+
 def created(answer: type[BaseModel]) -> Responses:
     """The 201 beside the 200 of a replacement."""
     return {201: {"description": "Created", "model": answer}}

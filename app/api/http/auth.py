@@ -192,7 +192,7 @@ async def _find_token(
 
 
 def _allow(
-    *scopes: Scope, least: Scope | None = None, everywhere: bool = False
+    *scopes: Scope, min_scope: Scope | None = None, everywhere: bool = False
 ) -> Callable[..., Awaitable[Context]]:
     """A dependency that gives the context to callers of these scopes, or of the least one and those above."""
 
@@ -202,9 +202,13 @@ def _allow(
     ) -> Context:
         context: Context = request.scope["plimsoll.context"]
         caller = context.caller
-        is_above = least is not None and RANK.get(caller.scope, 0) >= RANK[least]
+        is_above = (
+            min_scope is not None and RANK.get(caller.scope, 0) >= RANK[min_scope]
+        )
         if not is_above:
-            wanted = " or ".join(scopes) if least is None else f"{least} or above"
+            wanted = (
+                " or ".join(scopes) if min_scope is None else f"{min_scope} or above"
+            )
             require_scope(context, scopes, wanted)
         if everywhere and caller.projects is not None:
             raise Forbidden(
@@ -226,19 +230,21 @@ def require_scope(context: Context, scopes: Collection[Scope], wanted: str) -> N
 Anyone = Annotated[Context, Depends(_allow("viewer", "operator", "admin", "agent"))]
 """Any valid token."""
 
-Viewer = Annotated[Context, Depends(_allow(least="viewer"))]
+Viewer = Annotated[Context, Depends(_allow(min_scope="viewer"))]
 """Reads; what it sees is cut down to its projects."""
 
-ClusterViewer = Annotated[Context, Depends(_allow(least="viewer", everywhere=True))]
+ClusterViewer = Annotated[Context, Depends(_allow(min_scope="viewer", everywhere=True))]
 """Reads what concerns all projects at once."""
 
-Operator = Annotated[Context, Depends(_allow(least="operator"))]
+Operator = Annotated[Context, Depends(_allow(min_scope="operator"))]
 """Writes services of its projects."""
 
-ClusterOperator = Annotated[Context, Depends(_allow(least="operator", everywhere=True))]
+ClusterOperator = Annotated[
+    Context, Depends(_allow(min_scope="operator", everywhere=True))
+]
 """Runs the cluster: approves, pauses, cordons."""
 
-Admin = Annotated[Context, Depends(_allow(least="admin", everywhere=True))]
+Admin = Annotated[Context, Depends(_allow(min_scope="admin", everywhere=True))]
 """Changes the catalogue, the policy and who may do what."""
 
 AGENT_SCOPES: tuple[Scope, ...] = ("agent", "admin")

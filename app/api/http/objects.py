@@ -3,16 +3,16 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
-from fastapi import Depends, Header, Response
+from fastapi import Depends, Header, Query, Response
 from pydantic import BaseModel
 
 from app.api.http.errors import PreconditionRequired
 from app.api.http.pages import PageRequest
 from app.api.http.parts import Context
 from app.api.http.views import Page
-from app.base.errors import InvalidRequest, NotFound, PreconditionFailed, no_such
+from app.base.errors import InvalidRequest, NotFound, PreconditionFailed
 from app.db.base.transaction import Connection, lock_object
 from app.db.operations import notes
 from app.manifests import objects as manifests
@@ -20,6 +20,16 @@ from solvers.types.state import Json
 
 POLICY_NAME = "default"
 """There is one policy object for now; per-project policies would be others."""
+
+
+LabelSelector: TypeAlias = Annotated[
+    str | None,
+    Query(
+        max_length=1000,
+        pattern=r"^[\x20-\x7e]*$",
+        description="`name=value`, joined by commas",
+    ),
+]
 
 
 def parse_selector(selector: str | None) -> Mapping[str, str]:
@@ -35,15 +45,6 @@ def parse_selector(selector: str | None) -> Mapping[str, str]:
             )
         wanted[name] = value
     return wanted
-
-
-def check_known(
-    names: Sequence[str], known: Sequence[str], *, what: str, field: str
-) -> None:
-    """Raise InvalidRequest, which lists what exists, for the first name that does not."""
-    for name in names:
-        if name not in known:
-            raise InvalidRequest(no_such(what, name, known), field=field)
 
 
 Seen = TypeVar("Seen", bound=BaseModel)

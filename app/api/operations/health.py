@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
-from app.api.http.answers import PUBLIC, Responses
+from app.api.http.answers import PROMETHEUS_TEXT, PUBLIC, Responses
 from app.api.http.parts import ApiParts, Check
 from app.api.http.views import View
 
@@ -28,12 +28,6 @@ CHECK_LIMIT_S = 3.0
 
 _UNREADY: Responses = {
     503: {"description": "Something that is needed is away", "model": HealthView}
-}
-_METRICS: Responses = {
-    200: {
-        "description": "Prometheus text",
-        "content": {"text/plain": {"schema": {"type": "string"}}},
-    }
 }
 
 
@@ -67,7 +61,7 @@ async def healthz(request: Request) -> JSONResponse:
     return await _readiness(request, verbose=False)
 
 
-@router.get("/metrics", response_class=Response, responses=_METRICS)
+@router.get("/metrics", response_class=Response, responses=PROMETHEUS_TEXT)
 async def metrics(request: Request) -> Response:
     """Metrics of this process in Prometheus' text format."""
     parts: ApiParts = request.app.state.parts

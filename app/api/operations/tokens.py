@@ -10,7 +10,7 @@ from app.api.http.answers import LIST, problems
 from app.api.http.auth import Admin, Anyone, forget_tokens
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_known
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View

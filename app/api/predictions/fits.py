@@ -12,7 +12,7 @@ from pydantic import AwareDatetime
 from app.api.http.answers import ACT, LIST, READ, problems
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_gpu_types, check_known
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
@@ -166,24 +166,19 @@ async def get_curves(
     """How the fit in force of the network's latency meets its newest samples, as `plimsoll fit --plot` draws it."""
     async with context.transaction() as connection:
         await profiles.get_network(connection, name)
-        types = [
-            row.gpu_type.name
-            for row in await gpu_types.list_rows(connection, context.now())
-        ]
-        check_known([gpu_type], types, what="GPU type", field="gpu_type")
+        await check_gpu_types(context, connection, [gpu_type], field="gpu_type")
         row, fit = await fits.find_current(
             connection, Group(name, gpu_type), "latency_ms"
         ) or (None, None)
-        # Of what was served a quarter comes on top.
-        most = MAX_MEASURED * 4 // 5
         measured = await samples.load(
-            connection, network=name, gpu_type=gpu_type, own_limit=most, other_limit=0
+            connection,
+            network=name,
+            gpu_type=gpu_type,
+            # Samples of what was served come on top, a quarter as many.
+            own_limit=MAX_MEASURED * 4 // 5,
+            other_limit=0,
         )
-        known = [
-            each.samples
-            for each in await samples.count(connection, network=name)
-            if each.gpu_type == gpu_type
-        ]
+        counts = await samples.count(connection, network=name)
     view = CurvesView(
         network=name,
         gpu_type=gpu_type,
@@ -191,7 +186,7 @@ async def get_curves(
         setting=None,
         curves=[],
         measured=[],
-        samples=sum(known),
+        samples=sum(each.samples for each in counts if each.gpu_type == gpu_type),
     )
     if not len(measured):
         return view

@@ -8,13 +8,13 @@ from fastapi import Query, Response
 from app.api.http.answers import LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, ObjectKind, check_known, read, replace
+from app.api.http.known_names import check_gpu_types, check_known
+from app.api.http.objects import Conditions, ObjectKind, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
 from app.base.errors import InvalidRequest, NotFound
 from app.db.base.transaction import Connection
-from app.db.fleet import gpu_types
 from app.db.predictions import profiles
 from app.db.predictions.profiles import ProfileRow, StoredProfile
 from app.manifests import objects as manifests
@@ -152,12 +152,8 @@ async def _save(
 ) -> None:
     points = to_points(manifest)
     networks = [row.name for row in await profiles.list_networks(connection)]
-    types = [
-        row.gpu_type.name
-        for row in await gpu_types.list_rows(connection, context.now())
-    ]
     check_known([points.network], networks, what="network", field="spec.network")
-    check_known([points.gpu_type], types, what="GPU type", field="spec.gpu_type")
+    await check_gpu_types(context, connection, [points.gpu_type], field="spec.gpu_type")
     profile = profiles.StoredProfile(
         points=points,
         provenance=manifest.spec.provenance,

@@ -157,10 +157,8 @@ def _among(
     context: Context, project: str | None, service: str | None
 ) -> dict[str, Sequence[str]]:
     among: dict[str, Sequence[str]] = {} if service is None else {"service": (service,)}
-    if project is not None:
-        among["project"] = (project,) if context.sees(project) else ()
-    elif context.caller.projects is not None:
-        among["project"] = context.caller.projects
+    if (seen := context.projects_seen(project)) is not None:
+        among["project"] = seen
     return among
 
 

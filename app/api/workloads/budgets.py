@@ -8,10 +8,10 @@ from pydantic import Field
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
+from app.api.http.known_names import check_known
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
-    check_known,
     check_name,
     delete,
     list_page,
