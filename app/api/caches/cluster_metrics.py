@@ -43,6 +43,7 @@ class ClusterPage:
     async def load(self, engine: Engine, now: datetime) -> bytes:
         """The page, at most KEPT_S old. Raises Unavailable."""
         async with self.turn:
+            # Looked at under the lock: whoever waited for the page that another one made takes it as it is.
             clock_s = asyncio.get_running_loop().time()
             if clock_s - self.made_s > KEPT_S:
                 self.text = await make_page(engine, now)
@@ -55,6 +56,7 @@ async def make_page(engine: Engine, now: datetime) -> bytes:
     page = ScrapePage(FAMILIES)
     async with transaction(engine) as connection:
         settings = await policies.load_current(connection)
+        # Older readings say nothing of now, and have no series.
         since = now - timedelta(seconds=settings.stale_after_s)
         gpus = await board.load_gpus(connection, since)
         gauges = {row.gpu: row for row in await board.load_gauges(connection, since)}
@@ -230,6 +232,7 @@ def _add_places(
             ("cost_usd_per_hour", float(place.cost_usd_per_hour)),
         ):
             page.add(f"plimsoll_service_{name}", value, *labels, place.gpu_type)
+    # Also of services without a replica, with 0: else "planned less than arrives" could not be asked.
     for service, rate_rps in planned.items():
         page.add(
             "plimsoll_service_planned_requests_per_second",

@@ -50,6 +50,7 @@ class PolicyView(manifests.PolicyManifest):
 
 def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
     """The settings as a manifest; `row` is None for the defaults that nobody saved."""
+    # Every field of the manifest is one of the settings, by the same name.
     spec = {
         name: getattr(settings, name)
         for name in manifests.PolicyManifestSpec.model_fields
@@ -158,6 +159,7 @@ async def _set_paused(
     async def work(connection: Connection) -> PolicyView:
         await lock_object(connection, KIND.name, name)
         present = await policies.load_current(connection)
+        # Pausing twice makes no second version.
         if present.paused is not paused:
             saved = await _save_settings(
                 context, connection, with_values(present, paused=paused)
@@ -196,6 +198,7 @@ async def _save(
     for index, group in enumerate(manifest.spec.groups):
         check_policy(group.policy, field=f"spec.groups[{index}].policy")
     wanted, present = to_settings(manifest), await policies.load_current(connection)
+    # Compared without the version: applying the same file again must not make one.
     if with_values(wanted, version=present.version) != present:
         await _save_settings(context, connection, wanted)
 

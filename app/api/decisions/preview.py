@@ -27,10 +27,12 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
 
     One preview at a time, else 503.
     """
+    # Refused, not queued: a person who waits should know that somebody else is being served.
     if context.parts.preview_turn.locked():
         raise Unavailable("another preview runs; repeat this one in a moment")
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
+        # Against the same snapshot that is planned: a name that goes meanwhile is still known to it.
         _check_names(wanted, snapshot, await _training_networks(context))
         changes = PreviewChanges(
             services=tuple(to_service(manifest) for manifest in wanted.services),
@@ -46,6 +48,7 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
         result = await preview(
             context.parts.solver, snapshot, changes, _questions(wanted)
         )
+    # Also a question is noted: it occupies the solver, and may show what somebody plans to do.
     await _audit(
         context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour
     )
@@ -91,6 +94,7 @@ def _check_names(
     wanted: PreviewRequest, snapshot: Snapshot, training: Collection[str]
 ) -> None:
     services = sorted({service.name for service in snapshot.state.services})
+    # Rates may be given for services that the request itself adds.
     after = sorted(
         {*services, *(manifest.metadata.name for manifest in wanted.services)}
     )

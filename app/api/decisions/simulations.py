@@ -101,6 +101,7 @@ async def ask_simulation(
     key: IdempotencyKey = None,
 ) -> Response:
     """Simulate a scenario under one to five policies; the answer says where to look how far it is."""
+    # Before the transaction, in a thread: reading a scenario takes up to a second.
     order = await asyncio.to_thread(
         cast(ScenarioChecks, context.parts.simulations).order, wanted
     )
@@ -125,6 +126,7 @@ async def ask_simulation(
         return _view(await simulations.get(connection, made))
 
     answer = await once(context, request, key, work, status=202)
+    # From the body: a repeated request has the first one's answer, and its id.
     made = SimulationView.model_validate_json(bytes(answer.body))
     answer.headers["Location"] = f"{request.url.path}/{made.id}"
     return answer
@@ -181,6 +183,7 @@ async def cancel_simulation(
 
 async def _packed(request: Request, report: bytes, media_type: str) -> Response:
     """A report as it is kept, or unpacked for who does not take that."""
+    # Kept packed, so that most browsers get it without any work.
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(
             report,

@@ -47,6 +47,7 @@ def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
             name=noun.name, labels=dict(row.labels), created_at=row.created_at
         ),
         spec=manifests.GpuTypeSpec(
+            # By its shortest text: Decimal(float) would show 0.1 with fifty digits.
             price_usd_per_hour=Decimal(repr(noun.price_usd_per_hour)),
             memory_mib=noun.memory_mib,
             sm_percent_step=noun.sm_percent_step,
@@ -92,6 +93,7 @@ async def put_gpu_type(
     response: Response,
 ) -> GpuTypeView:
     """Create or replace a GPU type; another price holds from now on, earlier hours keep theirs."""
+    # The path names the object; a body that names another one is a slip, and must not create a third.
     check_name(name, manifest.metadata)
     return await replace(
         context, KIND, name, manifest, conditions=conditions, response=response
@@ -116,6 +118,7 @@ async def _save(
     await gpu_types.save(
         connection,
         to_gpu_type(manifest),
+        # A price holds from a moment on, so that the hours before keep what they cost.
         at=context.now(),
         labels=manifest.metadata.labels,
     )
@@ -127,6 +130,7 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
 
 KIND: ObjectKind[GpuTypeView, manifests.GpuTypeManifest] = ObjectKind(
     name="GpuType",
+    # The planner does not read it, so that the table of GPU types has no column for it.
     noted=frozenset({"sm_count"}),
     load=_load,
     save=_save,

@@ -125,6 +125,7 @@ async def put_node(
 async def delete_node(context: Admin, name: Name, conditions: Conditions) -> None:
     """Delete a node; what it reported stays. An agent that still runs registers it again."""
     await delete(context, KIND, name, conditions)
+    # After the transaction: a command that was remembered must not go to a node that is there no more.
     context.parts.commands.forget()
 
 
@@ -153,6 +154,7 @@ async def _set_cordon(
         await context.audit(
             connection, verb, f"node/{name}", after={"cordoned": cordoned}
         )
+        # Read again in the same transaction, so that the answer is what was written.
         return await _load(context, connection, name)
 
     return await once(context, request, key, work)
@@ -170,6 +172,7 @@ async def _save(
     await nodes.save(
         connection, name, types, at=context.now(), labels=manifest.metadata.labels
     )
+    # The manifest says all that there is of a node: a cordon that it leaves out is taken away.
     await nodes.set_cordon(connection, name, cordoned=manifest.spec.cordoned)
     await nodes.set_power_cap(connection, name, power_cap_w=manifest.spec.power_cap_w)
 

@@ -46,6 +46,7 @@ def _problem(status: int) -> dict[str, Any]:
         },
     }
     if status in (429, 503):
+        # Only these two pass by themselves; repeating any other refused request would be refused again.
         answer["headers"] = _RETRY_AFTER
     return answer
 

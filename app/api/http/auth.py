@@ -101,6 +101,7 @@ class Tokens:
         asking = self._asking.get(key)
         if asking is None:
             asking = asyncio.create_task(self._ask(key, parts), name="plimsoll-token")
+            # One task for all who ask: a fleet that comes back after an outage would else send a query per agent.
             self._asking[key] = asking
             asking.add_done_callback(lambda _: self._asking.pop(key, None))
         # Shielded: the others that wait for the same answer get it even if this request is given up.
@@ -118,6 +119,7 @@ class Tokens:
                 row, asyncio.get_running_loop().time() + REMEMBERED_S
             )
             self._known.move_to_end(key)
+            # Whoever was not asked for longest is asked for again; nothing is lost but a query.
             if len(self._known) > REMEMBERED_TOKENS:
                 self._known.popitem(last=False)
         return row
@@ -132,6 +134,8 @@ class AuthMiddleware:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request."""
+        # Deny by default: only what is listed goes by without a token, so that a new route is closed until somebody
+        # opens it.
         if (
             scope["type"] != "http"
             or scope["path"] in PUBLIC
@@ -143,6 +147,7 @@ class AuthMiddleware:
         parts: ApiParts = scope["app"].state.parts
         try:
             caller = await self._caller(scope, parts)
+        # Answered here, since this layer lies outside the application's own handlers of errors.
         except PlimsollError as error:
             await _refusal(error, scope, request_id)(scope, receive, send)
             return
@@ -163,9 +168,11 @@ class AuthMiddleware:
             ),
             None,
         )
+        # The header wins: a program that sends one means it, and a browser sends none by itself.
         cookie = cookie_of(headers) if header is None else ""
         if not cookie:
             return await self._tokens.authenticate(header, parts)
+        # Only where the cookie alone speaks: another site can make a browser send it, but never the header.
         require_own_page(scope["method"], headers)
         return await self._tokens.of_session(cookie, parts)
 
@@ -205,11 +212,13 @@ def _allow(
         is_above = (
             min_scope is not None and RANK.get(caller.scope, 0) >= RANK[min_scope]
         )
+        # An agent's scope has no rank: it is allowed where it is named, and nowhere else.
         if not is_above:
             wanted = (
                 " or ".join(scopes) if min_scope is None else f"{min_scope} or above"
             )
             require_scope(context, scopes, wanted)
+        # Cut down to its projects the answer would be wrong rather than partial: it is about the cluster.
         if everywhere and caller.projects is not None:
             raise Forbidden(
                 f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}"

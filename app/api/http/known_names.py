@@ -15,6 +15,7 @@ def check_known(
 ) -> None:
     """Raise InvalidRequest, which lists what exists, for the first name that does not."""
     for name in names:
+        # The first one only: names are often wrong together, and one list of what exists says enough.
         if name not in known:
             raise InvalidRequest(no_such(what, name, known), field=field)
 

@@ -88,6 +88,7 @@ class Preconditions:
     def check(self, present: BaseModel | None) -> None:
         """Raises PreconditionFailed, or PreconditionRequired for a change that names no state."""
         if present is None:
+            # Whoever names a state expects an object: creating another one would hide that it was deleted.
             if self.match is not None:
                 raise PreconditionFailed(
                     "there is no such object, but If-Match was sent; leave it out to create it"
@@ -96,6 +97,7 @@ class Preconditions:
         tag = etag(present)
         if self.none_match is not None:
             raise PreconditionFailed(f"the object exists already, with ETag {tag}")
+        # Without a state two people who edit the same object would silently overwrite each other.
         if self.match is None:
             raise PreconditionRequired(
                 f"send If-Match with the ETag that you saw (now {tag}), or `*` for any"
@@ -129,6 +131,7 @@ Conditions = Annotated[Preconditions, Depends(_preconditions)]
 def etag(seen: BaseModel) -> str:
     """The generation where the object has one, else a hash of what users write of it."""
     generation = metadata_of(seen).generation
+    # The generation grows with every write, so that it is enough and costs no serialization.
     if generation is not None:
         return f'"{generation}"'
     return f'"{hashlib.sha256(seen.model_dump_json(exclude=NOT_COMPARED).encode()).hexdigest()[:16]}"'
@@ -171,6 +174,7 @@ async def replace(
     """Create the object (201) or replace it (200), and write it in the audit. Raises what `ObjectKind` and `check`
     raise."""
     async with context.transaction() as connection:
+        # Before the object is read: between reading and writing nobody else may change what the ETag is compared with.
         await lock_object(connection, kind.name, name)
         before = await _find(context, kind, connection, name)
         conditions.check(before)
@@ -178,6 +182,7 @@ async def replace(
         if kind.has_note:
             await notes.save(connection, kind.name, name, _note(kind, manifest))
         after = await _load(context, kind, connection, name)
+        # A write that changes nothing leaves no line in the audit, so that applying a file again is quiet.
         if before is None or body_of(before) != body_of(after):
             await context.audit(
                 connection,
@@ -204,6 +209,7 @@ async def delete(
         before = await _load(context, kind, connection, name)
         conditions.check(before)
         await kind.remove(context, connection, name)
+        # Else a new object of the same name would find the old one's annotations.
         await notes.remove(connection, kind.name, name)
         await context.audit(
             connection,
@@ -236,6 +242,7 @@ async def list_page(
     seen: Sequence[Seen],
 ) -> Page[Seen]:
     """A page of objects, ordered by name."""
+    # One query for the notes of the page, not one per object.
     views = await with_notes(kind, connection, seen)
     return paging.page(
         views, view=lambda view: view, key=lambda view: metadata_of(view).name
@@ -288,6 +295,7 @@ def _note(kind: ObjectKind[Seen, Written], manifest: Written) -> notes.ObjectNot
 def _with_note(
     kind: ObjectKind[Seen, Written], seen: Seen, note: notes.ObjectNote | None
 ) -> Seen:
+    # Objects that were not written through the API, such as those of the catalogue, have none.
     if note is None:
         return seen
     said = {

@@ -112,6 +112,7 @@ class Context:
         reason: str = "",
     ) -> None:
         """Append to the audit what the caller did, in the transaction that does it."""
+        # In the same transaction: what was not done is not in the audit, and what was is.
         await events.add(
             connection,
             AuditEvent(

@@ -72,9 +72,11 @@ async def metrics(request: Request) -> Response:
 
 async def _readiness(request: Request, verbose: bool) -> JSONResponse:
     parts: ApiParts = request.app.state.parts
+    # At once: probes give up after a few seconds, which one slow part must not use up for the others.
     asked = await asyncio.gather(*(_ask(check) for check in parts.checks.values()))
     found = dict(zip(parts.checks, asked, strict=True))
     is_ready = not any(found.values())
+    # Without `?verbose` only what is wrong: probes log what they get every few seconds.
     shown = {
         name: problem or "ok" for name, problem in found.items() if verbose or problem
     }
@@ -88,5 +90,6 @@ async def _ask(check: Check) -> str | None:
     done, _ = await asyncio.wait((asking,), timeout=CHECK_LIMIT_S)
     if done:
         return asking.result()
+    # Not awaited: a check that ignores its cancellation would hang the probe after all.
     asking.cancel()
     return f"no answer within {CHECK_LIMIT_S:g} s"

@@ -19,6 +19,7 @@ router = APIRouter(prefix="/metrics", tags=["metrics"])
 @router.get("", response_class=Response, responses=READ | PROMETHEUS_TEXT)
 async def cluster_metrics(context: ClusterViewer) -> Response:
     """Nodes, GPUs, services, costs in Prometheus' text format; every process of the API says the same."""
+    # Kept for some seconds: several scrapers cost as much as one.
     text = await context.parts.cluster_page.load(context.parts.engine, context.now())
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 

@@ -81,10 +81,12 @@ async def put_webhook(
     """Create or replace a webhook. `status.secret` is in the answer that creates it and nowhere else."""
     check_name(name, manifest.metadata)
     secret = f"whsec_{secrets.token_urlsafe(SECRET_BYTES)}"
+    # The secret is made before it is known whether the webhook is new; an existing one keeps its own.
     kind = dataclasses.replace(KIND, save=partial(_save, secret=secret))
     seen = await replace(
         context, kind, name, manifest, conditions=conditions, response=response
     )
+    # 200: it existed, and the secret that was made is nobody's.
     if response.status_code != 201:
         return seen
     return seen.model_copy(

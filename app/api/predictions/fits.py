@@ -54,6 +54,7 @@ async def add_samples(
     context: Admin, name: TypeName, sent: SamplesRequest
 ) -> SamplesAdded:
     """Keep measurements of a network; those that are there already change nothing."""
+    # Else a measurement could pass for what was served, of which only agents know.
     if sent.source == SERVED:
         raise InvalidRequest(
             f"{SERVED!r} is for what the agents report", field="source"
@@ -63,6 +64,7 @@ async def add_samples(
         await profiles.get_network(connection, name)
         await _check_names(context, connection, sent)
         added = await samples.add(connection, rows, at=context.now())
+        # Sending a file again must not fill the audit.
         if added:
             await context.audit(
                 connection,
@@ -118,11 +120,13 @@ async def fit_network(
 ) -> RefitView:
     """Fit the network's samples anew, now; one fit at a time, else 503."""
     turn: asyncio.Lock = context.parts.fit_turn
+    # Refused, not queued: a caller who waits a minute for a core takes it for a fault.
     if turn.locked():
         raise Unavailable("another fit runs; repeat this one in a moment")
     async with turn:
         outcome = await refit(
             context.parts.engine,
+            # In a process of its own, since fitting would keep this one from answering agents.
             partial(run_in_process, run_refit, limit_s=LIMIT_S),
             name,
             layers=load_layers(),
@@ -188,6 +192,7 @@ async def get_curves(
         measured=[],
         samples=sum(each.samples for each in counts if each.gpu_type == gpu_type),
     )
+    # Without samples there is no range over which a curve could be drawn.
     if not len(measured):
         return view
     in_force = Fits(fits=() if fit is None else (fit,))
@@ -213,7 +218,9 @@ async def get_fit(
 def _drawn(found: GroupCurves) -> dict[str, object]:
     setting = found.setting
     known = {
-        name: None if isnan(value) else value for name, value in asdict(setting).items()
+        # JSON has no NaN.
+        name: None if isnan(value) else value
+        for name, value in asdict(setting).items()
     }
     return {
         "setting": SettingView.model_validate(known),
@@ -223,6 +230,7 @@ def _drawn(found: GroupCurves) -> dict[str, object]:
 
 
 def _row(network: str, source: str, sample: SampleIn) -> SampleRow:
+    # In one order, so that the same conditions are the same sample.
     neighbours = sorted(
         Neighbour(entry.network, entry.batch, entry.sm_percent)
         for entry in sample.neighbours

@@ -82,6 +82,7 @@ def network_view(
         spec=manifests.NetworkSpec(description=row.description),
         status=NetworkStatus(
             gpu_types=list(row.gpu_types),
+            # Lists leave them out: each takes four queries, and a list may have hundreds of networks.
             predictions=None if predictions is None else list(predictions),
         ),
     )
@@ -135,6 +136,7 @@ async def delete_network(
 
 async def _load(_context: Context, connection: Connection, name: str) -> NetworkView:
     row = await profiles.get_network(connection, name)
+    # One network is shown with them: here a person looks whether its times can be trusted.
     return network_view(row, await load_predictions(connection, name))
 
 
@@ -171,6 +173,7 @@ async def load_predictions(
     fitted = {
         row.gpu_type: row
         for row in await fits.list_rows(connection, network=network, current_only=True)
+        # Fits of power and memory have errors of their own, which say nothing of times.
         if row.quantity == "latency_ms"
     }
     counted = {
@@ -198,6 +201,7 @@ def _view(
     profile: ProfileRow, fit: FitRow | None, sampled: int, served: FitHealth | None
 ) -> PredictionView:
     now = None if served is None else served.now
+    # None of it is known of a network that was never served: the fields are null then, not 0.
     since_s = None if now is None else now.alarm_since_s
     return PredictionView(
         gpu_type=profile.gpu_type,
@@ -207,6 +211,7 @@ def _view(
         technique=None if fit is None else fit.technique,
         cross_validated_error=None if fit is None else fit.cross_validated_error,
         samples=sampled,
+        # What is learned is the logarithm of true over stated time; the first mean is that of all rows together.
         correction=None if now is None else math.exp(now.belief.mean[0]),
         error=None if now is None else now.error,
         band=None if now is None else now.band,

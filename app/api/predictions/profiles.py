@@ -54,6 +54,7 @@ class ProfileSummary(View):
 def _latency_sigma(profile: StoredProfile) -> float | list[float | None] | None:
     """One figure where all rows have the same."""
     stated = profile.stated_sigma
+    # As it was most likely written: one figure for all, or one per row.
     return stated[0] if len(set(stated)) == 1 else list(stated)
 
 
@@ -121,6 +122,7 @@ async def put_profile(
     response: Response,
 ) -> ProfileView:
     """Make a new version the current one. The profile is known by its network and GPU type, not by its name."""
+    # Checked instead of the name: the pair is what a profile is known by.
     if (manifest.spec.network, manifest.spec.gpu_type) != (network, gpu_type):
         raise InvalidRequest(
             f"the path says {network}/{gpu_type}; network and gpu_type must agree",
@@ -137,6 +139,7 @@ async def put_profile(
 
 
 async def _load(_context: Context, connection: Connection, name: str) -> ProfileView:
+    # Neither can hold a slash, by the rule of their names.
     network, gpu_type = name.split("/")
     versions = await profiles.list_profiles(connection, network_name=network)
     current = next(
@@ -158,6 +161,7 @@ async def _save(
         points=points,
         provenance=manifest.spec.provenance,
         source=context.actor,
+        # Kept beside the points, not in them: planners read rows, and what is uncertain is applied before.
         latency_sigma=to_latency_sigma(manifest),
     )
     await profiles.save_profiles(connection, [profile], at=context.now())

@@ -71,6 +71,7 @@ class BudgetView(budget_manifests.BudgetManifest):
 async def list_budgets(context: Viewer, paging: Paging) -> Page[BudgetView]:
     """Budgets by name, with what is spent and what will be."""
     async with context.transaction() as connection:
+        # All of them: those that the caller may not see are left out afterwards, and there are few.
         rows = await budgets.list_rows(connection, after=paging.after)
         return await list_page(
             KIND,
@@ -110,6 +111,7 @@ async def delete_budget(context: Admin, name: Name, conditions: Conditions) -> N
 async def require_budget(connection: Connection, project: str) -> None:
     """Raise Conflict where a spent budget keeps the project from getting anything new."""
     spent = await budgets.load_blocking(connection, project)
+    # Only what is new is refused: what runs already is planned as before.
     if spent is not None:
         raise Conflict(
             f"budget {spent.name!r} takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC: {spent.message}; "
@@ -141,6 +143,7 @@ def _view(row: BudgetRow) -> BudgetView:
         status=BudgetStatusView.model_validate(state).model_copy(
             update={
                 "degraded_services": len(row.shares),
+                # Cut: a cluster's budget may touch thousands of services, of which a page shows the first.
                 "degraded": degraded[:MAX_DEGRADED],
             }
         ),
@@ -149,6 +152,7 @@ def _view(row: BudgetRow) -> BudgetView:
 
 async def _load(context: Context, connection: Connection, name: str) -> BudgetView:
     row = await budgets.get(connection, name)
+    # 404 and not 403: that a budget of this name exists is the other project's business.
     if not _sees(context, row):
         raise NotFound(f"no budget is called {name!r}")
     return _view(row)

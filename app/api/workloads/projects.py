@@ -70,6 +70,7 @@ async def put_project(
     response: Response,
 ) -> manifests.Project:
     """Create or replace a project."""
+    # Not `check_name`: a project's own metadata names the project, which other objects without one must not.
     if manifest.metadata.name != name:
         raise InvalidRequest(
             f"is {manifest.metadata.name!r}, the path says {name!r}",
@@ -92,6 +93,7 @@ async def _load(
     row = next(
         (row for row in await projects.list_rows(connection) if row.name == name), None
     )
+    # One answer for both, so that nobody learns which projects there are.
     if row is None or not context.sees(name):
         raise NotFound(f"no project is called {name!r}")
     return project_view(row)

@@ -175,7 +175,9 @@ class ServiceForecast(View):
 def service_forecast(found: ForecastView) -> ServiceForecast:
     """A service's forecast, its back-tests with the least loss first."""
     judged = sorted(
-        found.scores.items(), key=lambda item: (item[1].pinball_rps, item[0])
+        # By name among equals, so that the order does not change from call to call.
+        found.scores.items(),
+        key=lambda item: (item[1].pinball_rps, item[0]),
     )
     return ServiceForecast(
         service=found.service,

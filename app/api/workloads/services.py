@@ -63,6 +63,7 @@ async def list_services(
             after=paging.after,
             limit=paging.fetch,
         )
+    # After the transaction of the rows: a snapshot is read by the store in one of its own.
     statuses = service_statuses(
         await context.snapshot(), [row.service.name for row in rows]
     )
@@ -108,6 +109,7 @@ async def put_service(
     """Create or replace a service. An SLO that is impossible is refused with the least one that is possible."""
     check_name(name, manifest.metadata, of_project=True)
     context.require_project(manifest.metadata.project)
+    # Before the transaction that writes: root finding takes milliseconds in which no lock should be held.
     if not force:
         await _check_feasible(context, to_service(manifest))
     return await replace(
@@ -126,6 +128,7 @@ async def visible_service(
 ) -> services.ServiceRow:
     """The service's row. Raises NotFound also where the caller's token does not reach its project."""
     row = await services.get(connection, name)
+    # 404 and not 403: the name alone would tell of another project's service.
     if not context.sees(row.service.project):
         raise NotFound(f"no service is called {name!r}")
     return row
@@ -144,6 +147,7 @@ async def _check_feasible(context: Context, service: Service) -> None:
         await _check_names(context, connection, service)
     snapshot = await context.snapshot()
     state = snapshot.state
+    # A type of which the fleet has none is named as such: the SLO might hold after the next purchase.
     present = {gpu.gpu_type for gpu in state.gpus}
     # Up to a few milliseconds of root finding per batch size that was never asked for.
     points = PlannedPoints().of(snapshot, [service.network])
@@ -187,6 +191,7 @@ async def _save(
     context: Context, connection: Connection, manifest: manifests.ServiceManifest
 ) -> None:
     service = to_service(manifest)
+    # Again: with `force` nobody has checked them, and they may have gone since.
     await _check_names(context, connection, service)
     try:
         present = await services.get(connection, service.name)

@@ -98,8 +98,10 @@ async def cancel_task(
     """End a task; it stays in the list. One that has finished cannot be cancelled."""
 
     async def work(connection: Connection) -> TaskView:
+        # A report that finishes the task may come at the same moment: one of the two must be first.
         await lock_object(connection, KIND.name, name)
         before = await _visible(context, connection, name)
+        # False where it was cancelled before: a repeated request leaves no second line in the audit.
         if await tasks.cancel(connection, name, at=context.now()):
             done = before.record.done_iterations
             await context.audit(
@@ -150,6 +152,7 @@ async def _check_network(
         for row in known.values()
         if row.is_training == (spec.kind == "training")
     ]
+    # Named apart from "no such network": it exists, and the caller mixed up the two kinds.
     if network in known and network not in fitting:
         other = "training" if known[network].is_training else "offline"
         raise InvalidRequest(
@@ -158,6 +161,7 @@ async def _check_network(
         )
     check_known([network], fitting, what=f"network for {spec.kind} tasks", field=field)
     batches = await profiles.list_batches(connection, network)
+    # Without a profile the planner would leave the task waiting for ever, and say so only later.
     if not batches:
         raise InvalidRequest(
             f"{network} was profiled on no GPU type, so nobody knows what it needs; send a profile of it",
@@ -181,6 +185,7 @@ async def _save(
     except NotFound:
         present = None
         await _check_names(context, connection, manifest)
+        # Only for a new task: a budget that is spent must not keep anybody from changing a deadline.
         await require_budget(connection, manifest.metadata.project)
     if present is not None and not context.sees(present.record.task.project):
         raise Forbidden(
