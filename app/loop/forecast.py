@@ -7,14 +7,13 @@ last delay agrees. It is never below the service's reserve, which is there for b
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 
 from app.loop.budgets import KEPT, degraded, shares_of
-from app.loop.observe import age_s
+from app.loop.observe import age_s, windows_by_service
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import forecast_by
@@ -44,9 +43,7 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
     The planned rate is the one that the target serves; without a target it is zero. For an exceeded budget's sake some
     services' demands are only a share of what they would be.
     """
-    windows: dict[str, list[ServiceWindow]] = defaultdict(list)
-    for window in snapshot.windows:
-        windows[window.service].append(window)
+    windows = windows_by_service(snapshot.windows)
     planned = planned_rates_rps(snapshot.target)
     made = (
         _demand(service, windows[service.name], snapshot, planned[service.name])

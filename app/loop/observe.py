@@ -5,7 +5,7 @@ not. Silence of one node takes its GPUs out of the plan; silence of all nodes ma
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -42,9 +42,7 @@ class HoldKind(StrEnum):
 
 def observe(snapshot: Snapshot) -> Observed:
     """One Reading per service that was ever observed, over the last READING_WINDOW_S seconds."""
-    by_service: dict[str, list[ServiceWindow]] = defaultdict(list)
-    for window in snapshot.windows:
-        by_service[window.service].append(window)
+    by_service = windows_by_service(snapshot.windows)
     services = {service.name: service for service in snapshot.state.services}
     return Observed(
         at_s=snapshot.at.timestamp(),
@@ -56,6 +54,16 @@ def observe(snapshot: Snapshot) -> Observed:
         repartition=asking_services(snapshot),
         actor=snapshot.actor,
     )
+
+
+def windows_by_service(
+    windows: Iterable[ServiceWindow],
+) -> Mapping[str, Sequence[ServiceWindow]]:
+    """The windows of each service, in their order; none of any other."""
+    by_service: dict[str, list[ServiceWindow]] = defaultdict(list)
+    for window in windows:
+        by_service[window.service].append(window)
+    return by_service
 
 
 def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:

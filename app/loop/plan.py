@@ -9,7 +9,7 @@ from app.loop.planning.groups import PlanningRequest, ask
 from app.loop.planning.networks import describe_variants
 from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
-from app.store.store import PlanState, PolicySettings
+from app.store.store import PlanRecord, PlanState, PolicySettings, Snapshot
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.laws.operating_rows import OperatingRows
@@ -18,7 +18,7 @@ from solvers.tick.transition import TransitionStep
 from solvers.types.outcome import PlanReport, Violation
 from solvers.types.plan import BoundPlan, Plan, anonymous, planned_rates_rps
 from solvers.types.problem import Problem
-from solvers.types.state import ClusterState, Json, Observed
+from solvers.types.state import ClusterState, Demand, Json, Observed
 
 WEIGHT_TOLERANCE = 0.05
 """A replica's routing weight may be off by this fraction before a plan that changes nothing else is pushed."""
@@ -185,6 +185,28 @@ def keep(
     )
     return Decision(
         state="kept", plan=plan, report=report, memory=memory, reason=reason
+    )
+
+
+def make_record(
+    snapshot: Snapshot,
+    decision: Decision,
+    demands: tuple[Demand, ...],
+    problem: Problem | None,
+) -> PlanRecord:
+    """The decision as it is written down."""
+    return PlanRecord(
+        at=snapshot.at,
+        state=decision.state,
+        policy_version=snapshot.settings.version,
+        catalogue_revision=snapshot.state.catalogue_revision,
+        plan=decision.plan,
+        report=decision.report,
+        bound=decision.bound,
+        demands=demands,
+        problem=problem,
+        violations=decision.violations,
+        reason=decision.reason,
     )
 
 

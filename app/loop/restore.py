@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from app.loop.forecast import make_demands
 from app.loop.observe import silent_nodes, without_silent_nodes
-from app.loop.plan import Decision, check_and_bind, check_plan
+from app.loop.plan import Decision, check_and_bind, check_plan, make_record
 from app.loop.predict import PlannedPoints, make_problem
 from app.loop.tasks import with_tasks_of
 from app.solver.process import PlanAnswer
@@ -33,20 +33,9 @@ class Restored:
     demands: tuple[Demand, ...]
 
     def record(self, snapshot: Snapshot, reason: str) -> PlanRecord:
-        """As it is written down."""
-        return PlanRecord(
-            at=snapshot.at,
-            state="proposed",
-            policy_version=snapshot.settings.version,
-            catalogue_revision=snapshot.state.catalogue_revision,
-            plan=self.decision.plan,
-            report=self.decision.report,
-            bound=self.decision.bound,
-            demands=self.demands,
-            problem=self.problem,
-            violations=self.decision.violations,
-            reason=reason,
-        )
+        """As it is written down: as proposed, whoever approves it."""
+        decision = replace(self.decision, state="proposed", reason=reason)
+        return make_record(snapshot, decision, self.demands, self.problem)
 
 
 def hold_reason(snapshot: Snapshot) -> str | None:

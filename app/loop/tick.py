@@ -32,7 +32,7 @@ from app.loop.observe import (
     silent_nodes,
     without_silent_nodes,
 )
-from app.loop.plan import Decision, same_state, with_messages
+from app.loop.plan import Decision, make_record, same_state, with_messages
 from app.loop.predict import PlannedPoints
 from app.loop.push import push_target
 from app.loop.tasks import tasks_of, with_tasks_of
@@ -175,21 +175,10 @@ async def _decide(
 
 
 def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
-    decision = outcome.decision
-    return PlanRecord(
-        at=snapshot.at,
-        state=decision.state,
-        policy_version=snapshot.settings.version,
-        catalogue_revision=snapshot.state.catalogue_revision,
-        plan=decision.plan,
-        report=decision.report,
-        bound=decision.bound,
-        demands=outcome.demands,
-        # A loop that keeps its plan would store the same problem in every tick.
-        problem=None if decision.state == "kept" else outcome.problem,
-        violations=decision.violations,
-        reason=decision.reason,
-    )
+    problem, decision, demands = outcome
+    # A loop that keeps its plan would store the same problem in every tick.
+    stored = None if decision.state == "kept" else problem
+    return make_record(snapshot, decision, demands, stored)
 
 
 async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:

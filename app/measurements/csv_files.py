@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -123,7 +124,8 @@ class QueryFile:
 
 def read_samples(sources: Sequence[Path]) -> SampleFiles:
     """The samples of one or more files (`-` = stdin), in their order. Raises InvalidRequest."""
-    tables = tuple(read_table(source, _check_samples_header) for source in sources)
+    check = partial(_check_header, (*_NEEDED, "latency_ms"), "a samples file")
+    tables = tuple(read_table(source, check) for source in sources)
     measured = {
         name: _joined([_numbers(table, name, allowed) for table in tables])
         for name, allowed in _optional()
@@ -136,7 +138,7 @@ def read_samples(sources: Sequence[Path]) -> SampleFiles:
 
 def read_queries(source: Path) -> QueryFile:
     """The queries of a file (`-` = stdin). Raises InvalidRequest."""
-    table = read_table(source, _check_queries_header)
+    table = read_table(source, partial(_check_header, _NEEDED, "a query file"))
     measured = _numbers(table, "latency_ms", POSITIVE)
     return QueryFile(
         queries=_queries([table]), table=table, measured_latency_ms=measured
@@ -220,14 +222,11 @@ def _optional() -> list[tuple[str, NumberRange]]:
     ]
 
 
-def _check_samples_header(place: str, names: Sequence[str]) -> None:
+def _check_header(
+    needed: Sequence[str], kind: str, place: str, names: Sequence[str]
+) -> None:
     _check_known(place, names)
-    require_columns(place, names, (*_NEEDED, "latency_ms"), "a samples file")
-
-
-def _check_queries_header(place: str, names: Sequence[str]) -> None:
-    _check_known(place, names)
-    require_columns(place, names, _NEEDED, "a query file")
+    require_columns(place, names, needed, kind)
 
 
 def _check_known(place: str, names: Sequence[str]) -> None:

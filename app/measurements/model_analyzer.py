@@ -7,6 +7,7 @@ types; docs/predict/import.md gives the mapping.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ def read_model_analyzer(
 ) -> Imported:
     """Samples from Model Analyzer's inference metrics, with the GPU's where given. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "Model Analyzer")
-    table = read_table(source, _check_inference_header)
+    table = read_table(source, partial(_check_header, _NEEDED, "inference"))
     rows = _rows(table, conditions, latency, gpu_metrics)
     is_one = np.array(
         [_ONE_ON_GPU.fullmatch(cell) is not None for cell in table.cells[_INSTANCES]]
@@ -108,16 +109,10 @@ def _notes(size: int, *, shared: int, queued: int) -> list[str]:
     return notes
 
 
-def _check_inference_header(place: str, names: Sequence[str]) -> None:
-    require_columns(
-        place, names, _NEEDED, "Model Analyzer's metrics-model-inference.csv"
-    )
-
-
-def _check_gpu_header(place: str, names: Sequence[str]) -> None:
-    require_columns(
-        place, names, (*_KEY, "GPU UUID"), "Model Analyzer's metrics-model-gpu.csv"
-    )
+def _check_header(
+    needed: Sequence[str], kind: str, place: str, names: Sequence[str]
+) -> None:
+    require_columns(place, names, needed, f"Model Analyzer's metrics-model-{kind}.csv")
 
 
 def _server_ms(table: CsvTable) -> Reals:
@@ -164,7 +159,7 @@ def _key(table: CsvTable, row: int) -> Key:
 
 def _read_gpu_figures(source: Path) -> Mapping[Key, tuple[float, float]]:
     """Power in W and memory in MiB of every measurement. Raises InvalidRequest when it ran on several GPUs."""
-    table = read_table(source, _check_gpu_header)
+    table = read_table(source, partial(_check_header, (*_KEY, "GPU UUID"), "gpu"))
     power_w, memory_mb = (_figures(table, column) for column in (_POWER, _MEMORY))
     found: dict[Key, tuple[float, float]] = {}
     for row in range(len(table)):

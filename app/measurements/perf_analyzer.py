@@ -18,7 +18,7 @@ from app.measurements.benchmarks import (
     Latency,
     make_imported,
     refuse_latency,
-    require_option,
+    required,
 )
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import (
@@ -47,17 +47,16 @@ def read_perf_analyzer(
 ) -> Imported:
     """Samples from perf_analyzer's CSV. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "perf_analyzer")
-    require_option(
+    network = required(
         conditions.network,
         "--network",
         "perf_analyzer's file does not say which network was measured",
     )
-    require_option(
+    batch = required(
         conditions.batch,
         "--batch",
         "perf_analyzer's file does not say the batch size (its -b)",
     )
-    assert conditions.network is not None and conditions.batch is not None
     table = read_table(source, _check_header)
     in_us = _server_us(table) if latency is Latency.SERVER else _client_us(table)
     kept = [
@@ -70,8 +69,8 @@ def read_perf_analyzer(
     memory_b, _ = _per_gpu(table, _MEMORY)
     rows = [
         BenchmarkRow(
-            network=conditions.network,
-            batch=conditions.batch,
+            network=network,
+            batch=batch,
             latency_ms=float(in_us[row] / US_PER_MS),
             power_w=float(power_w[row]),
             memory_mib=float(memory_b[row] / MIB),

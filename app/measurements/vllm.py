@@ -18,7 +18,7 @@ from app.measurements.benchmarks import (
     Latency,
     make_imported,
     refuse_latency,
-    require_option,
+    required,
 )
 from app.measurements.rows import file_name, read_bytes, refusal
 from app.measurements.tables import POSITIVE, NumberRange
@@ -92,20 +92,17 @@ def _offline_row(
 ) -> BenchmarkRow:
     """`vllm bench latency`: one batch from its prompts to its last token, in seconds."""
     refuse_latency(latency, (Latency.REQUEST,), "vllm bench latency")
-    require_option(
-        conditions.network,
-        "--network",
-        "the file of vllm bench latency does not say the network",
-    )
-    require_option(
-        conditions.batch,
-        "--batch",
-        "the file of vllm bench latency does not say its --batch-size",
-    )
-    assert conditions.network is not None and conditions.batch is not None
     return BenchmarkRow(
-        network=conditions.network,
-        batch=conditions.batch,
+        network=required(
+            conditions.network,
+            "--network",
+            "the file of vllm bench latency does not say the network",
+        ),
+        batch=required(
+            conditions.batch,
+            "--batch",
+            "the file of vllm bench latency does not say its --batch-size",
+        ),
         latency_ms=result.number("avg_latency") * MS_PER_S,
     )
 

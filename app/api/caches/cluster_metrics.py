@@ -5,7 +5,7 @@ many scrapers cost as much as one. What does not exist any more has no series.
 """
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,8 +23,8 @@ from app.db.reports.cluster_figures import Hour
 from app.db.reports.fleet_board import BoardPart
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
-from app.loop.observe import make_reading
-from app.store.store import PolicySettings, ServiceWindow
+from app.loop.observe import make_reading, windows_by_service
+from app.store.store import PolicySettings
 from solvers.types.state import ServiceObservation
 
 KEPT_S = 5.0
@@ -183,9 +183,9 @@ async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -
     page.add("plimsoll_left_out", max(0, len(rows) - MAX_SERIES), "service")
     rows = rows[:MAX_SERIES]
     projects = {row.service.name: row.service.project for row in rows}
-    windows: dict[str, list[ServiceWindow]] = defaultdict(list)
-    for window in await load_windows(connection, seen.now, seen.settings.window_s, ()):
-        windows[window.service].append(window)
+    windows = windows_by_service(
+        await load_windows(connection, seen.now, seen.settings.window_s, ())
+    )
     for row in rows:
         own = windows[row.service.name]
         reading = make_reading(row.service, own, seen.now) if own else None

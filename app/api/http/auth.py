@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -160,14 +161,7 @@ class AuthMiddleware:
     async def _caller(self, scope: AsgiScope, parts: ApiParts) -> TokenRow:
         """Who calls, by the header or else by the session's cookie."""
         headers = scope["headers"]
-        header = next(
-            (
-                value.decode("latin-1")
-                for name, value in headers
-                if name == b"authorization"
-            ),
-            None,
-        )
+        header = Headers(raw=headers).get("authorization")
         # The header wins: a program that sends one means it, and a browser sends none by itself.
         cookie = cookie_of(headers) if header is None else ""
         if not cookie:

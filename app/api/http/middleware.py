@@ -4,7 +4,7 @@ import re
 import time
 import uuid
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -106,20 +106,12 @@ class _Watch:
 
 def _request_id(scope: Scope) -> str:
     """The caller's id where it is a decent one, else a new one."""
-    # Headers are latin-1 by HTTP's own rule; an id that is longer or odd could forge lines in logs.
-    given = next(
-        (
-            value.decode("latin-1")
-            for name, value in scope["headers"]
-            if name == b"x-request-id"
-        ),
-        "",
-    )
+    # An id that is longer or odd could forge lines in logs.
+    given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _announced_bytes(scope: Scope) -> int:
-    length = next(
-        (value for name, value in scope["headers"] if name == b"content-length"), b"0"
-    )
-    return int(length) if length.isdigit() else 0
+    length = Headers(scope=scope).get("content-length", "0")
+    # `isdigit` alone takes digits of other scripts, of which `int` takes only some.
+    return int(length) if length.isascii() and length.isdigit() else 0

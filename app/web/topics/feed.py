@@ -13,7 +13,7 @@ What a topic shows may depend on who looks: a token that is bound to projects ha
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -248,6 +248,11 @@ class TopicFeed:
         if key not in self._channels:
             self._channels[key] = _Channel(self.topics[name], look, key)
         return self._channels[key]
+
+
+def pick(row: object, names: Iterable[str]) -> dict[str, Json]:
+    """These attributes of a row, by name."""
+    return {name: getattr(row, name) for name in names}
 
 
 def _object(items: Mapping[str, bytes]) -> bytes:

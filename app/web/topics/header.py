@@ -5,7 +5,7 @@ from datetime import datetime
 from app.db.base.transaction import transaction
 from app.db.decisions import policies
 from app.db.reports import fleet_board as board
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.feed import Items, Look, Topic, pick
 
 
 async def load_header(look: Look) -> Items:
@@ -18,7 +18,7 @@ async def load_header(look: Look) -> Items:
             "policy": settings.policy,
             "mode": settings.mode,
             "paused": settings.paused,
-            **{name: getattr(row, name) for name in _PLAIN},
+            **pick(row, _PLAIN),
             "planned_at": _iso(row.planned_at),
             "decided_at": _iso(row.decided_at),
             # Money is a decimal in the database, which JSON does not have.

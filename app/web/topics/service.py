@@ -16,7 +16,7 @@ from app.db.reports.service_board import WindowCounts
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
 from app.loop.observe import bucket_percentile_ms, make_reading
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.feed import Items, Look, Topic, pick
 from app.web.topics.services import describe
 from solvers.types.state import Json
 
@@ -140,11 +140,11 @@ def _manifest(entry: ServiceRow) -> Json:
 
 
 def _replica(row: AnyRow) -> Json:
-    plain = {
-        name: getattr(row, name)
-        for name in ("gpu", "replica", "gpu_type", "is_planned", "state", "batch")
+    plain = ("gpu", "replica", "gpu_type", "is_planned", "state", "batch")
+    return {
+        **pick(row, plain),
+        **{name: _float(getattr(row, name)) for name in _FIGURES},
     }
-    return {**plain, **{name: _float(getattr(row, name)) for name in _FIGURES}}
 
 
 _FIGURES = (
