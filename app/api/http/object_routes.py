@@ -40,13 +40,13 @@ class ObjectRoutes(Generic[Seen, Written]):
     """The annotation of the name in the path."""
     view: type[Seen]
 
-    def get(self, doc: str) -> None:
-        """Anybody with a viewer's token reads one object."""
+    def get(self, doc: str, by: object = Viewer) -> None:
+        """Anybody with a viewer's token reads one object, or whoever `by` allows."""
 
         async def endpoint(context: Context, name: str, response: Response) -> Seen:
             return await read(context, self.kind, name, response)
 
-        self._add("GET", endpoint, doc, READ, context=Viewer, returns=self.view)
+        self._add("GET", endpoint, doc, READ, context=by, returns=self.view)
 
     def put(self, doc: str, manifest: type[Written]) -> None:
         """An admin creates or replaces one object."""

@@ -132,5 +132,6 @@ KIND: ObjectKind[WebhookView, webhook_manifests.Webhook] = ObjectKind(
 ROUTES = ObjectRoutes(
     router=router, kind=KIND, noun="webhook", name=Name, view=WebhookView
 )
-ROUTES.get("One webhook, without its secret.")
+# Not for viewers: a webhook tells who hears of every project.
+ROUTES.get("One webhook, without its secret.", by=Admin)
 ROUTES.delete("Delete a webhook, and what waits to be sent to it.")
