@@ -105,14 +105,8 @@ class Refusals:
 
     def now(self, gpu: GpuId, standing: JobFleet) -> frozenset[Point]:
         """What is refused on the GPU as it stands."""
-        if gpu not in self.by_gpu:
-            return frozenset()
-        return frozenset(
-            (
-                *self.for_good(gpu, standing),
-                *self.by_gpu[gpu].get(standing.gpus[gpu], ()),
-            )
-        )
+        found = self.by_gpu.get(gpu, {}).get(standing.gpus[gpu], {})
+        return frozenset((*self.for_good(gpu, standing), *found))
 
     def strike(self, batch: JobBatch, view: JobGpu, standing: JobFleet) -> bool:
         """Take a refused batch apart; whether a setting that it has is struck out."""

@@ -188,11 +188,10 @@ async def run_dispatcher(
 async def _safe_round(
     dispatcher: JobDispatcher, is_on: Callable[[], Awaitable[bool]]
 ) -> None:
+    dispatcher.next_s = IDLE_S
     try:
         if await is_on():
             await dispatcher.round()
-        else:
-            dispatcher.next_s = IDLE_S
     except Exception as error:
         dispatcher.next_s = WAITING_S
         log.error("dispatch failed; the next round starts over", error=str(error))

@@ -141,7 +141,7 @@ async def _record_events(store: Store, events: Sequence[AuditEvent]) -> None:
 def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
     """At most MAX_GPUS of them, others in every period, evenly spread, at every pace of asking."""
     # Every stride-th GPU from a changing start: neighbours in the list are often of one node, and alike.
-    stride = max(1, math.ceil(len(gpus) / MAX_GPUS))
+    stride = math.ceil(len(gpus) / MAX_GPUS) or 1
     # Multiples of an irrational number fill the circle evenly; a turn of whole numbers would meet the same GPUs at
     # every full minute, when samples are made.
     first = int(stride * (round(until_s / PERIOD_S) * GOLDEN_RATIO % 1.0))

@@ -83,7 +83,7 @@ def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:
 def asking_services(snapshot: Snapshot) -> tuple[str, ...]:
     """Services that run on those GPUs, sorted."""
     asking = set(asking_gpus(snapshot))
-    gpus = snapshot.target.gpus if snapshot.target is not None else ()
+    gpus = snapshot.target.gpus if snapshot.target else ()
     return tuple(
         sorted(
             {

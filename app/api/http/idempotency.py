@@ -43,7 +43,7 @@ async def once(
     Raises InvalidRequest when the key came with another body, and whatever the work raises.
     """
     async with context.transaction() as connection:
-        claim = await _claim(context, request, key)
+        claim = None if key is None else await _claim(context, request, key)
         # The row's unique key makes a second request with the same key wait here until the first one ends.
         if claim is not None:
             earlier = await idempotency.claim(connection, claim, at=context.now())
@@ -63,11 +63,7 @@ async def once(
     )
 
 
-async def _claim(
-    context: Context, request: Request, key: str | None
-) -> idempotency.Claim | None:
-    if key is None:
-        return None
+async def _claim(context: Context, request: Request, key: str) -> idempotency.Claim:
     return idempotency.Claim(
         key=key,
         actor=context.caller.id,

@@ -235,6 +235,10 @@ def body_of(seen: BaseModel) -> Json:
     return document
 
 
+def _name_of(manifest: BaseModel) -> str:
+    return metadata_of(manifest).name
+
+
 async def list_page(
     kind: ObjectKind[Seen, Written],
     connection: Connection,
@@ -244,16 +248,14 @@ async def list_page(
     """A page of objects, ordered by name."""
     # One query for the notes of the page, not one per object.
     views = await with_notes(kind, connection, seen)
-    return paging.page(
-        views, view=lambda view: view, key=lambda view: metadata_of(view).name
-    )
+    return paging.page(views, view=lambda view: view, key=_name_of)
 
 
 async def with_notes(
     kind: ObjectKind[Seen, Written],
     connection: Connection,
     seen: Sequence[Seen],
-    key: Callable[[Seen], str] = lambda seen: metadata_of(seen).name,
+    key: Callable[[Seen], str] = _name_of,
 ) -> list[Seen]:
     """The objects with what only their notes keep."""
     if not kind.has_note:
