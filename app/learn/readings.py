@@ -131,18 +131,28 @@ def runs_as_planned(gpu: BoundGpu, seen: Mapping[str, Execution]) -> bool:
 def _readings_of(
     gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTimes
 ) -> Iterable[tuple[Group, ExecutionReading]]:
-    keys = [RowKey(each.sm_percent, each.batch, gpu.clock_mhz) for each in gpu.replicas]
-    groups = [Group(each.network, gpu.gpu_type) for each in gpu.replicas]
-    found = [stated.row(*each) for each in zip(groups, keys, strict=True)]
+    conditions = _conditions(gpu)
+    found = [stated.row(group, key) for group, key in conditions]
     rows = [row for row in found if row is not None]
     # One unknown neighbour is enough to know the stated time of none.
     if len(rows) < len(found) or gpu.gpu_type not in stated.gpu_types:
         return
-    for at, replica in enumerate(gpu.replicas):
-        beside = neighbours_of(rows, at)
-        reading = _reading(groups[at], keys[at], seen[replica.id], beside, stated)
+    for at, (group, key) in enumerate(conditions):
+        execution, beside = seen[gpu.replicas[at].id], neighbours_of(rows, at)
+        reading = _reading(group, key, execution, beside, stated)
         if reading is not None:
-            yield groups[at], reading
+            yield group, reading
+
+
+def _conditions(gpu: BoundGpu) -> list[tuple[Group, RowKey]]:
+    """What the row of each replica is known by."""
+    return [
+        (
+            Group(each.network, gpu.gpu_type),
+            RowKey(each.sm_percent, each.batch, gpu.clock_mhz),
+        )
+        for each in gpu.replicas
+    ]
 
 
 def _reading(

@@ -9,6 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -323,14 +324,7 @@ async def run_in_process(
 
     Raises Unavailable at the limit, which kills it, and when it dies; InvalidRequest when it raised InvalidInput.
     """
-    # Not fork: this process has threads and connections, of which a forked child would inherit halves.
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit"
-    )
-    process.start()
-    theirs.close()
+    process, ours = _start(run)
     try:
         async with asyncio.timeout(limit_s):
             is_done, answer = await asyncio.to_thread(_exchange, ours, request)
@@ -348,6 +342,18 @@ async def run_in_process(
     if not is_done:
         raise InvalidRequest(str(answer))
     return cast(Answer, answer)
+
+
+def _start(run: Callable[[Request], Answer]) -> tuple[SpawnProcess, Connection]:
+    # Not fork: this process has threads and connections, of which a forked child would inherit halves.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit"
+    )
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 def _exchange(pipe: Connection, request: Request) -> tuple[bool, object]:
