@@ -9,7 +9,7 @@ from app.answers.scenario import changed as changed_problem
 from app.answers.what_if import FREE_TO_MOVE, Planned, ScenarioAnswer, answers, ask
 from app.loop.forecast import make_demands
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
-from app.loop.plan import Decision, decide, judge
+from app.loop.plan import Decision, check_and_bind, decide
 from app.loop.planning import groups
 from app.loop.predict import PlannedPoints, make_problem
 from app.solver.process import PlanAnswer, Solver
@@ -105,7 +105,7 @@ async def preview(
         today, *planned = await _ask(solver, changed, changes, problem, questions)
         found = await asyncio.to_thread(answers, today, planned)
         answer = PlanAnswer(plan=today.plan, report=today.report, memory=None)
-        decision = await judge(
+        decision = await check_and_bind(
             problem,
             state,
             answer,

@@ -74,11 +74,14 @@ def make_api(
         redoc_url=None,
         redirect_slashes=False,
     )
+    # First of all routes: routes are tried in turn, and nearly every request of a large fleet is a sync.
     app.router.routes.append(sync.QuickSync(PREFIX))
     for module in RESOURCES:
         app.include_router(module.router, prefix=PREFIX)
+    # Without the prefix: probes and scrapers expect these paths at the root, and they outlive versions of the API.
     app.include_router(health.router)
     errors.install(app)
+    # Added later means further outside: the request has its id and its limit before anybody asks who calls.
     app.add_middleware(AuthMiddleware)
     app.add_middleware(RequestMiddleware, body_limit_bytes=body_limit_bytes)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
@@ -87,6 +90,7 @@ def make_api(
 
 def openapi(app: FastAPI) -> dict[str, Any]:
     """The document: FastAPI's, with the schemas that it cannot see, and without its own shape of errors."""
+    # Made once: the document does not change while the process runs.
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title,
@@ -97,6 +101,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         schemas = document["components"]["schemas"]
         schemas.update(_problem_schemas())
         schemas.update(_wire_schemas())
+        # FastAPI documents its own errors, which `errors.install` replaces by problems.
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
         app.openapi_schema = document

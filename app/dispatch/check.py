@@ -30,7 +30,7 @@ from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import GpuId, Task
 
 MAX_TRIES = 8
-"""Of one round. What was struck out stays so in the next one, so that the search goes on there."""
+"""In one round. What was struck out stays so in the next one, so that the search goes on there."""
 
 
 class Point(NamedTuple):
@@ -63,6 +63,7 @@ class JobFleet:
 
     def refusal(self, gpu: BoundGpu, members: Iterable[PlacedJob]) -> str | None:
         """The first rule that the GPU breaks with these jobs: of the device, or what its replicas promise."""
+        # The checker of the tick, of which the scheduler knows nothing: what one proposes the other may refuse.
         found = task_violations(
             self.problem, [self.with_members(gpu, members)], self.points
         )
@@ -84,6 +85,7 @@ class Refusals:
     def forget_changed(self, standing: JobFleet) -> None:
         """Drop what was refused of GPUs that have gone or that carry something else now."""
         kept = {}
+        # Refusals hold for one state of a GPU, which is the key: in any other state the checker is asked again.
         for gpu in self.by_gpu.keys() & standing.gpus.keys():
             present = (standing.bare(gpu), standing.gpus[gpu])
             own = {
@@ -103,34 +105,31 @@ class Refusals:
 
     def now(self, gpu: GpuId, standing: JobFleet) -> frozenset[Point]:
         """What is refused on the GPU as it stands."""
-        if gpu not in self.by_gpu:
-            return frozenset()
-        return frozenset(
-            (
-                *self.for_good(gpu, standing),
-                *self.by_gpu[gpu].get(standing.gpus[gpu], ()),
-            )
-        )
+        found = self.by_gpu.get(gpu, {}).get(standing.gpus[gpu], {})
+        return frozenset((*self.for_good(gpu, standing), *found))
 
     def strike(self, batch: JobBatch, view: JobGpu, standing: JobFleet) -> bool:
         """Take a refused batch apart; whether a setting that it has is struck out."""
-        full, bare = standing.gpus[batch.gpu], standing.bare(batch.gpu)
-        own = self.by_gpu.setdefault(batch.gpu, {})
-        seen: set[Point] = set()
+        tried: set[Point] = set()
         for job, setting in _judged(batch, view):
             # Members often have the same settings.
-            if point_of(setting) in seen:
-                continue
-            seen.add(point_of(setting))
-            member = [PlacedJob(job, setting)]
-            reason = standing.refusal(full, member)
-            if reason is not None:
-                alone = reason if full == bare else standing.refusal(bare, member)
-                own.setdefault(full if alone is None else bare, {})[
-                    point_of(setting)
-                ] = alone or reason
+            if point_of(setting) not in tried:
+                tried.add(point_of(setting))
+                self._try_alone(batch.gpu, PlacedJob(job, setting), standing)
         struck = self.now(batch.gpu, standing)
+        # False: no setting is at fault alone, so only taking a job out of the batch will change the answer.
         return any(point_of(member.setting) in struck for member in batch.members)
+
+    def _try_alone(self, gpu: GpuId, member: PlacedJob, standing: JobFleet) -> None:
+        full, bare = standing.gpus[gpu], standing.bare(gpu)
+        reason = standing.refusal(full, [member])
+        if reason is None:
+            return
+        # Refused even without jobs, the point stays refused for as long as the replicas stay.
+        alone = reason if full == bare else standing.refusal(bare, [member])
+        stood = full if alone is None else bare
+        own = self.by_gpu.setdefault(gpu, {}).setdefault(stood, {})
+        own[point_of(member.setting)] = alone or reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +156,7 @@ def schedule_checked(attempt: Attempt, refusals: Refusals) -> Round:
         ]
         for batch in refused:
             if not refusals.strike(batch, views[batch.gpu], attempt.standing):
+                # The last one goes: those before it were chosen first.
                 left_out.add((batch.gpu, batch.members[-1].job.name))
         if not refused:
             return decided
@@ -166,18 +166,31 @@ def schedule_checked(attempt: Attempt, refusals: Refusals) -> Round:
     )
 
 
-def refused_jobs(attempt: Attempt, refusals: Refusals) -> tuple[tuple[str, str], ...]:
+class RefusedJob(NamedTuple):
+    """A job that no GPU takes, and the first rule that keeps it from one."""
+
+    task: str
+    rule: str
+
+
+def refused_jobs(attempt: Attempt, refusals: Refusals) -> tuple[RefusedJob, ...]:
     """Waiting jobs that the checker refuses on every GPU that might take them, each with the first rule; by name."""
     if not refusals.by_gpu:
         return ()
     struck = {
         view.id: refusals.for_good(view.id, attempt.standing) for view in attempt.views
     }
-    found = (
-        (job.name, _reason(job, attempt.views, struck))
-        for job in attempt.state.queues.jobs
-    )
-    return tuple(sorted((name, reason) for name, reason in found if reason is not None))
+    found = []
+    for job in attempt.state.queues.jobs:
+        rule = _reason(job, attempt.views, struck)
+        if rule is not None:
+            found.append(RefusedJob(job.name, rule))
+    return tuple(sorted(found))
+
+
+def job_names(batches: Iterable[JobBatch]) -> tuple[str, ...]:
+    """The jobs of some batches, in their order."""
+    return tuple(member.job.name for batch in batches for member in batch.members)
 
 
 def point_of(setting: JobSetting) -> Point:
@@ -192,6 +205,7 @@ def _schedule(
 
     (How full the fleet is, by which affinity is judged, is then that of these GPUs.)
     """
+    # One group of GPUs after the other: what a group takes is gone from the queue of those after it.
     left = attempt.state.queues
     rounds: list[Round] = []
     for (struck, names), views in _groups(attempt, refusals, left_out).items():
@@ -206,25 +220,23 @@ def _schedule(
                 attempt.rules,
             )
         )
-        left = without(
-            left,
-            {
-                member.job.name
-                for batch in rounds[-1].batches
-                for member in batch.members
-            },
-        )
+        left = without(left, set(job_names(rounds[-1].batches)))
+    return _joined(rounds, left)
+
+
+def _joined(rounds: Sequence[Round], left: Queues) -> Round:
+    """One round of those that were made for GPUs with different refusals."""
+    held = [each.held_until_s for each in rounds if each.held_until_s is not None]
+    state = replace(
+        # The first round's, whose GPUs refuse nothing, but for what all of them decide together.
+        rounds[0].state,
+        queues=left,
+        max_jobs=max(each.state.max_jobs for each in rounds),
+    )
     return Round(
         batches=tuple(batch for each in rounds for batch in each.batches),
-        state=replace(
-            rounds[0].state,
-            queues=left,
-            max_jobs=max(each.state.max_jobs for each in rounds),
-        ),
-        held_until_s=min(
-            (each.held_until_s for each in rounds if each.held_until_s is not None),
-            default=None,
-        ),
+        state=state,
+        held_until_s=min(held, default=None),
     )
 
 
@@ -235,6 +247,7 @@ Group = tuple[frozenset[Point], frozenset[str]]
 def _groups(
     attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]
 ) -> Mapping[Group, Sequence[JobGpu]]:
+    # This group comes first even where it is empty: its round decides about the state of the dispatcher.
     found: dict[Group, list[JobGpu]] = {(frozenset(), frozenset()): []}
     waited_for = set(_waited_for(attempt, refusals))
     for view in attempt.views:
@@ -253,25 +266,26 @@ def _waited_for(attempt: Attempt, refusals: Refusals) -> Iterator[GpuId]:
         view for view in attempt.views if view.id in refusals.by_gpu and view.residents
     ]
     now = {view.id: refusals.now(view.id, attempt.standing) for view in views}
-    late = (
-        job
-        for job in attempt.state.queues.jobs
-        if attempt.now_s - job.queued_s >= attempt.rules.patience_s
-    )
+    for_good = {
+        view.id: refusals.for_good(view.id, attempt.standing).keys() for view in views
+    }
     taken: set[GpuId] = set()
-    for job in sorted(late, key=lambda job: (job.queued_s, job.name)):
+    # Whoever waited longest chooses first.
+    for job in sorted(_late(attempt), key=lambda job: (job.queued_s, job.name)):
         for view in views:
             own = {point_of(setting) for setting in _with_room(job, view)}
-            for_good = refusals.for_good(view.id, attempt.standing).keys()
-            if (
-                own
-                and own <= now[view.id]
-                and not own <= for_good
-                and view.id not in taken
-            ):
+            is_refused_now = bool(own) and own <= now[view.id]
+            # Waiting helps only where the GPU would take the job once its jobs are done.
+            if is_refused_now and not own <= for_good[view.id] and view.id not in taken:
                 taken.add(view.id)
                 yield view.id
                 break
+
+
+def _late(attempt: Attempt) -> Iterator[Job]:
+    for job in attempt.state.queues.jobs:
+        if attempt.now_s - job.queued_s >= attempt.rules.patience_s:
+            yield job
 
 
 def _allowed(queues: Queues, struck: Set[Point], names: Set[str]) -> Queues:
@@ -315,6 +329,7 @@ def _reason(
         for setting in _with_room(job, view):
             if point_of(setting) not in struck[view.id]:
                 return None
+            # The first rule is told: a job may be refused by many, and its owner can act on one at a time.
             reason = reason or struck[view.id][point_of(setting)]
     return reason
 
@@ -333,6 +348,7 @@ def _with_room(job: Job, view: JobGpu) -> Iterator[JobSetting]:
 def _bound(member: PlacedJob, task: Task) -> BoundTask:
     """The task at its setting; it goes on from the inputs that were reported as done."""
     setting = member.setting
+    # The same inputs in batches of another size; the last batch may be a part of one, so it is rounded up.
     iterations = -(-task.batch * task.iterations // setting.batch)
     done = task.done_iterations * task.batch // setting.batch
     return BoundTask(
@@ -343,5 +359,6 @@ def _bound(member: PlacedJob, task: Task) -> BoundTask:
         sm_percent=setting.sm_percent,
         memory_mib=setting.memory_mib,
         iterations=iterations,
+        # Below the end: by rounding alone a job must not count as done.
         done_iterations=min(done, iterations - 1.0),
     )

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 import structlog
 
 from app.base.clock import ControlClock
+from app.dispatch.check import job_names
 from app.dispatch.jobs import DispatchMemory, job_scheduler
 from app.dispatch.round import Dispatched, dispatch
 from app.loop.controller import Wakeups
-from app.loop.deliver import effective_mode, make_commands
-from app.loop.events import pushed_event, refused_events
+from app.loop.deliver import effective_mode
+from app.loop.events import refused_events
 from app.loop.observe import HeardNodes
+from app.loop.push import push_target
 from app.loop.tasks import is_used
 from app.store.store import PlanRecord, Snapshot, Store
 from solvers.policies.registry import dispatches_jobs
@@ -52,7 +54,7 @@ class JobDispatcher:
     kernel_ratios: Mapping[str, float] = field(default_factory=dict)
     """Compute to memory by network, of those whose kernels were profiled."""
     layers: Sequence[LayerCounts] = ()
-    """Of training networks, by which training that was never profiled is judged."""
+    """Layers of training networks, by which training that was never profiled is judged."""
     memory: DispatchMemory = field(default_factory=DispatchMemory)
     telemetry: HeardNodes = field(default_factory=HeardNodes)
     """When it looked and whom it heard: after an outage it starts nothing elsewhere before the tick does."""
@@ -63,17 +65,13 @@ class JobDispatcher:
         """Read, decide, push; whether there is a new target."""
         async with self.turn:
             snapshot = await self.store.load_snapshot(self.clock.now())
-            if self.telemetry.hold_reason(snapshot) is not None:
-                self.next_s = WAITING_S
-                return False
-            if not may_dispatch(snapshot):
-                self.next_s = IDLE_S
+            if not self._may_decide(snapshot):
                 return False
             decided = await asyncio.to_thread(
                 dispatch, snapshot, self.memory, self.kernel_ratios, self.layers
             )
             self.next_s = _next_s(decided, snapshot)
-            await self._tell_refused(decided, snapshot)
+            await self._record_refused(decided, snapshot)
             if decided.bound is None:
                 self._take(decided)
                 return False
@@ -84,31 +82,38 @@ class JobDispatcher:
             self._feed_back(decided, job_scheduler(snapshot.settings))
         return won
 
+    def _may_decide(self, snapshot: Snapshot) -> bool:
+        # Telemetry may come back at any moment; for the rest, which persons and ticks change, ten seconds do.
+        if self.telemetry.hold_reason(snapshot) is not None:
+            self.next_s = WAITING_S
+            return False
+        if not may_dispatch(snapshot):
+            self.next_s = IDLE_S
+            return False
+        return True
+
     async def _push(
         self, snapshot: Snapshot, decided: Dispatched, bound: BoundPlan
     ) -> bool:
         plan_id = await self.store.record_plan(_record(snapshot, decided, bound))
-        commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
-        won = await self.store.push_target(plan_id, bound, commands, snapshot.at)
-        if won:
-            await self.store.add_events(pushed_event(snapshot, bound, plan_id))
-        else:
+        won = await push_target(self.store, snapshot, bound, plan_id)
+        if not won:
             log.warning(
                 "jobs are dispatched again: another plan became the target first",
-                jobs=_jobs(decided),
+                jobs=job_names(decided.batches),
             )
         return won
 
-    async def _tell_refused(self, decided: Dispatched, snapshot: Snapshot) -> None:
-        """Of a job that no GPU takes: once, as long as it waits."""
-        new = [entry for entry in decided.refused if entry[0] not in self.memory.told]
+    async def _record_refused(self, decided: Dispatched, snapshot: Snapshot) -> None:
+        """Write that no GPU takes a job, once for as long as it waits."""
+        new = [job for job in decided.refused if job.task not in self.memory.recorded]
         if new:
             log.error(
                 "jobs wait: the checker refuses them on every GPU",
-                jobs=[name for name, _ in new][:10],
+                jobs=[job.task for job in new][:10],
             )
             await self.store.add_events(*refused_events(new, snapshot.at))
-            self.memory.told |= {name for name, _ in new}
+            self.memory.recorded |= {job.task for job in new}
 
     def _take(self, decided: Dispatched) -> None:
         self.memory.state = decided.state
@@ -117,8 +122,10 @@ class JobDispatcher:
         """A deployment failed: its jobs in front, a smaller window and smaller batches."""
         for batch in decided.batches:
             self.memory.state = scheduler.deployment_failed(self.memory.state, batch)
-        for name in _jobs(decided):
+        for name in job_names(decided.batches):
+            # The scheduler puts those that failed in front, so that they do not pay for a lost push with their turn.
             self.memory.failures[name] = self.memory.failures.get(name, 0) + 1
+        # At once: the target that was first is there now, and the next round decides on top of it.
         self.next_s = 0.0
 
 
@@ -126,6 +133,7 @@ def may_dispatch(snapshot: Snapshot) -> bool:
     """Whether jobs may be dispatched: some policy does, a target is there, no person wants to see plans first, and none
     has one to judge: it would be lost to any other target."""
     settings = snapshot.settings
+    # Jobs are pushed without a person's look, so that no policy that dispatches may ask for one.
     modes = [
         settings.mode,
         *(group.mode for group in settings.groups if dispatches_jobs(group.policy)),
@@ -168,21 +176,25 @@ async def run_dispatcher(
     try:
         while True:
             await _sleep_until(woken, dispatcher)
+            # Cleared before the round: what comes while it runs is answered by another one.
             woken.clear()
-            try:
-                if await is_on():
-                    await dispatcher.round()
-                else:
-                    dispatcher.next_s = IDLE_S
-            except Exception as error:
-                dispatcher.next_s = WAITING_S
-                log.error(
-                    "dispatch failed; the next round starts over", error=str(error)
-                )
+            await _safe_round(dispatcher, is_on)
             await dispatcher.clock.sleep(PERIOD_S)
     finally:
         listening.cancel()
         await asyncio.wait([listening])
+
+
+async def _safe_round(
+    dispatcher: JobDispatcher, is_on: Callable[[], Awaitable[bool]]
+) -> None:
+    dispatcher.next_s = IDLE_S
+    try:
+        if await is_on():
+            await dispatcher.round()
+    except Exception as error:
+        dispatcher.next_s = WAITING_S
+        log.error("dispatch failed; the next round starts over", error=str(error))
 
 
 async def _listen(wakeups: Wakeups, woken: asyncio.Event) -> None:
@@ -200,18 +212,13 @@ async def _sleep_until(woken: asyncio.Event, dispatcher: JobDispatcher) -> None:
 
 def _next_s(decided: Dispatched, snapshot: Snapshot) -> float:
     if decided.held_until_s is not None:
+        # A batch that is held open must go in time even if nothing wakes the dispatcher.
         return max(0.0, decided.held_until_s - snapshot.at.timestamp())
     return WAITING_S if decided.waiting else IDLE_S
 
 
-def _jobs(decided: Dispatched) -> tuple[str, ...]:
-    return tuple(
-        member.job.name for batch in decided.batches for member in batch.members
-    )
-
-
 def _record(snapshot: Snapshot, decided: Dispatched, bound: BoundPlan) -> PlanRecord:
-    names = _jobs(decided)
+    names = job_names(decided.batches)
     report = PlanReport(
         status="greedy",
         cost_usd_per_hour=_hourly_usd(bound, snapshot.state.gpu_types),
@@ -223,6 +230,7 @@ def _record(snapshot: Snapshot, decided: Dispatched, bound: BoundPlan) -> PlanRe
         state="proposed",
         policy_version=snapshot.settings.version,
         catalogue_revision=snapshot.state.catalogue_revision,
+        # The record has the whole target, as every plan has: the next plan is compared with it.
         plan=anonymous(bound),
         report=report,
         bound=bound,

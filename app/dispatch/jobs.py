@@ -52,14 +52,14 @@ class DispatchMemory:
     """Deployments that failed, by job."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     settings: dict[str, "JobSettings"] = field(default_factory=dict)
-    """Of waiting jobs, by name, as they were found when the job came."""
+    """By waiting job, as they were found when it came."""
     made_from: "JobInputs | None" = None
     """What they follow from, but for the job."""
     refusals: Refusals = field(default_factory=Refusals)
     refused: frozenset[str] = frozenset()
     """Waiting jobs that the checker refused on every GPU when they were looked at."""
-    told: frozenset[str] = frozenset()
-    """Those of them that were told."""
+    recorded: frozenset[str] = frozenset()
+    """Those of them of which the audit has a line."""
 
 
 class JobGpuFacts(NamedTuple):
@@ -149,20 +149,22 @@ def queues_of(
     by_network: dict[str, list[OperatingPoints]] = defaultdict(list)
     for entry in points:
         by_network[entry.network].append(entry)
+    # Capped like the queue: jobs that this round does not look at do not count as waiting.
     load = fleet_load(views, min(len(waiting), MAX_WAITING))
     now_s = snapshot.at.timestamp()
     scheduler = job_scheduler(snapshot.settings)
     jobs: list[Job] = []
+    # Sorting is stable: within both halves the longest wait stays first.
     for task in sorted(waiting, key=lambda task: task.name in memory.refused):
         if len(jobs) == MAX_WAITING:
             break
         facts = _facts(task, now_s)
-        found = memory.settings.get(task.name)
-        if found is None or found.facts != facts:
-            found = memory.settings[task.name] = JobSettings(
-                facts, _tuned(task, memory, by_network, load, scheduler)
-            )
-        if found.settings:
+        known = memory.settings.get(task.name)
+        # Tuning goes through all points of the job's networks; what it follows from seldom changes.
+        if known is None or known.facts != facts:
+            settings = _tuned(task, memory, by_network, load, scheduler)
+            known = memory.settings[task.name] = JobSettings(facts, settings)
+        if known.settings:
             jobs.append(_job(task, memory, now_s, scheduler))
     return enqueue(Queues(), jobs)
 
@@ -180,16 +182,10 @@ def _forget(
     points: tuple[OperatingPoints, ...],
 ) -> None:
     """What is out of date: of jobs that do not wait any more, or of other GPU types, points and rules."""
-    types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
-    fleet = {gpu.gpu_type for gpu in snapshot.state.gpus}
-    made_from = JobInputs(
-        points,
-        tuple(_gpu_facts(types[name]) for name in sorted(fleet & types.keys())),
-        snapshot.state.catalogue_revision,
-        snapshot.settings.version,
-    )
+    made_from = _inputs_of(snapshot, points)
     if not made_from.has_settings_of(memory.made_from):
         memory.settings = {}
+    # Refusals follow from the catalogue and the policy, too, which settings do not read.
     if not made_from.is_same(memory.made_from):
         memory.refusals, memory.refused = Refusals(), frozenset()
     memory.made_from = made_from
@@ -200,7 +196,19 @@ def _forget(
         name: count for name, count in memory.failures.items() if name in known
     }
     memory.refused &= known
-    memory.told &= known
+    memory.recorded &= known
+
+
+def _inputs_of(snapshot: Snapshot, points: tuple[OperatingPoints, ...]) -> JobInputs:
+    types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
+    fleet = {gpu.gpu_type for gpu in snapshot.state.gpus}
+    return JobInputs(
+        points,
+        # The number of GPUs does not matter: a cordon or a new node must not tune every job again.
+        tuple(_gpu_facts(types[name]) for name in sorted(fleet & types.keys())),
+        snapshot.state.catalogue_revision,
+        snapshot.settings.version,
+    )
 
 
 def _gpu_facts(gpu_type: GpuType) -> JobGpuFacts:
@@ -226,10 +234,12 @@ def _tuned(
 ) -> tuple[JobSetting, ...]:
     assert memory.made_from is not None
     left_s = math.inf if task.due_in_s is None else task.due_in_s
-    wish = JobDemand(weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load)
+    demand = JobDemand(
+        weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load
+    )
     boards = {each.name: each.board for each in memory.made_from.types}
     top_mhz = {each.name: each.top_clock_mhz for each in memory.made_from.types}
-    return scheduler.tune(list(_options(task, points, top_mhz)), boards, wish)
+    return scheduler.tune(list(_options(task, points, top_mhz)), boards, demand)
 
 
 def _job(
@@ -262,17 +272,21 @@ def _options(
     top_mhz: Mapping[str, float],
 ) -> Iterator[JobOption]:
     """Operating points of its variants at the highest clocks: at any other one nobody dispatches."""
-    for variant in variants_of(task):
-        for entry in points.get(variant.network, ()):
-            for row in entry.rows:
-                if row.clock_mhz == top_mhz.get(entry.gpu_type):
-                    yield JobOption(
-                        network=entry.network,
-                        accuracy=variant.accuracy,
-                        gpu_type=entry.gpu_type,
-                        sm_percent=row.sm_percent,
-                        batch=row.batch,
-                        clock_mhz=row.clock_mhz,
-                        memory_mib=row.memory_mib,
-                        iteration_ms=row.solo_ms,
-                    )
+    rows = (
+        (variant, entry, row)
+        for variant in variants_of(task)
+        for entry in points.get(variant.network, ())
+        for row in entry.rows
+    )
+    for variant, entry, row in rows:
+        if row.clock_mhz == top_mhz.get(entry.gpu_type):
+            yield JobOption(
+                network=entry.network,
+                accuracy=variant.accuracy,
+                gpu_type=entry.gpu_type,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                clock_mhz=row.clock_mhz,
+                memory_mib=row.memory_mib,
+                iteration_ms=row.solo_ms,
+            )

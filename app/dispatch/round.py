@@ -5,10 +5,18 @@ one is a resident of its GPU. Replicas, training and other tasks stay as they ar
 may use, as far as the checker allows.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from app.dispatch.check import Attempt, JobFleet, refused_jobs, schedule_checked
+from app.dispatch.check import (
+    Attempt,
+    JobFleet,
+    RefusedJob,
+    job_names,
+    refused_jobs,
+    schedule_checked,
+)
 from app.dispatch.jobs import (
     MAX_PER_GPU,
     DispatchMemory,
@@ -32,7 +40,7 @@ from solvers.types.plan import (
     BoundTask,
     planned_rates_rps,
 )
-from solvers.types.problem import Problem
+from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import ClusterState, Demand, Gpu, GpuId, GpuType, Task
 
 
@@ -51,8 +59,24 @@ class Dispatched:
     """When the first batch that is held open goes at the latest."""
     waiting: tuple[str, ...] = ()
     """Jobs that had no place before the round."""
-    refused: tuple[tuple[str, str], ...] = ()
-    """Of these, those that the checker refuses on every GPU that might take them, each with the rule."""
+    refused: tuple[RefusedJob, ...] = ()
+    """Those of them that the checker refuses on every GPU that might take them."""
+
+
+class _Inputs(NamedTuple):
+    """What one round starts from."""
+
+    snapshot: Snapshot
+    state: ClusterState
+    """Without the GPUs of silent nodes."""
+    target: BoundPlan
+    placed: Collection[str]
+    """Names of the tasks that have a place on a GPU that answers."""
+    jobs: Sequence[Task]
+    """The tasks that are dispatched."""
+    waiting: Sequence[Task]
+    """Jobs without a place, the longest wait first."""
+    layers: Sequence[LayerCounts]
 
 
 def dispatch(
@@ -65,105 +89,128 @@ def dispatch(
 
     `layers`: of training networks, by which training that was never profiled is judged.
     """
-    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
-    target = snapshot.target
-    nothing = Dispatched(state=memory.state)
-    if target is None or not is_used(snapshot.settings):
-        return nothing
-    placed = _alive_places(target, state)
-    jobs = [task for task in state.tasks if is_dispatched(task, snapshot.settings)]
-    waiting = sorted(
-        (task for task in jobs if task.name not in placed),
-        key=lambda task: (-task.waiting_s, task.name),
-    )
-    if not waiting:
-        return nothing
-    networks = {variant.network for task in waiting for variant in variants_of(task)}
-    points = memory.planned_points.of(
-        snapshot, networks | {service.network for service in state.services}
-    )
-    demands = tuple(
-        Demand(service=name, arrival_rate_rps=rate)
-        for name, rate in planned_rates_rps(target).items()
-    )
-    problem = make_problem(state, points, demands, snapshot.settings, target=target)
-    views = _views(state, target, jobs, may_open=not is_limited(problem, state.nodes))
-    memory.state = replace(
-        memory.state, queues=queues_of(snapshot, memory, waiting, points, views)
-    )
-    newcomers = [task for task in state.tasks if task.layers and task.name in placed]
-    standing = JobFleet(
-        gpus=_standing(state, target, views),
-        tasks={task.name: task for task in state.tasks},
-        jobs={job.name for job in jobs},
-        problem=problem,
-        # The later ones count: what was profiled meanwhile, and not its estimate.
-        points=(*points_of_tasks(newcomers, snapshot.points, problem, layers), *points),
-    )
-    scheduler = job_scheduler(snapshot.settings)
-    rules = DispatchRules(
-        ratios=scheduler.ratios_of(
-            kernel_ratios, {entry.network: entry.sensitivity for entry in points}
-        ),
-        max_jobs=MAX_PER_GPU,
-    )
-    attempt = Attempt(
-        scheduler=scheduler,
-        state=memory.state,
-        views=views,
-        now_s=snapshot.at.timestamp(),
-        rules=rules,
-        standing=standing,
-    )
+    inputs = _inputs(snapshot, layers)
+    if inputs is None or not inputs.waiting:
+        return Dispatched(state=memory.state)
+    attempt = _attempt(inputs, memory, kernel_ratios)
     decided = schedule_checked(attempt, memory.refusals)
     refused = refused_jobs(attempt, memory.refusals)
-    note_refused(memory, [name for name, _ in refused])
+    note_refused(memory, [job.task for job in refused])
     return Dispatched(
-        bound=_following(target, standing, decided.batches)
-        if decided.batches
-        else None,
-        problem=problem,
+        bound=_following(inputs.target, attempt.standing, decided.batches),
+        problem=attempt.standing.problem,
         batches=decided.batches,
         state=decided.state,
         held_until_s=decided.held_until_s,
-        waiting=tuple(task.name for task in waiting),
+        waiting=tuple(task.name for task in inputs.waiting),
         refused=refused,
     )
 
 
-def _alive_places(
-    target: BoundPlan, state: ClusterState
-) -> dict[str, tuple[GpuId, BoundTask]]:
-    """Of GPUs that answer: on any other one a job is lost, and begins anew elsewhere."""
+def _inputs(snapshot: Snapshot, layers: Sequence[LayerCounts]) -> _Inputs | None:
+    """None where no policy dispatches jobs, and as long as no target says what services leave over."""
+    if snapshot.target is None or not is_used(snapshot.settings):
+        return None
+    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    placed = _alive_places(snapshot.target, state)
+    jobs = [task for task in state.tasks if is_dispatched(task, snapshot.settings)]
+    # Whoever runs keeps its GPU: only jobs without a place are offered.
+    waiting = sorted(
+        (task for task in jobs if task.name not in placed),
+        key=lambda task: (-task.waiting_s, task.name),
+    )
+    return _Inputs(snapshot, state, snapshot.target, placed, jobs, waiting, layers)
+
+
+def _alive_places(target: BoundPlan, state: ClusterState) -> set[str]:
+    """Tasks on GPUs that answer: on any other one a job is lost, and begins anew elsewhere."""
     alive = {gpu.id for gpu in state.gpus if gpu.healthy}
-    return {name: place for name, place in _places(target).items() if place[0] in alive}
+    return {name for name, place in _places(target).items() if place[0] in alive}
 
 
-def _views(
-    state: ClusterState, target: BoundPlan, jobs: Sequence[Task], *, may_open: bool
-) -> list[JobGpu]:
+def _attempt(
+    inputs: _Inputs, memory: DispatchMemory, kernel_ratios: Mapping[str, float]
+) -> Attempt:
+    """What the scheduler is asked, and the fleet by which the checker judges its answer; the queues are remembered."""
+    snapshot, state, target = inputs.snapshot, inputs.state, inputs.target
+    points = _points(inputs, memory)
+    # The target's own rates, not the demand of now: services are planned anew by the tick alone.
+    demands = tuple(
+        Demand(service=name, arrival_rate_rps=rate)
+        for name, rate in planned_rates_rps(target).items()
+    )
+    # The tick's own problem, so that the checker lets through only what the next tick will let stand.
+    problem = make_problem(state, points, demands, snapshot.settings, target=target)
+    views = _views(inputs, may_open=not is_limited(problem, state.nodes))
+    queues = queues_of(snapshot, memory, inputs.waiting, points, views)
+    memory.state = replace(memory.state, queues=queues)
+    scheduler = job_scheduler(snapshot.settings)
+    sensitivities = {entry.network: entry.sensitivity for entry in points}
+    return Attempt(
+        scheduler=scheduler,
+        state=memory.state,
+        views=views,
+        now_s=snapshot.at.timestamp(),
+        rules=DispatchRules(
+            ratios=scheduler.ratios_of(kernel_ratios, sensitivities),
+            max_jobs=MAX_PER_GPU,
+        ),
+        standing=_fleet(inputs, problem, points, views),
+    )
+
+
+def _points(inputs: _Inputs, memory: DispatchMemory) -> tuple[OperatingPoints, ...]:
+    """The snapshot's points, with planned times for every network that runs or could."""
+    networks = {
+        variant.network for task in inputs.waiting for variant in variants_of(task)
+    }
+    networks |= {service.network for service in inputs.state.services}
+    return memory.planned_points.of(inputs.snapshot, networks)
+
+
+def _fleet(
+    inputs: _Inputs,
+    problem: Problem,
+    points: tuple[OperatingPoints, ...],
+    views: Sequence[JobGpu],
+) -> JobFleet:
+    training = [
+        task
+        for task in inputs.state.tasks
+        if task.layers and task.name in inputs.placed
+    ]
+    estimated = points_of_tasks(
+        training, inputs.snapshot.points, problem, inputs.layers
+    )
+    return JobFleet(
+        gpus=_standing(inputs, views),
+        tasks={task.name: task for task in inputs.state.tasks},
+        jobs={job.name for job in inputs.jobs},
+        problem=problem,
+        # The later ones count: what was profiled meanwhile, and not its estimate.
+        points=(*estimated, *points),
+    )
+
+
+def _views(inputs: _Inputs, *, may_open: bool) -> list[JobGpu]:
     """The GPUs that may take jobs, with what replicas and other tasks leave of them.
 
     `may_open`: whether idle GPUs may; under a limit on watts all of them are given away.
     """
-    cordoned, bound = cordoned_gpus(state), {gpu.id: gpu for gpu in target.gpus}
-    types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
-    own_jobs, present = (
-        {job.name: job for job in jobs},
-        {task.name for task in state.tasks},
-    )
+    cordoned = cordoned_gpus(inputs.state)
+    bound = {gpu.id: gpu for gpu in inputs.target.gpus}
+    types = {gpu_type.name: gpu_type for gpu_type in inputs.state.gpu_types}
+    jobs = {job.name: job for job in inputs.jobs}
+    present = {task.name for task in inputs.state.tasks}
     views = []
-    for gpu in state.gpus:
-        own = bound.get(gpu.id)
-        if (
-            not gpu.healthy
-            or gpu.id in cordoned
-            or gpu.gpu_type not in types
-            or (own is None and not may_open)
-        ):
+    for gpu in inputs.state.gpus:
+        own, gpu_type = bound.get(gpu.id), types.get(gpu.gpu_type)
+        is_usable = gpu.healthy and gpu.id not in cordoned
+        if not is_usable or gpu_type is None or (own is None and not may_open):
             continue
-        if own is None or own.clock_mhz == types[gpu.gpu_type].clocks_mhz[-1]:
-            views.append(_view(gpu, types[gpu.gpu_type], own, own_jobs, present))
+        # Jobs have settings at the highest clock alone; a GPU that a plan slows down for its replicas takes none.
+        if own is None or own.clock_mhz == gpu_type.clocks_mhz[-1]:
+            views.append(_view(gpu, gpu_type, own, jobs, present))
     return views
 
 
@@ -174,25 +221,24 @@ def _view(
     jobs: Mapping[str, Task],
     present: Set[str],
 ) -> JobGpu:
-    tasks = [
-        task
-        for task in (own.tasks if own else ())
-        if task.is_resident and task.name in present
-    ]
+    bound = own.tasks if own else ()
+    # A task that was swapped out holds nothing of the GPU, and one that is done has left it.
+    tasks = [task for task in bound if task.is_resident and task.name in present]
     others: list[BoundReplica | BoundTask] = [*(own.replicas if own else ())]
     others += [task for task in tasks if task.name not in jobs]
+    residents = [
+        _resident(task, jobs[task.name]) for task in tasks if task.name in jobs
+    ]
+    is_ending = any(
+        task.kind == "offline" and task.name not in present for task in bound
+    )
     return JobGpu(
         id=gpu.id,
         gpu_type=gpu.gpu_type,
         memory_mib=gpu_type.memory_mib - sum(each.memory_mib for each in others),
         sm_percent=100.0 - sum(each.sm_percent for each in others),
-        residents=tuple(
-            _resident(task, jobs[task.name]) for task in tasks if task.name in jobs
-        ),
-        has_early_end=any(
-            task.kind == "offline" and task.name not in present
-            for task in (own.tasks if own else ())
-        ),
+        residents=tuple(residents),
+        has_early_end=is_ending,
     )
 
 
@@ -207,45 +253,38 @@ def _resident(bound: BoundTask, task: Task) -> Resident:
     )
 
 
-def _standing(
-    state: ClusterState, target: BoundPlan, views: Sequence[JobGpu]
-) -> dict[GpuId, BoundGpu]:
+def _standing(inputs: _Inputs, views: Sequence[JobGpu]) -> dict[GpuId, BoundGpu]:
     """The GPUs of the views as they stand, without tasks that are done."""
-    present, bound = (
-        {task.name for task in state.tasks},
-        {gpu.id: gpu for gpu in target.gpus},
-    )
-    types, gpus = (
-        {gpu_type.name: gpu_type for gpu_type in state.gpu_types},
-        {gpu.id: gpu for gpu in state.gpus},
-    )
+    present = {task.name for task in inputs.state.tasks}
+    bound = {gpu.id: gpu for gpu in inputs.target.gpus}
+    types = {gpu_type.name: gpu_type for gpu_type in inputs.state.gpu_types}
+    gpus = {gpu.id: gpu for gpu in inputs.state.gpus}
     found = {}
     for view in views:
         own = bound.get(view.id) or _empty(gpus[view.id], types[view.gpu_type])
-        found[view.id] = replace(
-            own, tasks=tuple(task for task in own.tasks if task.name in present)
-        )
+        found[view.id] = _with_tasks_of(own, present)
     return found
+
+
+def _with_tasks_of(gpu: BoundGpu, names: Set[str]) -> BoundGpu:
+    return replace(gpu, tasks=tuple(task for task in gpu.tasks if task.name in names))
 
 
 def _following(
     target: BoundPlan, standing: JobFleet, batches: Sequence[JobBatch]
-) -> BoundPlan:
-    """The next target: with the batches, and without tasks that are done."""
-    started = {member.job.name for batch in batches for member in batch.members}
-    left = standing.tasks.keys() - started
-    gpus = {
-        gpu.id: replace(
-            gpu, tasks=tuple(task for task in gpu.tasks if task.name in left)
-        )
-        for gpu in target.gpus
-    }
+) -> BoundPlan | None:
+    """The next target: with the batches, and without tasks that are done; None where there is nothing to start."""
+    if not batches:
+        return None
+    left = standing.tasks.keys() - job_names(batches)
+    gpus = {gpu.id: _with_tasks_of(gpu, left) for gpu in target.gpus}
     for batch in batches:
         gpus[batch.gpu] = standing.with_members(standing.gpus[batch.gpu], batch.members)
     return replace(
         target,
         generation=target.generation + 1,
         parent=target.generation,
+        # A GPU with nothing on it has no place in a plan: it is idle, and nobody pays for it.
         gpus=tuple(gpu for _, gpu in sorted(gpus.items()) if gpu.replicas or gpu.tasks),
     )
 

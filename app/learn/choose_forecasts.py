@@ -5,14 +5,14 @@ its scores are added to the earlier ones, which count less from day to day. The 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
 from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
 from app.loop.observe import age_s
-from app.store.store import WINDOWS_IN_SNAPSHOT, Snapshot
+from app.store.store import WINDOWS_IN_SNAPSHOT, ServiceWindow, Snapshot
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import TechniqueChoice, choose, margin_of, merge
 from solvers.forecast.reserve import reserve_rps
@@ -87,24 +87,26 @@ def judge(case: Case) -> TechniqueChoice:
     """The choice after what came since the last judgement; the old one, where nothing was heard."""
     old, windows = case.choice, case.windows
     seasons_now = () if case.rates is None else make_seasons(case.rates)
+    # The scores stay as they are: silence is no proof against a technique.
     if windows is None:
         return _chosen(case, old.technique, old.scores, seasons_now)
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
+    # Seasons of the time before: a technique must not be judged by what it was fitted to.
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
-    first = (
-        round((from_s - windows.start_s) / windows.window_s)
-        - windows_ahead(windows, case.horizon_s)
-        + 1
-    )
     question = BackTestOrigin(
         horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, max_origins=MAX_ORIGINS
     )
     margins = {name: margin_of(score) for name, score in old.scores.items()}
-    new = back_test(
-        windows, question, lambda _: before, margins=margins, since=max(1, first)
-    )
+    first = max(1, _first_origin(windows, from_s, case.horizon_s))
+    new = back_test(windows, question, lambda _: before, margins=margins, since=first)
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
     return _chosen(case, choose(scores, old.technique), scores, seasons_now)
+
+
+def _first_origin(windows: RequestSeries, from_s: float, horizon_s: float) -> int:
+    """The number of windows before the first forecast whose outcome has not been judged yet."""
+    seen = round((from_s - windows.start_s) / windows.window_s)
+    return seen - windows_ahead(windows, horizon_s) + 1
 
 
 def needed_reserve_rps(
@@ -113,6 +115,7 @@ def needed_reserve_rps(
     """The reserve that one service's windows of the last hour ask for."""
     if windows is None:
         return 0.0
+    # A burst must be carried by what runs until a plan that knows of it has started more.
     reaction_s = scaling.upscale_delay_s + horizon_s + START_S
     # The other half of what the SLO forgives is for queues.
     percentile = (1.0 + slo.percentile) / 2.0
@@ -131,6 +134,7 @@ def _chosen(
     seasons: tuple[Season, ...],
 ) -> TechniqueChoice:
     return TechniqueChoice(
+        # Only the seasons that the chosen technique reads: they are loaded into every tick's snapshot.
         technique=technique,
         seasons=tuple(
             season for season in seasons if season.period_s == PERIODS_S.get(technique)
@@ -145,6 +149,7 @@ def _chosen(
 
 
 def _until(series: RequestSeries, end_s: float) -> RequestSeries:
+    # Rounded down: a window that ends after the moment knows of what comes after it.
     return series.part(0, max(0, int((end_s - series.start_s) // series.window_s)))
 
 
@@ -176,17 +181,7 @@ def view_forecast(
 ) -> ForecastView:
     """The forecast of one service as the loop makes it. choice: with scores, as the database has it."""
     windows = [window for window in snapshot.windows if window.service == service]
-    rates_rps: tuple[float, ...] = ()
-    if is_heard(windows, snapshot):
-        history = History(
-            recent=make_series(complete_windows(windows, snapshot)),
-            seasons=choice.seasons,
-        )
-        ahead_s = horizon_s(snapshot.settings)
-        made = forecast_by(
-            choice.technique, history, horizon_s=ahead_s, levels=SHOWN_LEVELS
-        )
-        rates_rps = () if made is None else widen(made, choice.margin).rates_rps
+    rates_rps = _shown_rates(windows, snapshot, choice)
     return ForecastView(
         service=service,
         technique=choice.technique,
@@ -199,3 +194,21 @@ def view_forecast(
         scores=choice.scores,
         judged_until_s=choice.judged_until_s,
     )
+
+
+def _shown_rates(
+    windows: Sequence[ServiceWindow], snapshot: Snapshot, choice: TechniqueChoice
+) -> tuple[float, ...]:
+    # Where nobody reports there is no forecast: the loop keeps the planned rate, and guesses nothing.
+    if not is_heard(windows, snapshot):
+        return ()
+    history = History(
+        recent=make_series(complete_windows(windows, snapshot)), seasons=choice.seasons
+    )
+    made = forecast_by(
+        choice.technique,
+        history,
+        horizon_s=horizon_s(snapshot.settings),
+        levels=SHOWN_LEVELS,
+    )
+    return () if made is None else widen(made, choice.margin).rates_rps

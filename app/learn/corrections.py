@@ -7,7 +7,7 @@ with what was learned from it, so that a repeated reading changes nothing and a 
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -88,50 +88,60 @@ async def learn_once(learner: OnlineLearner) -> LearnOutcome:
     Under a governor nothing is learned: clocks and batches are then not those that the plan's points state times for.
     """
     snapshot = await learner.store.load_snapshot(learner.clock.now())
+    # Noted in every round, also in those that learn nothing: a GPU must be seen to change.
     steady_since = _note_settled(learner, snapshot)
-    if (
-        not snapshot.settings.learning
-        or snapshot.target is None
-        or snapshot.target.governor is not None
-    ):
+    target = snapshot.target
+    if not snapshot.settings.learning or target is None or target.governor is not None:
         return LearnOutcome()
     known = {row.group: row for row in await learner.store.load_fit_health()}
     since_s, until_s = _stretch(learner, snapshot.at.timestamp(), known.values())
     if until_s <= since_s:
         return LearnOutcome()
-    gpus = some_of(
-        [gpu for gpu in snapshot.target.gpus if steady_since[gpu.id] <= since_s],
-        until_s,
-    )
+    steady = [gpu for gpu in target.gpus if steady_since[gpu.id] <= since_s]
+    gpus = some_of(steady, until_s)
     executions = await learner.store.load_executions(
         _moment(since_s), _moment(until_s), [gpu.id for gpu in gpus]
     )
     outcome = await asyncio.to_thread(judge, snapshot, known, gpus, executions, until_s)
-    if outcome.changed and not await learner.store.save_fit_health(
-        outcome.changed, snapshot.state.catalogue_revision
-    ):
-        log.info(
-            "the catalogue changed while it was learned about; the next round reads the same period again"
-        )
+    if not await _save(learner, outcome, snapshot):
         return LearnOutcome()
+    # Only after it was saved: a period whose outcome was lost is read again.
     learner.read_until_s = until_s
     if until_s % SAMPLE_EVERY_S == 0.0:
         await _keep_samples(learner, gpus, executions, since_s, snapshot.at)
-    for event in outcome.events:
+    await _record_events(learner.store, outcome.events)
+    return outcome
+
+
+async def _save(
+    learner: OnlineLearner, outcome: LearnOutcome, snapshot: Snapshot
+) -> bool:
+    if not outcome.changed or await learner.store.save_fit_health(
+        outcome.changed, snapshot.state.catalogue_revision
+    ):
+        return True
+    log.info(
+        "the catalogue changed while it was learned about; the next round reads the same period again"
+    )
+    return False
+
+
+async def _record_events(store: Store, events: Sequence[AuditEvent]) -> None:
+    for event in events:
         log.warning(
             "operating points",
             subject=event.subject,
             kind=event.kind,
             reason=event.reason,
         )
-    if outcome.events:
-        await learner.store.add_events(*outcome.events)
-    return outcome
+    if events:
+        await store.add_events(*events)
 
 
 def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
     """At most MAX_GPUS of them, others in every period, evenly spread, at every pace of asking."""
-    stride = max(1, math.ceil(len(gpus) / MAX_GPUS))
+    # Every stride-th GPU from a changing start: neighbours in the list are often of one node, and alike.
+    stride = math.ceil(len(gpus) / MAX_GPUS) or 1
     # Multiples of an irrational number fill the circle evenly; a turn of whole numbers would meet the same GPUs at
     # every full minute, when samples are made.
     first = int(stride * (round(until_s / PERIOD_S) * GOLDEN_RATIO % 1.0))
@@ -147,6 +157,7 @@ async def _keep_samples(
 ) -> None:
     """A few of what was served from `since_s` to where it was read, for fits to come."""
     until_s = learner.read_until_s
+    # What is older may be sampled again, and need not be remembered.
     recent = {
         condition: when
         for condition, when in learner.sampled_s.items()
@@ -167,42 +178,45 @@ def judge(
 ) -> LearnOutcome:
     """What these executions, of a period that ended at `until_s`, say of the operating points."""
     points = {Group(entry.network, entry.gpu_type): entry for entry in snapshot.points}
-    stated = StatedTimes(
-        points, {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
-    )
-    readings = make_readings(gpus, executions, stated)
-    changed = []
+    types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
+    readings = make_readings(gpus, executions, StatedTimes(points, types))
+    learned = []
     for group in sorted(readings):
         before = known.get(group)
-        after = _learned(
-            points[group],
-            sigma_of(snapshot, points[group]),
-            before,
-            readings[group],
-            until_s,
-        )
-        if before is None or after is not before.now:
-            changed.append(_row(snapshot, points[group], before, after))
-    events = [
-        event
-        for row in changed
-        for event in _events(snapshot.at, known.get(row.group), row)
-    ]
-    for group in _forgotten(snapshot, known, until_s):
-        changed.append(
-            _row(
-                snapshot,
-                points[group],
-                None,
-                new_health(np.array(sigma_of(snapshot, points[group])), until_s),
-            )
-        )
-        events.append(_forgotten_event(snapshot.at, group))
+        row = _learned_row(snapshot, points[group], before, readings[group], until_s)
+        if row is not before:
+            learned.append(row)
+    forgotten = _forgotten(snapshot, known, until_s)
+    reset = [_reset(snapshot, points[group], until_s) for group in forgotten]
     return LearnOutcome(
         readings=sum(map(len, readings.values())),
-        changed=tuple(changed),
-        events=tuple(events),
+        changed=(*learned, *reset),
+        events=(
+            *_drift_events(snapshot.at, known, learned),
+            *(_forgotten_event(snapshot.at, group) for group in forgotten),
+        ),
     )
+
+
+def _learned_row(
+    snapshot: Snapshot,
+    points: OperatingPoints,
+    before: FitHealth | None,
+    readings: list[ExecutionReading],
+    until_s: float,
+) -> FitHealth:
+    """The health after these readings: `before` itself where they are of a period that it knows already."""
+    sigma = sigma_of(snapshot, points)
+    after = _learned(points, sigma, before, readings, until_s)
+    if before is not None and after is before.now:
+        return before
+    return _row(snapshot, points, before, after)
+
+
+def _reset(snapshot: Snapshot, points: OperatingPoints, until_s: float) -> FitHealth:
+    """The health of a network that was never served: the stated uncertainty, and nothing learned."""
+    fresh = new_health(np.array(sigma_of(snapshot, points)), until_s)
+    return _row(snapshot, points, None, fresh)
 
 
 def _learned(
@@ -227,6 +241,7 @@ def _row(
 ) -> FitHealth:
     """The health with what planning reckons with from here on."""
     group = Group(points.network, points.gpu_type)
+    # `now` follows every reading; `planned` moves in steps, so that plans do not follow noise.
     if before is None or _is_taken_over(snapshot, points, before.planned, now):
         return FitHealth(
             group=group,
@@ -240,16 +255,13 @@ def _is_taken_over(
     snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: FitState
 ) -> bool:
     """Whether planning follows what was learned since it last did."""
-    sigma, keys, z = (
-        np.array(sigma_of(snapshot, points)),
-        row_keys(points),
-        normal_deviate(snapshot.settings),
-    )
-    change = log_factors(now, keys, sigma, z) - log_factors(
-        planned.health, keys, sigma, z
-    )
+    sigma, keys = np.array(sigma_of(snapshot, points)), row_keys(points)
+    z = normal_deviate(snapshot.settings)
+    before = log_factors(planned.health, keys, sigma, z)
+    change = log_factors(now, keys, sigma, z) - before
     age_s = (snapshot.at - planned.at).total_seconds()
     return (
+        # An alarm widens what is planned for at once, and its end gives the room back at once.
         now.is_alarmed != planned.health.is_alarmed
         or float(change.max()) > RISE
         or (float(change.min()) < -FALL and age_s >= FALL_AFTER_S)
@@ -269,6 +281,7 @@ def _forgotten(
     stated = {Group(points.network, points.gpu_type) for points in snapshot.points}
     return [
         group
+        # Stated alone: what has no profile any more cannot be planned for, so that nothing has to be forgotten.
         for group in sorted(known.keys() & stated - planned)
         if known[group].now.readings
         and until_s - known[group].now.seen_until_s >= FORGET_AFTER_S
@@ -286,21 +299,28 @@ def _forgotten_event(at: datetime, group: Group) -> AuditEvent:
     )
 
 
-def _events(
-    at: datetime, before: FitHealth | None, after: FitHealth
-) -> Iterable[AuditEvent]:
-    was_alarmed = before is not None and before.now.is_alarmed
-    if was_alarmed == after.now.is_alarmed:
-        return
+def _drift_events(
+    at: datetime, known: Mapping[Group, FitHealth], learned: Iterable[FitHealth]
+) -> Iterator[AuditEvent]:
+    """One line per fit whose alarm came or went."""
+    for row in learned:
+        before = known.get(row.group)
+        was_alarmed = before is not None and before.now.is_alarmed
+        if was_alarmed != row.now.is_alarmed:
+            yield _drift_event(at, row)
+
+
+def _drift_event(at: datetime, after: FitHealth) -> AuditEvent:
     network, gpu_type = after.group
     now = after.now
+    # The operator reads what planning does about it, and not only by how much the times are off.
     if not now.is_alarmed:
         effect = "they are learned"
     elif now.shortfall > 0.0:
         effect = "more room is kept until they are learned"
     else:
         effect = "they are not planned shorter until they are learned"
-    yield AuditEvent(
+    return AuditEvent(
         at=at,
         actor=ACTOR,
         kind="FitDrifted" if now.is_alarmed else "FitRecovered",
@@ -313,6 +333,7 @@ def _stretch(
     learner: OnlineLearner, now_s: float, known: Iterable[FitHealth]
 ) -> tuple[float, float]:
     """From the end of the last period that was read to that of the last one whose windows are all here."""
+    # Periods begin at multiples of PERIOD_S, so that another leader reads the same ones.
     until_s = PERIOD_S * math.floor((now_s - SETTLE_S) / PERIOD_S)
     read_s = (
         max([learner.read_until_s, *(row.now.seen_until_s for row in known)])
@@ -330,6 +351,7 @@ def _note_settled(learner: OnlineLearner, snapshot: Snapshot) -> Mapping[str, fl
             gpu.clock_mhz,
             tuple((each.id, each.sm_percent, each.batch) for each in gpu.replicas),
         )
+        # The moment of the first look, not that of the push: what ran in between is not certain.
         before = learner.settled.get(gpu.id)
         settled[gpu.id] = (
             before

@@ -6,10 +6,11 @@ Fitting takes seconds of CPU, so it runs in a process of its own, which is kille
 import asyncio
 import math
 import multiprocessing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TypeVar, cast
+from multiprocessing.context import SpawnProcess
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -44,9 +45,9 @@ PERIOD_S = 60.0
 """How often the leader looks whether samples came in."""
 LIMIT_S = 60.0
 """A refit of thousands of samples takes tens of seconds."""
-MAX_RELATIVES = 12
+MAX_PROFILED = 12
 """Networks that an estimate asks; more would tell little more and take longer."""
-RELATIVES_TECHNIQUE = "locally_weighted"
+PROFILED_TECHNIQUE = "locally_weighted"
 FULL_QUOTA = 100.0
 MIN_COMPARED = 3
 """Samples at conditions of its rows, without which nothing is said of a profile's error."""
@@ -86,6 +87,10 @@ class RefitCandidate:
     """The network was never measured on the GPU type."""
 
 
+GpuTypeProblem: TypeAlias = tuple[str, str]
+"""A GPU type, and why there are no operating points for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RefitAnswer:
     """What one refit made."""
@@ -93,8 +98,7 @@ class RefitAnswer:
     fits: tuple[Fit, ...]
     """The network's fits, and the interference fits of its GPU types."""
     candidates: tuple[RefitCandidate, ...]
-    problems: tuple[tuple[str, str], ...] = ()
-    """(GPU type, why there are no operating points for it)."""
+    problems: tuple[GpuTypeProblem, ...] = ()
 
 
 def run_refit(request: RefitRequest) -> RefitAnswer:
@@ -110,33 +114,50 @@ def run_refit(request: RefitRequest) -> RefitAnswer:
             seed=request.seed,
             source=request.source,
         )
-    types = {gpu_type.name: gpu_type for gpu_type in request.gpu_types}
     kept = tuple(fit for fit in fits.fits if fit.group.network in (request.network, ""))
-    fitted = {fit.group.gpu_type: fit for fit in kept if fit.quantity == "latency_ms"}
-    candidates, problems = [], []
+    candidates, problems = _candidates(request, fits, kept)
+    return RefitAnswer(
+        fits=kept,
+        candidates=tuple(candidates),
+        problems=(*problems, *_unfitted(request, candidates, problems)),
+    )
+
+
+def _candidates(
+    request: RefitRequest, fits: Fits, own: Sequence[Fit]
+) -> tuple[list[RefitCandidate], list[GpuTypeProblem]]:
+    types = {gpu_type.name: gpu_type for gpu_type in request.gpu_types}
+    fitted = {fit.group.gpu_type: fit for fit in own if fit.quantity == "latency_ms"}
+    candidates: list[RefitCandidate] = []
+    problems: list[GpuTypeProblem] = []
     for name in sorted({*fitted, *_cold_types(request, fitted)} & types.keys()):
         try:
+            # Measured comes before estimated, however few samples there are.
             if name in fitted:
                 candidates.append(_candidate(request, fits, fitted[name], types[name]))
             else:
                 candidates.append(_estimate(request, fits, types[name]))
         except (TooFewSamples, InvalidInput) as error:
+            # One GPU type without points is no reason to keep those of the others back.
             problems.append((name, str(error)))
+    return candidates, problems
+
+
+def _unfitted(
+    request: RefitRequest,
+    candidates: Sequence[RefitCandidate],
+    problems: Sequence[GpuTypeProblem],
+) -> Iterator[GpuTypeProblem]:
+    """GPU types on which the network was sampled, and of which nothing was said so far."""
+    answered = {name for name, _ in problems}
+    answered |= {entry.performance.points.gpu_type for entry in candidates}
     sampled = {
         group.gpu_type
         for group in request.samples.at.groups()
         if group.network == request.network
     }
-    told = {name for name, _ in problems} | {
-        entry.performance.points.gpu_type for entry in candidates
-    }
-    problems += [
-        (name, "there are too few samples for any technique")
-        for name in sorted(sampled - told)
-    ]
-    return RefitAnswer(
-        fits=kept, candidates=tuple(candidates), problems=tuple(problems)
-    )
+    for name in sorted(sampled - answered):
+        yield name, "there are too few samples for any technique"
 
 
 def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
@@ -149,21 +170,10 @@ def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
 def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCandidate:
     """Operating points from the network's fits on other GPU types, or from its layers, and what relatives do."""
     group = Group(request.network, gpu_type.name)
-    there = tuple(
-        entry for entry in request.relatives if entry.gpu_type == gpu_type.name
-    )[:MAX_RELATIVES]
-    names = {entry.network for entry in there}
-    relatives = _fit_relatives(
-        [entry for entry in request.relatives if entry.network in names]
-    )
-    own = {(fit.quantity, fit.group) for fit in fits.fits}
-    known = Fits(
-        fits=(
-            *fits.fits,
-            *(fit for fit in relatives.fits if (fit.quantity, fit.group) not in own),
-        )
-    )
+    there = _profiled_on(request, gpu_type)[:MAX_PROFILED]
+    known = _with_fits_of(request, fits, {entry.network for entry in there})
     facts = FitFacts(gpu_type=gpu_type, layers=request.layers, relatives=there)
+    # The estimate's technique follows from what is known: times on another GPU type, or layers alone.
     is_moved = any(
         fit.quantity == "latency_ms" and fit.group.network == request.network
         for fit in fits.fits
@@ -172,23 +182,40 @@ def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCand
         performance=make_performance(known, group, make_grid(facts), facts),
         technique=GPU_TYPE_RATIO if is_moved else LAYER_COUNTS,
         sample_count=0,
+        # Nothing was held out, so that nobody knows; infinite loses against every measured error.
         error=math.inf,
         present_error=None,
         is_estimated=True,
     )
 
 
-def _fit_relatives(relatives: Sequence[OperatingPoints]) -> Fits:
+def _profiled_on(
+    request: RefitRequest, gpu_type: GpuType
+) -> tuple[OperatingPoints, ...]:
+    return tuple(
+        entry for entry in request.relatives if entry.gpu_type == gpu_type.name
+    )
+
+
+def _with_fits_of(request: RefitRequest, fits: Fits, networks: Set[str]) -> Fits:
+    """The fits, and rough ones of other networks where none was made from samples."""
+    stated = [entry for entry in request.relatives if entry.network in networks]
+    own = {(fit.quantity, fit.group) for fit in fits.fits}
+    added = (
+        fit for fit in _fit_stated(stated).fits if (fit.quantity, fit.group) not in own
+    )
+    return Fits(fits=(*fits.fits, *added))
+
+
+def _fit_stated(profiles: Sequence[OperatingPoints]) -> Fits:
     """Latency fits of stated times, alone and at the highest clock; rough, since estimates are so anyway."""
-    if not relatives:
+    if not profiles:
         return Fits(fits=())
-    rows = [
-        (entry, row)
-        for entry in relatives
-        for top in [max(row.clock_mhz for row in entry.rows)]
-        for row in entry.rows
-        if row.clock_mhz == top
-    ]
+    rows = []
+    for entry in profiles:
+        # A lower clock would teach how a network slows down, of which the estimate asks nothing.
+        top_mhz = max(row.clock_mhz for row in entry.rows)
+        rows += [(entry, row) for row in entry.rows if row.clock_mhz == top_mhz]
     at = make_queries(
         [entry.network for entry, _ in rows],
         [entry.gpu_type for entry, _ in rows],
@@ -197,7 +224,7 @@ def _fit_relatives(relatives: Sequence[OperatingPoints]) -> Fits:
     )
     return make_fits(
         make_samples(at, [row.solo_ms for _, row in rows]),
-        technique=RELATIVES_TECHNIQUE,
+        technique=PROFILED_TECHNIQUE,
     )
 
 
@@ -208,6 +235,7 @@ def _candidate(
         (entry for entry in request.present if entry.gpu_type == gpu_type.name), None
     )
     everything = request.samples.take(request.samples.at.groups()[fit.group])
+    # A fit through other quotas alone would have to extrapolate to the only one that replicas have.
     if not (everything.at.time_quota_percent == FULL_QUOTA).any():
         raise TooFewSamples(
             "replicas run at full time quota, of which there is no sample"
@@ -219,9 +247,7 @@ def _candidate(
         # A network that was only ever measured beside neighbours is known where it had neighbours.
         sampled=own.at if len(own) else everything.at,
         neighbours=_neighbours_of(request.samples, fits, gpu_type.name),
-        relatives=tuple(
-            entry for entry in request.relatives if entry.gpu_type == gpu_type.name
-        ),
+        relatives=_profiled_on(request, gpu_type),
     )
     return RefitCandidate(
         performance=make_performance(fits, fit.group, make_grid(facts), facts),
@@ -239,24 +265,33 @@ def error_of(
 
     Rows state times at full time quota and without a power limit; other samples say nothing of them.
     """
-    solo = {row[:3]: row.solo_ms for row in points.rows}
-    top = gpu_type.clocks_mhz[-1]
-    at = samples.at
-    is_plain = (at.time_quota_percent == FULL_QUOTA) & np.isnan(at.power_limit_w)
-    conditions = zip(
-        at.sm_percent,
-        at.batch,
-        np.where(np.isnan(at.clock_mhz), top, at.clock_mhz),
-        strict=True,
-    )
+    solo: dict[tuple[float, float, float] | None, float] = {
+        row[:3]: row.solo_ms for row in points.rows
+    }
+    conditions = _plain_conditions(samples, gpu_type.clocks_mhz[-1])
     errors = [
         abs(solo[key] - measured) / measured
-        for key, measured, plain in zip(
-            conditions, samples.latency_ms.tolist(), is_plain.tolist(), strict=True
-        )
-        if plain and key in solo
+        for key, measured in zip(conditions, samples.latency_ms.tolist(), strict=True)
+        if key in solo
     ]
+    # fsum: the mean must not depend on the order in which samples came in.
     return math.fsum(errors) / len(errors) if len(errors) >= MIN_COMPARED else None
+
+
+def _plain_conditions(
+    samples: Samples, top_mhz: float
+) -> Iterator[tuple[float, float, float] | None]:
+    """SM percent, batch and clock of each sample at full time quota without a power limit; None of every other."""
+    at = samples.at
+    is_plain = (at.time_quota_percent == FULL_QUOTA) & np.isnan(at.power_limit_w)
+    # A sample that names no clock was taken at the highest one.
+    clock_mhz = np.where(np.isnan(at.clock_mhz), top_mhz, at.clock_mhz)
+    for key, plain in zip(
+        zip(at.sm_percent, at.batch, clock_mhz, strict=True),
+        is_plain.tolist(),
+        strict=True,
+    ):
+        yield key if plain else None
 
 
 def _alone(samples: Samples) -> Samples:
@@ -277,6 +312,7 @@ def _neighbours_of(samples: Samples, fits: Fits, gpu_type: str) -> Coefficients 
         return pressure.fit(
             of_type, predict_quantity(fits, "latency_ms", of_type.at.alone())
         )
+    # No neighbours were measured; the stated interference stays.
     except TooFewSamples:
         return None
 
@@ -288,13 +324,7 @@ async def run_in_process(
 
     Raises Unavailable at the limit, which kills it, and when it dies; InvalidRequest when it raised InvalidInput.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit"
-    )
-    process.start()
-    theirs.close()
+    process, ours = _start(run)
     try:
         async with asyncio.timeout(limit_s):
             is_done, answer = await asyncio.to_thread(_exchange, ours, request)
@@ -305,12 +335,25 @@ async def run_in_process(
     except (EOFError, OSError) as error:
         raise Unavailable("the process that fits died; try again") from error
     finally:
+        # Also after an answer: it has nothing left to do, and must not outlive its caller.
         process.kill()
         await asyncio.to_thread(process.join, 5.0)
         ours.close()
     if not is_done:
         raise InvalidRequest(str(answer))
     return cast(Answer, answer)
+
+
+def _start(run: Callable[[Request], Answer]) -> tuple[SpawnProcess, Connection]:
+    # Not fork: this process has threads and connections, of which a forked child would inherit halves.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit"
+    )
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 def _exchange(pipe: Connection, request: Request) -> tuple[bool, object]:

@@ -1,11 +1,11 @@
 """Served: what replicas executed → samples for the next fit, a few per condition and hour."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median_low
 
-from app.learn.readings import MIN_BATCHES, runs_as_planned
+from app.learn.readings import MIN_BATCHES, executed_by_gpu, runs_as_planned
 from app.store.store import SERVED, Execution, SampleRow
 from solvers.predict.data.samples import Group, Neighbour, NeighbourSet
 from solvers.types.plan import BoundGpu, BoundReplica
@@ -35,32 +35,38 @@ def served_samples(
 
     `sampled_s`: when each was, last; `since_s`, `until_s`: the period in which the replicas executed.
     """
-    by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
-    for execution in executions:
-        by_gpu[execution.gpu][execution.replica] = execution
+    by_gpu = executed_by_gpu(executions)
     by_condition: dict[Condition, list[Execution]] = defaultdict(list)
     for gpu in gpus:
         executed = by_gpu.get(gpu.id, {})
-        if not runs_as_planned(gpu, executed):
-            continue
-        idle = {
-            replica
-            for replica, execution in executed.items()
-            if not _is_busy(execution, until_s - since_s)
-        }
-        for replica in gpu.replicas:
-            execution = executed[replica.id]
-            if (
-                not idle - {replica.id}
-                and execution.requests >= execution.batches >= MIN_BATCHES
-                and execution.execution_ms > 0.0
-            ):
-                by_condition[_condition(gpu, replica)].append(execution)
+        for replica in _sampled(gpu, executed, until_s - since_s):
+            by_condition[_condition(gpu, replica)].append(executed[replica.id])
     return {
         condition: _sample(condition, by_condition[condition], until_s)
+        # Sorted: samples have numbers in the order in which they are kept.
         for condition in sorted(by_condition)
         if until_s - sampled_s.get(condition, 0.0) >= EVERY_S
     }
+
+
+def _sampled(
+    gpu: BoundGpu, executed: Mapping[str, Execution], period_s: float
+) -> Iterator[BoundReplica]:
+    """Replicas whose time is worth a sample: they executed enough, beside neighbours that were busy."""
+    if not runs_as_planned(gpu, executed):
+        return
+    idle = {
+        replica
+        for replica, execution in executed.items()
+        if not _is_busy(execution, period_s)
+    }
+    for replica in gpu.replicas:
+        execution = executed[replica.id]
+        # The replica itself may be idle for most of the time: its batches take as long as they take.
+        has_busy_neighbours = not idle - {replica.id}
+        has_batches = execution.requests >= execution.batches >= MIN_BATCHES
+        if has_busy_neighbours and has_batches and execution.execution_ms > 0.0:
+            yield replica
 
 
 def _is_busy(execution: Execution, period_s: float) -> bool:
@@ -68,6 +74,7 @@ def _is_busy(execution: Execution, period_s: float) -> bool:
 
 
 def _condition(gpu: BoundGpu, replica: BoundReplica) -> Condition:
+    # Sorted, so that the same neighbours are one condition in whichever order the plan has them.
     others = [each for each in gpu.replicas if each.id != replica.id]
     neighbours = sorted(
         Neighbour(each.network, float(each.batch), each.sm_percent) for each in others
@@ -81,6 +88,7 @@ def _sample(
 ) -> SampleRow:
     group, sm_percent, _, clock_mhz, neighbours = condition
     middle_ms = median_low(execution.execution_ms for execution in executions)
+    # By replica id among equal times: the same executions must give the same sample.
     middle = min(
         (execution for execution in executions if execution.execution_ms == middle_ms),
         key=lambda execution: execution.replica,
@@ -88,6 +96,7 @@ def _sample(
     return SampleRow(
         network=group.network,
         gpu_type=group.gpu_type,
+        # The mean size, as the fits take it: batches go before they are full.
         batch=middle.requests / middle.batches,
         sm_percent=sm_percent,
         clock_mhz=clock_mhz,

@@ -71,9 +71,9 @@ class Spending:
     """The limit, spread evenly over the period."""
 
 
-def next_step(spending: Spending, most: int) -> int:
-    """The step to be on from now: the same one, one further, one back, or 0; at most `most`."""
-    step = min(spending.step, most)
+def next_step(spending: Spending, max_step: int) -> int:
+    """The step to be on from now: the same one, one further, one back, or 0; at most `max_step`."""
+    step = min(spending.step, max_step)
     # A step that is not in force yet has shown nothing: the next one would be taken blindly.
     settled_s = spending.settled_s if spending.is_in_force else 0.0
     if spending.is_spent or (
@@ -82,7 +82,7 @@ def next_step(spending: Spending, most: int) -> int:
         is_enough = (
             spending.usd_per_hour <= spending.pace_usd_per_hour or settled_s < SETTLE_S
         )
-        return step if is_enough else min(step + 1, most)
+        return step if is_enough else min(step + 1, max_step)
     # Spending never falls while a period runs, so the period is over, or the limit was raised.
     if not spending.is_hourly:
         return 0
@@ -122,19 +122,19 @@ def degraded(
     return tuple(_part(demand, shares.get(demand.service, 1.0)) for demand in demands)
 
 
-def words_on_degraded(
+def describe_degraded(
     services: Collection[Service], degradations: Sequence[Degradation]
 ) -> tuple[str, ...]:
     """What a plan's report says of it, one sentence per budget that takes something."""
     by_budget = ((each.budget, shares_of(services, [each])) for each in degradations)
     return tuple(
-        f"budget {name} is exceeded: {told(shares)}"
+        f"budget {name} is exceeded: {describe_shares(shares)}"
         for name, shares in by_budget
         if shares
     )
 
 
-def told(shares: Mapping[str, float]) -> str:
+def describe_shares(shares: Mapping[str, float]) -> str:
     """The shares in words: `planned of the demand: chat for 50 %, search for 25 %`."""
     if not shares:
         return "every service is planned for its whole demand"
@@ -221,7 +221,7 @@ class BudgetState:
     """The plan in force was made, or kept, since then."""
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Whose it is and how it stands."""
         whose = (
             "the whole cluster" if self.project is None else f"project {self.project}"
@@ -252,7 +252,8 @@ def spent_event(state: BudgetState, at: datetime) -> AuditEvent:
         actor="controller",
         kind="BudgetSpent" if is_spent else "BudgetNearlySpent",
         subject=f"budget/{state.name}",
-        reason=state.words + (_CONSEQUENCES.get(state.action, "") if is_spent else ""),
+        reason=state.message
+        + (_CONSEQUENCES.get(state.action, "") if is_spent else ""),
         after={
             "project": state.project,
             "spent_usd": float(state.spent_usd),
@@ -288,7 +289,7 @@ def step_event(
         actor="controller",
         kind="BudgetDegrades" if step > state.degrade_step else "BudgetRestores",
         subject=f"budget/{state.name}",
-        reason=f"{state.words}; {rate}; {told(shares)}",
+        reason=f"{state.message}; {rate}; {describe_shares(shares)}",
         before={"step": state.degrade_step},
         after={"project": state.project, "step": step, "services": len(shares)},
     )

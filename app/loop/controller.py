@@ -101,22 +101,9 @@ class Controller:
 
     async def run(self) -> None:
         """Lead and tick until cancelled."""
-        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=JOB_DEFAULTS)
         # Until the database answers; `_reschedule` follows what it says.
         period_s = FIRST_PERIOD_S
-        scheduler.add_job(
-            self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick"
-        )
-        scheduler.add_job(
-            self._safely_maintain,
-            "interval",
-            seconds=self._wall(MAINTENANCE_PERIOD_S),
-            id="maintain",
-        )
-        for job in self._slow_jobs:
-            run = partial(self._safely_run, job)
-            seconds = max(self._wall(job.period_s), MIN_JOB_S)
-            scheduler.add_job(run, "interval", seconds=seconds, id=job.name)
+        scheduler = self._make_scheduler(period_s)
         listener = asyncio.create_task(self._listen(), name="plimsoll-wakeups")
         scheduler.start()
         self.wake()
@@ -129,10 +116,26 @@ class Controller:
                 # Wake-ups of the meantime are kept by the event and answered together.
                 await self._clock.sleep(MIN_GAP_S)
         finally:
+            # The lead goes last: until the tick and the jobs have stopped, another process must not decide beside them.
             scheduler.shutdown(wait=False)
             listener.cancel()
             await asyncio.wait([listener])
             await self._lead.release()
+
+    def _make_scheduler(self, period_s: float) -> AsyncIOScheduler:
+        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=JOB_DEFAULTS)
+
+        def every(
+            seconds: float, run: Callable[[], Awaitable[None]], name: str
+        ) -> None:
+            scheduler.add_job(run, "interval", seconds=seconds, id=name)
+
+        every(self._wall(period_s), self._wake_on_time, "tick")
+        every(self._wall(MAINTENANCE_PERIOD_S), self._safely_maintain, "maintain")
+        for job in self._slow_jobs:
+            seconds = max(self._wall(job.period_s), MIN_JOB_S)
+            every(seconds, partial(self._safely_run, job), job.name)
+        return scheduler
 
     async def _round(self) -> None:
         """One tick, if this process leads. Broad by intent: a fault costs one round, never the loop."""
@@ -148,14 +151,21 @@ class Controller:
                     self.last = await tick(self._loop)
                 self.on_tick(self.last)
         except Exception as error:
-            # Whatever failed may have been the lead itself; it is asked for again in the next round.
-            self.leads = False
-            log.error(
-                "tick failed; the next one starts over",
-                error=str(error),
-                kind=type(error).__name__,
-            )
-            await self._clock.sleep(RETRY_S)
+            await self._hold_without_database(error)
+
+    async def _hold_without_database(self, error: Exception) -> None:
+        """Decide nothing for RETRY_S after a step failed, above all because the database is gone.
+
+        Nodes keep the target that they have, and their agents keep what they could not report.
+        """
+        # Whatever failed may have been the lead itself; it is asked for again in the next round.
+        self.leads = False
+        log.error(
+            "tick failed; the next one starts over",
+            error=str(error),
+            kind=type(error).__name__,
+        )
+        await self._clock.sleep(RETRY_S)
 
     async def _start_solver(self) -> None:
         """Have the solver ready for the first tick; where it is not, ticks keep the plan and say why."""

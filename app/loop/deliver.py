@@ -102,6 +102,7 @@ def _routes(bound: BoundPlan, state: ClusterState) -> tuple[Route, ...]:
     )
 
 
+# The order decides in `effective_mode`: the mode that leaves most to a person wins.
 CAUTION = (Mode.OFF, Mode.ADVISE, Mode.APPROVE, Mode.AUTO)
 """Most cautious first."""
 
@@ -133,6 +134,7 @@ def effective_mode(
 def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:
     """Services whose replicas differ in place, SM percent, batch or clock; routing weights alone are no change."""
     before, after = _settings(target), _settings(bound)
+    # The symmetric difference has what ends as well as what starts; what moves is in it twice.
     return {entry[0] for entry in before ^ after}
 
 

@@ -9,20 +9,22 @@ from app.loop.observe import HoldKind
 from app.store.store import AuditEvent, Snapshot
 from app.store.task_book import TaskRecord, waited_s
 from solvers.types.outcome import Reason
-from solvers.types.plan import BoundPlan, anonymous, diff
+from solvers.types.plan import BoundPlan, Plan, anonymous, diff
 
 ACTOR = "controller"
 
 
+def _loop_event(
+    at: datetime, kind: str, subject: str, reason: str, *, plan_id: int | None = None
+) -> AuditEvent:
+    return AuditEvent(
+        at=at, actor=ACTOR, kind=kind, subject=subject, reason=reason, plan_id=plan_id
+    )
+
+
 def held_event(at: datetime, reason: Reason) -> AuditEvent:
     """The loop decided nothing."""
-    return AuditEvent(
-        at=at,
-        actor=ACTOR,
-        kind="LoopHeld",
-        subject="loop",
-        reason=describe_hold(reason),
-    )
+    return _loop_event(at, "LoopHeld", "loop", describe_hold(reason))
 
 
 def describe_hold(reason: Reason) -> str:
@@ -43,58 +45,40 @@ _HELD: Mapping[HoldKind, str] = {
 
 def refused_event(at: datetime, plan_id: int, reason: str) -> AuditEvent:
     """The checker refused a plan."""
-    return AuditEvent(
-        at=at,
-        actor=ACTOR,
-        kind="PlanRefused",
-        subject=f"plan/{plan_id}",
-        reason=reason,
-        plan_id=plan_id,
-    )
+    return _loop_event(at, "PlanRefused", f"plan/{plan_id}", reason, plan_id=plan_id)
 
 
 def silence_events(
     at: datetime, *, before: Sequence[str], after: Sequence[str]
 ) -> tuple[AuditEvent, ...]:
     """One line per node that fell silent or was heard again."""
-    lost = [
-        AuditEvent(
-            at=at,
-            actor=ACTOR,
-            kind="NodeSilent",
-            subject=f"node/{node}",
-            reason="its agent is silent for longer than the limit; its GPUs are planned without",
-        )
-        for node in after
-        if node not in before
-    ]
-    back = [
-        AuditEvent(
-            at=at,
-            actor=ACTOR,
-            kind="NodeHeard",
-            subject=f"node/{node}",
-            reason="its agent reports again",
-        )
-        for node in before
-        if node not in after
-    ]
-    return (*lost, *back)
+    silent = (
+        "its agent is silent for longer than the limit; its GPUs are planned without"
+    )
+    return (
+        *(
+            _loop_event(at, "NodeSilent", f"node/{node}", silent)
+            for node in after
+            if node not in before
+        ),
+        *(
+            _loop_event(at, "NodeHeard", f"node/{node}", "its agent reports again")
+            for node in before
+            if node not in after
+        ),
+    )
 
 
 def repartition_events(
     at: datetime, *, before: Sequence[str], after: Sequence[str]
 ) -> tuple[AuditEvent, ...]:
     """One line per GPU whose governor has come to ask for other SM percents."""
+    reason = (
+        "for three seconds no clock and batch within the plan kept both the power cap and the latencies; "
+        "policy morak gives its services more SMs with the next plan"
+    )
     return tuple(
-        AuditEvent(
-            at=at,
-            actor=ACTOR,
-            kind="RepartitionAsked",
-            subject=f"gpu/{gpu}",
-            reason="for three seconds no clock and batch within the plan kept both the power cap and the latencies; "
-            "policy morak gives its services more SMs with the next plan",
-        )
+        _loop_event(at, "RepartitionAsked", f"gpu/{gpu}", reason)
         for gpu in after
         if gpu not in before
     )
@@ -118,35 +102,37 @@ def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> AuditEve
 
 def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
     """What changes between two plans, e.g. `chat: +2 on T4, -1 on V100; photo: other SM percent, batch or clock`."""
-    old = (
-        anonymous(before)
-        if before is not None
-        else anonymous(BoundPlan(generation=0, parent=0, policy="none"))
-    )
-    moves: Counter[tuple[str, str]] = Counter()
-    reshaped: Counter[str] = Counter()
-    for change in diff(old, anonymous(after)):
-        moves[(change.service, change.gpu_type)] += change.after - change.before
-        reshaped[change.service] += 1
-    phrases, same_counts = [], []
-    for service in sorted(reshaped):
-        counts = [
-            f"{count:+d} on {kind}"
-            for (name, kind), count in sorted(moves.items())
-            if name == service and count
-        ]
-        if counts:
-            phrases.append(f"{service}: {', '.join(counts)}")
-        else:
-            same_counts.append(service)
-    if same_counts:
-        phrases.append(f"{', '.join(same_counts)}: other SM percent, batch or clock")
+    old = Plan(policy="none") if before is None else anonymous(before)
+    phrases = list(_replica_changes(old, anonymous(after)))
     if (before.governor if before else None) != after.governor:
         phrases.append(f"governor {after.governor or 'none'}")
     phrases.extend(_task_changes(before, after))
     if not phrases and before is None:
         return "no replicas: no service asks for one"
     return "; ".join(phrases) or "only routing weights change"
+
+
+def _replica_changes(old: Plan, new: Plan) -> Iterator[str]:
+    """What changes per service; services whose counts stay the same share one phrase, the last."""
+    moves: Counter[tuple[str, str]] = Counter()
+    reshaped: set[str] = set()
+    for change in diff(old, new):
+        moves[(change.service, change.gpu_type)] += change.after - change.before
+        reshaped.add(change.service)
+    same_counts = []
+    for service in sorted(reshaped):
+        counts = [
+            f"{count:+d} on {kind}"
+            for (name, kind), count in sorted(moves.items())
+            # Replicas that changed their shape only leave one group and join another: their counts cancel out.
+            if name == service and count
+        ]
+        if counts:
+            yield f"{service}: {', '.join(counts)}"
+        else:
+            same_counts.append(service)
+    if same_counts:
+        yield f"{', '.join(same_counts)}: other SM percent, batch or clock"
 
 
 def _task_changes(before: BoundPlan | None, after: BoundPlan) -> Iterator[str]:
@@ -213,11 +199,11 @@ def _change(before: TaskRecord, after: TaskRecord) -> tuple[str, str] | None:
 def _ending(record: TaskRecord) -> str:
     assert record.finished_at is not None
     took_s = (record.finished_at - record.submitted_at).total_seconds()
-    words = f"{record.task.iterations:,} iterations in {took_s:,.0f} s, of which it waited {_waited(record):,.0f} s"
+    duration = f"{record.task.iterations:,} iterations in {took_s:,.0f} s, of which it waited {_waited(record):,.0f} s"
     if record.deadline_at is None:
-        return words
+        return duration
     late_s = (record.finished_at - record.deadline_at).total_seconds()
-    return f"{words}; {abs(late_s):,.0f} s {'after' if late_s > 0.0 else 'before'} its deadline"
+    return f"{duration}; {abs(late_s):,.0f} s {'after' if late_s > 0.0 else 'before'} its deadline"
 
 
 def _waited(record: TaskRecord) -> float:
@@ -255,13 +241,7 @@ def starved_event(task: Starved, at: datetime) -> AuditEvent:
             "send a profile, or add nodes of another type"
         )
     reason = f"it has not run for {task.waiting_s:,.0f} s: {why}"
-    return AuditEvent(
-        at=at,
-        actor=ACTOR,
-        kind="TaskStarved",
-        subject=f"task/{task.name}",
-        reason=reason,
-    )
+    return _loop_event(at, "TaskStarved", f"task/{task.name}", reason)
 
 
 def refused_events(
@@ -269,12 +249,12 @@ def refused_events(
 ) -> tuple[AuditEvent, ...]:
     """The checker left tasks out of a plan: (id, rule with its detail) of each."""
     return tuple(
-        AuditEvent(
-            at=at,
-            actor=ACTOR,
-            kind="TaskRefused",
-            subject=f"task/{task.partition('.')[0]}",
-            reason=f"the checker left it out of the plan: {detail}",
+        _loop_event(
+            at,
+            "TaskRefused",
+            # A task's id is its name, with a dot and a number behind it where the name was used before.
+            f"task/{task.partition('.')[0]}",
+            f"the checker left it out of the plan: {detail}",
         )
         for task, detail in sorted(refused)
     )

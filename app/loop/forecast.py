@@ -7,14 +7,13 @@ last delay agrees. It is never below the service's reserve, which is there for b
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 
 from app.loop.budgets import KEPT, degraded, shares_of
-from app.loop.observe import age_s
+from app.loop.observe import age_s, windows_by_service
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import forecast_by
@@ -44,9 +43,7 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
     The planned rate is the one that the target serves; without a target it is zero. For an exceeded budget's sake some
     services' demands are only a share of what they would be.
     """
-    windows: dict[str, list[ServiceWindow]] = defaultdict(list)
-    for window in snapshot.windows:
-        windows[window.service].append(window)
+    windows = windows_by_service(snapshot.windows)
     planned = planned_rates_rps(snapshot.target)
     made = (
         _demand(service, windows[service.name], snapshot, planned[service.name])
@@ -126,17 +123,7 @@ def _demand(
     if not is_heard(windows, snapshot):
         return Demand(service=service.name, arrival_rate_rps=planned_rps, method=KEPT)
     series = make_series(complete_windows(windows, snapshot))
-    scaling = service.scaling
-    rising = _ends(series, snapshot.at.timestamp(), scaling.upscale_delay_s)
-    falling = _ends(series, snapshot.at.timestamp(), scaling.downscale_delay_s)
-    made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
-    newest = made[rising[0]]
-    # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
-    low = min(made[end].rates_rps[0] for end in rising)
-    high = max(made[end].rates_rps[0] for end in falling)
-    headroom = snapshot.settings.headroom
-    # Within the two the planned rate stays, so that a plan is not changed for noise.
-    followed_rps = min(max(planned_rps, headroom * low), headroom * high)
+    newest, followed_rps = _follow(service, series, snapshot, planned_rps)
     # The reserve replaces what is missing, it is not added on top: the forecast may exceed it already.
     reserve_rps = max(
         0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps
@@ -146,9 +133,26 @@ def _demand(
         arrival_rate_rps=followed_rps + reserve_rps,
         method=RESERVE if reserve_rps else newest.technique,
         reserve_rps=reserve_rps,
-        headroom_rps=followed_rps * (1.0 - 1.0 / headroom),
+        headroom_rps=followed_rps * (1.0 - 1.0 / snapshot.settings.headroom),
         interval_rps=(newest.rates_rps[1], newest.rates_rps[0]),
     )
+
+
+def _follow(
+    service: Service, series: RequestSeries, snapshot: Snapshot, planned_rps: float
+) -> tuple[Forecast, float]:
+    """The newest forecast, and the rate to plan for: the planned one, unless every forecast of a delay is beyond it."""
+    now_s, scaling = snapshot.at.timestamp(), service.scaling
+    rising = _ends(series, now_s, scaling.upscale_delay_s)
+    falling = _ends(series, now_s, scaling.downscale_delay_s)
+    made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
+    # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
+    low = min(made[end].rates_rps[0] for end in rising)
+    high = max(made[end].rates_rps[0] for end in falling)
+    headroom = snapshot.settings.headroom
+    # Within the two the planned rate stays, so that a plan is not changed for noise.
+    followed_rps = min(max(planned_rps, headroom * low), headroom * high)
+    return made[rising[0]], followed_rps
 
 
 def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
@@ -162,6 +166,7 @@ def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
         for end in ends
         if end == ends[0] or now_s - series.start_s - end * series.window_s <= delay_s
     ]
+    # Evenly spaced from the newest on: the newest one must be among them, the oldest need not.
     return within[:: max(1, math.ceil(len(within) / MAX_FORECASTS))]
 
 

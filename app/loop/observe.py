@@ -5,7 +5,7 @@ not. Silence of one node takes its GPUs out of the plan; silence of all nodes ma
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -42,9 +42,7 @@ class HoldKind(StrEnum):
 
 def observe(snapshot: Snapshot) -> Observed:
     """One Reading per service that was ever observed, over the last READING_WINDOW_S seconds."""
-    by_service: dict[str, list[ServiceWindow]] = defaultdict(list)
-    for window in snapshot.windows:
-        by_service[window.service].append(window)
+    by_service = windows_by_service(snapshot.windows)
     services = {service.name: service for service in snapshot.state.services}
     return Observed(
         at_s=snapshot.at.timestamp(),
@@ -56,6 +54,16 @@ def observe(snapshot: Snapshot) -> Observed:
         repartition=asking_services(snapshot),
         actor=snapshot.actor,
     )
+
+
+def windows_by_service(
+    windows: Iterable[ServiceWindow],
+) -> Mapping[str, Sequence[ServiceWindow]]:
+    """The windows of each service, in their order; none of any other."""
+    by_service: dict[str, list[ServiceWindow]] = defaultdict(list)
+    for window in windows:
+        by_service[window.service].append(window)
+    return by_service
 
 
 def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:
@@ -75,7 +83,7 @@ def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:
 def asking_services(snapshot: Snapshot) -> tuple[str, ...]:
     """Services that run on those GPUs, sorted."""
     asking = set(asking_gpus(snapshot))
-    gpus = snapshot.target.gpus if snapshot.target is not None else ()
+    gpus = snapshot.target.gpus if snapshot.target else ()
     return tuple(
         sorted(
             {
@@ -96,7 +104,10 @@ def make_reading(
     A window that is still open counts only while there is no other.
     """
     recent = [
-        window for window in windows if 0.0 <= age_s(window, now) <= READING_WINDOW_S
+        window
+        for window in windows
+        if 0.0 <= age_s(window, now) <= READING_WINDOW_S
+        # Never empty: a policy that reads nothing would take a busy service for a quiet one.
     ] or [windows[-1]]
     seconds = sum(window.window_s for window in recent)
     served = sum(window.served for window in recent)
@@ -130,6 +141,7 @@ def bucket_percentile_ms(counts: Mapping[int, int], percentile: float) -> float 
     below = 0
     for bucket in sorted(counts):
         below += counts[bucket]
+        # The bucket's upper end: a latency must not look shorter than it was.
         if total and below >= percentile * total:
             return bucket_end_ms(bucket)
     return None

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.loop.planning.groups import PlanningRequest, ask
-from app.loop.planning.networks import words_on_variants
+from app.loop.planning.networks import describe_variants
 from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
-from app.store.store import PlanState, PolicySettings
+from app.store.store import PlanRecord, PlanState, PolicySettings, Snapshot
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.laws.operating_rows import OperatingRows
@@ -18,7 +18,7 @@ from solvers.tick.transition import TransitionStep
 from solvers.types.outcome import PlanReport, Violation
 from solvers.types.plan import BoundPlan, Plan, anonymous, planned_rates_rps
 from solvers.types.problem import Problem
-from solvers.types.state import ClusterState, Json, Observed
+from solvers.types.state import ClusterState, Demand, Json, Observed
 
 WEIGHT_TOLERANCE = 0.05
 """A replica's routing weight may be off by this fraction before a plan that changes nothing else is pushed."""
@@ -73,14 +73,11 @@ async def decide(
         answer = await ask(solver, question, question.budget)
     except SolverUnavailable as error:
         return keep(problem, target, reason=str(error), memory=memory)
-    words = words_on_variants(problem, state.services, settings)
-    return await judge(
+    messages = describe_variants(problem, state.services, settings)
+    return await check_and_bind(
         problem,
         state,
-        replace(
-            answer,
-            report=replace(answer.report, messages=(*answer.report.messages, *words)),
-        ),
+        replace(answer, report=_with_more(answer.report, messages)),
         governor=settings.governor,
         target=target,
         memory=memory,
@@ -88,7 +85,7 @@ async def decide(
     )
 
 
-async def judge(
+async def check_and_bind(
     problem: Problem,
     state: ClusterState,
     answer: PlanAnswer,
@@ -99,12 +96,7 @@ async def judge(
     promises_may_break: bool,
 ) -> Decision:
     """A policy's plan, checked and bound. `memory`: what is kept where the plan is refused."""
-    # Where a governor holds power, shares of the budget are caps that it keeps; a plan need not fit in it.
-    checked = (
-        replace(problem, power_budget_w=None) if holds_power(governor) else problem
-    )
-    # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
-    broken = await asyncio.to_thread(violations, checked, answer.plan)
+    broken = await check_plan(problem, answer.plan, governor=governor)
     fatal = [
         entry
         for entry in broken
@@ -121,6 +113,18 @@ async def judge(
         )
     decision = await asyncio.to_thread(_bound, answer, problem, state, target, governor)
     return replace(decision, violations=broken)
+
+
+async def check_plan(
+    problem: Problem, plan: Plan, *, governor: str | None
+) -> tuple[Violation, ...]:
+    """The rules that the plan breaks, by the independent checker of `solvers.check`."""
+    # Where a governor holds power, shares of the budget are caps that it keeps; a plan need not fit in it.
+    checked = (
+        replace(problem, power_budget_w=None) if holds_power(governor) else problem
+    )
+    # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
+    return await asyncio.to_thread(violations, checked, plan)
 
 
 def _bound(
@@ -153,24 +157,21 @@ def _bound(
     # Only cordoned GPUs can be missing here: the checker has counted the stock.
     if result.unplaced:
         missing = ", ".join(f"{gpu.count} × {gpu.gpu_type}" for gpu in result.unplaced)
-        return replace(
-            decision,
-            state="refused",
-            bound=None,
-            is_without_place=True,
-            reason=f"no free GPU for {missing} of the plan",
-        )
+        refused = _refused(decision, f"no free GPU for {missing} of the plan")
+        return replace(refused, is_without_place=True)
     capped = with_caps(problem, bound, state.nodes)
     if capped is None:
-        reason = too_little(problem, bound, state.nodes)
-        return replace(decision, state="refused", bound=None, reason=reason)
-    bound, decision = capped, replace(decision, bound=capped)
+        return _refused(decision, too_little(problem, bound, state.nodes))
     # Compared after the caps are known: a change of caps alone must reach the nodes.
-    if target is not None and same_state(bound, target):
+    if target is not None and same_state(capped, target):
         return replace(
             decision, state="kept", bound=None, reason="nothing would change"
         )
-    return decision
+    return replace(decision, bound=capped)
+
+
+def _refused(decision: Decision, reason: str) -> Decision:
+    return replace(decision, state="refused", bound=None, reason=reason)
 
 
 def keep(
@@ -187,10 +188,35 @@ def keep(
     )
 
 
-def with_words(decision: Decision, words: Sequence[str]) -> Decision:
+def make_record(
+    snapshot: Snapshot,
+    decision: Decision,
+    demands: tuple[Demand, ...],
+    problem: Problem | None,
+) -> PlanRecord:
+    """The decision as it is written down."""
+    return PlanRecord(
+        at=snapshot.at,
+        state=decision.state,
+        policy_version=snapshot.settings.version,
+        catalogue_revision=snapshot.state.catalogue_revision,
+        plan=decision.plan,
+        report=decision.report,
+        bound=decision.bound,
+        demands=demands,
+        problem=problem,
+        violations=decision.violations,
+        reason=decision.reason,
+    )
+
+
+def with_messages(decision: Decision, messages: Sequence[str]) -> Decision:
     """The decision with more to say in its report."""
-    report = replace(decision.report, messages=(*decision.report.messages, *words))
-    return replace(decision, report=report) if words else decision
+    return replace(decision, report=_with_more(decision.report, messages))
+
+
+def _with_more(report: PlanReport, messages: Sequence[str]) -> PlanReport:
+    return replace(report, messages=(*report.messages, *messages))
 
 
 def _known(problem: Problem, plan: Plan) -> Plan:

@@ -2,7 +2,7 @@
 that the policy asks for of what they may be; the capacity law is computed."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from statistics import NormalDist, fmean
@@ -152,17 +152,7 @@ def make_problem(
     networks = networks_of(
         [service for service in state.services if service.name in planned]
     )
-    used = tuple(
-        sorted(
-            (
-                entry
-                for entry in points
-                if entry.network in networks and entry.gpu_type in known
-            ),
-            # Sorted, so that equal snapshots make equal problems, byte for byte.
-            key=lambda entry: (entry.network, entry.gpu_type),
-        )
-    )
+    used = _points_in_use(points, networks, known)
     problem = Problem(
         objective=settings.objective,
         energy_price_usd_per_kwh=price_usd_per_kwh(settings, at),
@@ -180,6 +170,18 @@ def make_problem(
         power_budget_w=settings.power_budget_w,
     )
     return with_choices(problem, state.services, settings, target)
+
+
+def _points_in_use(
+    points: Sequence[OperatingPoints], networks: Set[str], gpu_types: Set[str]
+) -> tuple[OperatingPoints, ...]:
+    used = (
+        entry
+        for entry in points
+        if entry.network in networks and entry.gpu_type in gpu_types
+    )
+    # Sorted, so that equal snapshots make equal problems, byte for byte.
+    return tuple(sorted(used, key=lambda entry: (entry.network, entry.gpu_type)))
 
 
 def _alive(target: BoundPlan, state: ClusterState) -> BoundPlan:

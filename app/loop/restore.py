@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 
 from app.loop.forecast import make_demands
 from app.loop.observe import silent_nodes, without_silent_nodes
-from app.loop.plan import Decision, judge
-from app.loop.planning.power_caps import holds_power
+from app.loop.plan import Decision, check_and_bind, check_plan, make_record
 from app.loop.predict import PlannedPoints, make_problem
 from app.loop.tasks import with_tasks_of
 from app.solver.process import PlanAnswer
 from app.store.store import PlanRecord, Snapshot
-from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport
@@ -35,20 +33,9 @@ class Restored:
     demands: tuple[Demand, ...]
 
     def record(self, snapshot: Snapshot, reason: str) -> PlanRecord:
-        """As it is written down."""
-        return PlanRecord(
-            at=snapshot.at,
-            state="proposed",
-            policy_version=snapshot.settings.version,
-            catalogue_revision=snapshot.state.catalogue_revision,
-            plan=self.decision.plan,
-            report=self.decision.report,
-            bound=self.decision.bound,
-            demands=self.demands,
-            problem=self.problem,
-            violations=self.decision.violations,
-            reason=reason,
-        )
+        """As it is written down: as proposed, whoever approves it."""
+        decision = replace(self.decision, state="proposed", reason=reason)
+        return make_record(snapshot, decision, self.demands, self.problem)
 
 
 def hold_reason(snapshot: Snapshot) -> str | None:
@@ -108,27 +95,23 @@ def _plan(earlier: BoundPlan, problem: Problem) -> Plan:
 async def _decide(
     snapshot: Snapshot, state: ClusterState, problem: Problem, plan: Plan
 ) -> Decision:
-    # As in `judge`: where a governor holds power, a plan need not fit into the budget. Only of a plan without broken
-    # physical rules is the cost known: others name what is gone.
-    checked = (
-        replace(problem, power_budget_w=None)
-        if holds_power(snapshot.settings.governor)
-        else problem
-    )
-    broken = await asyncio.to_thread(violations, checked, plan)
+    # Only of a plan without broken physical rules is the cost known: others name what is gone.
+    broken = await check_plan(problem, plan, governor=snapshot.settings.governor)
     physical = [entry for entry in broken if entry.severity == "physical"]
     if physical:
-        words = dict.fromkeys(entry.detail for entry in physical)
+        # A rule is broken once per GPU or replica; five different sentences are as many as a person reads.
+        details = dict.fromkeys(entry.detail for entry in physical)
+        # The problem may have no price for what is gone, so that the cost is unknown; a report needs a figure.
         report = PlanReport(status="kept", cost_usd_per_hour=0.0, method="restore")
         return Decision(
             state="refused",
             plan=plan,
             report=report,
             violations=broken,
-            reason="; ".join([*words][:5]),
+            reason="; ".join([*details][:5]),
         )
     cost = cost_usd_per_hour(problem, plan)
-    return await judge(
+    return await check_and_bind(
         problem,
         state,
         PlanAnswer(

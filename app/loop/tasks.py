@@ -118,21 +118,7 @@ def with_tasks(
     ):
         return decision
 
-    used = {gpu.id for gpu in bound.gpus}
-    offer = FillProblem(
-        problem=problem,
-        bound=_at_demand(bound, problem),
-        tasks=state.tasks,
-        points=points_of_tasks(state.tasks, points, problem, layers),
-        # Under a limit on watts all of them are given away: no GPU is opened for tasks alone.
-        gpus=[
-            gpu
-            for gpu in state.gpus
-            if gpu.healthy and (gpu.id in used or not is_limited(problem, state.nodes))
-        ],
-        cordoned=cordoned_gpus(state),
-        running=target,
-    )
+    offer = _offer(bound, problem, state, points=points, target=target, layers=layers)
     refused: Severities = (
         ("physical",) if promises_may_break else ("physical", "promise")
     )
@@ -153,6 +139,32 @@ def with_tasks(
     generation = bound.generation + (decision.bound is None)
     gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
     return _with_gpus(decision, gpus, generation, target)
+
+
+def _offer(
+    bound: BoundPlan,
+    problem: Problem,
+    state: ClusterState,
+    *,
+    points: tuple[OperatingPoints, ...],
+    target: BoundPlan | None,
+    layers: Sequence[LayerCounts],
+) -> FillProblem:
+    """What tasks may use: the GPUs of the plan, and the others that it leaves idle."""
+    used = {gpu.id for gpu in bound.gpus}
+    # Under a limit on watts all of them are given away: no GPU is opened for tasks alone.
+    may_open = not is_limited(problem, state.nodes)
+    return FillProblem(
+        problem=problem,
+        bound=_at_demand(bound, problem),
+        tasks=state.tasks,
+        points=points_of_tasks(state.tasks, points, problem, layers),
+        gpus=[
+            gpu for gpu in state.gpus if gpu.healthy and (gpu.id in used or may_open)
+        ],
+        cordoned=cordoned_gpus(state),
+        running=target,
+    )
 
 
 def _with_gpus(

@@ -8,17 +8,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import structlog
 
 from app.base.clock import ControlClock
-from app.loop.budgets import words_on_degraded
-from app.loop.deliver import effective_mode, make_commands
+from app.loop.budgets import describe_degraded
+from app.loop.deliver import effective_mode
 from app.loop.demand_fallbacks import DecidedOn, decide_with_fallbacks
 from app.loop.events import (
     describe_hold,
     held_event,
-    pushed_event,
     refused_event,
     refused_events,
     repartition_events,
@@ -32,8 +32,9 @@ from app.loop.observe import (
     silent_nodes,
     without_silent_nodes,
 )
-from app.loop.plan import Decision, same_state, with_words
+from app.loop.plan import Decision, make_record, same_state, with_messages
 from app.loop.predict import PlannedPoints
+from app.loop.push import push_target
 from app.loop.tasks import tasks_of, with_tasks_of
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
@@ -113,6 +114,7 @@ async def tick(loop: Loop) -> TickOutcome:
     reason = loop.telemetry.operator_or_telemetry(snapshot)
     if reason is not None:
         return await _held(loop, snapshot, reason, watch)
+    # Forgotten as soon as it decides again, so that the next outage gets its own line in the audit.
     loop.held_for = None
 
     # 3. Push a plan that a person approved meanwhile.
@@ -140,8 +142,8 @@ async def tick(loop: Loop) -> TickOutcome:
 async def _heard_state(loop: Loop, snapshot: Snapshot) -> ClusterState:
     """The state without the GPUs of silent nodes; what changed about nodes and governors goes to the audit."""
     silent = silent_nodes(snapshot)
-    await _tell_silence(loop, snapshot, silent)
-    await _tell_requests(loop, snapshot)
+    await _record_silence(loop, snapshot, silent)
+    await _record_requests(loop, snapshot)
     return without_silent_nodes(snapshot.state, silent)
 
 
@@ -158,36 +160,25 @@ async def _decide(
         points=points,
         promises_may_break=loop.promises_may_break,
     )
-    degraded = words_on_degraded(state.services, snapshot.degradations)
+    degraded = describe_degraded(state.services, snapshot.degradations)
     decision = await asyncio.to_thread(
         with_tasks_of,
         snapshot,
-        with_words(outcome.decision, degraded),
+        with_messages(outcome.decision, degraded),
         outcome.problem,
         state,
         layers=loop.layers,
         promises_may_break=loop.promises_may_break,
     )
-    await tell_refused_tasks(loop, snapshot, decision)
+    await record_refused_tasks(loop, snapshot, decision)
     return outcome._replace(decision=_unless_proposed(loop, snapshot, decision))
 
 
 def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
-    decision = outcome.decision
-    return PlanRecord(
-        at=snapshot.at,
-        state=decision.state,
-        policy_version=snapshot.settings.version,
-        catalogue_revision=snapshot.state.catalogue_revision,
-        plan=decision.plan,
-        report=decision.report,
-        bound=decision.bound,
-        demands=outcome.demands,
-        # A loop that keeps its plan would store the same problem in every tick.
-        problem=None if decision.state == "kept" else outcome.problem,
-        violations=decision.violations,
-        reason=decision.reason,
-    )
+    problem, decision, demands = outcome
+    # A loop that keeps its plan would store the same problem in every tick.
+    stored = None if decision.state == "kept" else problem
+    return make_record(snapshot, decision, demands, stored)
 
 
 async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
@@ -227,20 +218,20 @@ async def _held(
     loop: Loop, snapshot: Snapshot, reason: Reason, watch: "_Stopwatch"
 ) -> TickOutcome:
     """Do nothing, and say why, once per kind of reason (its figures may change without a new line)."""
-    words = describe_hold(reason)
+    message = describe_hold(reason)
     if reason.kind != loop.held_for:
         loop.held_for = HoldKind(reason.kind)
-        log.warning("loop holds", reason=words)
+        log.warning("loop holds", reason=message)
         await loop.store.add_events(held_event(snapshot.at, reason))
     return TickOutcome(
         state=None,
-        reason=words,
+        reason=message,
         generation=_generation(snapshot),
         seconds=watch.done(),
     )
 
 
-async def _tell_silence(
+async def _record_silence(
     loop: Loop, snapshot: Snapshot, silent: tuple[str, ...]
 ) -> None:
     if silent == loop.silent:
@@ -259,7 +250,7 @@ async def _tell_silence(
     loop.silent = silent
 
 
-async def _tell_requests(loop: Loop, snapshot: Snapshot) -> None:
+async def _record_requests(loop: Loop, snapshot: Snapshot) -> None:
     asking = asking_gpus(snapshot)
     events = repartition_events(snapshot.at, before=loop.asking, after=asking)
     if events:
@@ -268,7 +259,7 @@ async def _tell_requests(loop: Loop, snapshot: Snapshot) -> None:
     loop.asking = asking
 
 
-async def tell_refused_tasks(
+async def record_refused_tasks(
     loop: Loop, snapshot: Snapshot, decision: Decision
 ) -> None:
     """Once for each as long as it is refused in every tick: the fill proposes the same again."""
@@ -287,7 +278,9 @@ async def _push_approved(
     assert snapshot.approved_id is not None
     # Whether it wins or loses, it no longer waits: the next plan is made from what is in force then.
     loop.proposed = None
-    won = await _push(loop, snapshot, snapshot.approved, snapshot.approved_id)
+    won = await push_target(
+        loop.store, snapshot, snapshot.approved, snapshot.approved_id
+    )
     return TickOutcome(
         state="target" if won else "lost",
         reason=""
@@ -299,6 +292,14 @@ async def _push_approved(
     )
 
 
+class _Pushed(NamedTuple):
+    """What became of a decision after it was written down."""
+
+    state: PlanState
+    reason: str
+    generation: int
+
+
 async def _finish(
     loop: Loop,
     snapshot: Snapshot,
@@ -306,55 +307,58 @@ async def _finish(
     plan_id: int,
     watch: "_Stopwatch",
 ) -> TickOutcome:
-    state: PlanState = decision.state
-    generation = _generation(snapshot)
-    reason = decision.reason
-    bound = decision.bound
+    # A decision without a bound plan, kept or refused, is over once it is written down: the target stays.
+    pushed = _Pushed(decision.state, decision.reason, _generation(snapshot))
     if decision.state == "refused":
-        log.error("plan refused", plan_id=plan_id, reason=reason)
-        await loop.store.add_events(refused_event(snapshot.at, plan_id, reason))
-
-    if bound is not None:
-        mode = effective_mode(snapshot.settings, snapshot.state, snapshot.target, bound)
-        if mode is not Mode.AUTO:
-            # Remembered, so that the next ticks do not propose the same to the person again.
-            loop.proposed = Proposal(
-                plan_id=plan_id,
-                bound=bound,
-                catalogue_revision=snapshot.state.catalogue_revision,
-            )
-            reason = f"mode {mode}: the plan is not pushed" + (
-                " before a person approves" if mode is Mode.APPROVE else ""
-            )
-        elif await _push(loop, snapshot, bound, plan_id):
+        log.error("plan refused", plan_id=plan_id, reason=decision.reason)
+        await loop.store.add_events(
+            refused_event(snapshot.at, plan_id, decision.reason)
+        )
+    if decision.bound is not None:
+        pushed = await _push_or_propose(loop, snapshot, decision.bound, plan_id)
+        # Making commands takes time on a large fleet, whether or not the push wins; advice makes none.
+        if pushed.state != "proposed":
             watch.lap("push")
-            state, generation = "target", bound.generation
-        else:
-            watch.lap("push")
-            state = "lost"
-            reason = "the fleet or the target changed, or a person approved another plan; the next tick decides again"
     return TickOutcome(
-        state=state,
-        reason=reason,
-        generation=generation,
+        state=pushed.state,
+        reason=pushed.reason or decision.reason,
+        generation=pushed.generation,
         plan_id=plan_id,
         cost_usd_per_hour=decision.report.cost_usd_per_hour,
         seconds=watch.done(),
         policy=snapshot.settings.policy,
+        # The outcome goes through a pipe to the API's process after every tick, where nobody reads prices, of which
+        # every service has one.
         report=replace(decision.report, prices=None),
         unserved_rps=sum(entry.rate_rps for entry in decision.plan.unserved),
         violations=decision.violations,
     )
 
 
-async def _push(loop: Loop, snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> bool:
-    """Whether the plan became the target. The store says no where its parent or the catalogue changed meanwhile."""
-    # In a thread, so that the event loop goes on while the commands of a large fleet are made.
-    commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
-    won = await loop.store.push_target(plan_id, bound, commands, snapshot.at)
-    if won:
-        await loop.store.add_events(pushed_event(snapshot, bound, plan_id))
-    return won
+async def _push_or_propose(
+    loop: Loop, snapshot: Snapshot, bound: BoundPlan, plan_id: int
+) -> _Pushed:
+    """Push the plan in mode auto; in any other mode it waits for a person, or is advice only."""
+    mode = effective_mode(snapshot.settings, snapshot.state, snapshot.target, bound)
+    if mode is not Mode.AUTO:
+        # Remembered, so that the next ticks do not propose the same to the person again.
+        loop.proposed = Proposal(
+            plan_id=plan_id,
+            bound=bound,
+            catalogue_revision=snapshot.state.catalogue_revision,
+        )
+        reason = f"mode {mode}: the plan is not pushed" + (
+            " before a person approves" if mode is Mode.APPROVE else ""
+        )
+        return _Pushed("proposed", reason, _generation(snapshot))
+    if await push_target(loop.store, snapshot, bound, plan_id):
+        return _Pushed("target", "", bound.generation)
+    # Nothing is lost: the next tick sees what came first, and decides on top of it.
+    return _Pushed(
+        "lost",
+        "the fleet or the target changed, or a person approved another plan; the next tick decides again",
+        _generation(snapshot),
+    )
 
 
 def _generation(snapshot: Snapshot) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from app.base.errors import InvalidRequest
 from solvers.predict.data.samples import Samples, make_queries, make_samples
 
 MIB = 2.0**20
+
+Option = TypeVar("Option", str, float)
 
 
 class Latency(StrEnum):
@@ -67,6 +70,7 @@ def make_imported(
     notes: Sequence[str] = (),
 ) -> Imported:
     """Samples from rows. Raises InvalidRequest when none is left."""
+    # The notes say why none is left: without them the caller sees a file full of rows and no sample.
     if not rows:
         raise InvalidRequest("; ".join(["no measurement can be used", *notes]), file)
     size = len(rows)
@@ -88,10 +92,11 @@ def make_imported(
     return Imported(samples=samples, notes=tuple(notes))
 
 
-def require_option(value: str | float | None, option: str, why: str) -> None:
-    """Raises InvalidRequest when a condition that the file does not hold was not given."""
+def required(value: Option | None, option: str, why: str) -> Option:
+    """The condition that the file does not hold. Raises InvalidRequest when it was not given."""
     if value is None:
         raise InvalidRequest(f"{why}; say it with {option}")
+    return value
 
 
 def refuse_latency(latency: Latency, allowed: Sequence[Latency], tool: str) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -57,7 +58,7 @@ PREDICTED = ("latency_ms", "latency_ms_low", "latency_ms_high", "technique")
 _ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
 _NEEDED = ("network", "gpu_type", "batch", "sm_percent")
 _ALIASES = {"time_quota_pct": "time_quota_percent"}
-_FOREIGN_WORDS = {
+_FOREIGN_NAMES = {
     "model": "network",
     "gpu": "gpu_type",
     "batch_size": "batch",
@@ -74,6 +75,7 @@ class SampleFiles:
 
     def refusal(self, problem: str, *, row: int, column: str) -> InvalidRequest:
         """The error that names a sample's place in its file."""
+        # Samples of several files are numbered through; each table takes its own part of the numbers away.
         for table in self.tables:
             if row < len(table):
                 return table.refusal(problem, row=row, column=column)
@@ -108,6 +110,7 @@ class QueryFile:
         if not len(rows):
             return None
         errors = np.abs(predictions.latency_ms - measured)[rows] / measured[rows]
+        # NaN compares as false, so that rows without a measurement are outside; they are left out below.
         is_within = (predictions.latency_ms_low <= measured) & (
             measured <= predictions.latency_ms_high
         )
@@ -121,7 +124,8 @@ class QueryFile:
 
 def read_samples(sources: Sequence[Path]) -> SampleFiles:
     """The samples of one or more files (`-` = stdin), in their order. Raises InvalidRequest."""
-    tables = tuple(read_table(source, _check_samples_header) for source in sources)
+    check = partial(_check_header, (*_NEEDED, "latency_ms"), "a samples file")
+    tables = tuple(read_table(source, check) for source in sources)
     measured = {
         name: _joined([_numbers(table, name, allowed) for table in tables])
         for name, allowed in _optional()
@@ -134,7 +138,7 @@ def read_samples(sources: Sequence[Path]) -> SampleFiles:
 
 def read_queries(source: Path) -> QueryFile:
     """The queries of a file (`-` = stdin). Raises InvalidRequest."""
-    table = read_table(source, _check_queries_header)
+    table = read_table(source, partial(_check_header, _NEEDED, "a query file"))
     measured = _numbers(table, "latency_ms", POSITIVE)
     return QueryFile(
         queries=_queries([table]), table=table, measured_latency_ms=measured
@@ -186,7 +190,9 @@ def prediction_rows(
 
 def _condition_columns(at: Queries) -> dict[str, Iterable[str]]:
     columns: dict[str, Iterable[str]] = {"network": at.network, "gpu_type": at.gpu_type}
+    # The order of the columns is that of docs/predict/import.md.
     columns |= {"batch": _texts(at.batch), "sm_percent": _texts(at.sm_percent)}
+    # Full quota is the default of a file that has no such column, so that nothing is lost without it.
     if np.any(at.time_quota_percent != 100.0):
         columns["time_quota_percent"] = _texts(at.time_quota_percent)
     columns |= _known({"clock_mhz": at.clock_mhz, "power_limit_w": at.power_limit_w})
@@ -216,14 +222,11 @@ def _optional() -> list[tuple[str, NumberRange]]:
     ]
 
 
-def _check_samples_header(place: str, names: Sequence[str]) -> None:
+def _check_header(
+    needed: Sequence[str], kind: str, place: str, names: Sequence[str]
+) -> None:
     _check_known(place, names)
-    require_columns(place, names, (*_NEEDED, "latency_ms"), "a samples file")
-
-
-def _check_queries_header(place: str, names: Sequence[str]) -> None:
-    _check_known(place, names)
-    require_columns(place, names, _NEEDED, "a query file")
+    require_columns(place, names, needed, kind)
 
 
 def _check_known(place: str, names: Sequence[str]) -> None:
@@ -232,11 +235,12 @@ def _check_known(place: str, names: Sequence[str]) -> None:
         canonical = _canonical(name)
         if canonical not in known:
             close = get_close_matches(
-                _FOREIGN_WORDS.get(name.lower(), name), known, n=1
+                _FOREIGN_NAMES.get(name.lower(), name), known, n=1
             )
             guess = f"did you mean {close[0]}? " if close else ""
             problem = f"unknown column; {guess}{'T' if close else 't'}he columns are {', '.join(known)}"
             raise refusal(problem, file=place, column=name or repr(name))
+        # By canonical name: a column and its alias would state the same thing twice.
         if canonical in map(_canonical, names[:index]):
             raise refusal(
                 f"the header has {canonical} already", file=place, column=name
@@ -258,6 +262,7 @@ def _queries(tables: Sequence[CsvTable]) -> Queries:
         for name, allowed in CONDITIONS.items()
         if allowed is not None
     }
+    # Unlike the other conditions it has a default that is a number.
     quota = numbers.pop("time_quota_percent")
     return make_queries(
         tuple(chain.from_iterable(table.names("network") for table in tables)),
@@ -292,6 +297,7 @@ def _neighbours(table: CsvTable) -> Sequence[NeighbourSet]:
     cells = table.cells["neighbours"]
     parsed: dict[str, NeighbourSet] = {}
     for row, cell in enumerate(cells):
+        # Parsed once per distinct text: files repeat the same neighbours in thousands of rows.
         if cell not in parsed:
             try:
                 parsed[cell] = (
@@ -305,6 +311,7 @@ def _neighbours(table: CsvTable) -> Sequence[NeighbourSet]:
 
 
 def _neighbour(text: str) -> Neighbour:
+    # From the right: a network's name may hold colons, as those of container images do.
     parts = [part.strip() for part in text.rsplit(":", 2)]
     if len(parts) != 3 or not parts[0] or not parts[0].isprintable():
         raise ValueError(f"must be network:batch:sm_percent, joined by +, not {text!r}")
@@ -323,4 +330,5 @@ def _neighbour_text(neighbour: Neighbour) -> str:
 
 def _texts(values: Reals) -> list[str]:
     """(N,) numbers of nine digits, more than any measurement has; nothing for NaN."""
+    # NaN alone differs from itself.
     return ["" if value != value else f"{value:.9g}" for value in values.tolist()]

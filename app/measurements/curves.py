@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isnan, log, nan
 
 from solvers.predict.data.fit import Fits
-from solvers.predict.data.samples import Group, Samples, make_queries
+from solvers.predict.data.samples import Group, Queries, Samples, make_queries
 from solvers.predict.estimate.predict import predict_latency, predict_quantity
 
 CURVE_POINTS = 40
@@ -60,6 +60,7 @@ def curves_of(
     group: Group, samples: Samples, fits: Fits, *, max_curves: int
 ) -> GroupCurves:
     """The curves of a group through its samples, at least one; without a fit of its latency there are no curves."""
+    # One setting for all curves: lines of different clocks in one chart could not be compared.
     setting = _setting(samples)
     drawn = _spread(sorted(set(samples.at.batch.tolist())), max_curves)
     is_fitted = fits.find("latency_ms", group) is not None
@@ -92,6 +93,7 @@ def _spread(values: Sequence[float], number: int) -> list[float]:
     if len(values) <= number:
         return list(values)
     low, high = values[0], values[-1]
+    # Batches are powers of two as a rule, which are even in logarithm.
     targets = [low * (high / low) ** (index / (number - 1)) for index in range(number)]
     return sorted({_nearest(values, target) for target in targets})
 
@@ -107,15 +109,7 @@ def _curves(
     setting: CurveSetting,
     fits: Fits,
 ) -> Iterator[LatencyCurve]:
-    least, most = (
-        min(samples.at.sm_percent.tolist()),
-        max(samples.at.sm_percent.tolist()),
-    )
-    # Rounding must not lift the last point above the largest share, which may be 100.
-    shares = [
-        min(least * (most / least) ** (step / (CURVE_POINTS - 1)), most)
-        for step in range(CURVE_POINTS)
-    ]
+    shares = _shares(samples.at.sm_percent.tolist())
     size = len(batches) * CURVE_POINTS
     queries = make_queries(
         [group.network] * size,
@@ -126,40 +120,60 @@ def _curves(
         time_quota_percent=[setting.time_quota_percent] * size,
         power_limit_w=[setting.power_limit_w] * size,
     )
+    # All curves in one prediction, which works on arrays.
     latency_ms = predict_latency(fits, queries).latency_ms.tolist()
     for index, batch in enumerate(batches):
         own = latency_ms[index * CURVE_POINTS : (index + 1) * CURVE_POINTS]
         yield LatencyCurve(batch=batch, points=tuple(zip(shares, own, strict=True)))
 
 
+def _shares(measured: Sequence[float]) -> list[float]:
+    """SM percents from the smallest to the largest one that was measured, even in logarithm."""
+    low, high = min(measured), max(measured)
+    return [
+        # Rounding must not lift the last point above the largest share, which may be 100.
+        min(low * (high / low) ** (step / (CURVE_POINTS - 1)), high)
+        for step in range(CURVE_POINTS)
+    ]
+
+
 def _measured(
     samples: Samples, setting: CurveSetting, fits: Fits
 ) -> Iterator[Measured]:
     at = samples.at
-    wanted = (setting.clock_mhz, setting.time_quota_percent, setting.power_limit_w)
     rows = zip(
         at.batch.tolist(),
         at.sm_percent.tolist(),
         samples.latency_ms.tolist(),
         predict_quantity(fits, "latency_ms", at.alone()).tolist(),
+        _is_on_curve(at, setting),
         at.neighbours,
-        zip(
-            at.clock_mhz.tolist(),
-            at.time_quota_percent.tolist(),
-            at.power_limit_w.tolist(),
-            strict=True,
-        ),
         strict=True,
     )
-    for batch, sm_percent, latency_ms, fitted_ms, neighbours, knobs in rows:
-        is_same = all(
-            isnan(knob) or knob == value
-            for knob, value in zip(knobs, wanted, strict=True)
-        )
+    for batch, sm_percent, latency_ms, fitted_ms, is_on_curve, neighbours in rows:
+        # Next to neighbours the fit of times alone says nothing of the conditions that were measured.
+        is_fitted = not neighbours and not isnan(fitted_ms)
         yield Measured(
             batch=batch,
             sm_percent=sm_percent,
             latency_ms=latency_ms,
-            fitted_ms=None if neighbours or isnan(fitted_ms) else fitted_ms,
-            is_on_curve=is_same and not neighbours,
+            fitted_ms=fitted_ms if is_fitted else None,
+            is_on_curve=is_on_curve,
+        )
+
+
+def _is_on_curve(at: Queries, setting: CurveSetting) -> Iterator[bool]:
+    """Whether each sample is alone and at the setting, as far as it says."""
+    wanted = (setting.clock_mhz, setting.time_quota_percent, setting.power_limit_w)
+    measured = zip(
+        at.clock_mhz.tolist(),
+        at.time_quota_percent.tolist(),
+        at.power_limit_w.tolist(),
+        strict=True,
+    )
+    for knobs, neighbours in zip(measured, at.neighbours, strict=True):
+        yield not neighbours and all(
+            # A knob of which the sample says nothing is taken to have stood at its highest.
+            isnan(knob) or knob == value
+            for knob, value in zip(knobs, wanted, strict=True)
         )

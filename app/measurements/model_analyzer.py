@@ -7,6 +7,7 @@ types; docs/predict/import.md gives the mapping.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,28 @@ def read_model_analyzer(
 ) -> Imported:
     """Samples from Model Analyzer's inference metrics, with the GPU's where given. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "Model Analyzer")
-    table = read_table(source, _check_inference_header)
+    table = read_table(source, partial(_check_header, _NEEDED, "inference"))
+    rows = _rows(table, conditions, latency, gpu_metrics)
+    is_one = np.array(
+        [_ONE_ON_GPU.fullmatch(cell) is not None for cell in table.cells[_INSTANCES]]
+    )
+    is_known = _is_batch_known(table, latency)
+    used = np.flatnonzero(is_one & is_known).tolist()
+    notes = _notes(
+        len(table), shared=int(np.sum(~is_one)), queued=int(np.sum(is_one & ~is_known))
+    )
+    return make_imported(
+        [rows[row] for row in used], conditions, file=table.file, notes=notes
+    )
+
+
+def _rows(
+    table: CsvTable,
+    conditions: BenchmarkConditions,
+    latency: Latency,
+    gpu_metrics: Path | None,
+) -> list[BenchmarkRow]:
+    """Every row of the table, also those that say too little to be used."""
     networks, batches = table.names("Model"), table.numbers("Batch", BATCH)
     latency_ms = (
         _server_ms(table)
@@ -58,12 +80,9 @@ def read_model_analyzer(
         else table.numbers(_client_column(table), POSITIVE)
     )
     figures = {} if gpu_metrics is None else _read_gpu_figures(gpu_metrics)
-    is_one = np.array(
-        [_ONE_ON_GPU.fullmatch(cell) is not None for cell in table.cells[_INSTANCES]]
-    )
-    is_known = _is_batch_known(table, batches, latency)
     rows = []
-    for row in np.flatnonzero(is_one & is_known).tolist():
+    for row in range(len(table)):
+        # A measurement without figures of its GPU is a sample all the same.
         power_w, memory_mib = figures.get(_key(table, row), (np.nan, np.nan))
         rows.append(
             BenchmarkRow(
@@ -74,10 +93,7 @@ def read_model_analyzer(
                 memory_mib=memory_mib,
             )
         )
-    notes = _notes(
-        len(table), shared=int(np.sum(~is_one)), queued=int(np.sum(is_one & ~is_known))
-    )
-    return make_imported(rows, conditions, file=table.file, notes=notes)
+    return rows
 
 
 def _notes(size: int, *, shared: int, queued: int) -> list[str]:
@@ -93,16 +109,10 @@ def _notes(size: int, *, shared: int, queued: int) -> list[str]:
     return notes
 
 
-def _check_inference_header(place: str, names: Sequence[str]) -> None:
-    require_columns(
-        place, names, _NEEDED, "Model Analyzer's metrics-model-inference.csv"
-    )
-
-
-def _check_gpu_header(place: str, names: Sequence[str]) -> None:
-    require_columns(
-        place, names, (*_KEY, "GPU UUID"), "Model Analyzer's metrics-model-gpu.csv"
-    )
+def _check_header(
+    needed: Sequence[str], kind: str, place: str, names: Sequence[str]
+) -> None:
+    require_columns(place, names, needed, f"Model Analyzer's metrics-model-{kind}.csv")
 
 
 def _server_ms(table: CsvTable) -> Reals:
@@ -116,6 +126,7 @@ def _server_ms(table: CsvTable) -> Reals:
     total: Reals = np.sum(
         [table.numbers(column, NOT_NEGATIVE) for column in _COMPUTE], axis=0
     )
+    # A time of 0 would be a network that takes no time; the file has it rounded away.
     if np.any(total <= 0.0):
         problem = (
             "the server computed for less than 0.05 ms, which Model Analyzer rounds "
@@ -132,12 +143,13 @@ def _client_column(table: CsvTable) -> str:
     return _CLIENT
 
 
-def _is_batch_known(table: CsvTable, batches: Reals, latency: Latency) -> Flags:
+def _is_batch_known(table: CsvTable, latency: Latency) -> Flags:
     """(N,) whether the server computed batches of the client's size: nothing waited, or nothing larger is allowed."""
     is_single: Flags = np.array([cell == "1" for cell in table.cells[_CONCURRENCY]])
     if latency is Latency.CLIENT or _MAX_BATCH not in table.cells:
         return is_single
     # 0 = the network takes no batches: each request is computed by itself.
+    batches = table.numbers("Batch", BATCH)
     return is_single | (table.numbers(_MAX_BATCH, NOT_NEGATIVE) <= batches)
 
 
@@ -147,11 +159,12 @@ def _key(table: CsvTable, row: int) -> Key:
 
 def _read_gpu_figures(source: Path) -> Mapping[Key, tuple[float, float]]:
     """Power in W and memory in MiB of every measurement. Raises InvalidRequest when it ran on several GPUs."""
-    table = read_table(source, _check_gpu_header)
+    table = read_table(source, partial(_check_header, (*_KEY, "GPU UUID"), "gpu"))
     power_w, memory_mb = (_figures(table, column) for column in (_POWER, _MEMORY))
     found: dict[Key, tuple[float, float]] = {}
     for row in range(len(table)):
         key = _key(table, row)
+        # Power of several GPUs must not be added up: the sample is about one.
         if key in found:
             problem = "a second GPU of the same measurement; profile on one GPU, or leave --gpu-metrics away"
             raise table.refusal(problem, row=row, column="GPU UUID")
@@ -164,4 +177,5 @@ def _figures(table: CsvTable, column: str) -> Reals:
     if column not in table.cells:
         return np.full(len(table), np.nan)
     values = table.numbers(column, NOT_NEGATIVE, or_empty=True)
+    # No GPU draws 0 W or holds 0 bytes: 0 stands for a figure that nobody read.
     return np.where(values > 0.0, values, np.nan)

@@ -5,7 +5,7 @@ Times are in whole microseconds, GPU memory in bytes, and GPU figures are `UUID:
 report_writer.cc; docs/predict/import.md gives the mapping.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from app.measurements.benchmarks import (
     Latency,
     make_imported,
     refuse_latency,
-    require_option,
+    required,
 )
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import (
@@ -47,55 +47,56 @@ def read_perf_analyzer(
 ) -> Imported:
     """Samples from perf_analyzer's CSV. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "perf_analyzer")
-    require_option(
+    network = required(
         conditions.network,
         "--network",
         "perf_analyzer's file does not say which network was measured",
     )
-    require_option(
+    batch = required(
         conditions.batch,
         "--batch",
         "perf_analyzer's file does not say the batch size (its -b)",
     )
-    assert conditions.network is not None and conditions.batch is not None
     table = read_table(source, _check_header)
-    latency_ms = (
-        _server_us(table) if latency is Latency.SERVER else _client_us(table)
-    ) / US_PER_MS
+    in_us = _server_us(table) if latency is Latency.SERVER else _client_us(table)
     kept = [
         row
         for row in range(len(table))
+        # A client's time holds the wait for other requests, of which the server's own knows nothing.
         if latency is Latency.SERVER or _is_single(table, row)
     ]
     power_w, several = _per_gpu(table, _POWER)
     memory_b, _ = _per_gpu(table, _MEMORY)
     rows = [
         BenchmarkRow(
-            network=conditions.network,
-            batch=conditions.batch,
-            latency_ms=float(latency_ms[row]),
+            network=network,
+            batch=batch,
+            latency_ms=float(in_us[row] / US_PER_MS),
             power_w=float(power_w[row]),
             memory_mib=float(memory_b[row] / MIB),
         )
         for row in kept
     ]
-    notes = []
-    if queued := len(table) - len(kept):
-        notes.append(
-            f"left out {queued} of {len(table)} rows, with more than one request under way: clients queue there"
-        )
-    if several:
-        notes.append("left out power and memory: they were measured on several GPUs")
+    notes = list(_notes(len(table), len(kept), has_several_gpus=several))
     return make_imported(rows, conditions, file=table.file, notes=notes)
 
 
+def _notes(size: int, kept: int, *, has_several_gpus: bool) -> Iterator[str]:
+    if queued := size - kept:
+        yield f"left out {queued} of {size} rows, with more than one request under way: clients queue there"
+    if has_several_gpus:
+        yield "left out power and memory: they were measured on several GPUs"
+
+
 def _check_header(place: str, names: Sequence[str]) -> None:
+    # Either column is enough; a file with neither is named by the one that most files have.
     if CONCURRENCY not in names and _RATE not in names:
         require_columns(place, names, [CONCURRENCY], "perf_analyzer's CSV")
     require_columns(place, names, ["Inferences/Second"], "perf_analyzer's CSV")
 
 
 def _server_us(table: CsvTable) -> Reals:
+    # Some reports have one column for all three parts.
     parts = _COMPUTE if _COMPUTE[0] in table.cells else _COMPUTE_ONCE
     if parts[0] not in table.cells:
         problem = (
@@ -135,11 +136,14 @@ def _per_gpu(table: CsvTable, column: str) -> tuple[Reals, bool]:
         entries = [entry for entry in cell.split(";") if entry.strip()]
         several |= len(entries) > 1
         if len(entries) == 1:
-            try:
-                figure = parse_number(
-                    entries[0].rpartition(":")[2].strip(), _BYTES_OR_W
-                )
-            except ValueError as error:
-                raise table.refusal(str(error), row=row, column=column) from error
-            values[row] = figure or np.nan
+            # `UUID:value`: the value is behind the last colon, whatever the UUID looks like.
+            text = entries[0].rpartition(":")[2].strip()
+            values[row] = _figure(table, text, row, column) or np.nan
     return (np.full(len(table), np.nan) if several else values), several
+
+
+def _figure(table: CsvTable, text: str, row: int, column: str) -> float:
+    try:
+        return parse_number(text, _BYTES_OR_W)
+    except ValueError as error:
+        raise table.refusal(str(error), row=row, column=column) from error

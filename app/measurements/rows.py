@@ -125,12 +125,14 @@ def _filled_rows(file: str, reader: "Reader", lines_above: int) -> Iterator[Row]
     while True:
         try:
             row = next(reader)
+        # Inside a generator it would end as a RuntimeError.
         except StopIteration:
             return
         except csv.Error as error:
             raise refusal(
                 f"not CSV: {error}", file=file, line=lines_above + reader.line_num
             ) from error
+        # A single blank cell is a blank line, as editors leave it at the end of a file.
         if row and (len(row) > 1 or row[0].strip()):
             yield lines_above + reader.line_num, [cell.strip() for cell in row]
 
@@ -152,11 +154,13 @@ def _even_rows(file: str, rows: Iterator[Row], width: int) -> Iterator[Row]:
 def _text_lines(file: str, lines: Iterator[bytes]) -> Iterator[str]:
     """Line by line, so that an error has its line."""
     for number, line in enumerate(lines, start=1):
+        # A longer line came in a piece of MAX_LINE + 1 bytes, which is how it is known without being read whole.
         if len(line) > MAX_LINE:
             raise refusal(
                 f"the line is longer than {MAX_LINE:,} bytes", file=file, line=number
             )
         try:
+            # Spreadsheets put a byte order mark in front, which would become part of the first column's name.
             yield line.removeprefix(_BOM).decode() if number == 1 else line.decode()
         except UnicodeDecodeError as error:
             problem = (
@@ -168,6 +172,7 @@ def _text_lines(file: str, lines: Iterator[bytes]) -> Iterator[str]:
 def _lines(source: Path, longest: int = MAX_LINE + 1) -> Iterator[bytes]:
     """Lines, the longer ones in pieces. longest: bytes of a piece; -1 = whole lines."""
     if source == STDIN:
+        # Bytes, not text: the encoding is checked line by line, by ourselves.
         yield from iter(lambda: sys.stdin.buffer.readline(longest), b"")
         return
     try:

@@ -89,12 +89,13 @@ class CsvTable:
         """(N,) numbers of a column; NaN for empty cells where they are allowed. Raises InvalidRequest."""
         cells = self.cells[column]
         try:
+            # The quick way for files that are right; only where a cell is no number each one is tried.
             values = np.array([float(cell) if cell else math.nan for cell in cells])
         except ValueError:
             values = np.array([_float_or_nan(cell) for cell in cells])
-        is_good = allowed.holds(values) | (
-            np.array([not cell for cell in cells]) if or_empty else False
-        )
+        is_good = allowed.holds(values)
+        if or_empty:
+            is_good |= np.array([not cell for cell in cells], dtype=np.bool_)
         # Python takes 1_000 for a number; no other program does.
         is_good &= np.array(["_" not in cell for cell in cells], dtype=np.bool_)
         if not is_good.all():
@@ -128,6 +129,7 @@ def make_table(opened: Rows) -> CsvTable:
     for line, row in opened.rows:
         lines.append(line)
         for column, cell in zip(columns, row, strict=True):
+            # Equal texts are kept once: columns of conditions have few different ones.
             column.append(pool.setdefault(cell, cell))
     return CsvTable(
         file=opened.file,
@@ -146,6 +148,7 @@ def _float_or_nan(cell: str) -> float:
 def _number_problem(cell: str, allowed: NumberRange, *, or_empty: bool = False) -> str:
     if not cell:
         return f"the cell is empty; it must be a number {allowed}"
+    # It is a number, so that only the range can be wrong.
     if math.isfinite(_float_or_nan(cell)) and "_" not in cell:
         return f"must be {allowed}, not {cell}"
     remedy = "; leave the cell empty for what is not known" if or_empty else ""

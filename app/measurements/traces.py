@@ -69,6 +69,7 @@ def read_trace(source: Path, column: str | None = None) -> ArrivalTrace:
         times_s, lambda problem, row: table.refusal(problem, row=row, column=times)
     )
     values = table.numbers(value_column, NOT_NEGATIVE, or_empty=True)
+    # NaN, not 0: a step that is missing was not measured, and is no quiet one.
     arrivals = np.full(places[-1] + 1, np.nan)
     arrivals[places] = values * step_s if value_column.endswith(RATE_SUFFIX) else values
     series = RequestSeries(
@@ -118,6 +119,7 @@ def _fine(series: RequestSeries) -> RequestSeries:
     return RequestSeries(
         start_s=series.start_s,
         window_s=COARSE_S,
+        # Spread evenly: within a step nothing says when its requests came.
         arrivals=np.repeat(series.arrivals / parts, parts),
     )
 
@@ -158,6 +160,7 @@ def moment_s(cell: str) -> float:
                 f"must be a time such as 2026-01-31T18:00:00Z, or seconds since 1970, not {cell!r}"
             ) from None
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    # Beyond three thousand years it is milliseconds, or nonsense.
     if not ANY_TIME.holds_one(seconds):
         raise ValueError(f"must be {ANY_TIME}, not {cell}")
     return seconds
@@ -167,6 +170,7 @@ def find_steps(times_s: Reals, refuse: Refuse) -> tuple[npt.NDArray[np.int64], f
     """(N,) number of each row's step from the first one, and the step's length: the least difference of two rows."""
     if len(times_s) < 2:
         raise refuse("one row has no step; a trace needs at least two", 0)
+    # The shortest difference is the step: longer ones are gaps, of which a trace may have many.
     steps_s = np.diff(times_s)
     if (steps_s <= 0.0).any():
         raise refuse(
@@ -179,16 +183,22 @@ def find_steps(times_s: Reals, refuse: Refuse) -> tuple[npt.NDArray[np.int64], f
             f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MAX_STEPS:,}",
             len(times_s) - 1,
         )
-    uneven = np.abs(np.diff(places) - np.round(np.diff(places))) > _TOLERANCE
+    return _integer_steps(np.diff(places), step_s, refuse), step_s
+
+
+def _integer_steps(
+    strides: Reals, step_s: float, refuse: Refuse
+) -> npt.NDArray[np.int64]:
+    """(N,) number of each row's step from the differences of the rows, in steps."""
+    # Differences are rounded one by one: a small error in the step would add up over a long trace.
+    rounded = np.round(strides)
+    uneven = np.abs(strides - rounded) > _TOLERANCE
     if uneven.any():
-        row = int(np.argmax(uneven)) + 1
         raise refuse(
             f"comes no multiple of {step_s:g} s, the shortest step, after the row before",
-            row,
+            int(np.argmax(uneven)) + 1,
         )
-    return np.concatenate([[0], np.cumsum(np.round(np.diff(places)))]).astype(
-        np.int64
-    ), step_s
+    return np.concatenate([[0], np.cumsum(rounded)]).astype(np.int64)
 
 
 def _times_s(table: CsvTable, column: str) -> Reals:

@@ -18,7 +18,7 @@ from app.measurements.benchmarks import (
     Latency,
     make_imported,
     refuse_latency,
-    require_option,
+    required,
 )
 from app.measurements.rows import file_name, read_bytes, refusal
 from app.measurements.tables import POSITIVE, NumberRange
@@ -43,6 +43,7 @@ class _Result:
     def number(self, name: str, allowed: NumberRange = POSITIVE) -> float:
         """A field's number. Raises InvalidRequest, which names line and column of the field."""
         value = self.fields.get(name)
+        # In Python a bool is an int, which no latency is.
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refusal(
                 f"must be a number {allowed}, not {describe(value)}", name
@@ -53,6 +54,7 @@ class _Result:
 
     def refusal(self, problem: str, name: str) -> InvalidRequest:
         """The error that names a field; without the field, the object."""
+        # The first occurrence behind the object's start: a decoder keeps no positions of its own.
         at = self.text.find(f'"{name}"', self.start)
         offset = at if at >= 0 and name in self.fields else self.start
         line = self.text.count("\n", 0, offset) + 1
@@ -77,6 +79,7 @@ def _row(
         return _offline_row(result, conditions, latency)
     if result.has("request_throughput"):
         return _serving_row(result, conditions, latency)
+    # Both kinds of file are named: the reader may have saved the wrong one of two.
     known = "request_throughput (vllm bench serve) nor avg_latency (vllm bench latency)"
     raise result.refusal(
         f"neither {known} is here; other benchmarks tell no latency",
@@ -89,20 +92,17 @@ def _offline_row(
 ) -> BenchmarkRow:
     """`vllm bench latency`: one batch from its prompts to its last token, in seconds."""
     refuse_latency(latency, (Latency.REQUEST,), "vllm bench latency")
-    require_option(
-        conditions.network,
-        "--network",
-        "the file of vllm bench latency does not say the network",
-    )
-    require_option(
-        conditions.batch,
-        "--batch",
-        "the file of vllm bench latency does not say its --batch-size",
-    )
-    assert conditions.network is not None and conditions.batch is not None
     return BenchmarkRow(
-        network=conditions.network,
-        batch=conditions.batch,
+        network=required(
+            conditions.network,
+            "--network",
+            "the file of vllm bench latency does not say the network",
+        ),
+        batch=required(
+            conditions.batch,
+            "--batch",
+            "the file of vllm bench latency does not say its --batch-size",
+        ),
         latency_ms=result.number("avg_latency") * MS_PER_S,
     )
 
@@ -164,6 +164,7 @@ def _read_results(source: Path) -> Iterator[_Result]:
     start = _skip_blanks(text, 0)
     if start == len(text):
         raise refusal("the file is empty; it must hold a JSON object", file=file)
+    # Not one document per line: `--append-result` writes objects one behind the other, each over many lines.
     while start < len(text):
         try:
             document, end = decoder.raw_decode(text, start)
@@ -173,18 +174,16 @@ def _read_results(source: Path) -> Iterator[_Result]:
             ) from error
         except (RecursionError, ValueError) as error:
             raise refusal(f"not JSON that can be read: {error}", file=file) from error
-        result = _Result(
-            file=file,
-            text=text,
-            start=start,
-            fields=document if isinstance(document, dict) else {},
-        )
-        if not isinstance(document, dict):
-            raise result.refusal(
-                f"must be an object, not {describe(document)}", "document"
-            )
-        yield result
+        yield _result(file, text, start, document)
         start = _skip_blanks(text, end)
+
+
+def _result(file: str, text: str, start: int, document: object) -> _Result:
+    fields = document if isinstance(document, dict) else {}
+    result = _Result(file=file, text=text, start=start, fields=fields)
+    if not isinstance(document, dict):
+        raise result.refusal(f"must be an object, not {describe(document)}", "document")
+    return result
 
 
 def _skip_blanks(text: str, start: int) -> int:

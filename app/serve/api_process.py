@@ -19,7 +19,7 @@ from app.base.settings import Settings
 from app.db.base import migrate
 from app.db.base.engine import make_engine
 from app.db.base.listen import Listener
-from app.db.base.transaction import transaction, translated
+from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
@@ -45,26 +45,17 @@ BACKLOG = 2048
 def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastAPI:
     """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz beside its own."""
 
+    # Outside the lifespan: a registry takes each name once, and an app may be started again.
+    metrics = ApiMetrics(plane.registry)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine = make_engine(
             plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api"
         )
-        store = PostgresStore(engine)
-        parts = ApiParts(
-            engine=engine,
-            store=store,
-            clock=plane.clock,
-            ingest=IngestQueue(
-                store, plane.clock, limit=plane.settings.sync_queue_limit
-            ),
-            commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
-            solver=SolverWorker(threads=plane.settings.solver_threads),
-            metrics=metrics,
-            simulations=ScenarioIntake(),
-            lease=plane.settings.lease,
-        )
+        parts = _make_parts(plane, engine, metrics)
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
+        # Before anything starts: a request may come as soon as the lifespan yields.
         app.state.parts = parts
         parts.ingest.start()
         parts.commands.start()
@@ -73,17 +64,33 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
         try:
             yield
         finally:
+            # The engine goes last: all others may have something to write down when they end.
             await runner.stop()
             await parts.ingest.stop()
             await parts.commands.stop()
             await parts.solver.close()
             await engine.dispose()
 
-    metrics = ApiMetrics(plane.registry)
     api = make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
     api.state.stopping = asyncio.Event()
     dashboard.install(api, api.state.stopping)
     return api
+
+
+def _make_parts(plane: Plane, engine: Engine, metrics: ApiMetrics) -> ApiParts:
+    store = PostgresStore(engine)
+    return ApiParts(
+        engine=engine,
+        store=store,
+        clock=plane.clock,
+        ingest=IngestQueue(store, plane.clock, limit=plane.settings.sync_queue_limit),
+        commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
+        # A solver process of its own: a preview must not make the tick wait for its turn.
+        solver=SolverWorker(threads=plane.settings.solver_threads),
+        metrics=metrics,
+        simulations=ScenarioIntake(),
+        lease=plane.settings.lease,
+    )
 
 
 def app_from_environment() -> FastAPI:
@@ -97,13 +104,12 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
     When either ends, so does the other. `listening` is where requests come in; without it, where the settings say.
     Raises PlimsollError where that is taken.
     """
-    listening, metrics = (
-        listening or open_socket(plane.settings),
-        LoopMetrics(plane.registry),
-    )
+    listening = listening or open_socket(plane.settings)
+    metrics = LoopMetrics(plane.registry)
     body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
     async with controller_process(body, metrics.note) as ended:
         server = make_server(plane, checks={"controller": _controller_check(ended)})
+        # Only now: until the controller's process has been started, a signal may end this one as it likes.
         _on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(
             server.serve(sockets=[listening]), name="plimsoll-api"
@@ -112,6 +118,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
         server.handle_stop()
         await serving
         if ended.done():
+            # Raises what ended the controller, so that whoever started this process sees a failure.
             ended.result()
 
 
@@ -172,6 +179,7 @@ def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
 
     async def database() -> str | None:
         try:
+            # A read of the policy proves more than a connection: tables and rights are there, too.
             async with transaction(parts.engine) as connection:
                 await policies.load_current(connection)
         except Unavailable as error:
@@ -181,6 +189,7 @@ def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
     async def schema() -> str | None:
         try:
             with translated():
+                # In a thread: Alembic works synchronously.
                 return await asyncio.to_thread(migrate.check, url)
         except Unavailable as error:
             return str(error)

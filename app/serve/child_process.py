@@ -31,6 +31,7 @@ async def controller_process(
     run: ProcessBody, note: Note
 ) -> AsyncIterator["asyncio.Future[None]"]:
     """Start the controller; yields a future that fails with ControllerEnded when it ends by itself."""
+    # Not fork: the parent has threads and an event loop, of which a forked child would inherit halves.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=run, args=(theirs,), name="plimsoll-controller")
@@ -55,6 +56,7 @@ def follow(pipe: Connection, note: Note) -> "asyncio.Future[None]":
 
     def read() -> None:
         try:
+            # Several outcomes may have come since the loop looked last; the reader is called once for all of them.
             while pipe.poll():
                 note(pipe.recv())
         except (EOFError, OSError):
@@ -73,7 +75,7 @@ def stop_when_closed(pipe: Connection, stop: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_reader(pipe.fileno(), stop)
 
 
-def tell(pipe: Connection, outcome: TickOutcome) -> None:
+def report_tick(pipe: Connection, outcome: TickOutcome) -> None:
     """Send an outcome up the pipe, if anybody listens."""
     with contextlib.suppress(OSError):
         pipe.send(outcome)

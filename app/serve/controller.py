@@ -5,11 +5,12 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -45,12 +46,13 @@ from app.loop.controller import Controller, SlowJob
 from app.loop.events import LOOK_PERIOD_S as STARVED_LOOK_S
 from app.loop.tasks import is_used
 from app.loop.tick import Loop, TickOutcome
-from app.serve.child_process import stop_when_closed, tell
+from app.serve.child_process import report_tick, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
 from app.serve.tracing import make_tracer
 from app.serve.webhooks import Sender, sending_job
 from app.solver.process import SolverWorker
+from app.store.store import Store
 
 CONTROLLER_CONNECTIONS = 4
 """Its own pool: a flood of observations must not keep the tick from the database. The lead holds one."""
@@ -59,92 +61,137 @@ CONTROLLER_NICENESS = 5
 """A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
 
 
+Watcher: TypeAlias = Callable[[TickOutcome], None]
+"""Hears of every tick."""
+
+
 @asynccontextmanager
 async def running_controller(
-    plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None
+    plane: Plane, *, on_tick: Watcher | None = None
 ) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
     """A controller with its task: leads when it can, and ticks. The end gives the lead back at once."""
-    engine = make_engine(
-        plane.url, pool_size=CONTROLLER_CONNECTIONS, application="plimsoll-controller"
-    )
-    metrics, tracer = LoopMetrics(plane.registry), make_tracer(os.environ)
-
-    def ticked(outcome: TickOutcome) -> None:
-        metrics.note(outcome)
+    async with AsyncExitStack() as stack:
+        engine = make_engine(
+            plane.url,
+            pool_size=CONTROLLER_CONNECTIONS,
+            application="plimsoll-controller",
+        )
+        tracer = make_tracer(os.environ)
+        # The stack ends in the opposite order: what uses the database ends before its connections do.
         if tracer is not None:
-            tracer.note(outcome)
-        if on_tick is not None:
-            on_tick(outcome)
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
+        stack.push_async_callback(engine.dispose)
+        solver = SolverWorker(threads=plane.settings.solver_threads)
+        stack.push_async_callback(solver.close)
+        loop = Loop(
+            store=PostgresStore(engine),
+            solver=solver,
+            clock=plane.clock,
+            layers=load_training_layers(),
+        )
+        watchers: list[Watcher] = [LoopMetrics(plane.registry).note]
+        watchers += [tracer.note] if tracer is not None else []
+        watchers += [on_tick] if on_tick is not None else []
+        controller = _make_controller(plane, engine, loop, watchers)
+        task = asyncio.create_task(controller.run(), name="plimsoll-controller")
+        stack.push_async_callback(_cancelled, task)
+        jobs = asyncio.create_task(
+            _dispatch_jobs(plane, engine, loop, controller), name="plimsoll-dispatch"
+        )
+        stack.push_async_callback(_cancelled, jobs)
+        yield controller, task
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _make_controller(
+    plane: Plane,
+    engine: Engine,
+    loop: Loop,
+    watchers: Sequence[Watcher],
+) -> Controller:
+    def ticked(outcome: TickOutcome) -> None:
+        for watch in watchers:
+            watch(outcome)
 
     async def period_s() -> float:
         async with transaction(engine) as connection:
             return (await policies.load_current(connection)).period_s
 
     async def maintained() -> None:
+        keep = Retention(
+            observations_days=plane.settings.retention_days,
+            rates_days=plane.settings.rates_days,
+        )
         with translated():
-            keep = Retention(
-                observations_days=plane.settings.retention_days,
-                rates_days=plane.settings.rates_days,
-            )
             await maintain(engine, plane.clock.now(), keep)
 
-    solver, store = (
-        SolverWorker(threads=plane.settings.solver_threads),
-        PostgresStore(engine),
-    )
-    loop = Loop(
-        store=store, solver=solver, clock=plane.clock, layers=load_training_layers()
-    )
-    controller = Controller(
+    return Controller(
         loop,
+        # The holder names machine and process: a person who looks for the leader finds it.
         Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
         Listener(plane.url, WAKE_CHANNEL),
         period_s=period_s,
         maintain=maintained,
         on_tick=ticked,
         slow_jobs=(
-            *_slow_jobs(engine, store, plane.clock),
+            *_budget_jobs(engine, plane.clock),
+            *_learning_jobs(engine, loop.store, plane.clock),
             sending_job(_sender(engine, plane)),
         ),
     )
-    task = asyncio.create_task(controller.run(), name="plimsoll-controller")
-    dispatcher = JobDispatcher(
-        store=store,
-        clock=plane.clock,
-        turn=loop.turn,
-        kernel_ratios=load_kernel_ratios(),
-        layers=loop.layers,
-    )
+
+
+async def _dispatch_jobs(
+    plane: Plane, engine: Engine, loop: Loop, controller: Controller
+) -> None:
+    """Rounds of the dispatcher of jobs, while this process leads and some policy dispatches."""
 
     async def is_dispatching() -> bool:
         async with transaction(engine) as connection:
             return controller.leads and is_used(await policies.load_current(connection))
 
+    dispatcher = JobDispatcher(
+        store=loop.store,
+        clock=plane.clock,
+        # The loop's own lock: tick and dispatcher take turns, so that neither makes the other lose its push.
+        turn=loop.turn,
+        kernel_ratios=load_kernel_ratios(),
+        layers=loop.layers,
+    )
+    # A listener of its own: the tick and the dispatcher must each hear every wake-up.
     wakeups = Listener(plane.url, WAKE_CHANNEL)
-    jobs = asyncio.create_task(
-        run_dispatcher(dispatcher, wakeups, is_dispatching), name="plimsoll-dispatch"
+    await run_dispatcher(dispatcher, wakeups, is_dispatching)
+
+
+def _budget_jobs(engine: Engine, clock: ControlClock) -> tuple[SlowJob, ...]:
+    """What the leader writes about budgets and about tasks that wait for long."""
+
+    async def record_starved() -> None:
+        async with transaction(engine) as connection:
+            await note_starved(connection, clock.now())
+
+    async def record_budgets() -> None:
+        async with transaction(engine) as connection:
+            await record_spent(connection, clock.now())
+            await step_degraded(connection, clock.now())
+
+    return (
+        SlowJob(name="budgets", period_s=BUDGET_LOOK_S, run=record_budgets),
+        SlowJob(name="waiting tasks", period_s=STARVED_LOOK_S, run=record_starved),
     )
-    try:
-        yield controller, task
-    finally:
-        for each in (jobs, task):
-            each.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await each
-        await solver.close()
-        await engine.dispose()
-        if tracer is not None:
-            await asyncio.to_thread(tracer.close)
 
 
-def _slow_jobs(
-    engine: Engine, store: PostgresStore, clock: ControlClock
+def _learning_jobs(
+    engine: Engine, store: Store, clock: ControlClock
 ) -> tuple[SlowJob, ...]:
-    """What the leader does beside its ticks."""
-    forecasts, learner = (
-        PostgresForecasts(engine),
-        OnlineLearner(store=store, clock=clock),
-    )
+    """What the leader learns beside its ticks, which only apply it."""
+    forecasts = PostgresForecasts(engine)
+    learner = OnlineLearner(store=store, clock=clock)
     attempts = Attempts()
 
     async def choose() -> None:
@@ -161,18 +208,7 @@ def _slow_jobs(
             engine, run, layers=load_layers(), now=clock.now, attempts=attempts
         )
 
-    async def tell_starved() -> None:
-        async with transaction(engine) as connection:
-            await note_starved(connection, clock.now())
-
-    async def tell_budgets() -> None:
-        async with transaction(engine) as connection:
-            await record_spent(connection, clock.now())
-            await step_degraded(connection, clock.now())
-
     return (
-        SlowJob(name="budgets", period_s=BUDGET_LOOK_S, run=tell_budgets),
-        SlowJob(name="waiting tasks", period_s=STARVED_LOOK_S, run=tell_starved),
         SlowJob(name="forecasts", period_s=CHOOSE_PERIOD_S, run=choose),
         SlowJob(name="learn", period_s=LEARNING_PERIOD_S, run=learn),
         SlowJob(name="refit", period_s=REFIT_PERIOD_S, run=refit),
@@ -180,12 +216,11 @@ def _slow_jobs(
 
 
 def _sender(engine: Engine, plane: Plane) -> Sender:
-    may_be_private = plane.settings.webhook_private
     return Sender(
         engine=engine,
         clock=plane.clock,
         body=event_bytes,
-        may_be_private=may_be_private,
+        may_be_private=plane.settings.webhook_private,
     )
 
 
@@ -219,7 +254,7 @@ async def _run_controller(plane: Plane, pipe: Connection | None = None) -> None:
     if pipe is not None:
         stop_when_closed(pipe, asked.set)
     async with running_controller(
-        plane, on_tick=None if pipe is None else partial(tell, pipe)
+        plane, on_tick=None if pipe is None else partial(report_tick, pipe)
     ) as (_, task):
         stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
         await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)

@@ -4,6 +4,8 @@
 All names start with `plimsoll_`; docs/metrics.md lists them.
 """
 
+from typing import TypeAlias
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from app.loop.tick import TickOutcome
@@ -14,6 +16,9 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MAX_SOLVES = 64
 """Combinations of problem, solver and status that are told apart; what is beyond counts as OTHERS."""
 OTHERS = "(others)"
+
+SolveLabels: TypeAlias = tuple[str, str, str]
+"""Problem, solver, status."""
 
 
 class LoopMetrics:
@@ -51,6 +56,7 @@ class LoopMetrics:
         self._ticks.labels(outcome.state or "held").inc()
         for step, seconds in outcome.seconds.items():
             self._seconds.labels(step).observe(seconds)
+        # The state is None exactly where the loop held; a plan that was kept is a decision.
         self._held.set(outcome.state is None)
         self._generation.set(outcome.generation)
         self._plan.note(outcome)
@@ -98,7 +104,7 @@ class _PlanMetrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self._seen: set[tuple[str, str, str]] = set()
+        self._seen: set[SolveLabels] = set()
 
     def note(self, outcome: TickOutcome) -> None:
         """Count the decision of one tick, if it made one."""
@@ -123,32 +129,29 @@ class _PlanMetrics:
         for step in report.steps:
             # Of groups, each planned by its own policy, the name comes first: `batch: autoscale`.
             problem = step.technique.rpartition(": ")[2]
-            self._solves.labels(
-                *self._bounded(problem, step.method, str(step.status))
-            ).observe(step.seconds)
+            labels = self._bounded((problem, step.method, str(step.status)))
+            self._solves.labels(*labels).observe(step.seconds)
             if not step.status.has_solution:
                 self._fallbacks.labels(problem, str(step.status)).inc()
 
-    def _bounded(self, problem: str, solver: str, status: str) -> tuple[str, str, str]:
-        labels = (problem, solver, status)
+    def _bounded(self, labels: SolveLabels) -> SolveLabels:
+        # The status stays: how many solves fail must be right even where it is not known which.
         if labels not in self._seen and len(self._seen) >= MAX_SOLVES:
-            return OTHERS, OTHERS, status
+            return OTHERS, OTHERS, labels[2]
         self._seen.add(labels)
         return labels
 
     def _forget_others(self, policy: str) -> None:
         """A policy that no longer decides has no newest plan."""
         for gauge in (self._cost, self._bound, self._gap, self._unserved):
-            for labels in {
-                sample.labels["policy"]
-                for metric in gauge.collect()
-                for sample in metric.samples
-            }:
-                if labels != policy:
-                    gauge.remove(labels)
+            # Collected before any is removed: the gauge must not change under its own iterator.
+            samples = [each for metric in gauge.collect() for each in metric.samples]
+            for other in {sample.labels["policy"] for sample in samples} - {policy}:
+                gauge.remove(other)
 
     @staticmethod
     def _set_or_clear(gauge: Gauge, policy: str, value: float | None) -> None:
+        # Without a bound the old one must go: it would be read as that of the newest plan.
         if value is None:
             gauge.clear()
         else:

@@ -38,6 +38,7 @@ def database_url(settings: Settings) -> str:
         return settings.database_url.get_secret_value()
     from app.postgres import server as postgres
 
+    # At exit and not in a `with`: the server must outlive every event loop of this process.
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(postgres.in_use(settings.data_dir)).url

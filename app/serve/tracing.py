@@ -48,6 +48,7 @@ class TickTracer:
         from opentelemetry import trace
 
         tracer = self.provider.get_tracer("plimsoll.loop")
+        # Only durations are measured in the tick, so that spans are laid out backwards from its end.
         end_ns = self.now_ns()
         began_ns = end_ns - round(outcome.seconds.get("total", 0.0) * _NS)
         root = tracer.start_span(
@@ -56,6 +57,7 @@ class TickTracer:
         inside = trace.set_span_in_context(root)
         step_ns = began_ns
         for name, seconds in outcome.seconds.items():
+            # The sum is the root span's own length.
             if name == "total":
                 continue
             span = tracer.start_span(

@@ -18,7 +18,7 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.operations import tokens
-from app.db.operations.token_secrets import NewToken, create_locally, login_url
+from app.db.operations.token_secrets import create_locally, login_url
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
 from app.serve.api_process import open_socket, serve_plane
@@ -44,6 +44,8 @@ def run_everything(
     Raises PlimsollError where another `up` works with the same data directory, or the port is taken.
     """
     with _alone(settings.data_dir), open_socket(settings) as listening:
+        # Before the event loop starts, since Alembic works synchronously; the port is taken already, so that a second
+        # start on it fails before it touches the database.
         migrate.upgrade(url)
         plane = make_plane(settings, url)
         asyncio.run(_run(plane, listening, nodes, token_path, say))
@@ -81,7 +83,7 @@ async def _run(
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
         secret = await _first_token(engine, plane, token_path, say)
-        agent_token = await _nodes_token(engine, plane) if nodes else None
+        nodes_secret = await _nodes_token(engine, plane) if nodes else ""
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
@@ -89,9 +91,7 @@ async def _run(
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
-    async with _agents(
-        nodes, address, agent_token.secret if agent_token else "", plane.settings, say
-    ):
+    async with _agents(nodes, address, nodes_secret, plane.settings, say):
         await serve_plane(plane, listening)
 
 
@@ -101,6 +101,7 @@ async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> st
     A token that is there already belongs to another control plane and stays; ours goes into the data directory.
     """
     async with transaction(engine) as connection:
+        # Whoever has an admin's token can make others; a second start must not hand out a new one.
         if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
             return ""
     made = await create_locally(
@@ -120,14 +121,15 @@ async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> st
     return made.secret
 
 
-async def _nodes_token(engine: Engine, plane: Plane) -> NewToken:
-    """A token for this start's nodes; those of earlier starts end."""
+async def _nodes_token(engine: Engine, plane: Plane) -> str:
+    """The secret of a token for this start's nodes; those of earlier starts end."""
     at = plane.clock.now()
     async with transaction(engine) as connection:
         for row in await tokens.list_rows(connection):
             if row.name == NODES_TOKEN and row.revoked_at is None:
                 await tokens.revoke(connection, row.id, at=at)
-    return await create_locally(engine, name=NODES_TOKEN, scope="agent", at=at)
+    made = await create_locally(engine, name=NODES_TOKEN, scope="agent", at=at)
+    return made.secret
 
 
 @asynccontextmanager
@@ -145,6 +147,7 @@ async def _agents(
     try:
         yield
     finally:
+        # All are told first and awaited then, so that the waits run side by side.
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()

@@ -69,6 +69,8 @@ async def send_due(sender: Sender) -> int:
     """Try every delivery that is due, at most EACH per webhook; returns how many arrived."""
     at = sender.clock.now()
     async with transaction(sender.engine) as connection:
+        # In one transaction with taking: what is taken has its next try noted before it is sent, so that a crash in
+        # between sends it again and never loses it.
         await webhooks.give_up(connection, at, tries_limit=TRIES)
         await webhooks.record_full(connection, at)
         due = await webhooks.take_due(
@@ -88,8 +90,10 @@ async def send_due(sender: Sender) -> int:
 
 def next_try(delivery_id: int, tries: int, at: datetime) -> datetime:
     """When it is tried again after so many tries; after the last: when it is given up."""
+    # The last try is under way until then; only afterwards it counts as failed.
     if tries >= TRIES:
         return at + timedelta(seconds=GRACE_S)
+    # Seeded, so that tests know the time and processes agree on it.
     jitter = random.Random(f"{delivery_id}/{tries}").uniform(1 - JITTER, 1 + JITTER)
     return at + timedelta(seconds=BACK_OFF_S[tries - 1] * jitter)
 
@@ -110,6 +114,7 @@ def is_public(address: str) -> bool:
         carried += [
             each for each in (found.ipv4_mapped, found.sixtofour) if each is not None
         ]
+        # An IPv6 address that only carries an IPv4 one is judged by that: `is_global` of the outer one says nothing.
         carried = carried[1:] or carried
     return all(each.is_global and not each.is_multicast for each in carried)
 
@@ -137,11 +142,12 @@ async def _error_of(sender: Sender, delivery: Delivery) -> str | None:
     except TimeoutError:
         return f"no answer in {sender.limit_s:g} s"
     except (Refused, OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-        return _in_words(error)[:300]
+        # Shown on one line beside the webhook; messages of libraries may be pages long.
+        return _describe(error)[:300]
     return None if 200 <= status < 300 else f"answered {status}"
 
 
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """The error; what a person can do something about is found beneath those of the libraries."""
     if isinstance(error, Refused):
         return str(error)
@@ -172,18 +178,8 @@ async def _post(sender: Sender, delivery: Delivery) -> int:
     """The answer's status. Its body is never read, and a redirect is an answer like any other."""
     url = httpx2.URL(delivery.url)
     address = await _resolve(sender, url)
-    body, message_id = sender.body(delivery.event), f"whd-{delivery.id}"
-    timestamp = str(int(sender.clock.now().timestamp()))
-    headers = {
-        "Content-Type": "application/json",
-        "Host": url.netloc.decode("ascii"),
-        "User-Agent": "plimsoll",
-        "Plimsoll-Webhook-Id": message_id,
-        "Plimsoll-Webhook-Timestamp": timestamp,
-        "Plimsoll-Webhook-Signature": signature(
-            delivery.secret, message_id, timestamp, body
-        ),
-    }
+    body = sender.body(delivery.event)
+    headers = _headers(sender, delivery, url, body)
     # The address that was checked is the one connected to: a second look-up might find another. Proxies of the
     # environment are left aside for the same reason; its certificate authorities are not (`trust_env` means both).
     verify = (sender.tls or authorities)() if url.scheme == "https" else False
@@ -199,10 +195,29 @@ async def _post(sender: Sender, delivery: Delivery) -> int:
             url.copy_with(host=address),
             content=body,
             headers=headers,
+            # The certificate is checked against the host's name, though the connection goes to the address.
             extensions={"sni_hostname": url.host},
         ) as answer,
     ):
         return answer.status_code
+
+
+def _headers(
+    sender: Sender, delivery: Delivery, url: httpx2.URL, body: bytes
+) -> dict[str, str]:
+    # The same id in every try, so that a receiver can drop what it has already; the time is new in each.
+    message_id = f"whd-{delivery.id}"
+    timestamp = str(int(sender.clock.now().timestamp()))
+    return {
+        "Content-Type": "application/json",
+        "Host": url.netloc.decode("ascii"),
+        "User-Agent": "plimsoll",
+        "Plimsoll-Webhook-Id": message_id,
+        "Plimsoll-Webhook-Timestamp": timestamp,
+        "Plimsoll-Webhook-Signature": signature(
+            delivery.secret, message_id, timestamp, body
+        ),
+    }
 
 
 async def _resolve(sender: Sender, url: httpx2.URL) -> str:

@@ -20,15 +20,6 @@ Place: TypeAlias = tuple[GpuId, float]
 TaskPhase: TypeAlias = Literal[
     "queued", "starting", "running", "swapped", "failed", "finished", "cancelled"
 ]
-TASK_PHASES: tuple[TaskPhase, ...] = (
-    "queued",
-    "starting",
-    "running",
-    "swapped",
-    "failed",
-    "finished",
-    "cancelled",
-)
 """queued: it runs nowhere; starting, running, swapped, failed: as its node last reported, which starts a failed one
 again; finished: all iterations are done; cancelled: nobody wants it any more."""
 

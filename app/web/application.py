@@ -13,11 +13,11 @@ from app.web import login, new_service
 from app.web.assets import Assets
 from app.web.login import FIRST_PAGE
 from app.web.pages import PAGES, SECURITY, DashboardPage, Paper, look_of, require_person
-from app.web.topics import cluster_summary as header
-from app.web.topics import error_budgets as budgets
 from app.web.topics import (
+    budgets,
     fleet,
     gpu,
+    header,
     nodes,
     service,
     service_status,
@@ -46,6 +46,7 @@ MAX_TOPICS = 8
 
 def install(app: FastAPI, stopping: asyncio.Event) -> None:
     """Add the dashboard's routes. `stopping`: the server ends; streams end with it."""
+    # One feed for all pages: browsers that look at the same thing share one query.
     assets, feed = Assets(), TopicFeed(TOPICS, stopping)
     paper = Paper(assets)
 
@@ -67,6 +68,7 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
         return StreamingResponse(
             stream,
             media_type="text/event-stream",
+            # nginx would else collect the stream until a buffer is full.
             headers={**SECURITY, "X-Accel-Buffering": "no"},
         )
 
@@ -83,6 +85,7 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     app.add_route(
         "/login", partial(login.enter, paper), methods=["POST"], include_in_schema=False
     )
+    # By POST: a link or an image of another site must not end a session.
     app.add_route("/logout", login.leave, methods=["POST"], include_in_schema=False)
     for each in PAGES:
         app.add_route(each.address, partial(page, page=each), include_in_schema=False)
@@ -103,6 +106,7 @@ def _wanted(request: Request, context: Context) -> dict[str, Look]:
                 f"no topic is called {name!r}; there are {', '.join(TOPICS)}",
                 field="topic",
             )
+        # Left out and not refused: the same page is open to tokens that are bound to projects, with less on it.
         if TOPICS[name].is_of_cluster and context.caller.projects is not None:
             continue
         found[name] = look_of(context, argument)

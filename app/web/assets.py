@@ -33,6 +33,7 @@ class Asset:
     @cached_property
     def gzipped(self) -> bytes:
         """Made when it is first asked for: level 9 of the largest takes a tenth of a second."""
+        # Without a time, so that equal content gives equal bytes in every process.
         return gzip.compress(self.content, 9, mtime=0)
 
 
@@ -45,10 +46,11 @@ class Assets:
             _walk(folder or files("app.web") / FOLDER, ""), key=lambda asset: asset.path
         )
         self._by_path = {asset.path: asset for asset in found}
-        whole = hashlib.sha256(
+        # Over all files at once: a script imports others by relative paths, so that all must be of one version.
+        digest = hashlib.sha256(
             b"".join(asset.path.encode() + asset.content for asset in found)
         )
-        self.prefix = f"/{FOLDER}/{whole.hexdigest()[:12]}"
+        self.prefix = f"/{FOLDER}/{digest.hexdigest()[:12]}"
         """Where they are; what a script imports by a relative path is below it, too."""
 
     def answer(self, request: Request, path: str) -> Response:
@@ -56,6 +58,7 @@ class Assets:
         asset = self._by_path.get(path)
         if asset is None:
             raise NotFound(f"the dashboard has no file {path!r}")
+        # "Vary" keeps a cache from giving a browser that takes no gzip the packed file.
         headers = {
             "Cache-Control": FOR_GOOD,
             "X-Content-Type-Options": "nosniff",

@@ -31,17 +31,21 @@ async def show(paper: Paper, request: Request) -> Response:
 async def enter(paper: Paper, request: Request) -> Response:
     """Log the holder of the token in, and on to the page that was wanted; else the form again, with the reason."""
     parts: ApiParts = request.app.state.parts
+    # Cut before it is parsed: the page is open to everybody, and a token is short.
     form = parse_qs((await request.body())[:MAX_FORM].decode("utf-8", "replace"))
     wanted = _next(form.get("next", [""])[0])
     try:
+        # Else another site could log a visitor in under an account of its own.
         require_own_page(request.method, request.headers.raw)
         caller = await _holder(parts, form.get("token", [""])[0].strip())
     except (Forbidden, Unauthorised) as error:
         return paper.html(
             request, "login.html", status=401, next=wanted, problem=str(error)
         )
+    # Only the default is changed: whoever came by a link gets the page of the link.
     if caller.projects is not None and wanted == FIRST_PAGE:
         wanted = FIRST_OF_PROJECT
+    # 303, so that reloading the page does not send the form again.
     answer = RedirectResponse(wanted, status_code=303)
     await log_in(parts, caller, answer, secure=request.url.scheme == "https")
     return answer
@@ -52,6 +56,7 @@ async def leave(request: Request) -> Response:
     require_own_page(request.method, request.headers.raw)
     answer = RedirectResponse("/login", status_code=303)
     await log_out(request.app.state.parts, cookie_of(request.headers.raw), answer)
+    # The session may be remembered by this process for some seconds more.
     forget_tokens(request)
     return answer
 
@@ -64,6 +69,7 @@ async def _holder(parts: ApiParts, secret: str) -> TokenRow:
         )
     now = parts.clock.now()
     async with transaction(parts.engine) as connection:
+        # By its hash, as the API does: the secret itself is stored nowhere.
         row = await tokens.find(connection, digest(secret))
         if row is None or not row.is_valid(now):
             raise Unauthorised("This token is not known, was revoked, or has expired.")
@@ -80,6 +86,7 @@ def _next(wanted: str | None) -> str:
     is_ours = (
         wanted is not None
         and wanted.startswith("/")
+        # Browsers take both for the address of another host.
         and not wanted.startswith(("//", "/\\"))
     )
     return wanted if wanted and is_ours else FIRST_PAGE

@@ -36,6 +36,7 @@ async def read_yaml(request: Request) -> Response:
 
 def parse(text: str) -> tuple[list[object], list[object]]:
     """Documents, each with the lines of its fields by JSON pointer; and complaints, each with its line."""
+    # A few nested aliases unfold to gigabytes ("billion laughs").
     if (line := line_of_alias(text)) is not None:
         return [], [
             _complaint(
@@ -50,6 +51,7 @@ def parse(text: str) -> tuple[list[object], list[object]]:
 
     documents: list[object] = []
     for document in read_documents(text, complain):
+        # The JSON encoder recurses.
         if max(map(len, document.lines)) > MAX_DEEP:
             complain(1, "", "nested too deeply")
         else:

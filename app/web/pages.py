@@ -135,6 +135,7 @@ class Paper:
         """One page with the first data of its topics."""
         argument = str(request.path_params.get("argument", ""))
         first: dict[str, Items] = {}
+        # The first data comes with the page, so that it shows something before its stream is open.
         for name in ("header", *page.topics):
             topic = feed.topics[name]
             if topic.is_of_cluster and context.caller.projects is not None:
@@ -149,6 +150,7 @@ class Paper:
                 for each in PAGES
                 if each.is_in_navigation and _reaches(context, each)
             ],
+            # Whoever may not see the page is told where to look instead, by a page with the same frame.
             script=page.name if _reaches(context, page) else "elsewhere",
             argument=argument,
             caller=context.caller,
@@ -172,6 +174,7 @@ class Paper:
         headers, body = {**SECURITY, "Vary": "Accept-Encoding"}, text.encode()
         if accepts_gzip(request):
             headers["Content-Encoding"] = "gzip"
+            # A low level: pages are made for each request, other than files.
             body = gzip.compress(body, COMPRESSION_LEVEL)
         return Response(
             body,

@@ -29,6 +29,7 @@ class AgentAddresses:
     async def note(self, engine: Engine, node: str, request: Request) -> None:
         """Keep the address that a known node's agent says, or that it says none."""
         said = request.headers.get(METRICS_HEADER, "")
+        # Anything else is not kept: scrapers would follow it to wherever an agent's token holder likes.
         address = said if _ADDRESS.fullmatch(said) else ""
         now_s = monotonic()
         known, asked_s = self.known.get(node, (None, 0.0))

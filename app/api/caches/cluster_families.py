@@ -1,218 +1,165 @@
 """The table of the cluster's metrics: what `GET /api/v1/metrics` shows, with units and labels."""
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from agents.base.exposition import Family
+from agents.base.exposition import Family, Kind
 
-MOST: Final = 1000
+MAX_SERIES: Final = 1000
 """Nodes, GPUs per GPU metric, and services that are shown; `plimsoll_left_out` counts the rest."""
 
 _SERVICE = ("project", "service")
+_NODE = ("node",)
 _GPU = ("node", "gpu", "gpu_type")
 _HOURLY = "since the hour began (UTC): a counter that starts again every hour"
 
+
+def _families(
+    labels: tuple[str, ...], texts: Mapping[str, str], kind: Kind = "gauge"
+) -> Iterator[Family]:
+    """Metrics with the same labels, from name to text."""
+    for name, text in texts.items():
+        yield Family(name=name, text=text, labels=labels, kind=kind)
+
+
+# Units are in the names, and are Prometheus' base units: seconds, bytes, hertz, ratios from 0 to 1.
 FAMILIES: Final = (
     # The cluster.
-    Family(
-        name="plimsoll_cluster_nodes",
-        text="Nodes, by whether their agents were heard lately",
-        labels=("state",),
+    *_families(
+        ("state",),
+        {
+            "plimsoll_cluster_nodes": "Nodes, by whether their agents were heard lately",
+        },
     ),
-    Family(
-        name="plimsoll_cluster_gpus",
-        text="GPUs by what becomes of them: used by the plan in force, free, unhealthy or cordoned",
-        labels=("gpu_type", "state"),
+    *_families(
+        ("gpu_type", "state"),
+        {
+            "plimsoll_cluster_gpus": (
+                "GPUs by what becomes of them: "
+                "used by the plan in force, free, unhealthy or cordoned"
+            ),
+        },
     ),
-    Family(
-        name="plimsoll_left_out",
-        text="Objects beyond those that are shown here",
-        labels=("kind",),
+    *_families(
+        ("kind",),
+        {
+            "plimsoll_left_out": "Objects beyond those that are shown here",
+        },
     ),
-    Family(
-        name="plimsoll_loop_paused", text="1 while the operator has paused the loop"
+    *_families(
+        (),
+        {
+            "plimsoll_loop_paused": "1 while the operator has paused the loop",
+        },
     ),
-    Family(
-        name="plimsoll_policy_info",
-        text="Always 1: the policy that decides, and how far",
-        labels=("policy", "mode"),
+    *_families(
+        ("policy", "mode"),
+        {
+            "plimsoll_policy_info": "Always 1: the policy that decides, and how far",
+        },
     ),
-    Family(
-        name="plimsoll_plans_waiting", text="Plans that wait for a person's approval"
+    *_families(
+        (),
+        {
+            "plimsoll_plans_waiting": "Plans that wait for a person's approval",
+            "plimsoll_plan_age_seconds": "Since the newest decision",
+        },
     ),
-    Family(name="plimsoll_plan_age_seconds", text="Since the newest decision"),
-    Family(
-        name="plimsoll_tasks",
-        text="Training and offline tasks",
-        labels=("kind", "state"),
+    *_families(
+        ("kind", "state"),
+        {
+            "plimsoll_tasks": "Training and offline tasks",
+        },
     ),
     # Nodes and their agents.
-    Family(
-        name="plimsoll_node_silent_seconds",
-        text="Since the node's agent was heard",
-        labels=("node",),
-    ),
-    Family(
-        name="plimsoll_node_heard",
-        text="1 where that is within the policy's limit",
-        labels=("node",),
-    ),
-    Family(
-        name="plimsoll_node_cordoned",
-        text="1 where the node receives nothing new",
-        labels=("node",),
-    ),
-    Family(
-        name="plimsoll_node_problems",
-        text="What the node says that it cannot do",
-        labels=("node",),
-    ),
-    Family(
-        name="plimsoll_node_clock_skew_seconds",
-        text="By which the agent's clock is ahead",
-        labels=("node",),
-    ),
-    Family(
-        name="plimsoll_node_wanted_generation",
-        text="Generation of its newest command",
-        labels=("node",),
-    ),
-    Family(
-        name="plimsoll_node_observed_generation",
-        text="Generation that it has in force",
-        labels=("node",),
-    ),
-    Family(
-        name="plimsoll_node_command_refused",
-        text="1 where its newest command was refused or failed",
-        labels=("node",),
+    *_families(
+        _NODE,
+        {
+            "plimsoll_node_silent_seconds": "Since the node's agent was heard",
+            "plimsoll_node_heard": "1 where that is within the policy's limit",
+            "plimsoll_node_cordoned": "1 where the node receives nothing new",
+            "plimsoll_node_problems": "What the node says that it cannot do",
+            "plimsoll_node_clock_skew_seconds": "By which the agent's clock is ahead",
+            "plimsoll_node_wanted_generation": "Generation of its newest command",
+            "plimsoll_node_observed_generation": "Generation that it has in force",
+            "plimsoll_node_command_refused": "1 where its newest command was refused or failed",
+        },
     ),
     # GPUs.
-    Family(
-        name="plimsoll_gpu_healthy",
-        text="1 where its agent calls it healthy",
-        labels=_GPU,
+    *_families(
+        _GPU,
+        {
+            "plimsoll_gpu_healthy": "1 where its agent calls it healthy",
+            "plimsoll_gpu_sm_granted_ratio": "SMs that the plan in force gives to services",
+            "plimsoll_gpu_power_limit_watts": "Power limit by the plan in force",
+            "plimsoll_gpu_clock_limit_hertz": "Graphics clock by the plan in force",
+            "plimsoll_gpu_power_watts": "Power, measured, mean of the newest window",
+            "plimsoll_gpu_clock_hertz": "Graphics clock, measured",
+            "plimsoll_gpu_busy_ratio": "Share of the newest window in which it executed",
+            "plimsoll_gpu_memory_used_bytes": "Memory in use, measured",
+            "plimsoll_gpu_memory_bytes": "Memory",
+        },
     ),
-    Family(
-        name="plimsoll_gpu_sm_granted_ratio",
-        text="SMs that the plan in force gives to services",
-        labels=_GPU,
-    ),
-    Family(
-        name="plimsoll_gpu_power_limit_watts",
-        text="Power limit by the plan in force",
-        labels=_GPU,
-    ),
-    Family(
-        name="plimsoll_gpu_clock_limit_hertz",
-        text="Graphics clock by the plan in force",
-        labels=_GPU,
-    ),
-    Family(
-        name="plimsoll_gpu_power_watts",
-        text="Power, measured, mean of the newest window",
-        labels=_GPU,
-    ),
-    Family(
-        name="plimsoll_gpu_clock_hertz", text="Graphics clock, measured", labels=_GPU
-    ),
-    Family(
-        name="plimsoll_gpu_busy_ratio",
-        text="Share of the newest window in which it executed",
-        labels=_GPU,
-    ),
-    Family(
-        name="plimsoll_gpu_memory_used_bytes",
-        text="Memory in use, measured",
-        labels=_GPU,
-    ),
-    Family(name="plimsoll_gpu_memory_bytes", text="Memory", labels=_GPU),
     # Services.
-    Family(
-        name="plimsoll_service_desired_replicas",
-        text="Replicas by the plan in force",
-        labels=(*_SERVICE, "gpu_type"),
+    *_families(
+        (*_SERVICE, "gpu_type"),
+        {
+            "plimsoll_service_desired_replicas": "Replicas by the plan in force",
+        },
     ),
-    Family(
-        name="plimsoll_service_current_replicas",
-        text="Replicas that agents report, by their state",
-        labels=(*_SERVICE, "gpu_type", "state"),
+    *_families(
+        (*_SERVICE, "gpu_type", "state"),
+        {
+            "plimsoll_service_current_replicas": "Replicas that agents report, by their state",
+        },
     ),
-    Family(
-        name="plimsoll_service_planned_requests_per_second",
-        text="Arrival rate that the plan in force carries",
-        labels=_SERVICE,
+    *_families(
+        _SERVICE,
+        {
+            "plimsoll_service_planned_requests_per_second": "Arrival rate that the plan in force carries",
+        },
     ),
-    Family(
-        name="plimsoll_service_cost_usd_per_hour",
-        text="Cost of the plan in force, by SM percent",
-        labels=(*_SERVICE, "gpu_type"),
+    *_families(
+        (*_SERVICE, "gpu_type"),
+        {
+            "plimsoll_service_cost_usd_per_hour": "Cost of the plan in force, by SM percent",
+        },
     ),
-    Family(
-        name="plimsoll_service_arrivals_per_second",
-        text="Requests that came, over the last minute",
-        labels=_SERVICE,
+    *_families(
+        _SERVICE,
+        {
+            "plimsoll_service_arrivals_per_second": "Requests that came, over the last minute",
+            "plimsoll_service_latency_seconds": "Latency at the SLO's percentile, over the last minute",
+            "plimsoll_service_slo_seconds": "The SLO's latency",
+            "plimsoll_service_slo_ratio": "Share of requests that the SLO asks for",
+            "plimsoll_service_slo_compliance_ratio": (
+                "Share of requests that kept the SLO's latency, over the last minute"
+            ),
+            "plimsoll_service_telemetry_age_seconds": "Since the newest window ended",
+            "plimsoll_service_telemetry_stale": "1 where that is beyond the policy's limit, or nothing was ever seen",
+        },
     ),
-    Family(
-        name="plimsoll_service_latency_seconds",
-        text="Latency at the SLO's percentile, over the last minute",
-        labels=_SERVICE,
-    ),
-    Family(
-        name="plimsoll_service_slo_seconds", text="The SLO's latency", labels=_SERVICE
-    ),
-    Family(
-        name="plimsoll_service_slo_ratio",
-        text="Share of requests that the SLO asks for",
-        labels=_SERVICE,
-    ),
-    Family(
-        name="plimsoll_service_slo_compliance_ratio",
-        text="Share of requests that kept the SLO's latency, over the last minute",
-        labels=_SERVICE,
-    ),
-    Family(
-        name="plimsoll_service_telemetry_age_seconds",
-        text="Since the newest window ended",
-        labels=_SERVICE,
-    ),
-    Family(
-        name="plimsoll_service_telemetry_stale",
-        text="1 where that is beyond the policy's limit, or nothing was ever seen",
-        labels=_SERVICE,
-    ),
-    Family(
-        name="plimsoll_service_requests_total",
-        text=f"Requests that came, {_HOURLY}",
-        labels=_SERVICE,
+    # Counters begin at 0 with every hour, which `rate` takes for a restart: a process keeps no sums of its own.
+    *_families(
+        _SERVICE,
+        {
+            "plimsoll_service_requests_total": f"Requests that came, {_HOURLY}",
+            "plimsoll_service_served_total": f"Requests answered, {_HOURLY}",
+            "plimsoll_service_in_slo_total": f"Requests answered in time, {_HOURLY}",
+            "plimsoll_service_rejected_total": f"Requests refused or lost, {_HOURLY}",
+            "plimsoll_service_cost_usd_total": (
+                f"Cost by SM percent, `(idle)` and `(tasks)` among the services, {_HOURLY}"
+            ),
+        },
         kind="counter",
     ),
-    Family(
-        name="plimsoll_service_served_total",
-        text=f"Requests answered, {_HOURLY}",
-        labels=_SERVICE,
-        kind="counter",
-    ),
-    Family(
-        name="plimsoll_service_in_slo_total",
-        text=f"Requests answered in time, {_HOURLY}",
-        labels=_SERVICE,
-        kind="counter",
-    ),
-    Family(
-        name="plimsoll_service_rejected_total",
-        text=f"Requests refused or lost, {_HOURLY}",
-        labels=_SERVICE,
-        kind="counter",
-    ),
-    Family(
-        name="plimsoll_service_cost_usd_total",
-        text=f"Cost by SM percent, `(idle)` and `(tasks)` among the services, {_HOURLY}",
-        labels=_SERVICE,
-        kind="counter",
-    ),
-    Family(
-        name="plimsoll_service_hour_energy_joules",
-        text="Energy since the hour began (UTC), as report.energy_by_service_hour divides it",
-        labels=_SERVICE,
+    *_families(
+        _SERVICE,
+        {
+            "plimsoll_service_hour_energy_joules": (
+                "Energy since the hour began (UTC), "
+                "as report.energy_by_service_hour divides it"
+            ),
+        },
     ),
 )

@@ -5,14 +5,14 @@ many scrapers cost as much as one. What does not exist any more has no series.
 """
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
 
 from agents.base.exposition import ScrapePage
-from app.api.caches.cluster_families import FAMILIES, MOST
+from app.api.caches.cluster_families import FAMILIES, MAX_SERIES
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection, Engine, transaction
 from app.db.decisions import policies
@@ -23,8 +23,8 @@ from app.db.reports.cluster_figures import Hour
 from app.db.reports.fleet_board import BoardPart
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
-from app.loop.observe import make_reading
-from app.store.store import PolicySettings, ServiceWindow
+from app.loop.observe import make_reading, windows_by_service
+from app.store.store import PolicySettings
 from solvers.types.state import ServiceObservation
 
 KEPT_S = 5.0
@@ -43,6 +43,7 @@ class ClusterPage:
     async def load(self, engine: Engine, now: datetime) -> bytes:
         """The page, at most KEPT_S old. Raises Unavailable."""
         async with self.turn:
+            # Looked at under the lock: whoever waited for the page that another one made takes it as it is.
             clock_s = asyncio.get_running_loop().time()
             if clock_s - self.made_s > KEPT_S:
                 self.text = await make_page(engine, now)
@@ -55,16 +56,22 @@ async def make_page(engine: Engine, now: datetime) -> bytes:
     page = ScrapePage(FAMILIES)
     async with transaction(engine) as connection:
         settings = await policies.load_current(connection)
+        # Older readings say nothing of now, and have no series.
         since = now - timedelta(seconds=settings.stale_after_s)
         gpus = await board.load_gpus(connection, since)
         gauges = {row.gpu: row for row in await board.load_gauges(connection, since)}
         parts = await board.load_parts(connection, since)
         await _add_cluster(page, connection, settings, now)
         _add_nodes(
-            page, await cluster_figures.load_nodes(connection, MOST + 1), settings, now
+            page,
+            await cluster_figures.load_nodes(connection, MAX_SERIES + 1),
+            settings,
+            now,
         )
-        _add_gpus(page, gpus, await cluster_figures.load_target_gpus(connection, MOST))
-        _add_gauges(page, gpus[:MOST], gauges)
+        _add_gpus(
+            page, gpus, await cluster_figures.load_target_gpus(connection, MAX_SERIES)
+        )
+        _add_gauges(page, gpus[:MAX_SERIES], gauges)
         await _add_services(page, connection, _Seen(settings, now, gpus, parts))
     return page.text()
 
@@ -99,28 +106,25 @@ async def _add_cluster(
 def _add_nodes(
     page: ScrapePage, nodes: Sequence[AnyRow], settings: PolicySettings, now: datetime
 ) -> None:
+    # Both states always have a series: an alert must see 0, and not nothing.
     states: Counter[str] = Counter(heard=0, silent=0)
-    page.add("plimsoll_left_out", max(0, len(nodes) - MOST), "node")
-    for node in nodes[:MOST]:
-        silent_s = (
-            None
-            if node.last_seen_at is None
-            else (now - node.last_seen_at).total_seconds()
-        )
+    page.add("plimsoll_left_out", max(0, len(nodes) - MAX_SERIES), "node")
+    for node in nodes[:MAX_SERIES]:
+        seen_at = node.last_seen_at
+        silent_s = None if seen_at is None else (now - seen_at).total_seconds()
         is_heard = silent_s is not None and silent_s <= settings.stale_after_s
         states["heard" if is_heard else "silent"] += 1
-        page.add("plimsoll_node_silent_seconds", silent_s, node.id)
-        page.add("plimsoll_node_heard", is_heard, node.id)
-        page.add("plimsoll_node_cordoned", node.cordoned, node.id)
-        page.add("plimsoll_node_problems", node.problems, node.id)
-        page.add("plimsoll_node_clock_skew_seconds", node.clock_skew_s, node.id)
-        page.add("plimsoll_node_wanted_generation", node.wanted_generation, node.id)
-        page.add("plimsoll_node_observed_generation", node.observed_generation, node.id)
-        page.add(
-            "plimsoll_node_command_refused",
-            node.last_ack in ("refused", "failed"),
-            node.id,
-        )
+        for name, value in (
+            ("silent_seconds", silent_s),
+            ("heard", is_heard),
+            ("cordoned", node.cordoned),
+            ("problems", node.problems),
+            ("clock_skew_seconds", node.clock_skew_s),
+            ("wanted_generation", node.wanted_generation),
+            ("observed_generation", node.observed_generation),
+            ("command_refused", node.last_ack in ("refused", "failed")),
+        ):
+            page.add(f"plimsoll_node_{name}", value, node.id)
     for state, count in states.items():
         page.add("plimsoll_cluster_nodes", count, state)
 
@@ -129,23 +133,23 @@ def _add_gpus(
     page: ScrapePage, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]
 ) -> None:
     used = {row.gpu for row in planned}
-    states: Counter[tuple[str, str]] = Counter()
-    page.add("plimsoll_left_out", max(0, len(gpus) - MOST), "gpu")
-    for gpu in gpus:
-        states[gpu.gpu_type, _gpu_state(gpu, is_used=gpu.id in used)] += 1
+    states = Counter(
+        (gpu.gpu_type, _gpu_state(gpu, is_used=gpu.id in used)) for gpu in gpus
+    )
+    page.add("plimsoll_left_out", max(0, len(gpus) - MAX_SERIES), "gpu")
     for (gpu_type, state), count in sorted(states.items()):
         page.add("plimsoll_cluster_gpus", count, gpu_type, state)
-    for gpu in gpus[:MOST]:
+    for gpu in gpus[:MAX_SERIES]:
         labels = (gpu.node, gpu.id, gpu.gpu_type)
         page.add("plimsoll_gpu_healthy", gpu.healthy, *labels)
         page.add("plimsoll_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
     for row in planned:
-        labels = (row.node, row.gpu, row.gpu_type)
-        page.add(
-            "plimsoll_gpu_sm_granted_ratio", float(row.sm_percent) / 100.0, *labels
-        )
-        page.add("plimsoll_gpu_power_limit_watts", row.power_cap_w, *labels)
-        page.add("plimsoll_gpu_clock_limit_hertz", row.clock_mhz * MHZ, *labels)
+        for name, value in (
+            ("sm_granted_ratio", float(row.sm_percent) / 100.0),
+            ("power_limit_watts", row.power_cap_w),
+            ("clock_limit_hertz", row.clock_mhz * MHZ),
+        ):
+            page.add(f"plimsoll_gpu_{name}", value, row.node, row.gpu, row.gpu_type)
 
 
 def _add_gauges(
@@ -174,16 +178,17 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -> None:
-    rows = await services.list_rows(connection, limit=MOST + 1)
-    page.add("plimsoll_left_out", max(0, len(rows) - MOST), "service")
-    rows = rows[:MOST]
+    # One more than is shown, so that it is known whether any are left out.
+    rows = await services.list_rows(connection, limit=MAX_SERIES + 1)
+    page.add("plimsoll_left_out", max(0, len(rows) - MAX_SERIES), "service")
+    rows = rows[:MAX_SERIES]
     projects = {row.service.name: row.service.project for row in rows}
-    windows: dict[str, list[ServiceWindow]] = defaultdict(list)
-    for window in await load_windows(connection, seen.now, seen.settings.window_s, ()):
-        windows[window.service].append(window)
+    windows = windows_by_service(
+        await load_windows(connection, seen.now, seen.settings.window_s, ())
+    )
     for row in rows:
-        found = windows[row.service.name]
-        reading = make_reading(row.service, found, seen.now) if found else None
+        own = windows[row.service.name]
+        reading = make_reading(row.service, own, seen.now) if own else None
         _add_reading(page, row, reading, seen.settings.stale_after_s)
     _add_places(page, await board.load_places(connection, seen.now), projects)
     _add_replicas(page, seen, projects)
@@ -205,16 +210,14 @@ def _add_reading(
     if reading is None:
         return
     page.add("plimsoll_service_telemetry_age_seconds", max(0.0, reading.age_s), *labels)
+    # Old figures are left out, not repeated: a chart shows a gap where nobody measured.
     if not is_stale:
-        page.add(
-            "plimsoll_service_arrivals_per_second", reading.arrival_rate_rps, *labels
-        )
-        page.add(
-            "plimsoll_service_latency_seconds",
-            _times(reading.latency_ms, 0.001),
-            *labels,
-        )
-        page.add("plimsoll_service_slo_compliance_ratio", reading.attainment, *labels)
+        for name, value in (
+            ("arrivals_per_second", reading.arrival_rate_rps),
+            ("latency_seconds", _times(reading.latency_ms, 0.001)),
+            ("slo_compliance_ratio", reading.attainment),
+        ):
+            page.add(f"plimsoll_service_{name}", value, *labels)
 
 
 def _add_places(
@@ -224,15 +227,12 @@ def _add_places(
     for place in (place for place in places if place.service in projects):
         labels = (projects[place.service], place.service)
         planned[place.service] += place.planned_rate_rps
-        page.add(
-            "plimsoll_service_desired_replicas", place.replicas, *labels, place.gpu_type
-        )
-        page.add(
-            "plimsoll_service_cost_usd_per_hour",
-            float(place.cost_usd_per_hour),
-            *labels,
-            place.gpu_type,
-        )
+        for name, value in (
+            ("desired_replicas", place.replicas),
+            ("cost_usd_per_hour", float(place.cost_usd_per_hour)),
+        ):
+            page.add(f"plimsoll_service_{name}", value, *labels, place.gpu_type)
+    # Also of services without a replica, with 0: else "planned less than arrives" could not be asked.
     for service, rate_rps in planned.items():
         page.add(
             "plimsoll_service_planned_requests_per_second",
@@ -266,11 +266,12 @@ def _add_hour(
     """`(idle)` and `(tasks)` are no services, but have costs."""
     for (project, service), hour in hours.items():
         if service in projects or service.startswith("("):
-            page.add("plimsoll_service_requests_total", hour.arrivals, project, service)
-            page.add("plimsoll_service_served_total", hour.served, project, service)
-            page.add("plimsoll_service_in_slo_total", hour.in_slo, project, service)
-            page.add("plimsoll_service_rejected_total", hour.rejected, project, service)
-            page.add("plimsoll_service_cost_usd_total", hour.cost_usd, project, service)
-            page.add(
-                "plimsoll_service_hour_energy_joules", hour.energy_j, project, service
-            )
+            for name, value in (
+                ("requests_total", hour.arrivals),
+                ("served_total", hour.served),
+                ("in_slo_total", hour.in_slo),
+                ("rejected_total", hour.rejected),
+                ("cost_usd_total", hour.cost_usd),
+                ("hour_energy_joules", hour.energy_j),
+            ):
+                page.add(f"plimsoll_service_{name}", value, project, service)

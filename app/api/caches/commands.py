@@ -54,10 +54,12 @@ class CommandBoard:
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
+        # The listener may not have noticed yet that its connection is dead.
         if asyncio.get_running_loop().time() - self._forgot_at_s > MAX_MEMORY_S:
             self.forget()
         if node not in self._newest:
             version = self._version
+            # Generation 0: the newest command whatever this agent has, so that it can be kept for all who ask.
             command = await self._source.command_for(node, 0)
             # An announcement while the database answered may have come after it looked.
             if not self.is_listening or version != self._version or version == 0:
@@ -72,6 +74,7 @@ class CommandBoard:
         deadline = asyncio.ensure_future(within())
         try:
             while True:
+                # Taken before the question: an announcement in between sets this very event.
                 changed = self._changed
                 command = await self.command_for(node, after_generation)
                 if command is not None or deadline.done() or not self.is_listening:
@@ -86,6 +89,7 @@ class CommandBoard:
         self._forgot_at_s = asyncio.get_running_loop().time()
         self._version += 1
         self._changed.set()
+        # A new one for those who wait from now on; the old one has woken everybody who waited.
         self._changed = asyncio.Event()
 
     async def _listen(self) -> None:

@@ -9,7 +9,7 @@ from app.answers.compare_policies import compare_policies, present_problem
 from app.api.http.answers import problems
 from app.api.http.auth import ClusterOperator
 from app.api.http.body import resource_router
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_known
 from app.api.http.views import View
 from app.base.errors import Unavailable
 from app.db.decisions import actors
@@ -79,12 +79,15 @@ async def compare_plans(
     One of these or of the previews at a time, else 503.
     """
     check_known(wanted.policies, known_policies(), what="policy", field="policies")
+    # Each once, in the order of the request.
     names = tuple(dict.fromkeys(wanted.policies)) or known_policies()
     if context.parts.preview_turn.locked():
         raise Unavailable("a preview runs; repeat this in a moment")
+    # The same turn as previews: both occupy a core, and there may be one.
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
         problem, observed = present_problem(snapshot)
+        # Weights are large, and read only where one of the policies was trained.
         if any(map(needs_actor, names)):
             async with context.transaction() as connection:
                 weights = await actors.load_newest(

@@ -1,32 +1,19 @@
 """Plans, explanations and what-ifs → what the API answers."""
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from app.answers.explain import Explanation
 from app.answers.preview import Preview
-from app.api.decisions.explain_views import (
-    ExplanationView,
-    GpuExplanationView,
-    GpuTypeExplanationView,
-    LossesView,
-    MovesView,
-    ReliefView,
-    ServiceExplanationView,
-)
+from app.api.decisions.explain_views import ExplanationView, ServiceExplanationView
 from app.api.decisions.plan_views import (
-    BoundGpuView,
     ChangeView,
     DiffView,
     PlanSummaryView,
     PlanView,
-    RateView,
-    StepView,
-    ViolationView,
 )
-from app.api.decisions.preview_views import AnswerView, PreviewView
+from app.api.decisions.preview_views import PreviewView
 from app.db.decisions.plans import PlanRow, PlanSummary
-from solvers.types.outcome import PlanReport
 from solvers.types.plan import Plan, diff
 from solvers.types.plan_json import plan_document
 
@@ -39,21 +26,15 @@ def summary_view(summary: PlanSummary) -> PlanSummaryView:
 
 def plan_view(row: PlanRow) -> PlanView:
     """One stored plan."""
-    gpus = (
-        None
-        if row.bound is None
-        else [BoundGpuView.model_validate(gpu) for gpu in row.bound.gpus]
-    )
+    # The parts are read by attribute, as every `View` reads what it is made of.
     return PlanView.model_validate(
         {
             **summary_view(row.summary).model_dump(),
             "document": plan_document(row.plan, row.report),
-            "gpus": gpus,
-            "steps": _steps(row.report),
-            "violations": [
-                ViolationView.model_validate(entry) for entry in row.violations
-            ],
-            "demands": [RateView.model_validate(entry) for entry in row.demands],
+            "gpus": None if row.bound is None else row.bound.gpus,
+            "steps": row.report.steps,
+            "violations": row.violations,
+            "demands": row.demands,
         }
     )
 
@@ -72,71 +53,59 @@ def diff_view(before: PlanRow | None, after: PlanRow) -> DiffView:
     )
 
 
+_SHARED = [
+    field for field in fields(Explanation) if field.name in ExplanationView.model_fields
+]
+"""What an explanation and the API's answer call alike."""
+
+
 def explanation_view(
     summary: PlanSummary, explanation: Explanation, visible: Collection[str] | None
 ) -> ExplanationView:
     """An explanation, cut down to the `visible` services; None = all. What is cut leaves no name behind."""
-    whole = ExplanationView(
-        plan_id=summary.id,
-        state=summary.state,
-        summary=explanation.summary,
-        steps=_steps(explanation.report),
-        messages=list(explanation.report.messages),
-        violations=[
-            ViolationView.model_validate(entry) for entry in explanation.violations
-        ],
-        services=[
-            ServiceExplanationView.model_validate(entry)
-            for entry in explanation.services
-        ],
-        changes=[ChangeView.model_validate(change) for change in explanation.changes],
-        moves=MovesView.model_validate(explanation.moves),
-        cost_usd_per_hour=explanation.report.cost_usd_per_hour,
-        lower_bound_usd_per_hour=explanation.report.lower_bound_usd_per_hour,
-        gap_percent=explanation.report.gap_percent,
-        price_unit=explanation.price_unit,
-        gpu_types=[
-            GpuTypeExplanationView.model_validate(entry)
-            for entry in explanation.gpu_types
-        ],
-        gpus=[GpuExplanationView.model_validate(entry) for entry in explanation.gpus],
-        kinds_left_out=explanation.kinds_left_out,
-        reliefs=[ReliefView.model_validate(entry) for entry in explanation.reliefs],
-        losses=None
-        if explanation.losses is None
-        else LossesView.model_validate(explanation.losses),
+    report = explanation.report
+    complete = ExplanationView.model_validate(
+        {
+            **{field.name: getattr(explanation, field.name) for field in _SHARED},
+            "plan_id": summary.id,
+            "state": summary.state,
+            "steps": report.steps,
+            "messages": report.messages,
+            "cost_usd_per_hour": report.cost_usd_per_hour,
+            "lower_bound_usd_per_hour": report.lower_bound_usd_per_hour,
+            "gap_percent": report.gap_percent,
+        }
     )
-    return whole if visible is None else _cut(whole, visible)
+    return complete if visible is None else _cut(complete, visible)
 
 
-def _cut(whole: ExplanationView, visible: Collection[str]) -> ExplanationView:
+def _cut(complete: ExplanationView, visible: Collection[str]) -> ExplanationView:
     """Only what concerns these services alone."""
+    # A GPU that another project shares would show that project's load.
     gpus = [
-        gpu
-        for gpu in whole.gpus
+        gpu.model_copy(update={"alternatives": []})
+        for gpu in complete.gpus
         if all(replica.service in visible for replica in gpu.replicas)
     ]
-    return whole.model_copy(
+    services = [
+        _without_neighbours(view, visible)
+        for view in complete.services
+        if view.service in visible
+    ]
+    return complete.model_copy(
         update={
+            "services": services,
+            "gpus": gpus,
+            "changes": [each for each in complete.changes if each.service in visible],
+            "reliefs": [each for each in complete.reliefs if each.subject in visible],
+            # Messages, steps and the like are texts about the entire plan, in which any service may be named.
             "steps": [],
             "messages": [],
             "violations": [],
-            "services": [
-                _without_neighbours(view, visible)
-                for view in whole.services
-                if view.service in visible
-            ],
-            "changes": [
-                change for change in whole.changes if change.service in visible
-            ],
+            "gpu_types": [],
             "moves": None,
             "losses": None,
-            "gpu_types": [],
-            "gpus": [gpu.model_copy(update={"alternatives": []}) for gpu in gpus],
             "kinds_left_out": 0,
-            "reliefs": [
-                relief for relief in whole.reliefs if relief.subject in visible
-            ],
         }
     )
 
@@ -144,47 +113,37 @@ def _cut(whole: ExplanationView, visible: Collection[str]) -> ExplanationView:
 def preview_view(preview: Preview) -> PreviewView:
     """A what-if."""
     decision, before = preview.decision, preview.cost_before_usd_per_hour
-    cost, answers = decision.report.cost_usd_per_hour, preview.answers
+    report, answers = decision.report, preview.answers
+    cost = report.cost_usd_per_hour
     return PreviewView.model_validate(
         {
             "state": decision.state,
             "reason": decision.reason,
-            "status": decision.report.status,
+            "status": report.status,
             "cost_usd_per_hour": cost,
             "cost_before_usd_per_hour": before,
             "cost_delta_usd_per_hour": None if before is None else cost - before,
-            "document": plan_document(decision.plan, decision.report),
-            "demands": [RateView.model_validate(entry) for entry in preview.demands],
-            "steps": _steps(decision.report),
-            "violations": [
-                ViolationView.model_validate(entry) for entry in decision.violations
-            ],
-            "changes": [
-                ChangeView.model_validate(change) for change in preview.changes
-            ],
-            "today": AnswerView.model_validate(answers[0]) if answers else None,
-            "answers": [AnswerView.model_validate(answer) for answer in answers[1:]],
+            "document": plan_document(decision.plan, report),
+            "demands": preview.demands,
+            "steps": report.steps,
+            "violations": decision.violations,
+            "changes": preview.changes,
+            # The first answer is that of today, with which the others are compared.
+            "today": answers[0] if answers else None,
+            "answers": answers[1:],
         }
     )
-
-
-def _steps(report: PlanReport) -> list[StepView]:
-    return [StepView.model_validate(step) for step in report.steps]
 
 
 def _without_neighbours(
     view: ServiceExplanationView, visible: Collection[str]
 ) -> ServiceExplanationView:
     """Neighbours of other projects stay unnamed."""
-    groups = [
-        group.model_copy(
-            update={
-                "neighbours": [
-                    name if name in visible else "(another project's)"
-                    for name in group.neighbours
-                ]
-            }
-        )
-        for group in view.replicas
-    ]
+    groups = []
+    for group in view.replicas:
+        names = [
+            name if name in visible else "(another project's)"
+            for name in group.neighbours
+        ]
+        groups.append(group.model_copy(update={"neighbours": names}))
     return view.model_copy(update={"replicas": groups})

@@ -108,12 +108,14 @@ async def explain_plan(
             await plans.load_problem(connection, plan_id) if row.has_problem else None
         )
         visible = None
+        # The explanation is made in full and cut afterwards, since prices follow from all services together.
         if context.caller.projects is not None:
             visible = {
                 entry.service.name
                 for entry in await visible_services(context, connection)
             }
     findings = None
+    # A plan that is kept without its problem is explained by what there is of it.
     if thorough and problem is not None:
         findings = await _find_out(
             context,
@@ -174,6 +176,7 @@ async def _approve_or_reject(
     context: Context, plan_id: int, request: Request, key: str | None, *, approve: bool
 ) -> Response:
     async def work(connection: Connection) -> PlanSummaryView:
+        # Only marked: the loop pushes it in its next tick, since it alone writes targets.
         await (plans.approve if approve else plans.reject)(connection, plan_id)
         await context.audit(
             connection,
@@ -188,6 +191,7 @@ async def _approve_or_reject(
 
 async def _parent_id(connection: Connection, summary: plans.PlanSummary) -> int | None:
     """The plan whose generation this one was made from; None: nothing ran. Raises NotFound for a plan of old."""
+    # 0 is no generation: the plan was made while nothing ran.
     if not summary.parent:
         return None
     parent = await generations.plan_of(connection, summary.parent)

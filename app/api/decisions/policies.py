@@ -11,11 +11,11 @@ from app.api.http.answers import ACT, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
+from app.api.http.known_names import check_policy
 from app.api.http.objects import (
     POLICY_NAME,
     Conditions,
     ObjectKind,
-    check_known,
     check_name,
     read,
     replace,
@@ -32,7 +32,6 @@ from app.manifests import objects as manifests
 from app.manifests.parts import Name
 from app.manifests.to_types import to_settings
 from app.store.store import PolicySettings
-from solvers.policies.registry import policies as known_policies
 
 
 class PolicyStatus(View):
@@ -51,6 +50,7 @@ class PolicyView(manifests.PolicyManifest):
 
 def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
     """The settings as a manifest; `row` is None for the defaults that nobody saved."""
+    # Every field of the manifest is one of the settings, by the same name.
     spec = {
         name: getattr(settings, name)
         for name in manifests.PolicyManifestSpec.model_fields
@@ -159,6 +159,7 @@ async def _set_paused(
     async def work(connection: Connection) -> PolicyView:
         await lock_object(connection, KIND.name, name)
         present = await policies.load_current(connection)
+        # Pausing twice makes no second version.
         if present.paused is not paused:
             saved = await _save_settings(
                 context, connection, with_values(present, paused=paused)
@@ -193,17 +194,11 @@ async def _load(_context: Context, connection: Connection, name: str) -> PolicyV
 async def _save(
     context: Context, connection: Connection, manifest: manifests.PolicyManifest
 ) -> None:
-    check_known(
-        [manifest.spec.policy], known_policies(), what="policy", field="spec.policy"
-    )
+    check_policy(manifest.spec.policy, field="spec.policy")
     for index, group in enumerate(manifest.spec.groups):
-        check_known(
-            [group.policy],
-            known_policies(),
-            what="policy",
-            field=f"spec.groups[{index}].policy",
-        )
+        check_policy(group.policy, field=f"spec.groups[{index}].policy")
     wanted, present = to_settings(manifest), await policies.load_current(connection)
+    # Compared without the version: applying the same file again must not make one.
     if with_values(wanted, version=present.version) != present:
         await _save_settings(context, connection, wanted)
 

@@ -9,7 +9,7 @@ from app.api.decisions.preview_views import PreviewRequest, PreviewView, Scenari
 from app.api.http.answers import problems
 from app.api.http.auth import ClusterOperator
 from app.api.http.body import resource_router
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_known, check_policy
 from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, Unavailable
 from app.catalogue.catalogue import not_for_services
@@ -17,7 +17,6 @@ from app.db.predictions import profiles
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_group, to_service
 from app.store.store import Snapshot
-from solvers.policies.registry import policies as known_policies
 
 router = resource_router("plans", prefix="/plans")
 
@@ -28,10 +27,12 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
 
     One preview at a time, else 503.
     """
+    # Refused, not queued: a person who waits should know that somebody else is being served.
     if context.parts.preview_turn.locked():
         raise Unavailable("another preview runs; repeat this one in a moment")
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
+        # Against the same snapshot that is planned: a name that goes meanwhile is still known to it.
         _check_names(wanted, snapshot, await _training_networks(context))
         changes = PreviewChanges(
             services=tuple(to_service(manifest) for manifest in wanted.services),
@@ -47,6 +48,7 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
         result = await preview(
             context.parts.solver, snapshot, changes, _questions(wanted)
         )
+    # Also a question is noted: it occupies the solver, and may show what somebody plans to do.
     await _audit(
         context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour
     )
@@ -92,23 +94,20 @@ def _check_names(
     wanted: PreviewRequest, snapshot: Snapshot, training: Collection[str]
 ) -> None:
     services = sorted({service.name for service in snapshot.state.services})
+    # Rates may be given for services that the request itself adds.
     after = sorted(
         {*services, *(manifest.metadata.name for manifest in wanted.services)}
     )
     check_known(wanted.without, services, what="service", field="without")
-    check_known(
-        tuple(wanted.demand_factor), after, what="service", field="demand_factor"
-    )
-    check_known(tuple(wanted.demand_rps), after, what="service", field="demand_rps")
+    for field, names in (
+        ("demand_factor", wanted.demand_factor),
+        ("demand_rps", wanted.demand_rps),
+    ):
+        check_known(tuple(names), after, what="service", field=field)
     if wanted.policy is not None:
-        check_known([wanted.policy], known_policies(), what="policy", field="policy")
+        check_policy(wanted.policy, field="policy")
     for index, group in enumerate(wanted.groups or ()):
-        check_known(
-            [group.policy],
-            known_policies(),
-            what="policy",
-            field=f"groups[{index}].policy",
-        )
+        check_policy(group.policy, field=f"groups[{index}].policy")
     _check_services(wanted.services, snapshot, training, field="services")
     for index, scenario in enumerate(wanted.scenarios):
         _check_services(
@@ -126,26 +125,17 @@ def _check_services(
     types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
     networks = sorted({points.network for points in snapshot.points})
     for index, manifest in enumerate(wanted):
-        where, choice = f"{field}[{index}].spec", manifest.spec.gpu_types
-        check_known(
-            [manifest.spec.network],
-            networks,
-            what="profiled network",
-            field=f"{where}.network",
-        )
-        if manifest.spec.network in training:
-            raise InvalidRequest(
-                not_for_services(manifest.spec.network), field=f"{where}.network"
-            )
-        check_known(
-            choice.allowed or (),
-            types,
-            what="GPU type",
-            field=f"{where}.gpu_types.allowed",
-        )
-        check_known(
-            choice.excluded, types, what="GPU type", field=f"{where}.gpu_types.excluded"
-        )
+        where, spec = f"{field}[{index}].spec", manifest.spec
+        place = f"{where}.network"
+        check_known([spec.network], networks, what="profiled network", field=place)
+        if spec.network in training:
+            raise InvalidRequest(not_for_services(spec.network), field=place)
+        for name, chosen in (
+            ("allowed", spec.gpu_types.allowed or ()),
+            ("excluded", spec.gpu_types.excluded),
+        ):
+            place = f"{where}.gpu_types.{name}"
+            check_known(chosen, types, what="GPU type", field=place)
 
 
 async def _audit(

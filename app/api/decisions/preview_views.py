@@ -17,6 +17,7 @@ from app.manifests.parts import Name, Strict, TypeName
 from app.store.store import PlanState
 from solvers.types.outcome import PlanStatus
 
+# Bounded, all of them: a request must not make a problem that no solver can hold.
 Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 

@@ -72,6 +72,7 @@ async def _bound(
     Where another plan came into force, or the fleet changed, while it was bound, it is bound again; nothing can change
     the second time.
     """
+    # Twice at most: the second time everything that the plan depends on is locked.
     while True:
         snapshot, restored = await _bind(context, connection, plan_id)
         # First the policy, as who changes it does.
@@ -100,6 +101,7 @@ async def _earlier(connection: Connection, plan_id: int) -> BoundPlan:
     row = await plans.get(connection, plan_id)
     if row.summary.state == "target":
         raise Conflict(f"plan {plan_id} is in force")
+    # Of a plan that never was in force nobody knows whether the fleet would run it.
     if row.summary.state != "superseded" or row.bound is None:
         raise Conflict(
             f"plan {plan_id} is {row.summary.state} and never was in force; only plans that were can be restored"
@@ -120,6 +122,7 @@ def _check(plan_id: int, restored: Restored) -> None:
 async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
     """Keep the loop from undoing it: in mode auto it would push its own plan next. The policy is locked."""
     present = await policies.load_current(connection)
+    # In any other mode the loop waits for a person, and leaves this target alone.
     if present.mode is not Mode.AUTO:
         return present.mode
     saved = await policies.save(
@@ -148,5 +151,6 @@ async def _record(
     new_id = await plans.record(
         connection, restored.record(snapshot, f"plan {plan_id} is restored"), packed
     )
+    # At once: who restores it has decided already, and the loop pushes what is approved.
     await plans.approve(connection, new_id)
     return new_id

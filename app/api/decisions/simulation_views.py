@@ -10,6 +10,7 @@ from app.api.http.views import View
 from app.db.decisions.simulations import NewSimulation, State
 from app.manifests.parts import Strict
 
+# Policies times seeds runs, one after the other, in a process that all callers share.
 MAX_POLICIES = 5
 MAX_SEEDS = 5
 MAX_TEXT = 65_536

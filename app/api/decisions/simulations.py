@@ -75,10 +75,10 @@ async def list_simulations(
 @router.get("/examples", responses=LIST)
 async def list_examples(context: ClusterViewer) -> ExamplesView:
     """Shipped scenarios, and what a simulation may have at most."""
-    desk = cast(ScenarioChecks, context.parts.simulations)
-    items = await asyncio.to_thread(desk.examples)
+    checks = cast(ScenarioChecks, context.parts.simulations)
+    items = await asyncio.to_thread(checks.examples)
     return ExamplesView(
-        items=list(items), policies=list(desk.policies()), limits=desk.limits()
+        items=list(items), policies=list(checks.policies()), limits=checks.limits()
     )
 
 
@@ -101,6 +101,7 @@ async def ask_simulation(
     key: IdempotencyKey = None,
 ) -> Response:
     """Simulate a scenario under one to five policies; the answer says where to look how far it is."""
+    # Before the transaction, in a thread: reading a scenario takes up to a second.
     order = await asyncio.to_thread(
         cast(ScenarioChecks, context.parts.simulations).order, wanted
     )
@@ -125,6 +126,7 @@ async def ask_simulation(
         return _view(await simulations.get(connection, made))
 
     answer = await once(context, request, key, work, status=202)
+    # From the body: a repeated request has the first one's answer, and its id.
     made = SimulationView.model_validate_json(bytes(answer.body))
     answer.headers["Location"] = f"{request.url.path}/{made.id}"
     return answer
@@ -181,6 +183,7 @@ async def cancel_simulation(
 
 async def _packed(request: Request, report: bytes, media_type: str) -> Response:
     """A report as it is kept, or unpacked for who does not take that."""
+    # Kept packed, so that most browsers get it without any work.
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(
             report,

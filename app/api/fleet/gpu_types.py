@@ -2,19 +2,13 @@
 
 from decimal import Decimal
 
-from fastapi import Response
-
-from app.api.http.answers import DELETE, LIST, READ, WRITE, created
-from app.api.http.auth import Admin, Viewer
+from app.api.http.answers import LIST
+from app.api.http.auth import Viewer
 from app.api.http.body import resource_router
+from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
-    Conditions,
     ObjectKind,
-    check_name,
-    delete,
     list_page,
-    read,
-    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -47,6 +41,7 @@ def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
             name=noun.name, labels=dict(row.labels), created_at=row.created_at
         ),
         spec=manifests.GpuTypeSpec(
+            # By its shortest text: Decimal(float) would show 0.1 with fifty digits.
             price_usd_per_hour=Decimal(repr(noun.price_usd_per_hour)),
             memory_mib=noun.memory_mib,
             sm_percent_step=noun.sm_percent_step,
@@ -75,37 +70,6 @@ async def list_gpu_types(context: Viewer, paging: Paging) -> Page[GpuTypeView]:
         )
 
 
-@router.get("/{name}", responses=READ)
-async def get_gpu_type(
-    context: Viewer, name: TypeName, response: Response
-) -> GpuTypeView:
-    """One GPU type, with the price of now."""
-    return await read(context, KIND, name, response)
-
-
-@router.put("/{name}", responses=WRITE | created(GpuTypeView))
-async def put_gpu_type(
-    context: Admin,
-    name: TypeName,
-    manifest: manifests.GpuTypeManifest,
-    conditions: Conditions,
-    response: Response,
-) -> GpuTypeView:
-    """Create or replace a GPU type; another price holds from now on, earlier hours keep theirs."""
-    check_name(name, manifest.metadata)
-    return await replace(
-        context, KIND, name, manifest, conditions=conditions, response=response
-    )
-
-
-@router.delete("/{name}", status_code=204, responses=DELETE)
-async def delete_gpu_type(
-    context: Admin, name: TypeName, conditions: Conditions
-) -> None:
-    """Delete a GPU type with its prices and profiles; not while GPUs of it are registered."""
-    await delete(context, KIND, name, conditions)
-
-
 async def _load(context: Context, connection: Connection, name: str) -> GpuTypeView:
     return gpu_type_view(await gpu_types.get(connection, name, context.now()))
 
@@ -116,6 +80,7 @@ async def _save(
     await gpu_types.save(
         connection,
         to_gpu_type(manifest),
+        # A price holds from a moment on, so that the hours before keep what they cost.
         at=context.now(),
         labels=manifest.metadata.labels,
     )
@@ -127,8 +92,21 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
 
 KIND: ObjectKind[GpuTypeView, manifests.GpuTypeManifest] = ObjectKind(
     name="GpuType",
+    # The planner does not read it, so that the table of GPU types has no column for it.
     noted=frozenset({"sm_count"}),
     load=_load,
     save=_save,
     remove=_remove,
+)
+
+ROUTES = ObjectRoutes(
+    router=router, kind=KIND, noun="gpu_type", name=TypeName, view=GpuTypeView
+)
+ROUTES.get("One GPU type, with the price of now.")
+ROUTES.put(
+    "Create or replace a GPU type; another price holds from now on, earlier hours keep theirs.",
+    manifests.GpuTypeManifest,
+)
+ROUTES.delete(
+    "Delete a GPU type with its prices and profiles; not while GPUs of it are registered."
 )

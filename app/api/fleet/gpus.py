@@ -58,7 +58,10 @@ async def list_gpus(context: Viewer, paging: Paging) -> Page[GpuView]:
     """GPUs by id."""
     async with context.transaction() as connection:
         rows = [
-            gpu for gpu in await nodes.load_gpus(connection) if gpu.id > paging.after
+            # Cut here, not in SQL: a fleet has some thousand GPUs, which one query reads anyway.
+            gpu
+            for gpu in await nodes.load_gpus(connection)
+            if gpu.id > paging.after
         ]
     return paging.page(rows, view=GpuView.model_validate, key=lambda gpu: gpu.id)
 
@@ -72,8 +75,10 @@ async def list_readings(
 ) -> GpuReadings:
     """What was read of one GPU over the last minutes: means over equal steps, oldest first."""
     name, now = f"{node}/{gpu}", context.now()
+    # Steps grow with the period, so that every answer has about as many points.
     step_s = max(1, minutes * 60 // MAX_READINGS)
     async with context.transaction() as connection:
+        # For its 404: a GPU that never was has no readings either, and an empty chart would hide the typo.
         await nodes.get_gpu(connection, name)
         rows = await gpu_board.load_readings(
             connection, name, now - timedelta(minutes=minutes), now, step_s

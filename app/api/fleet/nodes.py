@@ -5,25 +5,23 @@ from datetime import datetime
 from fastapi import Request, Response
 from pydantic import Field
 
-from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
+from app.api.http.answers import ACT, DELETE, LIST
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
+from app.api.http.known_names import check_gpu_types
+from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
-    check_known,
-    check_name,
     delete,
     list_page,
-    read,
-    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
 from app.db.base.transaction import Connection
-from app.db.fleet import gpu_types, nodes
+from app.db.fleet import nodes
 from app.db.fleet.nodes import NodeRow
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
@@ -100,31 +98,11 @@ async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
         )
 
 
-@router.get("/{name}", responses=READ)
-async def get_node(context: Viewer, name: Name, response: Response) -> NodeView:
-    """One node, with what its agent last said."""
-    return await read(context, KIND, name, response)
-
-
-@router.put("/{name}", responses=WRITE | created(NodeView))
-async def put_node(
-    context: Admin,
-    name: Name,
-    manifest: manifests.NodeManifest,
-    conditions: Conditions,
-    response: Response,
-) -> NodeView:
-    """Register a node or replace what is registered. An agent also registers its node itself, by its first sync."""
-    check_name(name, manifest.metadata)
-    return await replace(
-        context, KIND, name, manifest, conditions=conditions, response=response
-    )
-
-
 @router.delete("/{name}", status_code=204, responses=DELETE)
 async def delete_node(context: Admin, name: Name, conditions: Conditions) -> None:
     """Delete a node; what it reported stays. An agent that still runs registers it again."""
     await delete(context, KIND, name, conditions)
+    # After the transaction: a command that was remembered must not go to a node that is there no more.
     context.parts.commands.forget()
 
 
@@ -153,6 +131,7 @@ async def _set_cordon(
         await context.audit(
             connection, verb, f"node/{name}", after={"cordoned": cordoned}
         )
+        # Read again in the same transaction, so that the answer is what was written.
         return await _load(context, connection, name)
 
     return await once(context, request, key, work)
@@ -166,14 +145,11 @@ async def _save(
     context: Context, connection: Connection, manifest: manifests.NodeManifest
 ) -> None:
     name, types = manifest.metadata.name, node_gpu_types(manifest)
-    known = [
-        row.gpu_type.name
-        for row in await gpu_types.list_rows(connection, context.now())
-    ]
-    check_known(list(types.values()), known, what="GPU type", field="spec.gpus")
+    await check_gpu_types(context, connection, list(types.values()), field="spec.gpus")
     await nodes.save(
         connection, name, types, at=context.now(), labels=manifest.metadata.labels
     )
+    # The manifest says all that there is of a node: a cordon that it leaves out is taken away.
     await nodes.set_cordon(connection, name, cordoned=manifest.spec.cordoned)
     await nodes.set_power_cap(connection, name, power_cap_w=manifest.spec.power_cap_w)
 
@@ -184,4 +160,11 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
 
 KIND: ObjectKind[NodeView, manifests.NodeManifest] = ObjectKind(
     name="Node", load=_load, save=_save, remove=_remove
+)
+
+ROUTES = ObjectRoutes(router=router, kind=KIND, noun="node", name=Name, view=NodeView)
+ROUTES.get("One node, with what its agent last said.")
+ROUTES.put(
+    "Register a node or replace what is registered. An agent also registers its node itself, by its first sync.",
+    manifests.NodeManifest,
 )

@@ -28,6 +28,7 @@ def decode_observation(body: bytes, node: str) -> Observation:
     """The observation of that node. Raises MalformedBody for what is not JSON, else InvalidRequest naming the field."""
     try:
         observation = _decoder.decode(body)
+    # First: it is a kind of DecodeError, but its message has the field.
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -37,10 +38,12 @@ def decode_observation(body: bytes, node: str) -> Observation:
                 "NaN and infinities are not JSON numbers", field=_field(pointer)
             ) from error
         raise MalformedBody(f"the body is not JSON: {error}") from error
+    # An agent with another node's configuration would overwrite what that one reports.
     if observation.node != node:
         raise InvalidRequest(
             f"is {observation.node!r}, but the path says {node!r}", field="node"
         )
+    # Searched in the raw body, which is quicker than in every text of the observation.
     if _NUL in body:
         raise InvalidRequest("a text has a NUL character, which no database keeps")
     _check(observation)
@@ -52,6 +55,7 @@ def _check(observation: Observation) -> None:
     if observation.sequence > MAX_SEQUENCE:
         raise InvalidRequest(f"must be at most {MAX_SEQUENCE}", field="sequence")
     indices = [gpu.index for gpu in observation.gpus]
+    # Two readings of one GPU would be two rows with the same key, and fail with the batch.
     if len(set(indices)) < len(indices) or max(indices, default=0) > MAX_GPU_INDEX:
         raise InvalidRequest(
             f"indices must differ and be at most {MAX_GPU_INDEX}", field="gpus"
@@ -75,6 +79,7 @@ def _check(observation: Observation) -> None:
 
 def _invalid(message: str) -> InvalidRequest:
     """msgspec's sentence, e.g. "Expected `int` >= 0 - at `$.gpus[0].index`", with the path taken out."""
+    # Only the text of msgspec's errors has the path.
     found = _PATH.match(message)
     if found is None:
         return InvalidRequest(message)

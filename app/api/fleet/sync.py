@@ -20,11 +20,11 @@ from app.api.fleet.observations import decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT_SCOPES, Agent, require_scope
 from app.api.http.body import resource_router
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
 from app.base.errors import NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
-from app.db.fleet import gpu_types, nodes
+from app.db.fleet import nodes
 from app.manifests.parts import Name
 from app.store.store import AuditEvent
 
@@ -102,6 +102,7 @@ class QuickSync(Route):
 
     def __init__(self, prefix: str) -> None:
         super().__init__(f"{prefix}/nodes/{{name}}/sync", _quick_sync, methods=["POST"])
+        # The same rule as `Name`: what it lets through needs no further check.
         self._path = re.compile(
             rf"{re.escape(prefix)}/nodes/([a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)/sync"
         )
@@ -117,6 +118,7 @@ class QuickSync(Route):
         # Anything unusual goes to `sync`, which explains what is wrong with it.
         if path is None or query is None or float(query[1] or 0.0) > MAX_WAIT_S:
             return Match.NONE, {}
+        # Where FastAPI would put them, so that one endpoint serves both ways.
         params = {"name": path[1], "wait_s": float(query[1] or 0.0)}
         return Match.FULL, {
             "endpoint": self.endpoint,
@@ -130,6 +132,7 @@ _QUICK_QUERY = re.compile(rb"(?:wait_s=([0-9]{1,3}(?:\.[0-9]{1,9})?))?")
 
 async def _quick_sync(request: Request) -> Response:
     context: Context = request.scope["plimsoll.context"]
+    # The dependency that checks it for `sync` does not run here.
     require_scope(context, AGENT_SCOPES, " or ".join(AGENT_SCOPES))
     params = request.scope["path_params"]
     return await _answer(context, request, params["name"], params["wait_s"])
@@ -177,6 +180,7 @@ async def _ingest(context: Context, observation: Observation) -> int:
             await _register(context, observation)
             acknowledged = await context.parts.ingest.add(observation)
     except Unavailable:
+        # The agent keeps the observation and sends it again, so that it is late and not lost.
         results.labels("deferred").inc()
         raise
     results.labels("durable").inc()
@@ -205,15 +209,12 @@ async def _register(context: Context, observation: Observation) -> None:
         )
     types = {gpu.index: gpu.gpu_type for gpu in gpus}
     async with context.transaction() as connection:
+        # A node's first reports may come through several processes of the API at once.
         await lock_object(connection, "Node", observation.node)
         # Another process may have registered it while this one waited for the lock.
         if await _is_known(connection, observation.node, context.now()):
             return
-        known = [
-            row.gpu_type.name
-            for row in await gpu_types.list_rows(connection, context.now())
-        ]
-        check_known(list(types.values()), known, what="GPU type", field="gpus")
+        await check_gpu_types(context, connection, list(types.values()), field="gpus")
         await nodes.save(connection, observation.node, types, at=context.now())
         await context.audit(
             connection,
@@ -236,9 +237,11 @@ async def _is_known(connection: Connection, name: str, now: datetime) -> bool:
 def _off_s(request: Request, context: Context) -> float:
     """Seconds by which the agent's clock is ahead, where no slow network explains it; 0 also where it does not say."""
     said = request.headers.get(TIME_HEADER, "")
+    # An agent need not say its time; its windows are then taken as they are.
     if not _TIME.fullmatch(said):
         return 0.0
     off_s = float(said) - context.now().timestamp()
+    # A smaller difference may be the way of the request, and must not move windows back and forth.
     return off_s if abs(off_s) > SLOWEST_REQUEST_S else 0.0
 
 

@@ -92,6 +92,7 @@ async def push_telemetry(
         start_s=said.window_start.timestamp(),
         window_s=said.window_s,
         reading=reading,
+        # By what it says: the same window sent again is known, and another one at its place is refused.
         sha256=hashlib.sha256(said.model_dump_json().encode()).digest(),
     )
     async with context.transaction() as connection:
@@ -105,10 +106,12 @@ async def push_telemetry(
 def _check(context: Context, said: TelemetryPush) -> None:
     """Raise InvalidRequest for what cannot be."""
     age_s = context.now().timestamp() - said.window_start.timestamp()
+    # A window that is still open would be counted again when it has ended.
     if age_s + CLOCKS_S < said.window_s:
         raise InvalidRequest(
             "the window has not ended yet; push it when it has", field="window_start"
         )
+    # What was pushed is remembered a little longer than this, so that no window can be counted twice.
     if age_s > pushed.OLDEST_S:
         raise InvalidRequest(
             f"the window began more than {pushed.OLDEST_S:g} s ago",
@@ -131,6 +134,7 @@ def _buckets(entries: list[LatencyCount]) -> tuple[tuple[int, int], ...]:
     counts: Counter[int] = Counter()
     for entry in entries:
         counts[
+            # The last bucket has no upper end, like the source's own.
             BUCKET_COUNT - 1 if entry.up_to_ms is None else bucket_of(entry.up_to_ms)
         ] += entry.count
     return tuple(sorted((+counts).items()))

@@ -46,6 +46,7 @@ def _problem(status: int) -> dict[str, Any]:
         },
     }
     if status in (429, 503):
+        # Only these two pass by themselves; repeating any other refused request would be refused again.
         answer["headers"] = _RETRY_AFTER
     return answer
 
@@ -58,6 +59,14 @@ LIST = problems()
 WRITE = problems(400, 404, 409, 412, 413, 415, 428)
 DELETE = problems(404, 409, 412, 428)
 ACT = problems(400, 404, 409, 413)
+
+
+PROMETHEUS_TEXT: Responses = {
+    200: {
+        "description": "Prometheus text",
+        "content": {"text/plain": {"schema": {"type": "string"}}},
+    }
+}
 
 
 def created(answer: type[BaseModel]) -> Responses:

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -101,6 +102,7 @@ class Tokens:
         asking = self._asking.get(key)
         if asking is None:
             asking = asyncio.create_task(self._ask(key, parts), name="plimsoll-token")
+            # One task for all who ask: a fleet that comes back after an outage would else send a query per agent.
             self._asking[key] = asking
             asking.add_done_callback(lambda _: self._asking.pop(key, None))
         # Shielded: the others that wait for the same answer get it even if this request is given up.
@@ -118,6 +120,7 @@ class Tokens:
                 row, asyncio.get_running_loop().time() + REMEMBERED_S
             )
             self._known.move_to_end(key)
+            # Whoever was not asked for longest is asked for again; nothing is lost but a query.
             if len(self._known) > REMEMBERED_TOKENS:
                 self._known.popitem(last=False)
         return row
@@ -132,6 +135,8 @@ class AuthMiddleware:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request."""
+        # Deny by default: only what is listed goes by without a token, so that a new route is closed until somebody
+        # opens it.
         if (
             scope["type"] != "http"
             or scope["path"] in PUBLIC
@@ -143,6 +148,7 @@ class AuthMiddleware:
         parts: ApiParts = scope["app"].state.parts
         try:
             caller = await self._caller(scope, parts)
+        # Answered here, since this layer lies outside the application's own handlers of errors.
         except PlimsollError as error:
             await _refusal(error, scope, request_id)(scope, receive, send)
             return
@@ -155,17 +161,12 @@ class AuthMiddleware:
     async def _caller(self, scope: AsgiScope, parts: ApiParts) -> TokenRow:
         """Who calls, by the header or else by the session's cookie."""
         headers = scope["headers"]
-        header = next(
-            (
-                value.decode("latin-1")
-                for name, value in headers
-                if name == b"authorization"
-            ),
-            None,
-        )
+        header = Headers(raw=headers).get("authorization")
+        # The header wins: a program that sends one means it, and a browser sends none by itself.
         cookie = cookie_of(headers) if header is None else ""
         if not cookie:
             return await self._tokens.authenticate(header, parts)
+        # Only where the cookie alone speaks: another site can make a browser send it, but never the header.
         require_own_page(scope["method"], headers)
         return await self._tokens.of_session(cookie, parts)
 
@@ -192,7 +193,7 @@ async def _find_token(
 
 
 def _allow(
-    *scopes: Scope, least: Scope | None = None, everywhere: bool = False
+    *scopes: Scope, min_scope: Scope | None = None, everywhere: bool = False
 ) -> Callable[..., Awaitable[Context]]:
     """A dependency that gives the context to callers of these scopes, or of the least one and those above."""
 
@@ -202,10 +203,16 @@ def _allow(
     ) -> Context:
         context: Context = request.scope["plimsoll.context"]
         caller = context.caller
-        is_above = least is not None and RANK.get(caller.scope, 0) >= RANK[least]
+        is_above = (
+            min_scope is not None and RANK.get(caller.scope, 0) >= RANK[min_scope]
+        )
+        # An agent's scope has no rank: it is allowed where it is named, and nowhere else.
         if not is_above:
-            wanted = " or ".join(scopes) if least is None else f"{least} or above"
+            wanted = (
+                " or ".join(scopes) if min_scope is None else f"{min_scope} or above"
+            )
             require_scope(context, scopes, wanted)
+        # Cut down to its projects the answer would be wrong rather than partial: it is about the cluster.
         if everywhere and caller.projects is not None:
             raise Forbidden(
                 f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}"
@@ -226,19 +233,21 @@ def require_scope(context: Context, scopes: Collection[Scope], wanted: str) -> N
 Anyone = Annotated[Context, Depends(_allow("viewer", "operator", "admin", "agent"))]
 """Any valid token."""
 
-Viewer = Annotated[Context, Depends(_allow(least="viewer"))]
+Viewer = Annotated[Context, Depends(_allow(min_scope="viewer"))]
 """Reads; what it sees is cut down to its projects."""
 
-ClusterViewer = Annotated[Context, Depends(_allow(least="viewer", everywhere=True))]
+ClusterViewer = Annotated[Context, Depends(_allow(min_scope="viewer", everywhere=True))]
 """Reads what concerns all projects at once."""
 
-Operator = Annotated[Context, Depends(_allow(least="operator"))]
+Operator = Annotated[Context, Depends(_allow(min_scope="operator"))]
 """Writes services of its projects."""
 
-ClusterOperator = Annotated[Context, Depends(_allow(least="operator", everywhere=True))]
+ClusterOperator = Annotated[
+    Context, Depends(_allow(min_scope="operator", everywhere=True))
+]
 """Runs the cluster: approves, pauses, cordons."""
 
-Admin = Annotated[Context, Depends(_allow(least="admin", everywhere=True))]
+Admin = Annotated[Context, Depends(_allow(min_scope="admin", everywhere=True))]
 """Changes the catalogue, the policy and who may do what."""
 
 AGENT_SCOPES: tuple[Scope, ...] = ("agent", "admin")

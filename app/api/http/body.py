@@ -17,6 +17,7 @@ class StrictRequest(Request):
 
     async def json(self) -> Any:
         """The parsed body. Raises MalformedBody."""
+        # Kept under the name that Starlette uses, so that its own code finds the strictly parsed body.
         if not hasattr(self, "_json"):
             self._json = read_json(await self.body())
         return self._json
@@ -32,6 +33,7 @@ class StrictRoute(APIRoute):
 
         async def strict(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
+            # An empty body needs no type: many clients send none with a POST that takes nothing.
             if takes_json and await request.body():
                 require_json(request.headers.get("Content-Type"))
             return await handler(request)
@@ -47,6 +49,7 @@ def resource_router(tag: str, *, prefix: str = "") -> APIRouter:
 def require_json(content_type: str | None) -> None:
     """Raise UnsupportedBody unless a Content-Type is `application/json` or another `+json`."""
     media_type = (content_type or "").partition(";")[0].strip().lower()
+    # A form that another site posts has none of these types, which is one more lock on the cookie's door.
     if media_type != "application/json" and not (
         media_type.startswith("application/") and media_type.endswith("+json")
     ):
@@ -58,6 +61,7 @@ def read_json(body: bytes) -> object:
     try:
         document = parse_json(body)
     except InvalidInput as error:
+        # The parser says only that the text is no JSON; the place of a NaN is what the caller has to know.
         pointer = pointer_to_constant(body)
         if pointer is not None:
             raise MalformedBody(
@@ -70,6 +74,7 @@ def read_json(body: bytes) -> object:
 
 def refuse_unstorable(body: bytes, document: object) -> None:
     """Raise MalformedBody for numbers beyond floating point, and for text with NUL or half a surrogate pair."""
+    # Only escapes can make such text, and only exponents such numbers: most bodies are not walked at all.
     for pointer, value in (
         _leaves(document, "") if b"\\u" in body or b"e" in body or b"E" in body else ()
     ):
@@ -85,6 +90,7 @@ def pointer_to_constant(body: bytes) -> str | None:
     """The place of the first NaN or infinity of a JSON text that is otherwise well-formed."""
     marker = object()
     try:
+        # Python's own parser takes NaN, so that it can be found where the strict one refused.
         document = json.loads(body, parse_constant=lambda _name: marker)
     except (ValueError, RecursionError):
         return None

@@ -42,6 +42,7 @@ class MalformedBody(HTTPException):
     """
 
     def __init__(self, detail: str, pointer: str = "") -> None:
+        # 422 where one value is wrong, as of any field; 400 where the text as a whole cannot be read.
         super().__init__(
             HTTPStatus.UNPROCESSABLE_ENTITY if pointer else HTTPStatus.BAD_REQUEST,
             detail,
@@ -141,9 +142,11 @@ BARE_DETAILS = {
 
 def install(app: FastAPI) -> None:
     """Answer every error of the app as a problem."""
+    # Each class by itself: Starlette looks for handlers by the classes of the error, and knows no tuple.
     for error_class, _ in PROBLEMS:
         app.add_exception_handler(error_class, _answer)
     app.add_exception_handler(HTTPException, _answer)
+    # Last resort: without it a fault of ours would be answered as plain text, without a request id.
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
@@ -161,6 +164,7 @@ def problem_response(error: Exception, *, path: str, request_id: str) -> Respons
         errors=_fields(error),
     )
     return Response(
+        # RFC 9457's members are optional: those that say nothing are left out.
         problem.model_dump_json(exclude_none=True),
         status_code=kind.status,
         media_type=MEDIA_TYPE,
@@ -201,6 +205,7 @@ def _kind(error: Exception) -> ProblemKind:
             status.phrase,
             error.headers,
         )
+    # Whatever is not in the table is our own fault, and never told to the caller in detail.
     return ProblemKind(500, "internal", "The control plane failed")
 
 
@@ -210,12 +215,14 @@ def _detail(error: Exception) -> str:
             f"{_place(entry['loc'])}: {_message(entry)}" for entry in error.errors()
         )
     if isinstance(error, HTTPException):
+        # Starlette fills in the phrase where nobody gave a detail.
         is_bare = error.detail == HTTPStatus(error.status_code).phrase
         return (
             BARE_DETAILS.get(error.status_code, error.detail)
             if is_bare
             else error.detail
         )
+    # The text of an unexpected error may hold secrets, such as a database's address.
     if _kind(error).status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return (
             "an unexpected error; the control plane's log has it under this request id"
@@ -229,6 +236,7 @@ def _fields(error: Exception) -> list[FieldProblem]:
     if isinstance(error, RequestValidationError):
         return [_field(entry["loc"], _message(entry)) for entry in error.errors()]
     if isinstance(error, InvalidRequest) and error.field:
+        # All wrong fields at once: a form marks each, and nobody has to send it once per mistake.
         found = ((error.field, error.detail), *error.others)
         return [
             FieldProblem(
@@ -251,11 +259,13 @@ def _field(loc: Sequence[str | int], message: str) -> FieldProblem:
         return FieldProblem(
             pointer="".join(f"/{_escape(str(part))}" for part in path), detail=message
         )
+    # Query, path and header parameters have names, where a body has places.
     return FieldProblem(parameter=str(path[0]) if path else str(where), detail=message)
 
 
 def _message(entry: Mapping[str, Any]) -> str:
     """What is wrong with a field, without regular expressions and names of Python's classes."""
+    # People read "lower-case letters, digits and dashes", not the expression that says the same.
     rule = PATTERN_RULES.get(entry.get("ctx", {}).get("pattern", ""))
     return (
         f"must be {rule}" if rule else str(entry["msg"]).removeprefix("Value error, ")
@@ -268,9 +278,11 @@ def _place(loc: Sequence[str | int]) -> str:
 
 def pointer_of(field: str) -> str:
     """A JSON pointer (RFC 6901) from a path like `gpus[0].power_w`."""
+    # The group keeps indices among the parts; what lies between two marks is empty, and left out.
     parts = re.split(r"\.|\[(\d+)\]\.?", field)
     return "".join(f"/{_escape(part)}" for part in parts if part)
 
 
 def _escape(part: str) -> str:
+    # In this order: the other way round the tilde of "~1" would be escaped again.
     return part.replace("~", "~0").replace("/", "~1")

@@ -43,7 +43,8 @@ async def once(
     Raises InvalidRequest when the key came with another body, and whatever the work raises.
     """
     async with context.transaction() as connection:
-        claim = await _claim(context, request, key)
+        claim = None if key is None else await _claim(context, request, key)
+        # The row's unique key makes a second request with the same key wait here until the first one ends.
         if claim is not None:
             earlier = await idempotency.claim(connection, claim, at=context.now())
             if earlier is not None:
@@ -54,6 +55,7 @@ async def once(
                 connection,
                 claim,
                 status=status,
+                # What is kept may differ from what is sent: a secret is shown once and stored nowhere.
                 body=kept(answer).model_dump_json().encode(),
             )
     return Response(
@@ -61,20 +63,19 @@ async def once(
     )
 
 
-async def _claim(
-    context: Context, request: Request, key: str | None
-) -> idempotency.Claim | None:
-    if key is None:
-        return None
+async def _claim(context: Context, request: Request, key: str) -> idempotency.Claim:
     return idempotency.Claim(
         key=key,
         actor=context.caller.id,
+        # A key counts per caller and path: two clients may count their requests alike.
         endpoint=f"{request.method} {request.url.path}",
+        # The hash is enough to know whether the body is the same, and keeps nothing of it.
         request_sha256=hashlib.sha256(await request.body()).digest(),
     )
 
 
 def _replayed(earlier: idempotency.Earlier, claim: idempotency.Claim) -> Response:
+    # An honest answer to the wrong question would be worse than none.
     if bytes(earlier.request_sha256) != claim.request_sha256:
         raise InvalidRequest(
             "this Idempotency-Key came with another body before; take a new key"

@@ -4,7 +4,7 @@ import re
 import time
 import uuid
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,9 +27,11 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # In the scope, where layers further in, handlers of errors and the audit find the same one.
         request_id = scope["plimsoll.request_id"] = _request_id(scope)
         watch = _Watch(scope)
         try:
+            # Refused before a byte is read: an honest client says how much it sends.
             if _announced_bytes(scope) > self._limit:
                 refusal = problem_response(
                     self._too_large(), path=scope["path"], request_id=request_id
@@ -39,6 +41,7 @@ class RequestMiddleware:
                 await self._app(
                     scope, self._limited(receive), watch.sender(send, request_id)
                 )
+        # Also after a fault: in-flight requests must not be counted for ever.
         finally:
             watch.done()
 
@@ -50,6 +53,7 @@ class RequestMiddleware:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
+            # Raised while the body is read, so that no more than the limit is ever in memory.
             if seen > self._limit:
                 raise self._too_large()
             return message
@@ -71,6 +75,7 @@ class _Watch:
         parts: ApiParts = scope["app"].state.parts
         self._metrics = parts.metrics
         self._began = time.perf_counter()
+        # What is counted where no answer was begun.
         self._status = 500
         self._metrics.in_flight.inc()
 
@@ -87,6 +92,7 @@ class _Watch:
 
     def done(self) -> None:
         """Count the request under its route's template; paths that no route has share one label."""
+        # A label per path would be a series per object, and per typo of anybody.
         route = getattr(self._scope.get("route"), "path", "none")
         method = (
             self._scope["method"] if self._scope["method"] in KNOWN_METHODS else "other"
@@ -100,19 +106,12 @@ class _Watch:
 
 def _request_id(scope: Scope) -> str:
     """The caller's id where it is a decent one, else a new one."""
-    given = next(
-        (
-            value.decode("latin-1")
-            for name, value in scope["headers"]
-            if name == b"x-request-id"
-        ),
-        "",
-    )
+    # An id that is longer or odd could forge lines in logs.
+    given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _announced_bytes(scope: Scope) -> int:
-    length = next(
-        (value for name, value in scope["headers"] if name == b"content-length"), b"0"
-    )
-    return int(length) if length.isdigit() else 0
+    length = Headers(scope=scope).get("content-length", "0")
+    # `isdigit` alone takes digits of other scripts, of which `int` takes only some.
+    return int(length) if length.isascii() and length.isdigit() else 0

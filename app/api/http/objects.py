@@ -3,16 +3,16 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
-from fastapi import Depends, Header, Response
+from fastapi import Depends, Header, Query, Response
 from pydantic import BaseModel
 
 from app.api.http.errors import PreconditionRequired
 from app.api.http.pages import PageRequest
 from app.api.http.parts import Context
 from app.api.http.views import Page
-from app.base.errors import InvalidRequest, NotFound, PreconditionFailed, no_such
+from app.base.errors import InvalidRequest, NotFound, PreconditionFailed
 from app.db.base.transaction import Connection, lock_object
 from app.db.operations import notes
 from app.manifests import objects as manifests
@@ -20,6 +20,16 @@ from solvers.types.state import Json
 
 POLICY_NAME = "default"
 """There is one policy object for now; per-project policies would be others."""
+
+
+LabelSelector: TypeAlias = Annotated[
+    str | None,
+    Query(
+        max_length=1000,
+        pattern=r"^[\x20-\x7e]*$",
+        description="`name=value`, joined by commas",
+    ),
+]
 
 
 def parse_selector(selector: str | None) -> Mapping[str, str]:
@@ -35,15 +45,6 @@ def parse_selector(selector: str | None) -> Mapping[str, str]:
             )
         wanted[name] = value
     return wanted
-
-
-def check_known(
-    names: Sequence[str], known: Sequence[str], *, what: str, field: str
-) -> None:
-    """Raise InvalidRequest, which lists what exists, for the first name that does not."""
-    for name in names:
-        if name not in known:
-            raise InvalidRequest(no_such(what, name, known), field=field)
 
 
 Seen = TypeVar("Seen", bound=BaseModel)
@@ -87,6 +88,7 @@ class Preconditions:
     def check(self, present: BaseModel | None) -> None:
         """Raises PreconditionFailed, or PreconditionRequired for a change that names no state."""
         if present is None:
+            # Whoever names a state expects an object: creating another one would hide that it was deleted.
             if self.match is not None:
                 raise PreconditionFailed(
                     "there is no such object, but If-Match was sent; leave it out to create it"
@@ -95,6 +97,7 @@ class Preconditions:
         tag = etag(present)
         if self.none_match is not None:
             raise PreconditionFailed(f"the object exists already, with ETag {tag}")
+        # Without a state two people who edit the same object would silently overwrite each other.
         if self.match is None:
             raise PreconditionRequired(
                 f"send If-Match with the ETag that you saw (now {tag}), or `*` for any"
@@ -128,6 +131,7 @@ Conditions = Annotated[Preconditions, Depends(_preconditions)]
 def etag(seen: BaseModel) -> str:
     """The generation where the object has one, else a hash of what users write of it."""
     generation = metadata_of(seen).generation
+    # The generation grows with every write, so that it is enough and costs no serialization.
     if generation is not None:
         return f'"{generation}"'
     return f'"{hashlib.sha256(seen.model_dump_json(exclude=NOT_COMPARED).encode()).hexdigest()[:16]}"'
@@ -170,6 +174,7 @@ async def replace(
     """Create the object (201) or replace it (200), and write it in the audit. Raises what `ObjectKind` and `check`
     raise."""
     async with context.transaction() as connection:
+        # Before the object is read: between reading and writing nobody else may change what the ETag is compared with.
         await lock_object(connection, kind.name, name)
         before = await _find(context, kind, connection, name)
         conditions.check(before)
@@ -177,6 +182,7 @@ async def replace(
         if kind.has_note:
             await notes.save(connection, kind.name, name, _note(kind, manifest))
         after = await _load(context, kind, connection, name)
+        # A write that changes nothing leaves no line in the audit, so that applying a file again is quiet.
         if before is None or body_of(before) != body_of(after):
             await context.audit(
                 connection,
@@ -203,6 +209,7 @@ async def delete(
         before = await _load(context, kind, connection, name)
         conditions.check(before)
         await kind.remove(context, connection, name)
+        # Else a new object of the same name would find the old one's annotations.
         await notes.remove(connection, kind.name, name)
         await context.audit(
             connection,
@@ -228,6 +235,10 @@ def body_of(seen: BaseModel) -> Json:
     return document
 
 
+def _name_of(manifest: BaseModel) -> str:
+    return metadata_of(manifest).name
+
+
 async def list_page(
     kind: ObjectKind[Seen, Written],
     connection: Connection,
@@ -235,17 +246,16 @@ async def list_page(
     seen: Sequence[Seen],
 ) -> Page[Seen]:
     """A page of objects, ordered by name."""
+    # One query for the notes of the page, not one per object.
     views = await with_notes(kind, connection, seen)
-    return paging.page(
-        views, view=lambda view: view, key=lambda view: metadata_of(view).name
-    )
+    return paging.page(views, view=lambda view: view, key=_name_of)
 
 
 async def with_notes(
     kind: ObjectKind[Seen, Written],
     connection: Connection,
     seen: Sequence[Seen],
-    key: Callable[[Seen], str] = lambda seen: metadata_of(seen).name,
+    key: Callable[[Seen], str] = _name_of,
 ) -> list[Seen]:
     """The objects with what only their notes keep."""
     if not kind.has_note:
@@ -287,6 +297,7 @@ def _note(kind: ObjectKind[Seen, Written], manifest: Written) -> notes.ObjectNot
 def _with_note(
     kind: ObjectKind[Seen, Written], seen: Seen, note: notes.ObjectNote | None
 ) -> Seen:
+    # Objects that were not written through the API, such as those of the catalogue, have none.
     if note is None:
         return seen
     said = {

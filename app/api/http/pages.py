@@ -36,10 +36,12 @@ class PageRequest:
         if self.cursor is None:
             return ""
         try:
+            # The padding is cut off when it is made: `=` would have to be escaped in an address.
             padded = self.cursor + "=" * (-len(self.cursor) % 4)
             version, _, key = base64.urlsafe_b64decode(padded).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             version, key = "", ""
+        # The version lets a later release change what a cursor holds; PostgreSQL refuses NUL in a text.
         if version != "1" or not key.isprintable():
             raise InvalidRequest(
                 "`cursor` is not one of this list; start again without it"
@@ -52,6 +54,7 @@ class PageRequest:
         key = self.after
         if not key:
             return None
+        # Eighteen digits fit into PostgreSQL's bigint; `isdigit` alone takes digits of other scripts.
         if not key.isascii() or not key.isdigit() or len(key) > 18:
             raise InvalidRequest(
                 "`cursor` is not one of this list; start again without it"
@@ -66,6 +69,7 @@ class PageRequest:
         key: Callable[[Row], str | int],
     ) -> Page[View]:
         """The page of these rows, of which there may be one more than is shown."""
+        # A cursor holds the last key and no offset: what is added or deleted meanwhile shifts nothing.
         shown = rows[: self.limit]
         has_more = len(rows) > self.limit
         return Page(

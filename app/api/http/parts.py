@@ -86,6 +86,13 @@ class Context:
         """Whether the caller's token reaches that project."""
         return self.caller.projects is None or project in self.caller.projects
 
+    def projects_seen(self, project: str | None) -> tuple[str, ...] | None:
+        """The projects whose objects a list may show: all where `project` is None, else that one; None: no limit."""
+        if project is None:
+            return self.caller.projects
+        # A project out of reach shows an empty list, not an error that would say that it exists.
+        return (project,) if self.sees(project) else ()
+
     def require_project(self, project: str) -> None:
         """Raise Forbidden unless the caller's token reaches that project."""
         if not self.sees(project):
@@ -105,6 +112,7 @@ class Context:
         reason: str = "",
     ) -> None:
         """Append to the audit what the caller did, in the transaction that does it."""
+        # In the same transaction: what was not done is not in the audit, and what was is.
         await events.add(
             connection,
             AuditEvent(

@@ -43,6 +43,7 @@ def require_own_page(method: str, headers: Headers) -> None:
         return
     headers = list(headers)
     origins, hosts = _values(headers, b"origin"), _values(headers, b"host")
+    # Exactly one of each: a proxy and a server that read different ones of two could be played against each other.
     if len(origins) != 1 or len(hosts) != 1 or urlsplit(origins[0]).netloc != hosts[0]:
         raise Forbidden(
             "a change with a session's cookie must come from the dashboard itself (header Origin equal to Host); "
@@ -54,6 +55,7 @@ async def log_in(
     parts: ApiParts, caller: TokenRow, response: Response, *, secure: bool
 ) -> None:
     """Begin a session for the holder of a valid token. `secure`: the browser sends the cookie over HTTPS only."""
+    # The database has its hash only, as of tokens: whoever reads the table can log in nowhere.
     cookie, now = secrets.token_urlsafe(32), parts.clock.now()
     until = (
         now + LASTS
@@ -67,6 +69,7 @@ async def log_in(
     response.set_cookie(
         COOKIE,
         cookie,
+        # The browser forgets it as the server does; a cookie without an age ends with the browser.
         max_age=int((until - now).total_seconds()),
         httponly=True,
         samesite="strict",

@@ -68,6 +68,7 @@ def event_bytes(row: events.EventRow) -> bytes:
 
 
 def _view(row: events.EventRow) -> EventView:
+    # An event's fields have the same names; only its number is the row's.
     fields = {
         name: getattr(row.event, name)
         for name in EventView.model_fields

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
-from app.api.http.answers import PUBLIC, Responses
+from app.api.http.answers import PROMETHEUS_TEXT, PUBLIC, Responses
 from app.api.http.parts import ApiParts, Check
 from app.api.http.views import View
 
@@ -28,12 +28,6 @@ CHECK_LIMIT_S = 3.0
 
 _UNREADY: Responses = {
     503: {"description": "Something that is needed is away", "model": HealthView}
-}
-_METRICS: Responses = {
-    200: {
-        "description": "Prometheus text",
-        "content": {"text/plain": {"schema": {"type": "string"}}},
-    }
 }
 
 
@@ -67,7 +61,7 @@ async def healthz(request: Request) -> JSONResponse:
     return await _readiness(request, verbose=False)
 
 
-@router.get("/metrics", response_class=Response, responses=_METRICS)
+@router.get("/metrics", response_class=Response, responses=PROMETHEUS_TEXT)
 async def metrics(request: Request) -> Response:
     """Metrics of this process in Prometheus' text format."""
     parts: ApiParts = request.app.state.parts
@@ -78,9 +72,11 @@ async def metrics(request: Request) -> Response:
 
 async def _readiness(request: Request, verbose: bool) -> JSONResponse:
     parts: ApiParts = request.app.state.parts
+    # At once: probes give up after a few seconds, which one slow part must not use up for the others.
     asked = await asyncio.gather(*(_ask(check) for check in parts.checks.values()))
     found = dict(zip(parts.checks, asked, strict=True))
     is_ready = not any(found.values())
+    # Without `?verbose` only what is wrong: probes log what they get every few seconds.
     shown = {
         name: problem or "ok" for name, problem in found.items() if verbose or problem
     }
@@ -94,5 +90,6 @@ async def _ask(check: Check) -> str | None:
     done, _ = await asyncio.wait((asking,), timeout=CHECK_LIMIT_S)
     if done:
         return asking.result()
+    # Not awaited: a check that ignores its cancellation would hang the probe after all.
     asking.cancel()
     return f"no answer within {CHECK_LIMIT_S:g} s"

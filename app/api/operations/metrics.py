@@ -8,24 +8,18 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from app.api.caches.cluster_families import MOST
-from app.api.http.answers import READ, Responses
+from app.api.caches.cluster_families import MAX_SERIES
+from app.api.http.answers import PROMETHEUS_TEXT, READ
 from app.api.http.auth import ClusterViewer
 from app.db.reports.cluster_figures import load_metrics_addresses
 
 router = APIRouter(prefix="/metrics", tags=["metrics"])
 
-_TEXT: Responses = {
-    200: {
-        "description": "Prometheus text",
-        "content": {"text/plain": {"schema": {"type": "string"}}},
-    }
-}
 
-
-@router.get("", response_class=Response, responses=READ | _TEXT)
+@router.get("", response_class=Response, responses=READ | PROMETHEUS_TEXT)
 async def cluster_metrics(context: ClusterViewer) -> Response:
     """Nodes, GPUs, services, costs in Prometheus' text format; every process of the API says the same."""
+    # Kept for some seconds: several scrapers cost as much as one.
     text = await context.parts.cluster_page.load(context.parts.engine, context.now())
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
@@ -46,7 +40,7 @@ class TargetGroup(BaseModel):
 async def metrics_targets(context: ClusterViewer) -> list[TargetGroup]:
     """The agents that show metrics, as Prometheus' HTTP service discovery reads them."""
     async with context.transaction() as connection:
-        rows = await load_metrics_addresses(connection, MOST)
+        rows = await load_metrics_addresses(connection, MAX_SERIES)
     return [
         TargetGroup(targets=[row.metrics_address], labels={"node": row.id})
         for row in rows

@@ -10,7 +10,7 @@ from app.api.http.answers import LIST, problems
 from app.api.http.auth import Admin, Anyone, forget_tokens
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_known
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -116,12 +116,14 @@ async def revoke_token(context: Admin, token_id: TokenId, request: Request) -> N
         await context.audit(
             connection, "TokenRevoked", f"token/{row.id}", before={"name": row.name}
         )
+    # This process remembers tokens for some seconds; the caller expects the end at once.
     forget_tokens(request)
 
 
 async def _create(
     context: Context, connection: Connection, wanted: TokenRequest
 ) -> NewTokenView:
+    # A token that is expired when it is made would only be noticed by its first use.
     if wanted.expires_at is not None and wanted.expires_at <= context.now():
         raise InvalidRequest("is in the past", field="expires_at")
     known = [row.name for row in await projects.list_rows(connection)]
@@ -138,6 +140,7 @@ async def _create(
         connection,
         "TokenCreated",
         f"token/{made.row.id}",
+        # What was asked for, which has no secret in it.
         after=wanted.model_dump(mode="json"),
     )
     return NewTokenView(

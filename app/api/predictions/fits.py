@@ -12,7 +12,7 @@ from pydantic import AwareDatetime
 from app.api.http.answers import ACT, LIST, READ, problems
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import check_known
+from app.api.http.known_names import check_gpu_types, check_known
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
@@ -54,6 +54,7 @@ async def add_samples(
     context: Admin, name: TypeName, sent: SamplesRequest
 ) -> SamplesAdded:
     """Keep measurements of a network; those that are there already change nothing."""
+    # Else a measurement could pass for what was served, of which only agents know.
     if sent.source == SERVED:
         raise InvalidRequest(
             f"{SERVED!r} is for what the agents report", field="source"
@@ -63,6 +64,7 @@ async def add_samples(
         await profiles.get_network(connection, name)
         await _check_names(context, connection, sent)
         added = await samples.add(connection, rows, at=context.now())
+        # Sending a file again must not fill the audit.
         if added:
             await context.audit(
                 connection,
@@ -118,11 +120,13 @@ async def fit_network(
 ) -> RefitView:
     """Fit the network's samples anew, now; one fit at a time, else 503."""
     turn: asyncio.Lock = context.parts.fit_turn
+    # Refused, not queued: a caller who waits a minute for a core takes it for a fault.
     if turn.locked():
         raise Unavailable("another fit runs; repeat this one in a moment")
     async with turn:
         outcome = await refit(
             context.parts.engine,
+            # In a process of its own, since fitting would keep this one from answering agents.
             partial(run_in_process, run_refit, limit_s=LIMIT_S),
             name,
             layers=load_layers(),
@@ -166,24 +170,19 @@ async def get_curves(
     """How the fit in force of the network's latency meets its newest samples, as `plimsoll fit --plot` draws it."""
     async with context.transaction() as connection:
         await profiles.get_network(connection, name)
-        types = [
-            row.gpu_type.name
-            for row in await gpu_types.list_rows(connection, context.now())
-        ]
-        check_known([gpu_type], types, what="GPU type", field="gpu_type")
+        await check_gpu_types(context, connection, [gpu_type], field="gpu_type")
         row, fit = await fits.find_current(
             connection, Group(name, gpu_type), "latency_ms"
         ) or (None, None)
-        # Of what was served a quarter comes on top.
-        most = MAX_MEASURED * 4 // 5
         measured = await samples.load(
-            connection, network=name, gpu_type=gpu_type, own_limit=most, other_limit=0
+            connection,
+            network=name,
+            gpu_type=gpu_type,
+            # Samples of what was served come on top, a quarter as many.
+            own_limit=MAX_MEASURED * 4 // 5,
+            other_limit=0,
         )
-        known = [
-            each.samples
-            for each in await samples.count(connection, network=name)
-            if each.gpu_type == gpu_type
-        ]
+        counts = await samples.count(connection, network=name)
     view = CurvesView(
         network=name,
         gpu_type=gpu_type,
@@ -191,8 +190,9 @@ async def get_curves(
         setting=None,
         curves=[],
         measured=[],
-        samples=sum(known),
+        samples=sum(each.samples for each in counts if each.gpu_type == gpu_type),
     )
+    # Without samples there is no range over which a curve could be drawn.
     if not len(measured):
         return view
     in_force = Fits(fits=() if fit is None else (fit,))
@@ -218,7 +218,9 @@ async def get_fit(
 def _drawn(found: GroupCurves) -> dict[str, object]:
     setting = found.setting
     known = {
-        name: None if isnan(value) else value for name, value in asdict(setting).items()
+        # JSON has no NaN.
+        name: None if isnan(value) else value
+        for name, value in asdict(setting).items()
     }
     return {
         "setting": SettingView.model_validate(known),
@@ -228,6 +230,7 @@ def _drawn(found: GroupCurves) -> dict[str, object]:
 
 
 def _row(network: str, source: str, sample: SampleIn) -> SampleRow:
+    # In one order, so that the same conditions are the same sample.
     neighbours = sorted(
         Neighbour(entry.network, entry.batch, entry.sm_percent)
         for entry in sample.neighbours

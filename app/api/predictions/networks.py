@@ -4,20 +4,15 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from fastapi import Response
 from pydantic import Field
 
-from app.api.http.answers import DELETE, LIST, READ, WRITE, created
-from app.api.http.auth import Admin, Viewer
+from app.api.http.answers import LIST
+from app.api.http.auth import Viewer
 from app.api.http.body import resource_router
+from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
-    Conditions,
     ObjectKind,
-    check_name,
-    delete,
     list_page,
-    read,
-    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -82,6 +77,7 @@ def network_view(
         spec=manifests.NetworkSpec(description=row.description),
         status=NetworkStatus(
             gpu_types=list(row.gpu_types),
+            # Lists leave them out: each takes four queries, and a list may have hundreds of networks.
             predictions=None if predictions is None else list(predictions),
         ),
     )
@@ -102,39 +98,9 @@ async def list_networks(context: Viewer, paging: Paging) -> Page[NetworkView]:
         )
 
 
-@router.get("/{name}", responses=READ)
-async def get_network(
-    context: Viewer, name: TypeName, response: Response
-) -> NetworkView:
-    """One network."""
-    return await read(context, KIND, name, response)
-
-
-@router.put("/{name}", responses=WRITE | created(NetworkView))
-async def put_network(
-    context: Admin,
-    name: TypeName,
-    manifest: manifests.Network,
-    conditions: Conditions,
-    response: Response,
-) -> NetworkView:
-    """Create or replace a network."""
-    check_name(name, manifest.metadata)
-    return await replace(
-        context, KIND, name, manifest, conditions=conditions, response=response
-    )
-
-
-@router.delete("/{name}", status_code=204, responses=DELETE)
-async def delete_network(
-    context: Admin, name: TypeName, conditions: Conditions
-) -> None:
-    """Delete a network with its profiles; not when a service runs it or ever did."""
-    await delete(context, KIND, name, conditions)
-
-
 async def _load(_context: Context, connection: Connection, name: str) -> NetworkView:
     row = await profiles.get_network(connection, name)
+    # One network is shown with them: here a person looks whether its times can be trusted.
     return network_view(row, await load_predictions(connection, name))
 
 
@@ -171,6 +137,7 @@ async def load_predictions(
     fitted = {
         row.gpu_type: row
         for row in await fits.list_rows(connection, network=network, current_only=True)
+        # Fits of power and memory have errors of their own, which say nothing of times.
         if row.quantity == "latency_ms"
     }
     counted = {
@@ -198,6 +165,7 @@ def _view(
     profile: ProfileRow, fit: FitRow | None, sampled: int, served: FitHealth | None
 ) -> PredictionView:
     now = None if served is None else served.now
+    # None of it is known of a network that was never served: the fields are null then, not 0.
     since_s = None if now is None else now.alarm_since_s
     return PredictionView(
         gpu_type=profile.gpu_type,
@@ -207,8 +175,19 @@ def _view(
         technique=None if fit is None else fit.technique,
         cross_validated_error=None if fit is None else fit.cross_validated_error,
         samples=sampled,
+        # What is learned is the logarithm of true over stated time; the first mean is that of all rows together.
         correction=None if now is None else math.exp(now.belief.mean[0]),
         error=None if now is None else now.error,
         band=None if now is None else now.band,
         alarm_since=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
     )
+
+
+ROUTES = ObjectRoutes(
+    router=router, kind=KIND, noun="network", name=TypeName, view=NetworkView
+)
+ROUTES.get("One network.")
+ROUTES.put("Create or replace a network.", manifests.Network)
+ROUTES.delete(
+    "Delete a network with its profiles; not when a service runs it or ever did."
+)

@@ -8,13 +8,13 @@ from fastapi import Query, Response
 from app.api.http.answers import LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, ObjectKind, check_known, read, replace
+from app.api.http.known_names import check_gpu_types, check_known
+from app.api.http.objects import Conditions, ObjectKind, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
 from app.base.errors import InvalidRequest, NotFound
 from app.db.base.transaction import Connection
-from app.db.fleet import gpu_types
 from app.db.predictions import profiles
 from app.db.predictions.profiles import ProfileRow, StoredProfile
 from app.manifests import objects as manifests
@@ -54,6 +54,7 @@ class ProfileSummary(View):
 def _latency_sigma(profile: StoredProfile) -> float | list[float | None] | None:
     """One figure where all rows have the same."""
     stated = profile.stated_sigma
+    # As it was most likely written: one figure for all, or one per row.
     return stated[0] if len(set(stated)) == 1 else list(stated)
 
 
@@ -121,6 +122,7 @@ async def put_profile(
     response: Response,
 ) -> ProfileView:
     """Make a new version the current one. The profile is known by its network and GPU type, not by its name."""
+    # Checked instead of the name: the pair is what a profile is known by.
     if (manifest.spec.network, manifest.spec.gpu_type) != (network, gpu_type):
         raise InvalidRequest(
             f"the path says {network}/{gpu_type}; network and gpu_type must agree",
@@ -137,6 +139,7 @@ async def put_profile(
 
 
 async def _load(_context: Context, connection: Connection, name: str) -> ProfileView:
+    # Neither can hold a slash, by the rule of their names.
     network, gpu_type = name.split("/")
     versions = await profiles.list_profiles(connection, network_name=network)
     current = next(
@@ -152,16 +155,13 @@ async def _save(
 ) -> None:
     points = to_points(manifest)
     networks = [row.name for row in await profiles.list_networks(connection)]
-    types = [
-        row.gpu_type.name
-        for row in await gpu_types.list_rows(connection, context.now())
-    ]
     check_known([points.network], networks, what="network", field="spec.network")
-    check_known([points.gpu_type], types, what="GPU type", field="spec.gpu_type")
+    await check_gpu_types(context, connection, [points.gpu_type], field="spec.gpu_type")
     profile = profiles.StoredProfile(
         points=points,
         provenance=manifest.spec.provenance,
         source=context.actor,
+        # Kept beside the points, not in them: planners read rows, and what is uncertain is applied before.
         latency_sigma=to_latency_sigma(manifest),
     )
     await profiles.save_profiles(connection, [profile], at=context.now())

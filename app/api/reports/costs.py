@@ -86,6 +86,7 @@ async def get_costs(
     span = _span(context, period)
     async with context.transaction() as connection:
         rows = await costs.load(connection, by, chosen, span)
+        # In the same transaction as the sums: an hour that ends in between would be in one and not in the other.
         without_sharing = await costs.without_sharing(connection, span)
     totals = _totals(rows)
     return CostView(
@@ -96,6 +97,7 @@ async def get_costs(
         points=[
             CostPoint(at=row.at, name=row.name, cost_usd=float(row.cost_usd))
             for row in rows
+            # A layer without cost draws nothing; most services cost nothing in most steps.
             if row.cost_usd
         ],
         totals=totals,
@@ -137,7 +139,9 @@ def _totals(rows: Sequence[CostRow]) -> list[CostTotal]:
         for name, those in of.items()
     ]
     return sorted(
-        found, key=lambda total: (total.name == IDLE, -total.cost_usd, total.name)
+        # Idle cost is nobody's, so that it stands below what somebody can lower.
+        found,
+        key=lambda total: (total.name == IDLE, -total.cost_usd, total.name),
     )
 
 

@@ -31,6 +31,7 @@ async def list_demand(context: Viewer, paging: Paging) -> Page[DemandView]:
         rows = [
             row
             for row in await demands.list_newest(connection)
+            # Cut here: the view has one row per service, and which are visible is not in it.
             if row.service in visible and row.service > paging.after
         ]
     return paging.page(

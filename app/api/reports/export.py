@@ -55,6 +55,7 @@ async def _csv(rows: Rows) -> AsyncIterator[bytes]:
     async for batch in _batches(rows):
         writer.writerows([_csv_cell(value) for value in row] for row in batch)
         yield text.getvalue().encode()
+        # The same buffer for every batch, so that memory does not grow with the report.
         text.seek(0)
         text.truncate()
 
@@ -63,6 +64,7 @@ def _csv_cell(value: Cell) -> str:
     if value is None:
         return ""
     if isinstance(value, Decimal):
+        # Never 1E-7: spreadsheets and people read figures without exponents.
         return format(value, "f")
     if isinstance(value, datetime):
         return value.isoformat()
@@ -90,6 +92,7 @@ async def _parquet(rows: Rows) -> AsyncIterator[bytes]:
                     _kind(name, column)
                     for name, column in zip(names, columns, strict=True)
                 ]
+                # From the first batch alone: the rest has not been read, and a Parquet file has one schema.
                 schema = pyarrow.schema(list(zip(names, kinds, strict=True)))
                 writer = pyarrow.parquet.ParquetWriter(file, schema)
             arrays = [
@@ -108,6 +111,7 @@ def _kind(name: str, column: Sequence[Cell]) -> "pyarrow.DataType":
     import pyarrow
 
     first = next((value for value in column if value is not None), None)
+    # Money stays exact; other decimals are ratios and averages, for which floats are what readers expect.
     if "usd" in name.split("_") and isinstance(first, Decimal | None):
         return pyarrow.decimal128(38, 12)
     if isinstance(first, bool):

@@ -82,6 +82,7 @@ async def get_report(
     offset = paging.after_number or 0
     async with context.transaction() as connection:
         columns = await reports.list_columns(connection, name)
+        # Such a view cannot be cut down, so that it is refused as a whole.
         if context.caller.projects is not None and "project" not in columns:
             raise Forbidden(
                 f"report {name} shows all projects at once; this token is bound to some"
@@ -98,6 +99,7 @@ async def get_report(
     page = paging.page(
         report.rows,
         view=lambda row: [_cell(value) for value in row],
+        # Rows of a view have no key of their own: the cursor is the number of rows before the page.
         key=lambda _: offset + paging.limit,
     )
     return ReportRows(
@@ -123,6 +125,7 @@ async def export_report(
     ] = "csv",
 ) -> StreamingResponse:
     """Every row of one view as a file, however many there are. The same rows are seen as in the view's pages."""
+    # Before the first byte: once a file has begun no error can be answered.
     check_format(format)
     async with context.transaction() as connection:
         columns = await reports.list_columns(connection, name)
@@ -139,6 +142,7 @@ async def export_report(
         media_type=MEDIA_TYPES[format],
         headers={
             "Content-Disposition": f'attachment; filename="{name}.{format}"',
+            # A browser must not keep a file of costs for the next person.
             "Cache-Control": "no-store",
         },
     )
@@ -157,10 +161,8 @@ def _among(
     context: Context, project: str | None, service: str | None
 ) -> dict[str, Sequence[str]]:
     among: dict[str, Sequence[str]] = {} if service is None else {"service": (service,)}
-    if project is not None:
-        among["project"] = (project,) if context.sees(project) else ()
-    elif context.caller.projects is not None:
-        among["project"] = context.caller.projects
+    if (seen := context.projects_seen(project)) is not None:
+        among["project"] = seen
     return among
 
 

@@ -2,21 +2,16 @@
 
 from datetime import datetime
 
-from fastapi import Response
 from pydantic import Field
 
-from app.api.http.answers import DELETE, LIST, READ, WRITE, created
-from app.api.http.auth import Admin, Viewer
+from app.api.http.answers import LIST
+from app.api.http.auth import Viewer
 from app.api.http.body import resource_router
+from app.api.http.known_names import check_known
+from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
-    Conditions,
     ObjectKind,
-    check_known,
-    check_name,
-    delete,
     list_page,
-    read,
-    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -71,6 +66,7 @@ class BudgetView(budget_manifests.BudgetManifest):
 async def list_budgets(context: Viewer, paging: Paging) -> Page[BudgetView]:
     """Budgets by name, with what is spent and what will be."""
     async with context.transaction() as connection:
+        # All of them: those that the caller may not see are left out afterwards, and there are few.
         rows = await budgets.list_rows(connection, after=paging.after)
         return await list_page(
             KIND,
@@ -80,39 +76,13 @@ async def list_budgets(context: Viewer, paging: Paging) -> Page[BudgetView]:
         )
 
 
-@router.get("/{name}", responses=READ)
-async def get_budget(context: Viewer, name: Name, response: Response) -> BudgetView:
-    """One budget, with what is spent and what will be."""
-    return await read(context, KIND, name, response)
-
-
-@router.put("/{name}", responses=WRITE | created(BudgetView))
-async def put_budget(
-    context: Admin,
-    name: Name,
-    manifest: budget_manifests.BudgetManifest,
-    conditions: Conditions,
-    response: Response,
-) -> BudgetView:
-    """Create or replace a budget."""
-    check_name(name, manifest.metadata)
-    return await replace(
-        context, KIND, name, manifest, conditions=conditions, response=response
-    )
-
-
-@router.delete("/{name}", status_code=204, responses=DELETE)
-async def delete_budget(context: Admin, name: Name, conditions: Conditions) -> None:
-    """Delete a budget; what was spent stays in the reports."""
-    await delete(context, KIND, name, conditions)
-
-
 async def require_budget(connection: Connection, project: str) -> None:
     """Raise Conflict where a spent budget keeps the project from getting anything new."""
     spent = await budgets.load_blocking(connection, project)
+    # Only what is new is refused: what runs already is planned as before.
     if spent is not None:
         raise Conflict(
-            f"budget {spent.name!r} takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC: {spent.words}; "
+            f"budget {spent.name!r} takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC: {spent.message}; "
             "an admin may raise it, or set its action to warn"
         )
 
@@ -141,6 +111,7 @@ def _view(row: BudgetRow) -> BudgetView:
         status=BudgetStatusView.model_validate(state).model_copy(
             update={
                 "degraded_services": len(row.shares),
+                # Cut: a cluster's budget may touch thousands of services, of which a page shows the first.
                 "degraded": degraded[:MAX_DEGRADED],
             }
         ),
@@ -149,6 +120,7 @@ def _view(row: BudgetRow) -> BudgetView:
 
 async def _load(context: Context, connection: Connection, name: str) -> BudgetView:
     row = await budgets.get(connection, name)
+    # 404 and not 403: that a budget of this name exists is the other project's business.
     if not _sees(context, row):
         raise NotFound(f"no budget is called {name!r}")
     return _view(row)
@@ -180,3 +152,10 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
 KIND: ObjectKind[BudgetView, budget_manifests.BudgetManifest] = ObjectKind(
     name="Budget", notes_labels=True, load=_load, save=_save, remove=_remove
 )
+
+ROUTES = ObjectRoutes(
+    router=router, kind=KIND, noun="budget", name=Name, view=BudgetView
+)
+ROUTES.get("One budget, with what is spent and what will be.")
+ROUTES.put("Create or replace a budget.", budget_manifests.BudgetManifest)
+ROUTES.delete("Delete a budget; what was spent stays in the reports.")

@@ -2,15 +2,14 @@
 
 from fastapi import Response
 
-from app.api.http.answers import DELETE, LIST, READ, WRITE, created
+from app.api.http.answers import LIST, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
+from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
-    delete,
     list_page,
-    read,
     replace,
 )
 from app.api.http.pages import Paging
@@ -53,14 +52,6 @@ async def list_projects(context: Viewer, paging: Paging) -> Page[manifests.Proje
         )
 
 
-@router.get("/{name}", responses=READ)
-async def get_project(
-    context: Viewer, name: Name, response: Response
-) -> manifests.Project:
-    """One project."""
-    return await read(context, KIND, name, response)
-
-
 @router.put("/{name}", responses=WRITE | created(manifests.Project))
 async def put_project(
     context: Admin,
@@ -70,6 +61,7 @@ async def put_project(
     response: Response,
 ) -> manifests.Project:
     """Create or replace a project."""
+    # Not `check_name`: a project's own metadata names the project, which other objects without one must not.
     if manifest.metadata.name != name:
         raise InvalidRequest(
             f"is {manifest.metadata.name!r}, the path says {name!r}",
@@ -80,18 +72,13 @@ async def put_project(
     )
 
 
-@router.delete("/{name}", status_code=204, responses=DELETE)
-async def delete_project(context: Admin, name: Name, conditions: Conditions) -> None:
-    """Delete a project; not when it has services or ever had."""
-    await delete(context, KIND, name, conditions)
-
-
 async def _load(
     context: Context, connection: Connection, name: str
 ) -> manifests.Project:
     row = next(
         (row for row in await projects.list_rows(connection) if row.name == name), None
     )
+    # One answer for both, so that nobody learns which projects there are.
     if row is None or not context.sees(name):
         raise NotFound(f"no project is called {name!r}")
     return project_view(row)
@@ -119,3 +106,9 @@ KIND: ObjectKind[manifests.Project, manifests.Project] = ObjectKind(
     save=_save,
     remove=_remove,
 )
+
+ROUTES = ObjectRoutes(
+    router=router, kind=KIND, noun="project", name=Name, view=manifests.Project
+)
+ROUTES.get("One project.")
+ROUTES.delete("Delete a project; not when it has services or ever had.")

@@ -73,21 +73,10 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
     allowed = None if noun.allowed_gpu_types is None else list(noun.allowed_gpu_types)
     return manifests.ServiceSpec(
         network=noun.network,
-        variants=[
-            manifests.VariantManifest(network=each.network, accuracy=each.accuracy)
-            for each in noun.variants
-        ],
+        variants=[manifests.VariantManifest(**asdict(each)) for each in noun.variants],
         accuracy_floor=noun.accuracy_floor,
-        slo=manifests.SloSpec(
-            latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile
-        ),
-        scaling=manifests.ScalingSpec(
-            min_replicas=noun.scaling.min_replicas,
-            max_replicas=noun.scaling.max_replicas,
-            upscale_delay_s=noun.scaling.upscale_delay_s,
-            downscale_delay_s=noun.scaling.downscale_delay_s,
-            buffer_replicas=noun.scaling.buffer_replicas,
-        ),
+        slo=manifests.SloSpec(**asdict(noun.slo)),
+        scaling=manifests.ScalingSpec(**asdict(noun.scaling)),
         priority=noun.priority,
         gpu_types=manifests.GpuChoice(
             allowed=allowed, excluded=list(noun.excluded_gpu_types)
@@ -175,7 +164,9 @@ class ServiceForecast(View):
 def service_forecast(found: ForecastView) -> ServiceForecast:
     """A service's forecast, its back-tests with the least loss first."""
     judged = sorted(
-        found.scores.items(), key=lambda item: (item[1].pinball_rps, item[0])
+        # By name among equals, so that the order does not change from call to call.
+        found.scores.items(),
+        key=lambda item: (item[1].pinball_rps, item[0]),
     )
     return ServiceForecast(
         service=found.service,

@@ -10,10 +10,11 @@ from app.answers.status import service_statuses
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
+from app.api.http.known_names import check_gpu_types, check_known, check_visible_project
 from app.api.http.objects import (
     Conditions,
+    LabelSelector,
     ObjectKind,
-    check_known,
     check_name,
     delete,
     etag,
@@ -33,9 +34,8 @@ from app.api.workloads.service_views import (
 from app.base.errors import Forbidden, InvalidRequest, NotFound
 from app.catalogue.catalogue import not_for_services
 from app.db.base.transaction import Connection
-from app.db.fleet import gpu_types
 from app.db.predictions import forecasts, profiles
-from app.db.workloads import projects, services
+from app.db.workloads import services
 from app.learn.choose_forecasts import view_forecast
 from app.loop.predict import PlannedPoints
 from app.manifests import objects as manifests
@@ -51,32 +51,19 @@ async def list_services(
     context: Viewer,
     paging: Paging,
     project: Annotated[Name | None, Query()] = None,
-    label_selector: Annotated[
-        str | None,
-        Query(
-            max_length=1000,
-            pattern=r"^[\x20-\x7e]*$",
-            description="`name=value`, joined by commas",
-        ),
-    ] = None,
+    label_selector: LabelSelector = None,
 ) -> Page[ServiceView]:
     """Services by name, with their status."""
     labels = parse_selector(label_selector)
-    seen = (
-        context.caller.projects
-        if project is None
-        else (project,)
-        if context.sees(project)
-        else ()
-    )
     async with context.transaction() as connection:
         rows = await services.list_rows(
             connection,
-            projects=seen,
+            projects=context.projects_seen(project),
             labels=labels,
             after=paging.after,
             limit=paging.fetch,
         )
+    # After the transaction of the rows: a snapshot is read by the store in one of its own.
     statuses = service_statuses(
         await context.snapshot(), [row.service.name for row in rows]
     )
@@ -122,6 +109,7 @@ async def put_service(
     """Create or replace a service. An SLO that is impossible is refused with the least one that is possible."""
     check_name(name, manifest.metadata, of_project=True)
     context.require_project(manifest.metadata.project)
+    # Before the transaction that writes: root finding takes milliseconds in which no lock should be held.
     if not force:
         await _check_feasible(context, to_service(manifest))
     return await replace(
@@ -140,6 +128,7 @@ async def visible_service(
 ) -> services.ServiceRow:
     """The service's row. Raises NotFound also where the caller's token does not reach its project."""
     row = await services.get(connection, name)
+    # 404 and not 403: the name alone would tell of another project's service.
     if not context.sees(row.service.project):
         raise NotFound(f"no service is called {name!r}")
     return row
@@ -158,6 +147,7 @@ async def _check_feasible(context: Context, service: Service) -> None:
         await _check_names(context, connection, service)
     snapshot = await context.snapshot()
     state = snapshot.state
+    # A type of which the fleet has none is named as such: the SLO might hold after the next purchase.
     present = {gpu.gpu_type for gpu in state.gpus}
     # Up to a few milliseconds of root finding per batch size that was never asked for.
     points = PlannedPoints().of(snapshot, [service.network])
@@ -171,16 +161,17 @@ async def _check_feasible(context: Context, service: Service) -> None:
 async def _check_names(
     context: Context, connection: Connection, service: Service
 ) -> None:
+    await _check_networks(connection, service)
+    for field, names in (
+        ("spec.gpu_types.allowed", service.allowed_gpu_types or ()),
+        ("spec.gpu_types.excluded", service.excluded_gpu_types),
+    ):
+        await check_gpu_types(context, connection, names, field=field)
+    await check_visible_project(context, connection, service.project)
+
+
+async def _check_networks(connection: Connection, service: Service) -> None:
     networks = {row.name: row for row in await profiles.list_networks(connection)}
-    types = [
-        row.gpu_type.name
-        for row in await gpu_types.list_rows(connection, context.now())
-    ]
-    visible = [
-        row.name
-        for row in await projects.list_rows(connection)
-        if context.sees(row.name)
-    ]
     named = {"spec.network": service.network}
     named |= {
         f"spec.variants[{place}].network": each.network
@@ -190,19 +181,6 @@ async def _check_names(
         check_known([network], tuple(networks), what="network", field=field)
         if networks[network].is_training:
             raise InvalidRequest(not_for_services(network), field=field)
-    check_known(
-        service.allowed_gpu_types or (),
-        types,
-        what="GPU type",
-        field="spec.gpu_types.allowed",
-    )
-    check_known(
-        service.excluded_gpu_types,
-        types,
-        what="GPU type",
-        field="spec.gpu_types.excluded",
-    )
-    check_known([service.project], visible, what="project", field="metadata.project")
 
 
 async def _load(context: Context, connection: Connection, name: str) -> ServiceView:
@@ -213,6 +191,7 @@ async def _save(
     context: Context, connection: Connection, manifest: manifests.ServiceManifest
 ) -> None:
     service = to_service(manifest)
+    # Again: with `force` nobody has checked them, and they may have gone since.
     await _check_names(context, connection, service)
     try:
         present = await services.get(connection, service.name)

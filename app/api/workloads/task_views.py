@@ -102,16 +102,19 @@ def _spec(noun: Task, row: TaskRow) -> task_manifests.TaskSpec:
             "deadline_after_s": noun.due_in_s,
             "priority": noun.priority,
             "weight": noun.weight,
+            # Last, so that fields are shown as they were written and not as the loop needs them.
             **row.stated,
         }
     )
 
 
 def _status(record: TaskRecord, submitted_by: str, now: datetime) -> TaskStatusView:
+    # None while it does not run: at which pace it will go on nobody knows.
     left_s = remaining_s(record)
     return TaskStatusView(
         id=record.task.name,
         state=record.phase,
+        # A task that is over keeps its last place in the record, which would look as if it ran there.
         gpu=record.place[0] if record.place and not record.is_over else None,
         sm_percent=record.place[1] if record.place and not record.is_over else None,
         done_iterations=record.done_iterations,

@@ -4,18 +4,18 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
+from app.api.http.answers import ACT, LIST, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
+from app.api.http.known_names import check_known, check_visible_project
+from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
     Conditions,
+    LabelSelector,
     ObjectKind,
-    check_known,
     check_name,
-    delete,
     parse_selector,
-    read,
     replace,
 )
 from app.api.http.pages import Paging
@@ -26,7 +26,7 @@ from app.api.workloads.task_views import TaskView, submission_of, task_view
 from app.base.errors import Forbidden, InvalidRequest, NotFound
 from app.db.base.transaction import Connection, lock_object
 from app.db.predictions import profiles
-from app.db.workloads import projects, tasks
+from app.db.workloads import tasks
 from app.manifests import tasks as task_manifests
 from app.manifests.parts import Name
 from app.store.task_book import TaskPhase
@@ -39,14 +39,7 @@ async def list_tasks(
     context: Viewer,
     paging: Paging,
     project: Annotated[Name | None, Query()] = None,
-    label_selector: Annotated[
-        str | None,
-        Query(
-            max_length=1000,
-            pattern=r"^[\x20-\x7e]*$",
-            description="`name=value`, joined by commas",
-        ),
-    ] = None,
+    label_selector: LabelSelector = None,
     state: Annotated[
         list[TaskPhase] | None,
         Query(description="Only tasks that stand so; several: any of them"),
@@ -54,17 +47,10 @@ async def list_tasks(
 ) -> Page[TaskView]:
     """Tasks by name, with how far they have come."""
     labels = parse_selector(label_selector)
-    seen = (
-        context.caller.projects
-        if project is None
-        else (project,)
-        if context.sees(project)
-        else ()
-    )
     async with context.transaction() as connection:
         rows = await tasks.list_rows(
             connection,
-            projects=seen,
+            projects=context.projects_seen(project),
             labels=labels,
             phases=state,
             after=paging.after,
@@ -74,12 +60,6 @@ async def list_tasks(
     return paging.page(
         rows, view=lambda row: task_view(row, now), key=lambda row: row.name
     )
-
-
-@router.get("/{name}", responses=READ)
-async def get_task(context: Viewer, name: Name, response: Response) -> TaskView:
-    """One task, with how far it has come."""
-    return await read(context, KIND, name, response)
 
 
 @router.put("/{name}", responses=WRITE | created(TaskView))
@@ -98,12 +78,6 @@ async def put_task(
     )
 
 
-@router.delete("/{name}", status_code=204, responses=DELETE)
-async def delete_task(context: Operator, name: Name, conditions: Conditions) -> None:
-    """Take a task out of the list, and end it where it is not over; what it cost stays in the reports."""
-    await delete(context, KIND, name, conditions)
-
-
 @router.post("/{name}/cancel", response_model=TaskView, responses=ACT)
 async def cancel_task(
     context: Operator, name: Name, request: Request, key: IdempotencyKey = None
@@ -111,8 +85,10 @@ async def cancel_task(
     """End a task; it stays in the list. One that has finished cannot be cancelled."""
 
     async def work(connection: Connection) -> TaskView:
+        # A report that finishes the task may come at the same moment: one of the two must be first.
         await lock_object(connection, KIND.name, name)
         before = await _visible(context, connection, name)
+        # False where it was cancelled before: a repeated request leaves no second line in the audit.
         if await tasks.cancel(connection, name, at=context.now()):
             done = before.record.done_iterations
             await context.audit(
@@ -142,24 +118,15 @@ async def _check_names(
 ) -> None:
     """Raise InvalidRequest for a project or network that is not there, or cannot do it."""
     spec = manifest.spec
-    visible = [
-        row.name
-        for row in await projects.list_rows(connection)
-        if context.sees(row.name)
-    ]
-    check_known(
-        [manifest.metadata.project], visible, what="project", field="metadata.project"
-    )
-    wanted = (
-        [("spec.network", spec.network)]
-        if spec.network is not None and spec.layers is None
-        else []
-    )
-    wanted += [
+    await check_visible_project(context, connection, manifest.metadata.project)
+    named = [
         (f"spec.variants[{place}].network", each.network)
         for place, each in enumerate(spec.variants)
     ]
-    for field, network in wanted:
+    # A task that states its layers may have a network that nobody profiled: its times are estimated.
+    if spec.network is not None and spec.layers is None:
+        named.insert(0, ("spec.network", spec.network))
+    for field, network in named:
         await _check_network(connection, spec, network, field)
 
 
@@ -172,6 +139,7 @@ async def _check_network(
         for row in known.values()
         if row.is_training == (spec.kind == "training")
     ]
+    # Named apart from "no such network": it exists, and the caller mixed up the two kinds.
     if network in known and network not in fitting:
         other = "training" if known[network].is_training else "offline"
         raise InvalidRequest(
@@ -180,14 +148,15 @@ async def _check_network(
         )
     check_known([network], fitting, what=f"network for {spec.kind} tasks", field=field)
     batches = await profiles.list_batches(connection, network)
+    # Without a profile the planner would leave the task waiting for ever, and say so only later.
     if not batches:
         raise InvalidRequest(
             f"{network} was profiled on no GPU type, so nobody knows what it needs; send a profile of it",
             field=field,
         )
     if spec.batch not in batches:
-        words = f"{network} was profiled with batches {', '.join(map(str, batches))}, not {spec.batch}"
-        raise InvalidRequest(words, field="spec.batch")
+        problem = f"{network} was profiled with batches {', '.join(map(str, batches))}, not {spec.batch}"
+        raise InvalidRequest(problem, field="spec.batch")
 
 
 async def _load(context: Context, connection: Connection, name: str) -> TaskView:
@@ -203,6 +172,7 @@ async def _save(
     except NotFound:
         present = None
         await _check_names(context, connection, manifest)
+        # Only for a new task: a budget that is spent must not keep anybody from changing a deadline.
         await require_budget(connection, manifest.metadata.project)
     if present is not None and not context.sees(present.record.task.project):
         raise Forbidden(
@@ -224,4 +194,11 @@ KIND: ObjectKind[TaskView, task_manifests.TaskManifest] = ObjectKind(
     load=_load,
     save=_save,
     remove=_remove,
+)
+
+ROUTES = ObjectRoutes(router=router, kind=KIND, noun="task", name=Name, view=TaskView)
+ROUTES.get("One task, with how far it has come.")
+ROUTES.delete(
+    "Take a task out of the list, and end it where it is not over; what it cost stays in the reports.",
+    by=Operator,
 )

@@ -61,7 +61,7 @@ def running_networks(target: BoundPlan | None) -> Mapping[str, str]:
     }
 
 
-def words_on_variants(
+def describe_variants(
     problem: Problem, services: Sequence[Service], settings: PolicySettings
 ) -> tuple[str, ...]:
     """For the report: which variant serves each service, and what the others would cost."""
@@ -72,7 +72,9 @@ def words_on_variants(
     return tuple(
         f"{each.name}: "
         + "; ".join(
-            _words(variant_costs(problem, each), problem.service(each.name).network)
+            _describe_costs(
+                variant_costs(problem, each), problem.service(each.name).network
+            )
         )
         for each in choosing
     )
@@ -96,7 +98,7 @@ def _policy_of(service: Service, settings: PolicySettings) -> str:
     return settings.policy if group is None else group.policy
 
 
-def _words(costs: Sequence[VariantCost], chosen: str) -> Iterator[str]:
+def _describe_costs(costs: Sequence[VariantCost], chosen: str) -> Iterator[str]:
     """The one that serves first."""
     # The chosen network comes first: readers want to know what serves before what it was compared with.
     for each in sorted(costs, key=lambda cost: cost.variant.network != chosen):

@@ -83,10 +83,10 @@ def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str
     for node in sorted(nodes, key=lambda node: node.id):
         on_node_w = sum(drawn_w[gpu.id] for gpu in bound.gpus if gpu.node == node.id)
         if node.power_cap_w is not None and on_node_w > node.power_cap_w:
-            words = f"the plan draws at least {on_node_w:.0f} W on node {node.id}; its power_cap_w is"
-            return f"{words} {node.power_cap_w:g}: raise it, cordon some of its GPUs{remedy}"
-    words = f"the plan draws at least {sum(drawn_w.values()):.0f} W; the policy's power_budget_w is"
-    return f"{words} {problem.power_budget_w or math.inf:g}: raise it, plan with policy joint, which fits it{remedy}"
+            draw = f"the plan draws at least {on_node_w:.0f} W on node {node.id}; its power_cap_w is"
+            return f"{draw} {node.power_cap_w:g}: raise it, cordon some of its GPUs{remedy}"
+    draw = f"the plan draws at least {sum(drawn_w.values()):.0f} W; the policy's power_budget_w is"
+    return f"{draw} {problem.power_budget_w or math.inf:g}: raise it, plan with policy joint, which fits it{remedy}"
 
 
 def _taker(

@@ -33,14 +33,14 @@ def points_of_tasks(
         (entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)
     }
     profiled = tuple(entry for entry in known.values() if entry.network in networks)
-    newcomers = {
+    unprofiled = {
         (task.network, task.batch): task
         for task in tasks
         if task.layers
         and task.memory_mib is not None
         and all(network != task.network for network, _ in known)
     }
-    if not newcomers:
+    if not unprofiled:
         return profiled
     # An estimate compares layers, so only networks whose layers are known can teach it.
     counted = {each.network for each in layers}
@@ -49,7 +49,7 @@ def points_of_tasks(
         entry
         for gpu_type in problem.gpu_types
         for entry in _estimates(
-            newcomers.values(), gpu_type, training, problem.points, layers
+            unprofiled.values(), gpu_type, training, problem.points, layers
         )
     )
     return (*profiled, *estimated)
@@ -76,7 +76,7 @@ def _estimates(
     frozen = tuple(_Frozen(each) for each in layers)
     found: dict[str, OperatingPoints] = {}
     for task in sorted(tasks, key=lambda task: (task.network, task.batch)):
-        asked = _newcomer(task, layers)
+        asked = _unprofiled(task, layers)
         entry = _estimate(
             _Frozen(asked.layers),
             asked.batch,
@@ -97,7 +97,7 @@ def _estimates(
     return list(found.values())
 
 
-def _newcomer(task: Task, layers: Sequence[LayerCounts]) -> UnprofiledNetwork:
+def _unprofiled(task: Task, layers: Sequence[LayerCounts]) -> UnprofiledNetwork:
     counts = dict(task.layers)
     usual = median(each.parameters_millions for each in layers) if layers else 0.0
     # Owners state the number of parameters as if it were a layer; without it the median is assumed.
@@ -141,12 +141,12 @@ def _estimate(
     known: tuple[_Frozen, ...],
 ) -> OperatingPoints | None:
     """Kept from tick to tick: an estimate takes some ten milliseconds, and what it follows from seldom changes."""
-    relatives = ProfiledNetworks(
+    profiled = ProfiledNetworks(
         gpu_type=gpu_type,
         training=training,
         services=services,
         layers=tuple(each.counts for each in known),
     )
-    return relatives.estimate(
+    return profiled.estimate(
         UnprofiledNetwork(layers=layers.counts, batch=batch, memory_mib=memory_mib)
     )

@@ -13,7 +13,7 @@ What a topic shows may depend on who looks: a token that is bound to projects ha
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -75,7 +75,8 @@ class _Listener:
     behind: set[Key] = field(default_factory=set)
     """Topics of which it must get everything."""
 
-    def tell(self, key: Key, message: bytes) -> None:
+    def add(self, key: Key, message: bytes) -> None:
+        # A browser that does not read must not make the server remember everything that happens.
         if len(self.pending) < MAX_PENDING:
             self.pending.append(message)
         else:
@@ -96,8 +97,10 @@ class _Channel:
     def join(self, listener: _Listener) -> None:
         """Begin to tell somebody: everything first."""
         self.listeners.add(listener)
+        # Others look already: what they see is as new as the last load.
         if self._is_loaded:
-            listener.tell(self._key, self.everything())
+            listener.add(self._key, self.everything())
+        # Whoever comes first starts the loading, for all who come after.
         if self.task is None:
             self.task = asyncio.create_task(
                 self._run(), name=f"plimsoll-feed-{self._topic.name}"
@@ -109,6 +112,7 @@ class _Channel:
         if not self.listeners and self.task is not None:
             self.task.cancel()
             self.task = None
+            # Whoever comes next must not get what was loaded before the pause.
             self._is_loaded = False
 
     def everything(self) -> bytes:
@@ -119,13 +123,14 @@ class _Channel:
         while True:
             try:
                 self._take(await self._topic.load(self._look))
+            # The streams stay open: the page says what is wrong, and goes on by itself when the database is back.
             except Unavailable as error:
-                self._tell(_message("trouble", msgspec.json.encode(str(error))))
+                self._send(_message("trouble", msgspec.json.encode(str(error))))
             except Exception:
                 log.exception(
                     "the dashboard cannot load a topic", topic=self._topic.name
                 )
-                self._tell(
+                self._send(
                     _message(
                         "trouble",
                         b'"the control plane could not load this; its log says why"',
@@ -134,6 +139,7 @@ class _Channel:
             await asyncio.sleep(self._topic.period_s)
 
     def _take(self, items: Items) -> None:
+        # Compared as bytes: an item is encoded once, however many browsers it goes to.
         fresh = {key: msgspec.json.encode(item) for key, item in items.items()}
         changed = {
             key: item for key, item in fresh.items() if self._items.get(key) != item
@@ -142,14 +148,14 @@ class _Channel:
         self._items = fresh
         if not self._is_loaded:
             self._is_loaded = True
-            self._tell(self.everything())
+            self._send(self.everything())
         elif changed or gone:
             lost = b',"gone":' + msgspec.json.encode(gone) if gone else b""
-            self._tell(self._event(b'{"set":' + _object(changed) + lost + b"}"))
+            self._send(self._event(b'{"set":' + _object(changed) + lost + b"}"))
 
-    def _tell(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         for listener in self.listeners:
-            listener.tell(self._key, message)
+            listener.add(self._key, message)
 
     def _event(self, data: bytes) -> bytes:
         return _message("/".join(filter(None, self._key[:2])), data)
@@ -182,16 +188,16 @@ class TopicFeed:
         return self._stream(looks)
 
     async def _stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
-        listener, channels = (
-            _Listener(),
-            [self._channel(name, look) for name, look in looks.items()],
-        )
+        listener = _Listener()
+        channels = [self._channel(name, look) for name, look in looks.items()]
         self._listeners.add(listener)
+        # One task wakes all streams at the end; each of them waits for its own event alone.
         if self._waker is None:
             self._waker = asyncio.create_task(
                 self._wake_all(), name="plimsoll-feed-end"
             )
         try:
+            # Only now, inside `try`: a browser that goes away during the first lines is taken out again.
             for channel in channels:
                 channel.join(listener)
             yield RETRY
@@ -201,6 +207,7 @@ class TopicFeed:
             self._listeners.discard(listener)
             for channel in channels:
                 channel.leave(listener)
+            # Without this, every service that anybody ever looked at would keep a channel.
             self._channels = {
                 key: channel
                 for key, channel in self._channels.items()
@@ -217,6 +224,7 @@ class TopicFeed:
         ends_s = now_s() + STREAM_S
         while not self._stopping.is_set() and now_s() < ends_s:
             try:
+                # Not `wait_for` on the stream: a timeout must not end it.
                 async with asyncio.timeout(BEAT_S):
                     await listener.changed.wait()
             except TimeoutError:
@@ -227,17 +235,13 @@ class TopicFeed:
     def _due(self, listener: _Listener) -> bytes:
         listener.changed.clear()
         messages, behind = listener.pending, listener.behind
+        # Taken as a whole: no await lies between, so nothing can be added meanwhile.
         listener.pending, listener.behind = [], set()
-        return b"".join(
-            (
-                *messages,
-                *(
-                    self._channels[key].everything()
-                    for key in behind
-                    if key in self._channels
-                ),
-            )
-        )
+        # Whoever fell behind gets all items instead of the changes that it missed.
+        messages += [
+            self._channels[key].everything() for key in behind if key in self._channels
+        ]
+        return b"".join(messages)
 
     def _channel(self, name: str, look: Look) -> _Channel:
         key: Key = (name, look.argument, look.projects)
@@ -246,15 +250,15 @@ class TopicFeed:
         return self._channels[key]
 
 
+def pick(row: object, names: Iterable[str]) -> dict[str, Json]:
+    """These attributes of a row, by name."""
+    return {name: getattr(row, name) for name in names}
+
+
 def _object(items: Mapping[str, bytes]) -> bytes:
     """A JSON object of values that are encoded already."""
-    return (
-        b"{"
-        + b",".join(
-            msgspec.json.encode(key) + b":" + item for key, item in items.items()
-        )
-        + b"}"
-    )
+    members = (msgspec.json.encode(key) + b":" + item for key, item in items.items())
+    return b"{" + b",".join(members) + b"}"
 
 
 def _message(event: str, data: bytes) -> bytes:

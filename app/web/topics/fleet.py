@@ -11,8 +11,7 @@ from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection, transaction
 from app.db.decisions import policies
 from app.db.reports import fleet_board as board
-from app.db.reports.fleet_board import BoardPart
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.feed import Items, Look, Topic, pick
 from solvers.types.state import Json
 
 
@@ -23,7 +22,7 @@ async def load_fleet(look: Look) -> Items:
         gpus = await board.load_gpus(connection, since)
         parts: dict[str, list[Json]] = defaultdict(list)
         for part in await board.load_parts(connection, since):
-            parts[part.gpu].append(_part(part))
+            parts[part.gpu].append(pick(part, _OF_PART))
     return {gpu.id: _gpu(gpu, parts[gpu.id]) for gpu in gpus}
 
 
@@ -31,6 +30,7 @@ async def load_gauges(look: Look) -> Items:
     """[memory in use in MiB, W, MHz, busy percent] by GPU; rounded, so that what did not visibly change stays."""
     async with transaction(look.parts.engine) as connection:
         rows = await board.load_gauges(connection, await _since(connection, look))
+    # A list and not an object: thousands of GPUs are sent every second.
     gauges = attrgetter("memory_used_mib", "power_w", "clock_mhz", "busy_percent")
     return {
         row.gpu: [None if each is None else round(each) for each in gauges(row)]
@@ -60,17 +60,7 @@ def _gpu(gpu: AnyRow, parts: list[Json]) -> Json:
     }
 
 
-def _part(part: BoardPart) -> Json:
-    return {
-        "kind": part.kind,
-        "id": part.id,
-        "owner": part.owner,
-        "state": part.state,
-        "sm_percent": part.sm_percent,
-        "batch": part.batch,
-        "memory_mib": part.memory_mib,
-    }
-
+_OF_PART = ("kind", "id", "owner", "state", "sm_percent", "batch", "memory_mib")
 
 TOPIC = Topic(name="fleet", load=load_fleet)
 GAUGES = Topic(name="gauges", load=load_gauges)

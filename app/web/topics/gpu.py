@@ -7,7 +7,7 @@ from app.db.base.tables import AnyRow
 from app.db.base.transaction import transaction
 from app.db.decisions import policies
 from app.db.reports import gpu_board
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.feed import Items, Look, Topic, pick
 from solvers.types.state import Json
 
 
@@ -21,6 +21,7 @@ async def load_gpu(look: Look) -> Items:
             return {}
         carried = await gpu_board.load_carried(connection, look.argument, since)
         overuses: dict[tuple[str, str], list[Json]] = defaultdict(list)
+        # Agents and plans call the same thing by different kinds; see `_used_as`.
         for over in await gpu_board.load_overuses(connection, look.argument):
             overuses[over.kind, over.name].append(_overuse(over))
     parts = {
@@ -32,7 +33,8 @@ async def load_gpu(look: Look) -> Items:
 
 def _gpu(row: AnyRow) -> Json:
     return {
-        **{name: getattr(row, name) for name in _KNOWN},
+        **pick(row, _KNOWN),
+        # Rounded, so that what did not visibly change is not sent again.
         **{name: _round(getattr(row, name)) for name in _READ},
         "is_heard": bool(row.is_heard),
         "read_at_s": None if row.read_at_s is None else float(row.read_at_s),
@@ -41,18 +43,7 @@ def _gpu(row: AnyRow) -> Json:
 
 def _part(row: AnyRow, overuses: list[Json]) -> Json:
     return {
-        **{
-            name: getattr(row, name)
-            for name in (
-                "kind",
-                "id",
-                "owner",
-                "state",
-                "is_planned",
-                "batch",
-                "is_estimated",
-            )
-        },
+        **pick(row, _STATED),
         **{name: _round(getattr(row, name)) for name in _MEASURED},
         "overuses": overuses,
     }
@@ -60,10 +51,7 @@ def _part(row: AnyRow, overuses: list[Json]) -> Json:
 
 def _overuse(row: AnyRow) -> Json:
     return {
-        **{
-            name: getattr(row, name)
-            for name in ("quantity", "granted", "used", "is_estimated")
-        },
+        **pick(row, ("quantity", "granted", "used", "is_estimated")),
         "begun_at": row.begun_at.isoformat(),
     }
 

@@ -36,6 +36,7 @@ def _node(row: NodeRow, wanted: AnyRow | None, stale_after_s: float) -> Json:
         "wanted_generation": None if wanted is None else wanted.generation,
         "said": None if wanted is None else wanted.status,
         "detail": "" if wanted is None else wanted.detail,
+        # To a tenth: a clock moves all the time, and each change would be sent.
         "clock_skew_s": round(row.clock_skew_s, 1),
         "problems": list(row.problems),
         "labels": dict(row.labels),

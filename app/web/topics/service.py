@@ -16,7 +16,7 @@ from app.db.reports.service_board import WindowCounts
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
 from app.loop.observe import bucket_percentile_ms, make_reading
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.feed import Items, Look, Topic, pick
 from app.web.topics.services import describe
 from solvers.types.state import Json
 
@@ -102,10 +102,14 @@ async def _load_steps(
     until: datetime,
 ) -> dict[str, Json]:
     """Steps that begin at or after `since`, each whole; the window that is still open is left out."""
+    # A multiple of the window: no window may lie in two steps.
     step_s = window_s * ceil(STEP_S / window_s)
     first = datetime.fromtimestamp(
-        ceil(since.timestamp() / step_s) * step_s, until.tzinfo
+        # Steps begin at multiples of their length, so that every load names the same ones.
+        ceil(since.timestamp() / step_s) * step_s,
+        until.tzinfo,
     )
+    # The window that is open has only a part of its requests.
     last = until - timedelta(seconds=window_s)
     steps = await service_board.load_steps(
         connection, entry.service.name, since=first, until=last, step_s=step_s
@@ -123,6 +127,7 @@ def _step(step: WindowCounts, percentile: float) -> Json:
         "latency_ms": bucket_percentile_ms(
             dict(enumerate(step.latency_buckets)), percentile
         ),
+        # Null where nothing finished: neither kept nor missed.
         "attainment": step.in_slo / finished if finished else None,
     }
 
@@ -135,11 +140,11 @@ def _manifest(entry: ServiceRow) -> Json:
 
 
 def _replica(row: AnyRow) -> Json:
-    plain = {
-        name: getattr(row, name)
-        for name in ("gpu", "replica", "gpu_type", "is_planned", "state", "batch")
+    plain = ("gpu", "replica", "gpu_type", "is_planned", "state", "batch")
+    return {
+        **pick(row, plain),
+        **{name: _float(getattr(row, name)) for name in _FIGURES},
     }
-    return {**plain, **{name: _float(getattr(row, name)) for name in _FIGURES}}
 
 
 _FIGURES = (
@@ -152,6 +157,7 @@ _FIGURES = (
 
 
 def _version(row: AnyRow) -> Json:
+    # Every column but those about the version itself, so that a new field of services is shown by itself.
     spec = {
         name: value for name, value in row._mapping.items() if name not in _OF_VERSION
     }

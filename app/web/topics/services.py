@@ -10,8 +10,7 @@ from app.db.fleet.windows import load_windows
 from app.db.reports import fleet_board as board
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
-from app.loop.observe import make_reading
-from app.store.store import ServiceWindow
+from app.loop.observe import make_reading, windows_by_service
 from app.web.topics.feed import Items, Look, Topic
 from solvers.types.state import Json, ServiceObservation
 
@@ -22,14 +21,15 @@ async def load_services(look: Look) -> Items:
     async with transaction(look.parts.engine) as connection:
         settings = await policies.load_current(connection)
         entries = await services.list_rows(connection, projects=look.projects)
-        windows: dict[str, list[ServiceWindow]] = defaultdict(list)
-        for window in await load_windows(connection, now, settings.window_s, ()):
-            windows[window.service].append(window)
+        windows = windows_by_service(
+            await load_windows(connection, now, settings.window_s, ())
+        )
         places: dict[str, list[AnyRow]] = defaultdict(list)
         for place in await board.load_places(connection, now):
             places[place.service].append(place)
     found = {}
     for entry in entries:
+        # A service of which nobody ever reported has no window; its fields are null.
         seen = windows[entry.service.name]
         reading = make_reading(entry.service, seen, now) if seen else None
         found[entry.service.name] = describe(entry, reading, places[entry.service.name])

@@ -17,12 +17,12 @@ from app.loop.budgets import (
     BudgetState,
     Spending,
     degraded,
+    describe_degraded,
     max_steps,
     next_step,
     shares_of,
     spending_of,
     step_event,
-    words_on_degraded,
 )
 from app.loop.forecast import make_demands
 from app.store.store import Degradation
@@ -268,7 +268,7 @@ def test_it_is_told_in_words() -> None:
     assert back.kind == "BudgetRestores" and back.reason.endswith(
         "every service is planned for its whole demand"
     )
-    assert words_on_degraded(SERVICES, [down(3), down(0, budget="idle")]) == (
+    assert describe_degraded(SERVICES, [down(3), down(0, budget="idle")]) == (
         "budget b is exceeded: planned of the demand: batch for 25 %, chat for 50 %, search for 50 %",
     )
 

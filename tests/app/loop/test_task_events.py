@@ -11,7 +11,7 @@ from app.base.clock import ManualControlClock
 from app.base.errors import Conflict
 from app.loop.events import Starved, progress_event, refused_events, starved_event
 from app.loop.plan import Decision
-from app.loop.tick import Loop, tell_refused_tasks
+from app.loop.tick import Loop, record_refused_tasks
 from app.solver.process import InlineSolver
 from app.store.memory_store import MemoryStore
 from app.store.task_book import TaskRecord, remaining_s, submitted, waited_s, waiting_s
@@ -191,7 +191,7 @@ def test_a_task_that_is_refused_in_every_tick_is_told_once() -> None:
             (("b", "power"),),
             (("a", "sm"),),
         ):
-            await tell_refused_tasks(
+            await record_refused_tasks(
                 loop, snapshot, replace(sound, refused_tasks=refused)
             )
         return [

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.loop.plan import Decision, decide
-from app.loop.planning.networks import networks_of, running_networks, words_on_variants
+from app.loop.planning.networks import describe_variants, networks_of, running_networks
 from app.loop.predict import PlannedPoints, make_problem
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service
@@ -117,10 +117,10 @@ def test_what_serves_goes_on_where_little_would_be_saved() -> None:
 
 
 def test_the_report_says_which_variant_serves_and_what_the_others_would_cost() -> None:
-    (words,) = words_on_variants(problem_of(chat()), [chat()], SETTINGS)
+    (words,) = describe_variants(problem_of(chat()), [chat()], SETTINGS)
     assert words.startswith("chat: served by lite (accuracy 0.7), for about $")
     assert "; net (accuracy 0.8) would cost $" in words
-    assert words_on_variants(problem_of(a_service()), [a_service()], SETTINGS) == ()
+    assert describe_variants(problem_of(a_service()), [a_service()], SETTINGS) == ()
 
 
 def decided(state: ClusterState, target: BoundPlan | None) -> Decision:

@@ -1,9 +1,11 @@
 """Topic `header`: the line at the top of every page, and what is newest, so that pages know when to look again."""
 
+from datetime import datetime
+
 from app.db.base.transaction import transaction
 from app.db.decisions import policies
 from app.db.reports import fleet_board as board
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.feed import Items, Look, Topic, pick
 
 
 async def load_header(look: Look) -> Items:
@@ -11,21 +13,24 @@ async def load_header(look: Look) -> Items:
     async with transaction(look.parts.engine) as connection:
         settings = await policies.load_current(connection)
         row = await board.load_header(connection)
-    known = {name: getattr(row, name) for name in _PLAIN}
-    times = {
-        name: None if getattr(row, name) is None else getattr(row, name).isoformat()
-        for name in _TIMES
+    return {
+        "now": {
+            "policy": settings.policy,
+            "mode": settings.mode,
+            "paused": settings.paused,
+            **pick(row, _PLAIN),
+            "planned_at": _iso(row.planned_at),
+            "decided_at": _iso(row.decided_at),
+            # Money is a decimal in the database, which JSON does not have.
+            "cost_usd_per_hour": None
+            if row.cost_usd_per_hour is None
+            else float(row.cost_usd_per_hour),
+        }
     }
-    amounts = {
-        name: None if getattr(row, name) is None else float(getattr(row, name))
-        for name in _AMOUNTS
-    }
-    decides = {
-        "policy": settings.policy,
-        "mode": settings.mode,
-        "paused": settings.paused,
-    }
-    return {"now": {**decides, **known, **times, **amounts}}
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
 
 
 _PLAIN = (
@@ -40,7 +45,5 @@ _PLAIN = (
     "gpus",
     "services",
 )
-_TIMES = ("planned_at", "decided_at")
-_AMOUNTS = ("cost_usd_per_hour",)
 
 TOPIC = Topic(name="header", load=load_header)

@@ -21,8 +21,9 @@ async def load_budgets(look: Look) -> Items:
 
 
 def _budget(periods: Sequence[AnyRow]) -> Json:
-    whole = next(row for row in periods if row.period == "30 d")
-    used, since = whole.budget_used_percent, whole.counted_since
+    # The budget is that of thirty days; the shorter periods only say how fast it burns.
+    month = next(row for row in periods if row.period == "30 d")
+    used, since = month.budget_used_percent, month.counted_since
     return {
         "left_percent": None if used is None else float(100 - used),
         "counted_since": None if since is None else since.isoformat(),
