@@ -11,10 +11,14 @@ from app.cli.common.output import (
     Cells,
     ColouredCell,
     amount,
+    bad,
     count,
+    faint,
+    good,
     plain,
     time_text,
     usd,
+    warn,
 )
 
 SILENT_AFTER_S = 15.0
@@ -51,7 +55,7 @@ def truth_cell(entry: Document) -> ColouredCell:
 def share_cell(share: float | None, wanted: float | None) -> ColouredCell:
     """An attainment in percent, red when it is below the one that is wanted."""
     if share is None:
-        return ColouredCell(text="-", style=FAINT)
+        return faint("-")
     style = GOOD if wanted is None or share >= wanted else BAD
     return ColouredCell(text=f"{100 * share:.2f} %", style=style)
 
@@ -94,15 +98,15 @@ def node_row(item: Document) -> Cells:
     counts = ", ".join(f"{types.count(name)} × {name}" for name in dict.fromkeys(types))
     seen = number(item, "status", "silent_for_s")
     if dig(item, "status", "last_seen_at") is None:
-        state = ColouredCell(text="never seen", style=WARN)
+        state = warn("never seen")
     elif (seen or 0.0) > SILENT_AFTER_S:
-        state = ColouredCell(text="silent", style=BAD)
+        state = bad("silent")
     elif dig(item, "spec", "cordoned"):
-        state = ColouredCell(text="cordoned", style=WARN)
+        state = warn("cordoned")
     elif int(number(item, "status", "healthy_gpus") or 0) < len(types):
-        state = ColouredCell(text="unhealthy GPU", style=BAD)
+        state = bad("unhealthy GPU")
     else:
-        state = ColouredCell(text="ready", style=GOOD)
+        state = good("ready")
     return (
         text(item, "metadata", "name"),
         state,
@@ -214,7 +218,7 @@ def _what_is_done(item: Document) -> ColouredCell:
     less = int(number(item, "status", "degraded_services") or 0)
     action = text(item, "spec", "action")
     return (
-        ColouredCell(text=f"{action}: {count(less, 'service')} for less", style=WARN)
+        warn(f"{action}: {count(less, 'service')} for less")
         if less
         else ColouredCell(text=action)
     )
@@ -304,11 +308,11 @@ def token_row(item: Document) -> Cells:
 
 def _token_state(item: Document) -> ColouredCell:
     if item.get("revoked_at"):
-        return ColouredCell(text="revoked", style=BAD)
+        return bad("revoked")
     expires = text(item, "expires_at")
     if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
-        return ColouredCell(text="expired", style=BAD)
-    return ColouredCell(text="valid", style=GOOD)
+        return bad("expired")
+    return good("valid")
 
 
 def token_wide_cells(item: Document) -> Cells:

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from app.cli.common.client import Document, documents, number, text
-from app.cli.common.output import BAD, GOOD, ColouredCell, amount, show_line
+from app.cli.common.output import (
+    ColouredCell,
+    amount,
+    bad,
+    good,
+    show_line,
+)
 
 PLANNED_LEVEL = 0.95
 """Plans serve this quantile; as `solvers.forecast.types.PLANNING_LEVEL`, without the time that its import takes."""
@@ -34,19 +40,13 @@ def telemetry_cell(forecast: Document) -> ColouredCell:
         rates_rps = [
             number(entry, "rate_rps") for entry in documents(forecast.get("quantiles"))
         ]
-        return ColouredCell(
-            text=f"heard {silent_s:.0f} s ago"
-            + ("" if any(rates_rps) else ", quiet: no requests"),
-            style=GOOD,
+        return good(
+            f"heard {silent_s:.0f} s ago"
+            + ("" if any(rates_rps) else ", quiet: no requests")
         )
     if silent_s is None:
-        return ColouredCell(
-            text="no node reported it in the last minutes; the planned rate stays",
-            style=BAD,
-        )
-    return ColouredCell(
-        text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD
-    )
+        return bad("no node reported it in the last minutes; the planned rate stays")
+    return bad(f"reports stopped {silent_s:.0f} s ago; the planned rate stays")
 
 
 def rate_texts(rates_rps: Sequence[float]) -> list[str]:

@@ -11,8 +11,10 @@ from app.cli.common.output import (
     Cells,
     ColouredCell,
     amount,
+    faint,
     plain,
     time_text,
+    warn,
 )
 
 STYLES = {
@@ -98,5 +100,5 @@ def _ends(item: Document) -> ColouredCell:
             style=BAD if is_late else "",
         )
     if waiting_s:
-        return ColouredCell(text=f"waits {span(waiting_s)}", style=WARN)
-    return ColouredCell(text="-", style=FAINT)
+        return warn(f"waits {span(waiting_s)}")
+    return faint("-")

@@ -7,7 +7,10 @@ import typer
 from app.cli.common.client import Api, dig, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import WARN, ColouredCell, show_line
+from app.cli.common.output import (
+    show_line,
+    warn,
+)
 
 PlanId = Annotated[
     int,
@@ -51,12 +54,10 @@ def rollback(
     )
     warnings = answer.get("warnings")
     for warning in warnings if isinstance(warnings, list) else []:
-        show_line(
-            ColouredCell(text=f"  not kept at the demand of now: {warning}", style=WARN)
-        )
+        show_line(warn(f"  not kept at the demand of now: {warning}"))
     if answer.get("mode_before") != answer.get("mode"):
         words = "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
-        show_line(ColouredCell(text=words, style=WARN))
+        show_line(warn(words))
 
 
 def _newest_before(api: Api) -> int:

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 
 from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import (
-    FAINT,
-    WARN,
     Cells,
-    ColouredCell,
-    Heading,
     amount,
+    bold,
     count,
+    faint,
     plain,
     show_line,
     show_table,
     usd,
+    warn,
 )
 
 RULES = {
@@ -58,12 +57,12 @@ def priced(value: float | None, unit: str, digits: int = 4) -> str:
 def show_gpu_types(types: Sequence[Document], unit: str) -> None:
     if not types:
         return
-    show_line(ColouredCell(text="\nGPU types", style="bold"))
+    show_line(bold("\nGPU types"))
     headings = [
-        Heading("GPU type"),
-        Heading("used", True),
-        Heading("of", True),
-        Heading("price/h", True),
+        "GPU type",
+        ">used",
+        ">of",
+        ">price/h",
     ]
     rows: list[Cells] = []
     for entry in types:
@@ -84,22 +83,17 @@ def show_gpu_types(types: Sequence[Document], unit: str) -> None:
         if unit != "weighted_rps"
         else "one more serves at most"
     )
-    show_table([*headings, Heading(one_more, True)], rows)
+    show_table([*headings, f">{one_more}"], rows)
 
 
 def show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
     if not gpus:
         return
-    show_line(ColouredCell(text="\nWhy the GPUs run what they run", style="bold"))
+    show_line(bold("\nWhy the GPUs run what they run"))
     for gpu in gpus:
         _show_gpu(gpu, unit)
     if left_out:
-        show_line(
-            ColouredCell(
-                text=f"\n{count(left_out, 'kind')} of GPUs that cost less left out",
-                style=FAINT,
-            )
-        )
+        show_line(faint(f"\n{count(left_out, 'kind')} of GPUs that cost less left out"))
 
 
 def _show_gpu(gpu: Document, unit: str) -> None:
@@ -113,13 +107,10 @@ def _show_gpu(gpu: Document, unit: str) -> None:
     else:
         costs = f"forgoes {priced(stock, unit)} elsewhere"
     title = f"\n{plain(gpu.get('count'))} × {text(gpu, 'gpu_type')} at {plain(gpu.get('clock_mhz'))} MHz"
-    show_line(ColouredCell(text=title, style="bold"), f"  each {costs}{earns}")
+    show_line(bold(title), f"  each {costs}{earns}")
     if _shown_loss(loss, unit):
         show_line(
-            ColouredCell(
-                text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide",
-                style=WARN,
-            )
+            warn(f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide")
         )
     full = [
         RULES[text(use, "rule")]
@@ -142,7 +133,7 @@ def _show_gpu(gpu: Document, unit: str) -> None:
         for each in documents(gpu.get("replicas"))
     ]
     titles = ("sm %", "batch", "rps", "can take", "earns")
-    show_table([Heading("  runs"), *(Heading(title, True) for title in titles)], rows)
+    show_table(["  runs", *(f">{title}" for title in titles)], rows)
     _show_alternatives(documents(gpu.get("alternatives")), unit)
 
 
@@ -170,9 +161,7 @@ def _show_alternatives(alternatives: Sequence[Document], unit: str) -> None:
         )
         for each in alternatives
     ]
-    show_table(
-        [Heading("  instead"), Heading("would lose", True), Heading("running")], rows
-    )
+    show_table(["  instead", ">would lose", "running"], rows)
 
 
 def _dearer(loss: float, unit: str) -> str:

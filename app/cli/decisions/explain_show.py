@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from app.cli.common.client import Document, dig, documents, number, text
 from app.cli.common.output import (
-    BAD,
-    FAINT,
     Cells,
-    ColouredCell,
-    Heading,
     amount,
+    bad,
+    bold,
     count,
+    faint,
     plain,
     show_line,
     show_table,
@@ -85,7 +84,7 @@ def _show_service(service: Document, unit: str) -> None:
         "" if capacity is None else f" (slack {amount(max(0.0, capacity - planned))})"
     )
     show_line(
-        ColouredCell(text=f"\n{text(service, 'service')}", style="bold"),
+        bold(f"\n{text(service, 'service')}"),
         f"  {figures}{slack}",
     )
     _show_price(service, unit)
@@ -97,15 +96,15 @@ def _show_service(service: Document, unit: str) -> None:
         )
     for entry in documents(service.get("unserved")):
         words = f"  unserved: {amount(number(entry, 'rate_rps'))} rps ({text(entry, 'reason')})"
-        show_line(ColouredCell(text=words, style=BAD))
+        show_line(bad(words))
     titles = ("sm %", "batch", "rps each", "can take", "exec ms")
     rows = [_group(entry) for entry in documents(service.get("replicas"))]
     if rows:
         show_table(
             [
-                Heading("  replicas"),
-                *(Heading(title, True) for title in titles),
-                Heading("beside"),
+                "  replicas",
+                *(f">{title}" for title in titles),
+                "beside",
             ],
             rows,
         )
@@ -175,7 +174,7 @@ def _group(entry: Document) -> Cells:
 def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
     if not reliefs:
         return
-    show_line(ColouredCell(text="\nWhat would help", style="bold"))
+    show_line(bold("\nWhat would help"))
     verb = "saves" if unit == "usd_per_hour" else "serves"
     rows = [
         (
@@ -185,13 +184,13 @@ def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
         )
         for each in reliefs
     ]
-    show_table([Heading("if"), Heading(verb, True), Heading("estimated from")], rows)
+    show_table(["if", f">{verb}", "estimated from"], rows)
 
 
 def _show_losses(losses: object) -> None:
     if not number(losses, "gpus"):
         return
-    show_line(ColouredCell(text="\nWhat a loss would do", style="bold"))
+    show_line(bold("\nWhat a loss would do"))
     for many in ("gpus", "nodes"):
         harmful, there = (
             int(number(losses, f"harmful_{many}") or 0),
@@ -211,7 +210,7 @@ def _show_losses(losses: object) -> None:
             (text(each, "words"), _shortfalls(documents(each.get("shortfalls"))))
             for each in worst
         ]
-        show_table([Heading("lost"), Heading("leaves unserved")], rows)
+        show_table(["lost", "leaves unserved"], rows)
 
 
 def _shortfalls(shortfalls: Sequence[Document]) -> str:
@@ -228,7 +227,7 @@ def _shortfalls(shortfalls: Sequence[Document]) -> str:
 def _show_steps(steps: Sequence[Document]) -> None:
     if not steps:
         return
-    show_line(ColouredCell(text="\nHow it was found", style="bold"))
+    show_line(bold("\nHow it was found"))
     rows = [
         (
             text(step, "technique"),
@@ -240,11 +239,11 @@ def _show_steps(steps: Sequence[Document]) -> None:
         for step in steps
     ]
     headings = [
-        Heading("technique"),
-        Heading("method"),
-        Heading("status"),
-        Heading("ms", True),
-        Heading("messages"),
+        "technique",
+        "method",
+        "status",
+        ">ms",
+        "messages",
     ]
     show_table(headings, rows)
 
@@ -252,7 +251,7 @@ def _show_steps(steps: Sequence[Document]) -> None:
 def _show_changes(answer: Document) -> None:
     if answer.get("moves") is None and not answer.get("changes"):
         return
-    show_line(ColouredCell(text="\nAgainst the plan before", style="bold"))
+    show_line(bold("\nAgainst the plan before"))
     started, stopped = (
         number(answer, "moves", "replicas_started"),
         number(answer, "moves", "replicas_stopped"),
@@ -270,8 +269,8 @@ def _show_violations(violations: Sequence[Document]) -> None:
     for entry in violations:
         words = f"  breaks {text(entry, 'rule')} at {text(entry, 'where')}: "
         show_line(
-            ColouredCell(text=words, style=BAD),
-            ColouredCell(text=text(entry, "detail"), style=FAINT),
+            bad(words),
+            faint(text(entry, "detail")),
         )
 
 

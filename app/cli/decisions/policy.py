@@ -11,13 +11,11 @@ from typing import Annotated
 import typer
 
 from app.cli.common.output import (
-    BAD,
-    GOOD,
     Cells,
-    ColouredCell,
     Format,
-    Heading,
+    bad,
     console,
+    good,
     show_document,
     show_items,
     show_table,
@@ -63,9 +61,9 @@ def list_policies(output: Output = Format.TABLE) -> None:
         show_items([_document(each) for each in cards()], output)
         return
     is_wide = output is Format.WIDE
-    headings = [Heading("name"), Heading("keeps slos"), Heading("what it does")]
+    headings = ["name", "keeps slos", "what it does"]
     if is_wide:
-        headings += [Heading("source"), Heading("needs")]
+        headings += ["source", "needs"]
     show_table(headings, [_row(each, is_wide=is_wide) for each in cards()])
 
 
@@ -85,11 +83,7 @@ def _document(found: Card) -> dict[str, object]:
 
 
 def _row(found: Card, *, is_wide: bool) -> Cells:
-    keeps = (
-        ColouredCell(text="yes", style=GOOD)
-        if found.promises
-        else ColouredCell(text="may not", style=BAD)
-    )
+    keeps = good("yes") if found.promises else bad("may not")
     wide = (found.source, ", ".join(found.needs) or "-") if is_wide else ()
     return found.name, keeps, found.title, *wide
 

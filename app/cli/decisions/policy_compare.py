@@ -15,13 +15,13 @@ from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
     BAD,
-    FAINT,
     GOOD,
     Cells,
     ColouredCell,
     Format,
-    Heading,
     amount,
+    bad,
+    faint,
     show_document,
     show_line,
     show_table,
@@ -170,28 +170,24 @@ def _show(answer: Document) -> None:
         "s",
     )
     in_force = text(answer, "in_force")
-    headings = [Heading("policy"), *(Heading(title, right=True) for title in figures)]
+    headings = ["policy", *(f">{title}" for title in figures)]
     show_table(
         headings,
         [_row(each, is_in_force=text(each, "policy") == in_force) for each in found],
     )
     for each in found:
         if words := text(each, "reason"):
-            show_line(ColouredCell(text=f"{text(each, 'policy')}: {words}", style=BAD))
+            show_line(bad(f"{text(each, 'policy')}: {words}"))
         elif words := text(each, "first_violation"):
-            show_line(
-                ColouredCell(text=f"{text(each, 'policy')} breaks {words}", style=BAD)
-            )
+            show_line(bad(f"{text(each, 'policy')} breaks {words}"))
     note = "room: of the fullest replica within its SLO; below 0 % it cannot keep it"
-    show_line(
-        ColouredCell(text=(f"* in force; {note}" if in_force else note), style=FAINT)
-    )
+    show_line(faint(f"* in force; {note}" if in_force else note))
 
 
 def _row(each: Document, *, is_in_force: bool) -> Cells:
     name = text(each, "policy") + (" *" if is_in_force else "")
     if text(each, "status") == "failed":
-        return ColouredCell(text=name, style=BAD), *("-" for _ in range(8))
+        return bad(name), *("-" for _ in range(8))
     unserved, broken = (
         number(each, "unserved_percent") or 0.0,
         int(number(each, "violations") or 0),
@@ -202,9 +198,9 @@ def _row(each: Document, *, is_in_force: bool) -> Cells:
         text(each, "gpus"),
         text(each, "replicas"),
         text(each, "starts"),
-        ColouredCell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
+        bad(f"{unserved:.2f} %") if unserved else "-",
         _room(dig(each, "worst_slack_percent"), number(each, "worst_slack_percent")),
-        ColouredCell(text=str(broken), style=BAD) if broken else "-",
+        bad(str(broken)) if broken else "-",
         amount(number(each, "seconds"), 2),
     )
 

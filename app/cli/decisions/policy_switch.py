@@ -8,15 +8,15 @@ from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
-    BAD,
-    GOOD,
-    WARN,
-    ColouredCell,
     amount,
+    bad,
+    bold,
     count,
+    good,
     require_yes,
     show_line,
     usd,
+    warn,
 )
 from app.cli.decisions.approve import POLICY
 from app.cli.objects.diff import show_changes
@@ -198,10 +198,10 @@ def _show_switch(present: Document, wanted: Document) -> None:
     )
     for what, (before, after) in lines.items():
         if before != after:
-            show_line(f"{what}: {before} → ", ColouredCell(text=after, style="bold"))
+            show_line(f"{what}: {before} → ", bold(after))
             if after in policies() and not card(after).promises:
                 words = f"  {after} may break the promise of a percentile; such plans are refused, and what runs stays"
-                show_line(ColouredCell(text=words, style=WARN))
+                show_line(warn(words))
 
 
 def _show_preview(api: Api, wanted: Document) -> str:
@@ -234,7 +234,7 @@ def _show_preview(api: Api, wanted: Document) -> str:
         show_line(f"  {words}")
     for entry in documents(dig(answer, "document", "unserved")):
         words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
-        show_line(ColouredCell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
+        show_line(bad(f"{words} ({text(entry, 'reason')})"))
     is_refused = text(answer, "state") == "refused" or text(answer, "status") == "kept"
     return text(answer, "reason") if is_refused else ""
 
@@ -242,12 +242,7 @@ def _show_preview(api: Api, wanted: Document) -> str:
 def _tell(answer: Document, *, approve: bool) -> None:
     version = text(answer, "status", "version")
     show_line(
-        ColouredCell(
-            text=f"Version {version} of the policy is in force"
-            if version
-            else "Switched",
-            style=GOOD,
-        )
+        good(f"Version {version} of the policy is in force" if version else "Switched")
     )
     mode = text(answer, "spec", "mode")
     if approve or mode == "approve":

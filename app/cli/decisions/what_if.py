@@ -22,18 +22,18 @@ from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
     BAD,
-    FAINT,
     GOOD,
-    WARN,
     Cells,
     ColouredCell,
     Format,
-    Heading,
     amount,
+    bad,
+    faint,
     show_document,
     show_line,
     show_table,
     usd,
+    warn,
 )
 from app.cli.common.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
 from app.cli.objects.get import Output
@@ -290,23 +290,22 @@ def _show(answer: Document) -> None:
     today, answers = answer.get("today"), documents(answer.get("answers"))
     figures = ("cost/h", "difference", "unserved", "gap")
     headings = [
-        Heading("what if"),
-        *(Heading(title, right=True) for title in figures),
-        Heading("gpus"),
+        "what if",
+        *(f">{title}" for title in figures),
+        "gpus",
     ]
     show_table(
         headings, [_row(today, is_today=True), *(_row(each) for each in answers)]
     )
     if any(_is_borrowed(each) for each in answers):
         show_line(
-            ColouredCell(
-                text="* the plan of another question, which is better here than the one found",
-                style=FAINT,
+            faint(
+                "* the plan of another question, which is better here than the one found"
             )
         )
     if _is_unsure(today, answers):
         words = "Differences smaller than the gaps are not proven; a longer --time-limit narrows the gaps."
-        show_line(ColouredCell(text=words, style=WARN))
+        show_line(warn(words))
 
 
 def _is_borrowed(answer: object) -> bool:
@@ -333,7 +332,7 @@ def _row(answer: object, *, is_today: bool = False) -> Cells:
         ),
         usd(number(answer, "cost_usd_per_hour")),
         sign,
-        ColouredCell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
+        bad(f"{unserved:.2f} %") if unserved else "-",
         "-" if gap is None else f"{amount(gap, 2)} %",
         ", ".join(used) or "none",
     )

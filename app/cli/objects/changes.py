@@ -25,15 +25,18 @@ from app.cli.common.manifest_files import (
     pointer_path,
 )
 from app.cli.common.output import (
-    BAD,
     FAINT,
     GOOD,
     WARN,
     ColouredCell,
     amount,
+    bad,
     count,
+    faint,
+    good,
     show_line,
     usd,
+    warn,
 )
 from app.cli.objects.differ import FieldChange, field_changes, given_fields, shown
 from app.manifests.objects import ProfileManifest
@@ -107,11 +110,7 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
             {"services": [_body(manifest) for manifest in services]},
         )
     except ApiProblem as problem:
-        show_line(
-            ColouredCell(
-                text=f"Cost: not known beforehand ({problem.detail})", style=FAINT
-            )
-        )
+        show_line(faint(f"Cost: not known beforehand ({problem.detail})"))
         return
     before, after = (
         number(answer, "cost_before_usd_per_hour"),
@@ -120,7 +119,7 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
     show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
     for entry in documents(dig(answer, "document", "unserved")):
         words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
-        show_line(ColouredCell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
+        show_line(bad(f"{words} ({text(entry, 'reason')})"))
 
 
 def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
@@ -132,21 +131,11 @@ def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
         except ApiProblem as problem:
             raise _located(problem, step, done, len(todo)) from problem
         verb = "created" if step.action is Action.CREATE else "changed"
-        show_line(
-            ColouredCell(text=f"{step.entry.kind} {step.entry.name} {verb}", style=GOOD)
-        )
+        show_line(good(f"{step.entry.kind} {step.entry.name} {verb}"))
         if secret := text(answer, "status", "secret"):
-            show_line(
-                ColouredCell(
-                    text=f"  its secret, shown this once: {secret}", style=WARN
-                )
-            )
+            show_line(warn(f"  its secret, shown this once: {secret}"))
         for field in _not_kept(step.entry, answer):
-            show_line(
-                ColouredCell(
-                    text=f"  the control plane does not keep {field}", style=WARN
-                )
-            )
+            show_line(warn(f"  the control plane does not keep {field}"))
 
 
 def object_path(manifest: AnyManifest) -> str:

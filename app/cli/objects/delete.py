@@ -11,7 +11,11 @@ from app.cli.common.context import cli_context
 from app.cli.common.errors import show_error
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.manifest_files import read_manifests
-from app.cli.common.output import GOOD, ColouredCell, require_yes, show_line
+from app.cli.common.output import (
+    good,
+    require_yes,
+    show_line,
+)
 from app.cli.objects.changes import object_path
 
 
@@ -53,7 +57,7 @@ def delete(
     with Api(cli_context(context)) as api:
         for title, path in targets:
             api.delete(path)
-            show_line(ColouredCell(text=f"{title} deleted", style=GOOD))
+            show_line(good(f"{title} deleted"))
 
 
 def _targets(kind: CommandKind, names: list[str]) -> list[tuple[str, str]]:

@@ -11,11 +11,10 @@ from app.cli.common.context import cli_context
 from app.cli.common.forecasts import show_forecast_line
 from app.cli.common.kinds import CommandKind, find_kind
 from app.cli.common.output import (
-    FAINT,
     Cells,
-    ColouredCell,
-    Heading,
+    bold,
     count,
+    faint,
     plain,
     show_line,
     show_table,
@@ -39,7 +38,7 @@ def describe(
     found = find_kind(kind)
     with Api(cli_context(context)) as api:
         item = fetch_one(api, found, name)
-        show_line(ColouredCell(text=f"{found.name} {name}", style="bold"))
+        show_line(bold(f"{found.name} {name}"))
         _show_fields(
             {
                 key: value
@@ -60,7 +59,7 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
     for key, value in fields.items():
         if key in scalars:
             show_line(
-                ColouredCell(text=f"{indent}{key + ':':<{width}} ", style=FAINT),
+                faint(f"{indent}{key + ':':<{width}} "),
                 _scalar(value),
             )
         elif key == "conditions":
@@ -99,7 +98,7 @@ def _show_conditions(conditions: Sequence[Document], indent: str) -> None:
         for entry in conditions
     ]
     show_table(
-        [Heading(indent + "  condition"), Heading("reason"), Heading("message")],
+        [indent + "  condition", "reason", "message"],
         _indented(rows, indent + "  "),
     )
 
@@ -116,7 +115,7 @@ def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
     titles = list(dict.fromkeys(title for row in flat for title in row))
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
     show_table(
-        [Heading("    " + titles[0]), *map(Heading, titles[1:])],
+        ["    " + titles[0], *titles[1:]],
         _indented(cells, "    "),
     )
     if len(entries) > MAX_TABLE:
@@ -161,7 +160,7 @@ def _show_forecast(api: Api, kind: CommandKind, name: str) -> None:
     try:
         show_forecast_line(api.get(f"{kind.one(name)}/forecast"))
     except ApiProblem as problem:
-        show_line(ColouredCell(text=f"forecast: {problem.detail}", style=FAINT))
+        show_line(faint(f"forecast: {problem.detail}"))
 
 
 def _show_events(api: Api, kind: CommandKind, name: str) -> None:
@@ -173,7 +172,7 @@ def _show_events(api: Api, kind: CommandKind, name: str) -> None:
             "/api/v1/events", NEWEST_EVENTS, {"subject": f"{subject}/{name}"}
         )
     except ApiProblem as problem:
-        show_line(ColouredCell(text=f"events: {problem.detail}", style=FAINT))
+        show_line(faint(f"events: {problem.detail}"))
         return
     if not events:
         return
@@ -187,6 +186,4 @@ def _show_events(api: Api, kind: CommandKind, name: str) -> None:
         )
         for event in events
     ]
-    show_table(
-        [Heading("  at"), Heading("event"), Heading("actor"), Heading("reason")], rows
-    )
+    show_table(["  at", "event", "actor", "reason"], rows)

@@ -13,7 +13,6 @@ from app.cli.common.output import (
     WARN,
     Cells,
     ColouredCell,
-    Heading,
     plain,
     show_line,
     show_table,
@@ -72,9 +71,9 @@ def show_changes(changes: list[Document]) -> None:
         return
     titles = ("sm %", "batch", "clock MHz", "before", "after")
     headings = [
-        Heading("service"),
-        Heading("GPU type"),
-        *(Heading(title, True) for title in titles),
+        "service",
+        "GPU type",
+        *(f">{title}" for title in titles),
     ]
     show_table(headings, [_row(change) for change in changes])
 

@@ -10,7 +10,8 @@ from app.cli.common.output import (
     WARN,
     Cells,
     ColouredCell,
-    Heading,
+    bad,
+    faint,
     show_line,
     show_table,
     time_text,
@@ -19,13 +20,13 @@ from app.cli.common.output import (
 INDENT = "    "
 PROVENANCE_STYLES = {"measured": "", "scaled": WARN, "estimated": WARN}
 HEADINGS = (
-    Heading(INDENT + "gpu type"),
-    Heading("known as"),
-    Heading("technique"),
-    Heading("error", right=True),
-    Heading("samples", right=True),
-    Heading("served", right=True),
-    Heading("off", right=True),
+    INDENT + "gpu type",
+    "known as",
+    "technique",
+    ">error",
+    ">samples",
+    ">served",
+    ">off",
 )
 
 
@@ -37,11 +38,7 @@ def show_predictions(predictions: Sequence[Document]) -> None:
         if entry.get("alarm_since"):
             words = f"{INDENT}{text(entry, 'gpu_type')}: off by more than {percent(number(entry, 'band'))} since "
             show_line(
-                ColouredCell(
-                    text=words
-                    + f"{time_text(entry['alarm_since'])}; more room is planned",
-                    style=BAD,
-                )
+                bad(words + f"{time_text(entry['alarm_since'])}; more room is planned")
             )
 
 
@@ -53,7 +50,7 @@ def prediction_row(entry: Document) -> Cells:
     return (
         INDENT + text(entry, "gpu_type"),
         ColouredCell(text=provenance, style=PROVENANCE_STYLES.get(provenance, "")),
-        technique or ColouredCell(text="-", style=FAINT),
+        technique or faint("-"),
         percent(number(entry, "cross_validated_error")),
         str(int(number(entry, "samples") or 0)),
         ColouredCell(

@@ -13,7 +13,11 @@ from app.cli.common.context import (
     cli_context,
 )
 from app.cli.common.local import load_settings
-from app.cli.common.output import Format, Heading, show_document, show_table
+from app.cli.common.output import (
+    Format,
+    show_document,
+    show_table,
+)
 from app.cli.objects.get import Output
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -40,7 +44,7 @@ def show(
     }
     if not show_document(document, output):
         rows = [(name, entry.value or "-", entry.origin) for name, entry in entries]
-        show_table([Heading("setting"), Heading("value"), Heading("origin")], rows)
+        show_table(["setting", "value", "origin"], rows)
 
 
 def _client(cli: CliContext) -> list[tuple[str, Sourced]]:

@@ -8,7 +8,10 @@ import typer
 from app.catalogue.install import install_catalogue
 from app.cli.common.errors import CliError
 from app.cli.common.local import load_settings, open_database, place_of_database
-from app.cli.common.output import GOOD, ColouredCell, show_line
+from app.cli.common.output import (
+    good,
+    show_line,
+)
 from app.db.base import migrate
 from app.db.base.engine import make_engine
 
@@ -62,9 +65,8 @@ def check() -> None:
     if problem is not None:
         raise CliError(problem)
     show_line(
-        ColouredCell(
-            text=f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed.",
-            style=GOOD,
+        good(
+            f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed."
         )
     )
 

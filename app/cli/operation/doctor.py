@@ -31,7 +31,6 @@ from app.cli.common.output import (
     WARN,
     ColouredCell,
     Format,
-    Heading,
     count,
     show_json,
     show_table,
@@ -103,7 +102,7 @@ def doctor(
             (f.check, ColouredCell(text=f.verdict, style=STYLES[f.verdict]), f.detail)
             for f in findings
         ]
-        show_table([Heading("check"), Heading("verdict"), Heading("detail")], rows)
+        show_table(["check", "verdict", "detail"], rows)
     broken = sum(finding.verdict is CheckVerdict.BROKEN for finding in findings)
     if broken:
         raise CliError(f"{count(broken, 'check')} failed")

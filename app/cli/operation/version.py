@@ -9,7 +9,11 @@ from app.base.version import program_version
 from app.cli.common.client import Api, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import FAINT, ColouredCell, show_line
+from app.cli.common.output import (
+    ColouredCell,
+    faint,
+    show_line,
+)
 
 
 def version(
@@ -34,13 +38,10 @@ def _control_plane(context: typer.Context) -> ColouredCell:
         with Api(cli_context(context)) as api:
             status, document, _ = api.probe("/openapi.json")
     except CliError as error:
-        return ColouredCell(text=str(error), style=FAINT)
+        return faint(str(error))
     api_version = text(document, "info", "version")
     if status != 200 or not api_version:
-        return ColouredCell(
-            text=f"answers {status} to /openapi.json; is this address Plimsoll's?",
-            style=FAINT,
-        )
+        return faint(f"answers {status} to /openapi.json; is this address Plimsoll's?")
     return ColouredCell(
         text=f"API v{api_version} at {cli_context(context).url().value}"
     )

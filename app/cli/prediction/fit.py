@@ -17,7 +17,6 @@ from app.cli.common.output import (
     WARN,
     Cells,
     ColouredCell,
-    Heading,
     count,
     show_line,
     show_table,
@@ -87,7 +86,7 @@ def fit(
 def show_fits(fits: Fits, stream: TextIO) -> None:
     """Tables of the latency fits and of the others, if any."""
     latency = fits.of("latency_ms")
-    headings = [Heading("network"), Heading("GPU type"), *_QUALITY_HEADINGS]
+    headings = ["network", "GPU type", *_QUALITY_HEADINGS]
     show_table(
         headings,
         [
@@ -99,7 +98,7 @@ def show_fits(fits: Fits, stream: TextIO) -> None:
     others = [entry for entry in fits.fits if entry.quantity != "latency_ms"]
     if others:
         show_line(stream=stream)
-        headings = [Heading("quantity"), Heading("of"), *_QUALITY_HEADINGS[:-1]]
+        headings = ["quantity", "of", *_QUALITY_HEADINGS[:-1]]
         show_table(
             headings,
             [
@@ -146,12 +145,12 @@ def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits
         raise
 
 
-_QUALITY_HEADINGS: Sequence[Heading] = (
-    Heading("samples", right=True),
-    Heading("technique"),
-    Heading("error", right=True),
-    Heading("p90", right=True),
-    Heading("next best"),
+_QUALITY_HEADINGS: Sequence[str] = (
+    ">samples",
+    "technique",
+    ">error",
+    ">p90",
+    "next best",
 )
 
 

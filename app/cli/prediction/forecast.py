@@ -16,14 +16,15 @@ from app.cli.common.errors import CliError
 from app.cli.common.forecasts import rate_texts, telemetry_cell
 from app.cli.common.local import load_settings, open_database
 from app.cli.common.output import (
-    FAINT,
     GOOD,
     Cells,
     ColouredCell,
     Format,
-    Heading,
     amount,
+    bold,
     count,
+    faint,
+    good,
     show_document,
     show_json,
     show_line,
@@ -214,10 +215,8 @@ def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]
 def _show_forecast(forecast: Document) -> None:
     margin = number(forecast, "margin") or 1.0
     wider = "" if margin == 1.0 else f", its spread × {margin:.2f} by its back-test"
-    show_line(ColouredCell(text=f"Service {text(forecast, 'service')}", style="bold"))
-    show_line(
-        "technique: ", ColouredCell(text=text(forecast, "technique"), style=GOOD), wider
-    )
+    show_line(bold(f"Service {text(forecast, 'service')}"))
+    show_line("technique: ", good(text(forecast, "technique")), wider)
     show_line("telemetry: ", telemetry_cell(forecast))
     _show_quantiles(
         documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0
@@ -253,7 +252,7 @@ def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
         f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:"
     )
     show_table(
-        [Heading("", True), *(Heading(f"p{100 * level:g}", True) for level in levels)],
+        [">", *(f">p{100 * level:g}" for level in levels)],
         [("  rps", *rates)],
     )
 
@@ -280,17 +279,13 @@ def _show_scores(scores: Mapping[str, ForecastScore], chosen: str) -> None:
     default = scores[DEFAULT]
     show_table(
         [
-            Heading("technique"),
-            *(
-                Heading(title, True)
-                for title in (
-                    "loss rps",
-                    "of default",
-                    f"below p{100 * PLANNING_LEVEL:g}",
-                )
-            ),
-            *(Heading(title, True) for title in ("in 90 %", "error")),
-            Heading(""),
+            "technique",
+            ">loss rps",
+            ">of default",
+            f">below p{100 * PLANNING_LEVEL:g}",
+            ">in 90 %",
+            ">error",
+            "",
         ],
         [
             _row(name, score, default, is_chosen=name == chosen)
@@ -309,9 +304,7 @@ def _row(
         f"{100 * score.coverage:.1f} %",
         f"{100 * score.interval_coverage:.1f} %",
         _share(score.error_rps, score.observed_rps),
-        ColouredCell(text="chosen", style=GOOD)
-        if is_chosen
-        else ColouredCell(text=_remark(name, score, default), style=FAINT),
+        good("chosen") if is_chosen else faint(_remark(name, score, default)),
     )
 
 

@@ -9,12 +9,10 @@ from app.cli.common.client import Api, ApiProblem, Document, documents, number, 
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
-    FAINT,
-    GOOD,
     Cells,
-    ColouredCell,
     Format,
-    Heading,
+    faint,
+    good,
     show_document,
     show_line,
     show_table,
@@ -23,12 +21,12 @@ from app.cli.objects.get import Output
 from app.cli.objects.predictions import percent
 
 _HEADINGS = (
-    Heading("quantity"),
-    Heading("GPU type"),
-    Heading("samples", right=True),
-    Heading("technique"),
-    Heading("error", right=True),
-    Heading("p90", right=True),
+    "quantity",
+    "GPU type",
+    ">samples",
+    "technique",
+    ">error",
+    ">p90",
 )
 
 
@@ -86,7 +84,7 @@ def _show(
     if not verdicts:
         return
     show_line()
-    headings = [Heading("GPU type"), Heading("operating points"), Heading("why")]
+    headings = ["GPU type", "operating points", "why"]
     show_table(headings, [_verdict_row(entry) for entry in verdicts])
     if not is_asked:
         show_line("`--apply` puts them in force where they are no worse.")
@@ -105,9 +103,5 @@ def _fit_row(entry: Document) -> Cells:
 
 def _verdict_row(entry: Document) -> Cells:
     is_applied = entry.get("applied") is True
-    state = (
-        ColouredCell(text="new ones in force", style=GOOD)
-        if is_applied
-        else ColouredCell(text="unchanged", style=FAINT)
-    )
+    state = good("new ones in force") if is_applied else faint("unchanged")
     return text(entry, "gpu_type"), state, text(entry, "reason")

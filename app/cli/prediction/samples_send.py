@@ -11,7 +11,11 @@ import typer
 from app.base.errors import InvalidRequest, no_such
 from app.cli.common.client import Api, ApiProblem, Document, number, text
 from app.cli.common.context import cli_context
-from app.cli.common.output import Format, Heading, show_items, show_table
+from app.cli.common.output import (
+    Format,
+    show_items,
+    show_table,
+)
 from app.cli.objects.get import Output
 from app.measurements.csv_files import SampleFiles, read_samples
 from solvers.predict.data.samples import Samples
@@ -54,8 +58,10 @@ def send(
         ]
     if not show_items(sent, output):
         headings = [
-            Heading("network"),
-            *(Heading(title, right=True) for title in ("samples", "new", "known")),
+            "network",
+            ">samples",
+            ">new",
+            ">known",
         ]
         show_table(
             headings,

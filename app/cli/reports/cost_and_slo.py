@@ -19,8 +19,9 @@ from app.cli.common.output import (
     Cells,
     ColouredCell,
     Format,
-    Heading,
     amount,
+    bold,
+    faint,
     show_items,
     show_nothing,
     show_table,
@@ -103,14 +104,12 @@ def cost(
     whole = sum(number(entry, "whole_gpu_cost_usd") or 0.0 for entry in sums)
     table.append(
         tuple(
-            ColouredCell(text=cell, style="bold")
+            bold(cell)
             for cell in ("total", amount(hours, 2), usd(total), "", usd(whole))
         )
     )
     figures = ("GPU hours", "cost", "share", "whole-GPU cost")
-    show_table(
-        [Heading(by.value), *(Heading(title, right=True) for title in figures)], table
-    )
+    show_table([by.value, *(f">{title}" for title in figures)], table)
 
 
 def slo(
@@ -150,7 +149,7 @@ def slo(
         "6h",
     )
     show_table(
-        [Heading("service"), *(Heading(title, True) for title in figures)],
+        ["service", *(f">{title}" for title in figures)],
         [_slo_row(entry) for entry in sums],
     )
 
@@ -254,7 +253,7 @@ def _slo_row(entry: Document) -> Cells:
         ),
         amount(number(entry, "requests"), 0),
         amount(number(entry, "rejected"), 0),
-        ColouredCell(text="-", style=FAINT)
+        faint("-")
         if left is None
         else ColouredCell(text=f"{left:.1f} %", style=BAD if left < 0 else ""),
         *(_burn_cell(burn.get(period, {})) for period in ("1 h", "6 h")),

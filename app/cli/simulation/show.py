@@ -2,7 +2,10 @@
 
 from typing import TextIO
 
-from app.cli.common.output import Cells, Heading, show_table
+from app.cli.common.output import (
+    Cells,
+    show_table,
+)
 from app.simulate.figures import estimate_words, share_words
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
 
@@ -18,7 +21,7 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
         for summary in report.policies
     ]
     show_table(
-        [Heading("policy"), *(Heading(title, right=True) for title in figures)],
+        ["policy", *(f">{title}" for title in figures)],
         rows,
         stream=stream,
     )
@@ -26,9 +29,11 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
     stream.write("\n")
     show_table(
         [
-            Heading("service"),
-            Heading("policy"),
-            *(Heading(t, right=True) for t in ("USD", "in SLO %", "p99 ms")),
+            "service",
+            "policy",
+            ">USD",
+            ">in SLO %",
+            ">p99 ms",
         ],
         [
             (
@@ -65,7 +70,7 @@ def _show_tasks(report: SimulationReport, stream: TextIO) -> None:
     stream.write("\n")
     figures = ("finished %", "mean min", "in time %", "GPU h of work", "own USD")
     show_table(
-        [Heading("tasks under"), *(Heading(title, right=True) for title in figures)],
+        ["tasks under", *(f">{title}" for title in figures)],
         [
             (
                 summary.policy,

@@ -11,12 +11,10 @@ from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO
 from app.cli.common.forecasts import rate_texts
 from app.cli.common.output import (
-    FAINT,
     Cells,
-    ColouredCell,
     Format,
-    Heading,
     amount,
+    faint,
     show_document,
     show_line,
     show_table,
@@ -141,7 +139,7 @@ def describe(
         return
     show_line(in_words(found))
     for note in found.notes:
-        show_line(ColouredCell(text=note, style=FAINT))
+        show_line(faint(note))
     if isinstance(found, JobList):
         _show_jobs(describe_jobs(found))
     else:
@@ -172,11 +170,13 @@ def _document(found: RateTrace | JobList) -> object:
 def _show_series(summaries: Sequence[SeriesSummary]) -> None:
     show_table(
         [
-            Heading("series"),
-            *(Heading(title, True) for title in ("mean rps", "p99", "peak")),
-            *(Heading(f"D {window_s:g} s", True) for window_s in WINDOWS_S),
-            Heading(f"C {LAG_S:g} s", True),
-            Heading(""),
+            "series",
+            ">mean rps",
+            ">p99",
+            ">peak",
+            *(f">D {window_s:g} s" for window_s in WINDOWS_S),
+            f">C {LAG_S:g} s",
+            "",
         ],
         [_row(summary) for summary in summaries],
     )

@@ -14,8 +14,8 @@ from app.cli.common.output import (
     GOOD,
     WARN,
     ColouredCell,
-    Heading,
     amount,
+    bad,
     count,
     plain,
     show_line,
@@ -165,7 +165,7 @@ def _show_gpus(problem: Problem, plan: Plan, stream: TextIO) -> None:
         )
     figures = ("used", "of", "replicas", "sm %", "W each", "price/h")
     show_table(
-        [Heading("GPU type"), *(Heading(title, right=True) for title in figures)],
+        ["GPU type", *(f">{title}" for title in figures)],
         rows,
         stream=stream,
     )
@@ -202,11 +202,11 @@ def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
             )
         )
     headings = [
-        Heading("service"),
-        Heading("slo"),
-        Heading("rps", True),
-        Heading("planned", True),
-        Heading("replicas"),
+        "service",
+        "slo",
+        ">rps",
+        ">planned",
+        "replicas",
     ]
     show_table(headings, rows, stream=stream)
 
@@ -215,7 +215,7 @@ def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
     stream.write("\n")
     rows = [
         (
-            ColouredCell(text=entry.rule, style=BAD),
+            bad(entry.rule),
             entry.severity,
             entry.where,
             entry.detail,
@@ -224,10 +224,10 @@ def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
     ]
     show_table(
         [
-            Heading("broken rule"),
-            Heading("severity"),
-            Heading("where"),
-            Heading("detail"),
+            "broken rule",
+            "severity",
+            "where",
+            "detail",
         ],
         rows,
         stream=stream,

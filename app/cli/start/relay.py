@@ -24,7 +24,10 @@ from agents.replicas.server_metrics import (
 from app.cli.common.client import Api, ControlPlaneUnreachable, Document, number
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import Heading, show_line, show_table
+from app.cli.common.output import (
+    show_line,
+    show_table,
+)
 
 Kind = Literal["vllm", "triton", "mlserver", "dcgm"]
 ASK_S = 5.0
@@ -155,7 +158,7 @@ def _show(page: Page, kind: Kind, served_as: str) -> None:
             f"nothing there is known of {kind}",
             hint="give --served-as, the server's own name",
         )
-    show_table([Heading("what"), Heading("value", right=True)], rows)
+    show_table(["what", ">value"], rows)
 
 
 def _text(value: float | str | Histogram) -> str:
