@@ -60,15 +60,15 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "start.serve:controller",
             "Run the control loop without the API.",
         ),
-        Entry("agent", "start.agent:app", "Run the agent of a node."),
+        Entry("agent", "start.passed_on:agent", "Run the agent of a node."),
         Entry(
             "worker",
-            "start.worker:app",
+            "start.passed_on:worker",
             "Serve one replica by the Open Inference Protocol v2.",
         ),
         Entry(
             "trainer",
-            "start.trainer:app",
+            "start.passed_on:trainer",
             "Run one training or offline task, which can give its GPU's memory back.",
         ),
         Entry(

@@ -1,8 +1,10 @@
 """What commands on the control plane's own machine need: its settings, and its database without any API."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
@@ -10,9 +12,13 @@ from pydantic import ValidationError
 from app.base.errors import Unavailable
 from app.base.settings import Settings
 from app.cli.common.errors import CliError
-from app.db.base.transaction import translated
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+from app.db.base.transaction import Engine, translated
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
+
+Result = TypeVar("Result")
 
 
 def load_settings(**flags: object) -> Settings:
@@ -52,6 +58,23 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
             yield server.url
     except postgres.PostgresError as error:
         raise CliError(str(error)) from error
+
+
+def on_database(work: Callable[[Engine], Awaitable[Result]]) -> Result:
+    """What some work on the settings' database returns. Raises CliError, also where its schema is not this program's."""
+    with open_database(load_settings()) as url:
+        # Statements written for another schema would fail in the middle, with a message that helps nobody.
+        if problem := migrate.check(url):
+            raise CliError(problem)
+        return asyncio.run(_on_engine(url, work))
+
+
+async def _on_engine(url: str, work: Callable[[Engine], Awaitable[Result]]) -> Result:
+    engine = make_engine(url, pool_size=2)
+    try:
+        return await work(engine)
+    finally:
+        await engine.dispose()
 
 
 def has_embedded_database(settings: Settings) -> bool:

@@ -10,9 +10,9 @@ import typer
 from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import Output
 from app.cli.common.output import Format, show_document, show_line
 from app.cli.decisions.explain_show import show_explanation
-from app.cli.objects.get import Output
 
 
 def explain(

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.common.options import Output, command_group
 from app.cli.common.output import (
     Cells,
     Format,
@@ -23,7 +24,6 @@ from app.cli.common.output import (
 from app.cli.decisions.policy_compare import compare
 from app.cli.decisions.policy_switch import switch
 from app.cli.decisions.policy_train import train
-from app.cli.objects.get import Output
 from solvers.policies.cards import card, cards
 from solvers.policies.registry import policies
 from solvers.types.policy_spec import Card
@@ -43,12 +43,7 @@ PolicyName = Annotated[
     ),
 ]
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List, describe, compare and switch policies.",
-)
+app = command_group("List, describe, compare and switch policies.")
 
 
 @app.command("list")

@@ -13,6 +13,7 @@ import typer
 from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import Output, PlanningTime, check_planning_time
 from app.cli.common.output import (
     BAD,
     GOOD,
@@ -27,12 +28,8 @@ from app.cli.common.output import (
     show_table,
     usd,
 )
-from app.cli.objects.get import Output
 from solvers.policies.cards import card
 from solvers.policies.registry import policies
-
-MAX_SERVER_S = 60.0
-"""A control plane takes no longer."""
 
 Names = Annotated[
     list[str] | None,
@@ -60,15 +57,7 @@ def compare(
             metavar="FILE", help="In a simulation, without any server; - = stdin"
         ),
     ] = None,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            max=3600,
-            metavar="SECONDS",
-            help="How long all plans may take together",
-        ),
-    ] = 30.0,
+    time_limit: PlanningTime = 30.0,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -90,9 +79,7 @@ def compare(
     if scenario is not None:
         _in_simulation(scenario, wanted, jobs, output)
         return
-    if problem is None and time_limit > MAX_SERVER_S:
-        words = f"a control plane plans for at most {MAX_SERVER_S:g} s; a Problem file may take longer"
-        raise typer.BadParameter(words, param_hint="'--time-limit'")
+    check_planning_time(problem, time_limit)
     answer = (
         _of_server(context, wanted, time_limit)
         if problem is None

@@ -7,6 +7,7 @@ import typer
 from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import DryRun, Yes
 from app.cli.common.output import (
     amount,
     bad,
@@ -58,15 +59,12 @@ def switch(
             "[default: as before]",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what would change, and change nothing"),
-    ] = False,
+    dry_run: DryRun = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Switch even if the first plan would be refused"),
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
+    yes: Yes = False,
 ) -> None:
     """Change the policy of the running cluster, or of one group of its services.
 

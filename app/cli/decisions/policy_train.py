@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from app.cli.common.errors import CliError
-from app.cli.common.local import load_settings, open_database
+from app.cli.common.local import on_database
 from app.cli.common.output import console, show_line
 from solvers.policies.registry import trained_policies, trainer_of
 
@@ -222,19 +222,13 @@ def _plotted(points: "list[EpisodeMeans]") -> str:
 
 
 def _save(fingerprint: str, weights: bytes, notes: str) -> None:
-    from app.db.base.engine import make_engine
-    from app.db.base.transaction import transaction
+    from app.db.base.transaction import Engine, transaction
     from app.db.decisions import actors
 
-    async def work(url: str) -> None:
-        engine = make_engine(url, pool_size=2)
-        try:
-            async with transaction(engine) as connection:
-                await actors.save(
-                    connection, fingerprint, weights, at=datetime.now(UTC), notes=notes
-                )
-        finally:
-            await engine.dispose()
+    async def save(engine: Engine) -> None:
+        async with transaction(engine) as connection:
+            await actors.save(
+                connection, fingerprint, weights, at=datetime.now(UTC), notes=notes
+            )
 
-    with open_database(load_settings()) as url:
-        asyncio.run(work(url))
+    on_database(save)

@@ -20,6 +20,7 @@ from app.cli.common.client import (
 )
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import Output, PlanningTime, check_planning_time
 from app.cli.common.output import (
     BAD,
     GOOD,
@@ -36,7 +37,6 @@ from app.cli.common.output import (
     warn,
 )
 from app.cli.common.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
-from app.cli.objects.get import Output
 
 if TYPE_CHECKING:
     from app.answers.scenario import WhatIfScenario
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from solvers.types.problem import Problem
 
 _LOCAL_POLICY = "joint"
-MAX_SERVER_S = 60.0
-"""A control plane takes no longer."""
 _NOISE_USD = 5e-5
 """Differences that four decimals do not show."""
 
@@ -107,15 +105,7 @@ def what_if(
             help=f"Who plans [default: {_LOCAL_POLICY} for a file, else the policy in force]"
         ),
     ] = None,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            max=3600,
-            metavar="SECONDS",
-            help="How long all plans may take together",
-        ),
-    ] = 30.0,
+    time_limit: PlanningTime = 30.0,
     output: Output = Format.TABLE,
 ) -> None:
     """Plan what would be different, and rank it by cost.
@@ -136,9 +126,7 @@ def what_if(
         raise typer.BadParameter(
             f"ask something: {', '.join(FLAGS.values())}, or --suggest"
         )
-    if problem is None and time_limit > MAX_SERVER_S:
-        words = f"a control plane plans for at most {MAX_SERVER_S:g} s; a Problem file may take longer"
-        raise typer.BadParameter(words, param_hint="'--time-limit'")
+    check_planning_time(problem, time_limit)
     if problem is not None:
         answer = _of_file(
             problem,

@@ -8,6 +8,7 @@ import typer
 from app.cli.common.client import Api
 from app.cli.common.context import cli_context
 from app.cli.common.manifest_files import STDIN, read_manifests
+from app.cli.common.options import DryRun, Yes
 from app.cli.common.output import require_yes
 from app.cli.objects.changes import Action, carry_out, compare, show, show_cost
 
@@ -22,11 +23,8 @@ Files = Annotated[
 def apply(
     context: typer.Context,
     file: Files,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what would change, and change nothing"),
-    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Accept an SLO that no operating point can keep"),

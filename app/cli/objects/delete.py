@@ -11,6 +11,7 @@ from app.cli.common.context import cli_context
 from app.cli.common.errors import show_error
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.manifest_files import read_manifests
+from app.cli.common.options import Yes
 from app.cli.common.output import (
     good,
     require_yes,
@@ -36,7 +37,7 @@ def delete(
             "-f", "--file", metavar="FILE", help="Delete what these manifests name"
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete objects.
 

@@ -10,6 +10,7 @@ from app.cli.common.client import Api, Document, Query, dig
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
+from app.cli.common.options import Output
 from app.cli.common.output import (
     Format,
     show_document,
@@ -26,10 +27,6 @@ KindName = Annotated[
     typer.Argument(
         metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names
     ),
-]
-Output = Annotated[
-    Format,
-    typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml"),
 ]
 Project = Annotated[
     str | None,

@@ -13,20 +13,20 @@ from app.cli.common.context import (
     cli_context,
 )
 from app.cli.common.local import load_settings
+from app.cli.common.options import Output, command_group
 from app.cli.common.output import (
     Format,
     show_document,
     show_table,
 )
-from app.cli.objects.get import Output
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Show the settings and where they come from.")
 SHOWN_OF_TOKEN = len("plim_operator_") + 2
 
 
 @app.callback()
 def _group() -> None:
-    """Show the settings and where they come from."""
+    """Keeps `show` a word of its own, as the only command of a group is not."""
 
 
 @app.command()

@@ -1,6 +1,5 @@
 """`plimsoll token`: who may call the API."""
 
-import asyncio
 import sys
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -14,15 +13,12 @@ from app.cli.common.context import cli_context, save_token
 from app.cli.common.durations import parse_duration
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import find_kind
+from app.cli.common.options import Output, command_group
 from app.cli.common.output import Format, show_items, show_line, show_table
-from app.cli.objects.get import Output
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Make, list and revoke access tokens.\n\nviewer reads, operator also changes services and runs the cluster, "
-    "admin changes everything, agent is for nodes.",
+app = command_group(
+    "Make, list and revoke access tokens.\n\nviewer reads, operator also changes services and runs the cluster, "
+    "admin changes everything, agent is for nodes."
 )
 
 
@@ -149,9 +145,8 @@ def _create_remotely(
 def _create_locally(
     name: str, scope: Scope, projects: list[str] | None, lasts: timedelta | None
 ) -> str:
-    from app.cli.common.local import load_settings, open_database
-    from app.db.base import migrate
-    from app.db.base.engine import make_engine
+    # Only here: the other verbs of tokens need the API alone, and SQLAlchemy takes long to import.
+    from app.cli.common.local import on_database
     from app.db.operations.token_secrets import create_locally
 
     if lasts is not None:
@@ -159,22 +154,13 @@ def _create_locally(
             "a token that is made with --local does not expire; revoke it when it is done"
         )
 
-    async def work(url: str) -> str:
-        engine = make_engine(url, pool_size=2)
-        try:
-            made = await create_locally(
-                engine,
-                name=name,
-                scope=scope.value,
-                at=datetime.now(UTC),
-                projects=tuple(projects) if projects else None,
-            )
-        finally:
-            await engine.dispose()
-        return made.secret
-
-    with open_database(load_settings()) as url:
-        problem = migrate.check(url)
-        if problem is not None:
-            raise CliError(problem)
-        return asyncio.run(work(url))
+    made = on_database(
+        lambda engine: create_locally(
+            engine,
+            name=name,
+            scope=scope.value,
+            at=datetime.now(UTC),
+            projects=tuple(projects) if projects else None,
+        )
+    )
+    return made.secret

@@ -1,6 +1,5 @@
 """`plimsoll forecast`: a service's forecast, back-tests on a trace, and a history for a service that has none."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -14,7 +13,8 @@ from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_duration, parse_moment
 from app.cli.common.errors import CliError
 from app.cli.common.forecasts import rate_texts, telemetry_cell
-from app.cli.common.local import load_settings, open_database
+from app.cli.common.local import on_database
+from app.cli.common.options import Output, command_group
 from app.cli.common.output import (
     GOOD,
     Cells,
@@ -31,9 +31,7 @@ from app.cli.common.output import (
     show_table,
     time_text,
 )
-from app.cli.objects.get import Output
-from app.db.base import migrate
-from app.db.base.engine import make_engine
+from app.db.base.transaction import Engine
 from app.db.predictions import rates
 from app.db.workloads import services
 from app.measurements.traces import make_history, read_trace
@@ -47,11 +45,8 @@ from solvers.forecast.types import PLANNING_LEVEL, RequestSeries
 MIN_HORIZON_S = 5.0
 MAX_ORIGINS = 2000
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show a service's forecast, back-test a trace, or make it a history.",
+app = command_group(
+    "Show a service's forecast, back-test a trace, or make it a history."
 )
 
 TraceFile = Annotated[
@@ -173,22 +168,14 @@ def warm_up(
     history = make_history(
         read_trace(trace, column), now_s=now.timestamp(), start_s=start_s
     )
-    settings = load_settings()
 
-    async def work(url: str) -> int:
-        engine = make_engine(url, pool_size=2)
-        try:
-            async with engine.begin() as connection:
-                await services.get(connection, service)
-                return await rates.add_trace(connection, service, history)
-        finally:
-            await engine.dispose()
+    async def add(engine: Engine) -> int:
+        async with engine.begin() as connection:
+            # Raises for a service that does not exist, whose rates nobody would ever read.
+            await services.get(connection, service)
+            return await rates.add_trace(connection, service, history)
 
-    with open_database(settings) as url:
-        problem = migrate.check(url)
-        if problem is not None:
-            raise CliError(problem)
-        added = asyncio.run(work(url))
+    added = on_database(add)
     begin, end = (
         datetime.fromtimestamp(moment, UTC)
         for moment in (history.start_s, history.end_s)

@@ -9,13 +9,9 @@ import typer
 
 from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO, check_place
+from app.cli.common.options import command_group
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Measure networks on a GPU of this node.",
-)
+app = command_group("Measure networks on a GPU of this node.")
 
 GpuType = Annotated[
     str,

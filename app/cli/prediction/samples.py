@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.files import STDIO, write_csv
+from app.cli.common.options import command_group
 from app.cli.common.output import count
 from app.cli.prediction.samples_fit import fit
 from app.cli.prediction.samples_plan import plan
@@ -16,12 +17,7 @@ from app.cli.prediction.samples_send import send
 from app.measurements.benchmarks import BenchmarkConditions, Imported, Latency
 from app.measurements.csv_files import sample_rows
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Plan, convert, send and fit measurements.",
-)
+app = command_group("Plan, convert, send and fit measurements.")
 
 
 class Source(StrEnum):

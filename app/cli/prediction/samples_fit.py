@@ -8,6 +8,7 @@ import typer
 from app.cli.common.client import Api, ApiProblem, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import Output
 from app.cli.common.output import (
     Cells,
     Format,
@@ -17,7 +18,6 @@ from app.cli.common.output import (
     show_line,
     show_table,
 )
-from app.cli.objects.get import Output
 from app.cli.objects.predictions import percent
 
 _HEADINGS = (

@@ -11,12 +11,12 @@ import typer
 from app.base.errors import InvalidRequest, no_such
 from app.cli.common.client import Api, ApiProblem, Document, number, text
 from app.cli.common.context import cli_context
+from app.cli.common.options import Output
 from app.cli.common.output import (
     Format,
     show_items,
     show_table,
 )
-from app.cli.objects.get import Output
 from app.measurements.csv_files import SampleFiles, read_samples
 from solvers.predict.data.samples import Samples
 

@@ -13,6 +13,7 @@ from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.columns import share_cell
 from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_moment
+from app.cli.common.options import Output
 from app.cli.common.output import (
     BAD,
     FAINT,
@@ -27,7 +28,6 @@ from app.cli.common.output import (
     show_table,
     usd,
 )
-from app.cli.objects.get import Output
 
 IDLE = "(idle)"
 PERIOD_COLUMNS = (

@@ -10,6 +10,7 @@ import typer
 from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO
 from app.cli.common.forecasts import rate_texts
+from app.cli.common.options import command_group
 from app.cli.common.output import (
     Cells,
     Format,
@@ -43,12 +44,7 @@ from app.simulate.traces.trace import RateTrace
 
 BARS = "▁▂▃▄▅▆▇█"
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Import, make, change and describe load for simulations.",
-)
+app = command_group("Import, make, change and describe load for simulations.")
 
 
 @app.command(name="import")

@@ -12,16 +12,12 @@ from agents.sim.load import LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO
+from app.cli.common.options import command_group
 from app.cli.common.scenario_flags import parse_rate
 from app.cli.simulation.trace_files import Written, write
 from app.simulate.traces.generate import generate
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Make a trace of a known shape: a day, a spike, a Markov chain.",
-)
+app = command_group("Make a trace of a known shape: a day, a spike, a Markov chain.")
 
 
 class BurstSource(StrEnum):
