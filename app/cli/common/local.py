@@ -61,7 +61,7 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
 
 
 def on_database(work: Callable[[Engine], Awaitable[Result]]) -> Result:
-    """What some work on the settings' database returns. Raises CliError, also where its schema is not this program's."""
+    """What some work on the settings' database returns. Raises CliError, also for another schema than ours."""
     with open_database(load_settings()) as url:
         # Statements written for another schema would fail in the middle, with a message that helps nobody.
         if problem := migrate.check(url):

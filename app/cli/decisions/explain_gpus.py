@@ -38,8 +38,6 @@ CHANGES = {
 
 _MIN_LOSS_USD, _MIN_LOSS_WEIGHT = 5e-5, 0.05
 """Smaller losses would be shown as zero."""
-
-
 _MIB_PER_GIB = 1024.0
 
 
@@ -58,32 +56,30 @@ def show_gpu_types(types: Sequence[Document], unit: str) -> None:
     if not types:
         return
     show_line(bold("\nGPU types"))
-    headings = [
-        "GPU type",
-        ">used",
-        ">of",
-        ">price/h",
-    ]
-    rows: list[Cells] = []
-    for entry in types:
-        worth = number(entry, "worth_of_one_more")
-        words = "-" if worth is None else priced(worth, unit) if worth else "nothing"
-        there = number(entry, "count")
-        rows.append(
-            (
-                text(entry, "gpu_type"),
-                plain(entry.get("used")),
-                "any" if there is None else f"{there:g}",
-                usd(number(entry, "price_usd_per_hour"), 3),
-                words,
-            )
-        )
-    one_more = (
-        "one more saves at most"
-        if unit != "weighted_rps"
-        else "one more serves at most"
+    verb = "serves" if unit == "weighted_rps" else "saves"
+    show_table(
+        ["GPU type", ">used", ">of", ">price/h", f">one more {verb} at most"],
+        [_gpu_type_row(entry, unit) for entry in types],
     )
-    show_table([*headings, f">{one_more}"], rows)
+
+
+def _gpu_type_row(entry: Document, unit: str) -> Cells:
+    stock = number(entry, "count")
+    return (
+        text(entry, "gpu_type"),
+        plain(entry.get("used")),
+        # Without a count the type is rented by need.
+        "any" if stock is None else f"{stock:g}",
+        usd(number(entry, "price_usd_per_hour"), 3),
+        _worth(number(entry, "worth_of_one_more"), unit),
+    )
+
+
+def _worth(value: float | None, unit: str) -> str:
+    """None: nothing is priced. 0: some of the type are unused, so that another one would be, too."""
+    if value is None:
+        return "-"
+    return priced(value, unit) if value else "nothing"
 
 
 def show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
@@ -97,52 +93,53 @@ def show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
 
 
 def _show_gpu(gpu: Document, unit: str) -> None:
-    price, stock = number(gpu, "price") or 0.0, number(gpu, "stock_price") or 0.0
-    loss = number(gpu, "loss") or 0.0
-    earns = f", earns {priced(price + stock - loss, unit)}"
-    if unit == "usd_per_hour":
-        costs = f"costs {usd(price)}/h" + (
-            f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else ""
-        )
-    else:
-        costs = f"forgoes {priced(stock, unit)} elsewhere"
     title = f"\n{plain(gpu.get('count'))} × {text(gpu, 'gpu_type')} at {plain(gpu.get('clock_mhz'))} MHz"
-    show_line(bold(title), f"  each {costs}{earns}")
-    if _shown_loss(loss, unit):
+    show_line(bold(title), f"  each {_costs_and_earnings(gpu, unit)}")
+    loss = number(gpu, "loss") or 0.0
+    if _is_shown(loss, unit):
         show_line(
             warn(f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide")
         )
-    full = [
-        RULES[text(use, "rule")]
-        for use in documents(gpu.get("uses"))
-        if use.get("is_full")
-    ]
-    uses = ", ".join(_use(use) for use in documents(gpu.get("uses")))
-    show_line(f"  uses {uses}")
+    uses = documents(gpu.get("uses"))
+    show_line(f"  uses {', '.join(map(_use, uses))}")
+    full = [RULES[text(use, "rule")] for use in uses if use.get("is_full")]
     if full:
         show_line(f"  full: {', '.join(full)}")
-    rows = [
-        (
-            f"  {text(each, 'service')}",
-            plain(each.get("sm_percent")),
-            plain(each.get("batch")),
-            amount(number(each, "arrival_rate_rps")),
-            amount(number(each, "capacity_rps")),
-            priced(number(each, "earns"), unit),
-        )
-        for each in documents(gpu.get("replicas"))
-    ]
-    titles = ("sm %", "batch", "rps", "can take", "earns")
-    show_table(["  runs", *(f">{title}" for title in titles)], rows)
+    show_table(
+        ["  runs", ">sm %", ">batch", ">rps", ">can take", ">earns"],
+        [_replica_row(each, unit) for each in documents(gpu.get("replicas"))],
+    )
     _show_alternatives(documents(gpu.get("alternatives")), unit)
 
 
-def _use(use: Document) -> str:
-    rule, used, limit = (
-        text(use, "rule"),
-        number(use, "used") or 0.0,
-        number(use, "limit") or 0.0,
+def _costs_and_earnings(gpu: Document, unit: str) -> str:
+    price, stock = number(gpu, "price") or 0.0, number(gpu, "stock_price") or 0.0
+    # In a basis of the relaxation a used GPU earns just what it costs; an integer solution falls short by the loss.
+    earnings = price + stock - (number(gpu, "loss") or 0.0)
+    if unit == "usd_per_hour":
+        costs = f"costs {usd(price)}/h"
+        costs += f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else ""
+    else:
+        # Where goodput is maximised the fleet is paid for anyway: a GPU costs what it could serve elsewhere.
+        costs = f"forgoes {priced(stock, unit)} elsewhere"
+    return f"{costs}, earns {priced(earnings, unit)}"
+
+
+def _replica_row(each: Document, unit: str) -> Cells:
+    return (
+        f"  {text(each, 'service')}",
+        plain(each.get("sm_percent")),
+        plain(each.get("batch")),
+        amount(number(each, "arrival_rate_rps")),
+        amount(number(each, "capacity_rps")),
+        priced(number(each, "earns"), unit),
     )
+
+
+def _use(use: Document) -> str:
+    rule = text(use, "rule")
+    used, limit = number(use, "used") or 0.0, number(use, "limit") or 0.0
+    # The limit of the SMs is always 100.
     if rule == "sm":
         return f"{used:g} % of the SMs"
     if rule == "memory":
@@ -156,7 +153,8 @@ def _show_alternatives(alternatives: Sequence[Document], unit: str) -> None:
     rows = [
         (
             f"  {CHANGES[text(each, 'change')]}",
-            _dearer(number(each, "loss") or 0.0, unit),
+            # A change that loses nothing that four decimals show is as good as what runs.
+            _loss_text(number(each, "loss") or 0.0, unit),
             _pattern(each),
         )
         for each in alternatives
@@ -164,11 +162,11 @@ def _show_alternatives(alternatives: Sequence[Document], unit: str) -> None:
     show_table(["  instead", ">would lose", "running"], rows)
 
 
-def _dearer(loss: float, unit: str) -> str:
-    return priced(loss, unit) if _shown_loss(loss, unit) else "nothing"
+def _loss_text(loss: float, unit: str) -> str:
+    return priced(loss, unit) if _is_shown(loss, unit) else "nothing"
 
 
-def _shown_loss(loss: float, unit: str) -> bool:
+def _is_shown(loss: float, unit: str) -> bool:
     return loss >= (_MIN_LOSS_USD if unit == "usd_per_hour" else _MIN_LOSS_WEIGHT)
 
 

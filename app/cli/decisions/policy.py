@@ -39,6 +39,7 @@ PolicyName = Annotated[
     typer.Argument(
         metavar="NAME",
         help="`plimsoll policy list` has them",
+        # A function, so that Tab alone pays for it.
         autocompletion=lambda: [*policies()],
     ),
 ]
@@ -67,11 +68,12 @@ def describe(name: PolicyName, output: Output = Format.TABLE) -> None:
     """Say where a policy comes from, what it decides, and what its limits are."""
     found = card(name)
     if not show_document(_document(found), output):
-        sys.stdout.write("\n".join(_told(found, _width())) + "\n")
+        sys.stdout.write("\n".join(_card_lines(found, _width())) + "\n")
 
 
 def _document(found: Card) -> dict[str, object]:
     return {
+        # YAML has no tuples: its safe dumper refuses them.
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(found).items()
     }
@@ -83,7 +85,7 @@ def _row(found: Card, *, is_wide: bool) -> Cells:
     return found.name, keeps, found.title, *wide
 
 
-def _told(found: Card, width: int) -> list[str]:
+def _card_lines(found: Card, width: int) -> list[str]:
     """The card as lines of at most so many characters."""
     keeps = (
         "yes"
@@ -98,18 +100,20 @@ def _told(found: Card, width: int) -> list[str]:
         ("needs", ", ".join(found.needs) or "nothing more"),
         ("good for", found.good_for),
         *(
+            # One line for each limit, under one label.
             ("limits" if place == 0 else "", limit)
             for place, limit in enumerate(found.limits)
         ),
     ]
     lines = [f"{found.name}: {found.title}", ""]
-    for label, words in facts:
+    for label, fact in facts:
         head, indent = f"{label + ':' if label else '':<{_LABEL}}", " " * _LABEL
         lines += textwrap.wrap(
-            words,
+            fact,
             width,
             initial_indent=head,
             subsequent_indent=indent,
+            # Names such as k8s-hpa stay in one piece, so that they can be copied.
             break_on_hyphens=False,
         )
     return lines
@@ -118,9 +122,11 @@ def _told(found: Card, width: int) -> list[str]:
 def _width() -> int:
     """How wide prose may be on this terminal."""
     found = console()
+    # A pipe has no width; a fixed one gives the same text everywhere.
     return min(WIDEST, found.width) if found.is_terminal else _PLAIN_WIDTH
 
 
+# At the end: typer lists the verbs in this order.
 app.command()(compare)
 app.command()(switch)
 app.command()(train)

@@ -117,9 +117,18 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
         number(answer, "cost_usd_per_hour"),
     )
     show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
-    for entry in documents(dig(answer, "document", "unserved")):
-        words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
-        show_line(bad(f"{words} ({text(entry, 'reason')})"))
+    show_unserved(answer)
+
+
+def show_unserved(preview: Document) -> None:
+    """Print which services a preview leaves without all of their requests, and why."""
+    for entry in documents(dig(preview, "document", "unserved")):
+        rate = amount(number(entry, "rate_rps"))
+        show_line(
+            bad(
+                f"  {text(entry, 'service')}: {rate} rps would stay unserved ({text(entry, 'reason')})"
+            )
+        )
 
 
 def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
