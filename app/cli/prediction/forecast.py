@@ -112,12 +112,10 @@ def test(
     """
     series = read_trace(trace, column).series
     if window is not None:
-        series = coarsen(series, parse_duration(window).total_seconds())
-    horizon_s = (
-        max(MIN_HORIZON_S, series.window_s)
-        if horizon is None
-        else parse_duration(horizon).total_seconds()
-    )
+        series = coarsen(series, _seconds(window))
+    # A forecast cannot look less far ahead than the step that it is made of.
+    usual_s = max(MIN_HORIZON_S, series.window_s)
+    horizon_s = usual_s if horizon is None else _seconds(horizon)
     scores = _scores(series, horizon_s)
     if not scores:
         raise CliError(
@@ -140,6 +138,10 @@ def test(
         f"{_forecasts(default)} {horizon_s:g} s ahead, windows of {series.window_s:g} s, mean {_mean(default)}"
     )
     _show_scores(scores, chosen)
+
+
+def _seconds(duration: str) -> float:
+    return parse_duration(duration).total_seconds()
 
 
 @app.command(name="warm-up")
@@ -176,14 +178,14 @@ def warm_up(
             return await rates.add_trace(connection, service, history)
 
     added = on_database(add)
-    begin, end = (
-        datetime.fromtimestamp(moment, UTC)
-        for moment in (history.start_s, history.end_s)
-    )
+    begin, end = _minute(history.start_s), _minute(history.end_s)
     show_line(
-        f"{service}: {count(added, 'rate')} of five minutes added, of {len(history.heard)} "
-        f"from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+        f"{service}: {count(added, 'rate')} of five minutes added, of {len(history.heard)} from {begin} to {end} UTC"
     )
+
+
+def _minute(moment_s: float) -> str:
+    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]:
@@ -192,6 +194,7 @@ def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]
     found = back_test(
         series,
         question,
+        # Only what came before the origin: a season that knew the future would win every back-test.
         lambda until_s: make_seasons(
             coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s))
         ),
@@ -212,19 +215,25 @@ def _show_forecast(forecast: Document) -> None:
         text(entry, "technique"): _score(entry)
         for entry in documents(forecast.get("scores"))
     }
+    # Every back-test judges the default: without it there was none yet.
     if DEFAULT not in scores:
         show_line(
             "back-test: none yet; the first one comes minutes after the first report"
         )
         return
+    judged_at = time_text(forecast.get("judged_at"))
     default = scores[DEFAULT]
     show_line(
-        f"back-test: {_forecasts(default)} until {time_text(forecast.get('judged_at'))}, mean {_mean(default)}"
+        f"back-test: {_forecasts(default)} until {judged_at}, mean {_mean(default)}"
     )
-    chosen = text(forecast, "technique")
+    _show_verdict(scores, text(forecast, "technique"))
+
+
+def _show_verdict(scores: Mapping[str, ForecastScore], chosen: str) -> None:
+    """The scores, and why the one with the least loss may not be in use."""
     _show_scores(scores, chosen)
-    best = min(scores, key=lambda name: scores[name].pinball_rps)
-    if chosen in scores and scores[best].pinball_rps < scores[chosen].pinball_rps:
+    least = min(score.pinball_rps for score in scores.values())
+    if chosen in scores and least < scores[chosen].pinball_rps:
         show_line(
             f"another takes over once it loses {100 * MARGIN:g} % less over at least {MIN_FORECASTS:g} forecasts"
         )
@@ -290,6 +299,7 @@ def _row(
         _share(score.pinball_rps, default.pinball_rps),
         f"{100 * score.coverage:.1f} %",
         f"{100 * score.interval_coverage:.1f} %",
+        # Relative to the mean rate, as services of all sizes are compared.
         _share(score.error_rps, score.observed_rps),
         good("chosen") if is_chosen else faint(_remark(name, score, default)),
     )
@@ -298,8 +308,9 @@ def _row(
 def _remark(name: str, score: ForecastScore, default: ForecastScore) -> str:
     if name == DEFAULT:
         return "default"
+    # A seasonal technique without a season in the trace forecasts just as the default does.
     return "no season" if name in PERIODS_S and score == default else ""
 
 
-def _share(part: float, whole: float) -> str:
-    return "-" if whole == 0.0 else f"{100 * part / whole:.1f} %"
+def _share(part: float, total: float) -> str:
+    return "-" if total == 0.0 else f"{100 * part / total:.1f} %"

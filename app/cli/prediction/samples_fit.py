@@ -55,6 +55,7 @@ def fit(
                 query={"apply": "true" if apply else "false"},
             )
         except ApiProblem as problem:
+            # The API cannot know which command sends samples.
             if problem.status == 422:
                 raise CliError(
                     problem.detail, hint="`plimsoll samples send FILES` sends samples"

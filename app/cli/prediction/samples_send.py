@@ -49,6 +49,7 @@ def send(
     measured = read_samples(files)
     rows_of: dict[str, list[int]] = {}
     for row, network in enumerate(measured.samples.at.network):
+        # The API takes samples by network.
         rows_of.setdefault(network, []).append(row)
     with Api(cli_context(context)) as api:
         _require_networks(api, measured, rows_of)
@@ -97,6 +98,7 @@ def _send(
                 {"source": source, "samples": documents[start:end]},
             )
         except ApiProblem as problem:
+            # The API counts within one request; users look for the line of their file.
             if refusal := _refusal(problem, measured, rows[start:end]):
                 raise refusal from problem
             raise
@@ -106,6 +108,7 @@ def _send(
         "network": network,
         "received": received,
         "added": added,
+        # What was sent before is counted as received and not added.
         "known": received - added,
     }
 
@@ -134,6 +137,7 @@ def _documents(samples: Samples, rows: Sequence[int]) -> Iterator[Document]:
             **{
                 name: values[row]
                 for name, values in columns.items()
+                # NaN is no JSON; an absent field means unknown.
                 if not isnan(values[row])
             },
         }
