@@ -126,12 +126,16 @@ class Api:
 
     def items(self, path: str, query: Query | None = None) -> Iterator[Document]:
         """Every item of a list, over all its pages."""
+        for page in self.pages(path, query or {}):
+            yield from documents(page.get("items"))
+
+    def pages(self, path: str, query: Query) -> Iterator[Document]:
+        """Every page of a list or a report. Raises ApiProblem, ControlPlaneUnreachable."""
         cursor: str | None = None
         while True:
-            page = self.get(
-                path, {"limit": PAGE_LIMIT, "cursor": cursor, **(query or {})}
-            )
-            yield from documents(page.get("items"))
+            # The query last: a caller that wants few items asks for small pages.
+            page = self.get(path, {"limit": PAGE_LIMIT, "cursor": cursor, **query})
+            yield page
             following = page.get("next_cursor")
             if not isinstance(following, str):
                 return

@@ -35,6 +35,7 @@ def apply(
     Shows every field that would change, then asks. Unknown fields are refused. Objects that are not in the manifests
     stay as they are.
     """
+    # The answer would be read from the manifests.
     if STDIN in file and not (yes or dry_run):
         raise typer.BadParameter(
             "stdin holds the manifests, so nobody can be asked; add -y or --dry-run"
@@ -43,6 +44,7 @@ def apply(
     with Api(cli_context(context)) as api:
         steps = compare(api, entries)
         show(steps)
+        # The cost is for whoever answers the question; a script with -y need not wait for a plan.
         if not yes:
             show_cost(api, steps)
         if dry_run or all(step.action is Action.KEEP for step in steps):

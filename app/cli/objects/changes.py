@@ -109,6 +109,7 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
             "/api/v1/plans/preview",
             {"services": [_body(manifest) for manifest in services]},
         )
+    # A viewer may compare but not preview: the cost is a courtesy, its lack no failure.
     except ApiProblem as problem:
         show_line(faint(f"Cost: not known beforehand ({problem.detail})"))
         return
@@ -133,7 +134,9 @@ def show_unserved(preview: Document) -> None:
 
 def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
     """Write what is to be created or changed, in order. Stops at the first refusal. Raises CliError."""
+    # In the order of the manifests' kinds: an object is written after those that it names.
     todo = [step for step in steps if step.action is not Action.KEEP]
+    # One by one: the API has no transaction over objects, so that the error says how far it came.
     for done, step in enumerate(todo):
         try:
             answer = _write(api, step, force=force)
@@ -141,8 +144,10 @@ def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
             raise _located(problem, step, done, len(todo)) from problem
         verb = "created" if step.action is Action.CREATE else "changed"
         show_line(good(f"{step.entry.kind} {step.entry.name} {verb}"))
+        # A webhook's: the control plane keeps it, and never sends it again.
         if secret := text(answer, "status", "secret"):
             show_line(warn(f"  its secret, shown this once: {secret}"))
+        # An older control plane ignores fields that it does not know; silence would look like success.
         for field in _not_kept(step.entry, answer):
             show_line(warn(f"  the control plane does not keep {field}"))
 
@@ -150,6 +155,7 @@ def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
 def object_path(manifest: AnyManifest) -> str:
     """Where an object lies; profiles are known by their network and GPU type, not by their name."""
     kind = find_kind(manifest.kind)
+    # A profile's name is free; the control plane keeps one for each pair.
     if isinstance(manifest, ProfileManifest):
         return kind.one(f"{manifest.spec.network}/{manifest.spec.gpu_type}")
     return kind.one(manifest.metadata.name)
@@ -177,6 +183,7 @@ def _compare(api: Api, entry: FileManifest) -> ApplyStep:
 def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
     try:
         return KINDS[entry.kind].model_validate(
+            # The status is the server's, and no part of a manifest.
             {key: value for key, value in answer.items() if key != "status"}
         )
     except ValidationError as error:
@@ -187,6 +194,7 @@ def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
 
 
 def _write(api: Api, step: ApplyStep, *, force: bool) -> Document:
+    # Services alone have a check that may be forced; others refuse the parameter.
     query = {"force": "true"} if force and step.entry.kind == "Service" else {}
     return api.put(
         object_path(step.entry.manifest),
@@ -198,7 +206,9 @@ def _write(api: Api, step: ApplyStep, *, force: bool) -> Document:
 
 def _body(manifest: AnyManifest) -> Document:
     return manifest.model_dump(
-        mode="json", exclude={"metadata": {"generation", "created_at"}}
+        # The server counts generations: a manifest that states one would never be equal to the object.
+        mode="json",
+        exclude={"metadata": {"generation", "created_at"}},
     )
 
 

@@ -43,6 +43,7 @@ def delete(
 
     Either `delete KIND NAME...`, or all that a manifest file names. What they cost stays in the reports.
     """
+    # Both or neither; and a kind alone would mean all objects of it.
     if bool(file) == bool(kind) or bool(kind) != bool(names):
         raise typer.BadParameter("give either KIND and NAME, or -f FILE")
     targets = (
@@ -77,7 +78,9 @@ def _targets_of_files(file: list[Path]) -> list[tuple[str, str]]:
     """What the manifests name, users before what they use."""
     entries = [
         entry
+        # Files are read in the order in which they can be applied.
         for entry in reversed(read_manifests(file))
+        # A policy in a file of objects stays: there is always one.
         if find_kind(entry.kind).is_deletable
     ]
     return [
@@ -105,6 +108,7 @@ def _cancel(api: Api, task: str) -> bool:
     try:
         api.post(f"/api/v1/tasks/{task}/cancel")
     except ApiProblem as problem:
+        # What is done cannot be cancelled, and the user has what they want: no failure.
         if problem.status == codes.CONFLICT:
             show_line(f"Task {task} has finished already")
             return True

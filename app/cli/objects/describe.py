@@ -43,6 +43,7 @@ def describe(
             {
                 key: value
                 for key, value in item.items()
+                # Known, or too long for a terminal: the document of a plan is hundreds of lines.
                 if key not in ("apiVersion", "kind", "document")
             },
             "",
@@ -58,30 +59,34 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
     width = max(map(len, scalars), default=0) + 1
     for key, value in fields.items():
         if key in scalars:
-            show_line(
-                faint(f"{indent}{key + ':':<{width}} "),
-                _scalar(value),
-            )
+            label = faint(f"{indent}{key + ':':<{width}} ")
+            show_line(label, _scalar(value))
         elif key == "conditions":
             _show_conditions(documents(value), indent)
         elif key == "predictions" and documents(value):
             show_predictions(documents(value))
-        elif isinstance(value, Mapping):
+        else:
             show_line(f"{indent}{key}:")
-            _show_fields(value, indent + "  ")
-        elif isinstance(value, list):
-            show_line(f"{indent}{key}:")
-            _show_list(value, OperatingPoint._fields if key == "rows" else ())
+            _show_nested(key, value, indent)
+
+
+def _show_nested(key: str, value: object, indent: str) -> None:
+    if isinstance(value, Mapping):
+        _show_fields(value, indent + "  ")
+    elif isinstance(value, list):
+        # Rows of a profile are arrays in the API, which repeats no names some thousand times.
+        _show_list(value, OperatingPoint._fields if key == "rows" else ())
 
 
 def _is_nested(value: object) -> bool:
-    is_table = (
-        isinstance(value, list) and bool(value) and isinstance(value[0], dict | list)
-    )
-    return is_table or (isinstance(value, Mapping) and bool(value))
+    # An empty list or object fits a line, as does a list of plain values.
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], dict | list)
+    return isinstance(value, Mapping) and bool(value)
 
 
 def _scalar(value: object) -> str:
+    # JSON has no times. Labels and messages are texts, too, so that the shape must be right.
     is_time = (
         isinstance(value, str)
         and len(value) >= 20
@@ -112,6 +117,7 @@ def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
         else dict(zip(names, _values(row), strict=True))
         for row in shown
     ]
+    # Rows may differ in their keys; columns come in the order in which they first appear.
     titles = list(dict.fromkeys(title for row in flat for title in row))
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
     show_table(
@@ -159,11 +165,13 @@ def _indented(rows: Sequence[Cells], indent: str) -> list[Cells]:
 def _show_forecast(api: Api, kind: CommandKind, name: str) -> None:
     try:
         show_forecast_line(api.get(f"{kind.one(name)}/forecast"))
+    # The rest of the object is worth showing all the same: this part may need another scope.
     except ApiProblem as problem:
         show_line(faint(f"forecast: {problem.detail}"))
 
 
 def _show_events(api: Api, kind: CommandKind, name: str) -> None:
+    # Events name kinds in snake case: GpuType becomes gpu_type.
     subject = "".join(
         f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.name
     ).lstrip("_")

@@ -38,10 +38,12 @@ def diff(
 
     Exit code 0: no difference; 1: there is one.
     """
+    # typer takes any number of arguments for a list.
     if bool(plans) == bool(file) or (plans and len(plans) != 2):
         raise typer.BadParameter("give either -f FILE, or the ids of two plans")
     with Api(cli_context(context)) as api:
         differs = _diff_plans(api, *plans) if plans else _diff_files(api, file or [])
+    # As diff(1) does, so that scripts can ask for differences.
     if differs:
         raise typer.Exit(1)
 
@@ -87,5 +89,6 @@ def _row(change: Document) -> Cells:
         plain(change.get("batch")),
         plain(change.get("clock_mhz")),
         f"{before:g}",
+        # Fewer replicas are worth a look: they may be what somebody misses.
         ColouredCell(text=f"{after:g}", style=GOOD if after > before else WARN),
     )

@@ -18,6 +18,7 @@ from app.cli.common.output import (
 )
 
 INDENT = "    "
+# What was not measured on this type deserves a second look.
 PROVENANCE_STYLES = {"measured": "", "scaled": WARN, "estimated": WARN}
 HEADINGS = (
     INDENT + "gpu type",
@@ -35,6 +36,7 @@ def show_predictions(predictions: Sequence[Document]) -> None:
     show_line(f"{INDENT[:-2]}predictions:")
     show_table(HEADINGS, [prediction_row(entry) for entry in predictions])
     for entry in predictions:
+        # A table's cell cannot say since when, and what is done about it.
         if entry.get("alarm_since"):
             words = f"{INDENT}{text(entry, 'gpu_type')}: off by more than {percent(number(entry, 'band'))} since "
             show_line(

@@ -21,6 +21,7 @@ from app.cli.common.output import (
 )
 
 app = command_group("Show the settings and where they come from.")
+# Enough for the longest scope; `_masked` cuts off again what follows the last underscore in it.
 SHOWN_OF_TOKEN = len("plim_operator_") + 2
 
 

@@ -31,6 +31,7 @@ def upgrade() -> None:
     """
     settings = load_settings()
     with open_database(settings, create=True) as url:
+        # Read on both sides, as `upgrade` applies any number of revisions, or none.
         before = migrate.current(url)
         migrate.upgrade(url)
         after = migrate.current(url)
@@ -48,6 +49,7 @@ def upgrade() -> None:
 def current() -> None:
     """Show the revision that it has, and the one that is needed."""
     settings = load_settings()
+    # Never makes a database: who asks for the state of one should not get an empty one.
     with open_database(settings) as url:
         has = migrate.current(url)
     show_line(f"database  {place_of_database(settings)}")
@@ -79,4 +81,5 @@ def catalogue() -> None:
     gpu_types, networks = on_database(
         lambda engine: install_catalogue(engine, datetime.now(UTC))
     )
+    # Both are 0 where it is complete: operators' own changes are never undone.
     show_line(f"The catalogue gained {gpu_types} GPU types and {networks} networks.")

@@ -43,6 +43,7 @@ from app.postgres import server as postgres
 MIN_PYTHON = (3, 11)
 SOLVERS = ("pulp", "cvxpy", "ortools.sat.python.cp_model", "highspy", "numba")
 IMPORT_LIMIT_S = 60.0
+# HTTP dates have whole seconds, and an answer travels for up to one more.
 MAX_SKEW_S = 2.0
 MIN_FREE_GIB = 2.0
 
@@ -89,6 +90,7 @@ def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
         _gpus,
         lambda: _disk(settings.data_dir),
     )
+    # In the order in which one would install: each check may rest on those above it.
     findings = [finding for check in checks for finding in check()]
     if output is Format.JSON:
         show_json({"findings": [_as_dict(finding) for finding in findings]})
@@ -154,6 +156,7 @@ def _solvers() -> Iterator[ServerFinding]:
     else:
         found = ", ".join(f"{name} {has}" for name, _, has in _pins())
         yield _well("solver pins", found)
+    # Right versions may still clash: two libraries that each bring their own build of a third.
     problem = import_problem(SOLVERS)
     names = ", ".join(name.partition(".")[0] for name in SOLVERS)
     yield _finding(
@@ -176,6 +179,7 @@ def import_problem(modules: tuple[str, ...]) -> str | None:
     if ended.returncode == 0:
         return None
     return (
+        # The last line of a traceback is the error; a native crash leaves none.
         ended.stderr.strip().splitlines() or [f"crashed with status {ended.returncode}"]
     )[-1]
 
@@ -187,6 +191,7 @@ def _pins() -> list[tuple[str, str, str | None]]:
     except metadata.PackageNotFoundError:
         return []
     matches = (
+        # Exact pins only: a range has no single version to compare with.
         re.match(r"([A-Za-z0-9_-]+)==([^;\s]+)", requirement)
         for requirement in requirements
     )
@@ -216,6 +221,7 @@ def _database(settings: Settings) -> Iterator[ServerFinding]:
             detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` makes one"
             yield _absent("database", detail)
             return
+        # Looking must not start a server that the operator stopped.
         if postgres.attach(settings.data_dir) is None:
             detail = f"{place}, not running; `plimsoll up` starts it"
             yield _absent("database", detail)
@@ -244,6 +250,7 @@ def control_plane_findings(cli: CliContext) -> Iterator[ServerFinding]:
             )
             if server_time is not None:
                 yield _clock(server_time)
+            # A control plane that is not ready cannot look the token up.
             if status == 200:
                 yield _token(api, cli)
     except CliError as error:
@@ -252,6 +259,7 @@ def control_plane_findings(cli: CliContext) -> Iterator[ServerFinding]:
 
 def _readiness(status: int, health: dict[str, object], place: str) -> ServerFinding:
     checks = dig(health, "checks")
+    # Some other server's page may well answer with JSON.
     if "status" not in health or not isinstance(checks, dict):
         detail = f"{place} answers {status} to /readyz; is this address Plimsoll's?"
         return _broken("control plane", detail)
@@ -286,6 +294,7 @@ def _token(api: Api, cli: CliContext) -> ServerFinding:
 def _gpus() -> Iterator[ServerFinding]:
     """Only a node with real GPUs needs them."""
     smi = shutil.which("nvidia-smi")
+    # No GPU is no fault: most of a fleet's control planes have none.
     if smi is None:
         yield _absent("nvidia driver", "no nvidia-smi; agents can simulate GPUs")
     else:
@@ -318,6 +327,7 @@ def _driver(smi: str) -> ServerFinding:
 
 def _disk(data_dir: Path) -> Iterator[ServerFinding]:
     place = data_dir.resolve()
+    # The folder may be one that `plimsoll up` is still to make: its disk is that of the nearest parent.
     while not place.exists():
         place = place.parent
     free_gib = shutil.disk_usage(place).free / 2**30

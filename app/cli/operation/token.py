@@ -66,11 +66,13 @@ def create(
 
     It is shown this once. The secret alone goes to stdout, so that it can be piped into a file.
     """
+    # Parsed first: a typing error must not leave a token behind that nobody keeps.
     lasts = None if expires is None else parse_duration(expires)
     if local:
         secret = _create_locally(name, scope, project, lasts)
     else:
         secret = _create_remotely(context, name, scope, project, lasts)
+    # On stderr, so that `> file` holds the secret alone.
     sys.stderr.write(f"Token {name} of scope {scope}; nobody can show it again:\n")
     show_line(secret)
     if save:
@@ -100,6 +102,7 @@ def revoke(
     """
     with Api(cli_context(context)) as api:
         known = list(api.items("/api/v1/tokens"))
+        # One list for all names: revoking changes nothing in what names mean.
         for wanted in tokens:
             found = _find(known, wanted)
             api.delete(f"/api/v1/tokens/{text(found, 'id')}")
@@ -109,6 +112,7 @@ def revoke(
 def _find(known: list[Document], wanted: str) -> Document:
     """The token of that id, else the only valid one of that name. Raises CliError."""
     by_id = [entry for entry in known if text(entry, "id") == wanted]
+    # An id is certain; a name may have been given again after its first token was revoked.
     found = by_id or [
         entry
         for entry in known
@@ -118,6 +122,7 @@ def _find(known: list[Document], wanted: str) -> Document:
         raise CliError(
             f"there is no token {wanted!r}", hint="`plimsoll token list` lists them"
         )
+    # Never guess which of two tokens is to die.
     if len(found) > 1:
         ids = ", ".join(text(entry, "id") for entry in found)
         raise CliError(
@@ -149,6 +154,7 @@ def _create_locally(
     from app.cli.common.local import on_database
     from app.db.operations.token_secrets import create_locally
 
+    # The bootstrap writes the token without the API, which alone gives tokens an end.
     if lasts is not None:
         raise typer.BadParameter(
             "a token that is made with --local does not expire; revoke it when it is done"

@@ -24,6 +24,7 @@ def version(
     ] = False,
 ) -> None:
     """Show the versions of this program and of the control plane."""
+    # For scripts on machines from which no control plane can be reached.
     if short:
         show_line(program_version())
         return
@@ -37,6 +38,7 @@ def _control_plane(context: typer.Context) -> ColouredCell:
     try:
         with Api(cli_context(context)) as api:
             status, document, _ = api.probe("/openapi.json")
+    # A control plane that is away must not hide the version of what runs here.
     except CliError as error:
         return faint(str(error))
     api_version = text(document, "info", "version")
