@@ -52,8 +52,10 @@ class ApiProblem(CliError):
         lines = [
             f"{field.place}: {field.detail}"
             for field in fields
+            # With one fault the detail is that fault already.
             if field.detail not in detail
         ]
+        # By it the server's log can be searched; a caller's own mistake needs no search.
         suffix = f" (request {request_id})" if request_id and status >= 500 else ""
         super().__init__(
             "\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, "")
@@ -80,6 +82,7 @@ class Api:
         self._url = context.url()
         token = context.token()
         self._token_origin = token.origin
+        # httpx would fail with a codec's message, long after the place where the token is from is known.
         if token.value is not None and not (
             token.value.isascii() and token.value.isprintable()
         ):
@@ -96,6 +99,7 @@ class Api:
             headers={"Authorization": f"Bearer {token.value}"} if token.value else {},
             timeout=TIMEOUT,
             transport=context.transport,
+            # A test's transport must not be led astray by the proxies of the machine.
             trust_env=context.transport is None,
         )
 
@@ -156,6 +160,7 @@ class Api:
         self, path: str, body: Document, *, etag: str | None, query: Query | None = None
     ) -> Document:
         """Create an object; or, with the ETag that was seen, replace it if it is still in that state."""
+        # Lost updates: between reading and writing somebody else may have created or changed it.
         seen = {"If-Match": etag} if etag else {"If-None-Match": "*"}
         return self._document(
             self._call("PUT", path, body=body, query=query, headers=seen)
@@ -179,6 +184,7 @@ class Api:
         given = {name: value for name, value in query.items() if value is not None}
         try:
             with self._http.stream("GET", path, params=given) as answer:
+                # A stream's body is not read by itself, and the problem is in it.
                 if not answer.is_success:
                     answer.read()
                     raise self._problem(answer)
@@ -208,14 +214,14 @@ class Api:
         body: Document | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
+        # The query of a request has no null: what is not asked for is left out.
         given = {
             name: value for name, value in (query or {}).items() if value is not None
         }
         content = None if body is None else json.dumps(body, allow_nan=False)
-        sent = {
-            **(headers or {}),
-            **({"Content-Type": "application/json"} if content is not None else {}),
-        }
+        sent = dict(headers or {})
+        if content is not None:
+            sent["Content-Type"] = "application/json"
         try:
             answer = self._http.request(
                 method, path, params=given, content=content, headers=sent
@@ -232,6 +238,7 @@ class Api:
 
     def _unreachable(self, error: httpx2.TransportError) -> ControlPlaneUnreachable:
         url = f"{self._url.value} ({self._url.origin})"
+        # Only where nobody listens does it help to start one.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to where one runs"
             return ControlPlaneUnreachable(
@@ -247,12 +254,14 @@ class Api:
 
     def _problem(self, answer: httpx2.Response) -> CliError:
         document = _json_object(answer)
+        # A proxy's error page, or another program at this port.
         if document is None or "detail" not in document:
             return CliError(
                 f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document",
                 hint="is this address Plimsoll's? `plimsoll config show` says where it comes from",
             )
         detail = str(document["detail"])
+        # There are four places where a token may come from; people look in the wrong one first.
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             detail = f"{detail} (token: {self._token_origin})"
         fields = tuple(
@@ -309,6 +318,7 @@ def text(document: object, *path: str) -> str:
 def number(document: object, *path: str) -> float | None:
     """The number at a path of keys, also one that is written as a decimal string; None where there is none."""
     value = dig(document, *path)
+    # A bool is an int in Python, and True would be counted as 1.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

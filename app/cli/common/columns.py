@@ -27,11 +27,9 @@ SILENT_AFTER_S = 15.0
 
 def slo_text(service: Document) -> str:
     """`p98 ≤ 50 ms`."""
-    percentile, latency = (
-        number(service, "spec", "slo", "percentile"),
-        number(service, "spec", "slo", "latency_ms"),
-    )
-    return f"p{100 * (percentile or 0):g} ≤ {plain(latency)} ms"
+    percentile = number(service, "spec", "slo", "percentile") or 0
+    latency = number(service, "spec", "slo", "latency_ms")
+    return f"p{100 * percentile:g} ≤ {plain(latency)} ms"
 
 
 def condition(service: Document, kind: str) -> Document:
@@ -48,6 +46,7 @@ def condition(service: Document, kind: str) -> Document:
 
 def truth_cell(entry: Document) -> ColouredCell:
     """A condition's reason in the colour of its status."""
+    # Unknown is no fault, and nothing to rely on either.
     style = {"True": GOOD, "False": BAD}.get(text(entry, "status"), WARN)
     return ColouredCell(text=text(entry, "reason") or "Unknown", style=style)
 
@@ -56,6 +55,7 @@ def share_cell(share: float | None, wanted: float | None) -> ColouredCell:
     """An attainment in percent, red when it is below the one that is wanted."""
     if share is None:
         return faint("-")
+    # Without a promise nothing can be missed.
     style = GOOD if wanted is None or share >= wanted else BAD
     return ColouredCell(text=f"{100 * share:.2f} %", style=style)
 
@@ -96,24 +96,26 @@ def service_wide_cells(item: Document) -> Cells:
 def node_row(item: Document) -> Cells:
     types = [text(gpu, "gpu_type") for gpu in documents(dig(item, "spec", "gpus"))]
     counts = ", ".join(f"{types.count(name)} × {name}" for name in dict.fromkeys(types))
-    seen = number(item, "status", "silent_for_s")
-    if dig(item, "status", "last_seen_at") is None:
-        state = warn("never seen")
-    elif (seen or 0.0) > SILENT_AFTER_S:
-        state = bad("silent")
-    elif dig(item, "spec", "cordoned"):
-        state = warn("cordoned")
-    elif int(number(item, "status", "healthy_gpus") or 0) < len(types):
-        state = bad("unhealthy GPU")
-    else:
-        state = good("ready")
+    silent_s = number(item, "status", "silent_for_s")
+    was_seen = dig(item, "status", "last_seen_at") is not None
     return (
         text(item, "metadata", "name"),
-        state,
-        "-" if seen is None or state.text == "never seen" else f"{seen:.0f} s ago",
+        _node_state(item, len(types)) if was_seen else warn("never seen"),
+        f"{silent_s:.0f} s ago" if was_seen and silent_s is not None else "-",
         plain(dig(item, "status", "observed_generation")),
         counts or "-",
     )
+
+
+def _node_state(item: Document, gpus: int) -> ColouredCell:
+    # A silent node's other figures are old: nothing else that it said may still be so.
+    if (number(item, "status", "silent_for_s") or 0.0) > SILENT_AFTER_S:
+        return bad("silent")
+    if dig(item, "spec", "cordoned"):
+        return warn("cordoned")
+    if int(number(item, "status", "healthy_gpus") or 0) < gpus:
+        return bad("unhealthy GPU")
+    return good("ready")
 
 
 def node_wide_cells(item: Document) -> Cells:
@@ -125,15 +127,12 @@ def node_wide_cells(item: Document) -> Cells:
 
 
 def gpu_row(item: Document) -> Cells:
-    is_healthy, is_cordoned = item.get("healthy"), item.get("cordoned")
-    style = BAD if not is_healthy else WARN if is_cordoned else GOOD
-    state = "unhealthy" if not is_healthy else "cordoned" if is_cordoned else "healthy"
-    return (
-        text(item, "id"),
-        text(item, "node"),
-        text(item, "gpu_type"),
-        ColouredCell(text=state, style=style),
-    )
+    # A GPU that fails matters more than one that somebody took out of use.
+    if not item.get("healthy"):
+        state = bad("unhealthy")
+    else:
+        state = warn("cordoned") if item.get("cordoned") else good("healthy")
+    return text(item, "id"), text(item, "node"), text(item, "gpu_type"), state
 
 
 def gpu_type_row(item: Document) -> Cells:
@@ -148,9 +147,8 @@ def gpu_type_row(item: Document) -> Cells:
 
 
 def gpu_type_wide_cells(item: Document) -> Cells:
-    return plain(dig(item, "spec", "sm_percent_step")), text(
-        item, "status", "provenance"
-    ) or "-"
+    step = plain(dig(item, "spec", "sm_percent_step"))
+    return step, text(item, "status", "provenance") or "-"
 
 
 def _clocks(gpu_type: Document) -> str:
@@ -200,6 +198,7 @@ def project_row(item: Document) -> Cells:
 
 def budget_row(item: Document) -> Cells:
     used = number(item, "status", "spent_percent")
+    # 80 %: from here on the control plane warns in events, too.
     style = "" if used is None else BAD if used >= 100 else WARN if used >= 80 else GOOD
     return (
         text(item, "metadata", "name"),
@@ -307,9 +306,11 @@ def token_row(item: Document) -> Cells:
 
 
 def _token_state(item: Document) -> ColouredCell:
+    # Revoked beats expired: it says that somebody acted.
     if item.get("revoked_at"):
         return bad("revoked")
     expires = text(item, "expires_at")
+    # The API keeps expired tokens in its list, without a word for their state.
     if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
         return bad("expired")
     return good("valid")

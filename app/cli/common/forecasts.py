@@ -23,6 +23,7 @@ def show_forecast_line(forecast: Document) -> None:
         for entry in documents(forecast.get("quantiles"))
         if number(entry, "level") == PLANNED_LEVEL
     ]
+    # A service that nobody reported has no forecast; why is what the telemetry says.
     if not planned:
         show_line("forecast: none, ", telemetry)
         return
@@ -42,6 +43,7 @@ def telemetry_cell(forecast: Document) -> ColouredCell:
         ]
         return good(
             f"heard {silent_s:.0f} s ago"
+            # Nothing to serve, although the node reports: else a quiet service would look broken.
             + ("" if any(rates_rps) else ", quiet: no requests")
         )
     if silent_s is None:
@@ -52,5 +54,6 @@ def telemetry_cell(forecast: Document) -> ColouredCell:
 def rate_texts(rates_rps: Sequence[float]) -> list[str]:
     """Rates with as many decimals as the highest of them needs."""
     highest = max(rates_rps, default=0.0)
+    # The same number of decimals in all cells of a row, so that they can be compared by eye.
     digits = 0 if highest >= 10_000.0 else 1 if highest >= 1.0 or highest == 0.0 else 3
     return [amount(rate, digits) for rate in rates_rps]

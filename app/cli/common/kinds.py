@@ -50,6 +50,7 @@ class CommandKind:
         """Headings and rows."""
         if not wide:
             return self.headings, [self.row(item) for item in items]
+        # The last column may fold, so that it has to stay the last.
         headings = (*self.headings[:-1], *self.wide_headings, self.headings[-1])
         return headings, [
             (*self.row(item)[:-1], *self.wide_row(item), self.row(item)[-1])
@@ -73,6 +74,7 @@ def find_kind(word: str) -> CommandKind:
     """The kind that a user means: `service`, `Services`, `svc`, `gpu_type`. Raises BadParameter."""
     wanted = word.lower().replace("-", "").replace("_", "")
     for kind in KINDS:
+        # Manifests say GpuType, paths gpu-types, people gpu_type: all of them mean one kind.
         if wanted in {
             name.lower().replace("-", "")
             for name in (kind.name, kind.path, *kind.aliases)

@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 def load_settings(**flags: object) -> Settings:
     """The settings; flags that are None do not count. Raises CliError, which names the variable."""
     try:
+        # None would win over the environment.
         given = {name: value for name, value in flags.items() if value is not None}
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -42,6 +43,7 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
     """
     if settings.database_url is not None:
         url = settings.database_url.get_secret_value()
+        # Errors from inside the block come here, too: a server may go away while it is used.
         with _errors_explained(masked(url)):
             yield url
         return
@@ -52,6 +54,7 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
         )
     try:
         with (
+            # Counted: the server stops with its last user, of whatever process.
             postgres.in_use(settings.data_dir) as server,
             _errors_explained(f"the embedded server in {settings.data_dir}"),
         ):

@@ -135,12 +135,14 @@ def show_line(*cells: str | ColouredCell, stream: TextIO | None = None) -> None:
 
 def require_yes(question: str, *, refusal: str) -> None:
     """Ask on stderr, since stdout is for results. Raises CliError with the refusal unless the answer is yes."""
+    # The question refers to what was printed, which must be on the screen by then.
     sys.stdout.flush()
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer:
         sys.stderr.write("\n")
+        # End of input: stdin is a closed pipe, and nobody can be asked.
         raise CliError(refusal, hint="nobody answered; -y does it without asking")
     if answer.strip().lower() not in ("y", "yes"):
         raise CliError(refusal)
@@ -153,6 +155,7 @@ def show_json(document: object) -> None:
 
 def show_yaml(documents: Sequence[object]) -> None:
     """Print YAML, one document after another; `plimsoll apply -f -` reads it back."""
+    # Tables need no YAML, and --help none either.
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -213,6 +216,7 @@ def plain(value: object) -> str:
     """Any JSON value in a cell."""
     if value is None:
         return "-"
+    # Before the numbers: a bool is an int.
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -154,7 +154,7 @@ def _create_locally(
     from app.cli.common.local import on_database
     from app.db.operations.token_secrets import create_locally
 
-    # The bootstrap writes the token without the API, which alone gives tokens an end.
+    # `create_locally` takes no end: it is for the first admin, who makes all others through the API.
     if lasts is not None:
         raise typer.BadParameter(
             "a token that is made with --local does not expire; revoke it when it is done"

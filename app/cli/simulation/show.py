@@ -15,42 +15,37 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
 
     `late`: requests that were late, rejected or are overdue; `worst`: in SLO, of the service that is worst off.
     """
-    figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
-    rows = [
-        _policy(summary, seeds_note(report, summary.policy))
-        for summary in report.policies
-    ]
     show_table(
-        ["policy", *(f">{title}" for title in figures)],
-        rows,
+        ["policy", ">USD", ">GPU h", ">kWh", ">late %", ">worst %", ">starts"],
+        [
+            _policy(summary, seeds_note(report, summary.policy))
+            for summary in report.policies
+        ],
         stream=stream,
     )
     _show_carbon(report, stream)
-    stream.write("\n")
-    show_table(
-        [
-            "service",
-            "policy",
-            ">USD",
-            ">in SLO %",
-            ">p99 ms",
-        ],
-        [
-            (
-                service.service,
-                summary.policy,
-                estimate_words(service.cost_usd),
-                share_words(service.attainment, digits=2),
-                estimate_words(service.p99_ms, digits=0),
-            )
-            for place in range(len(report.policies[0].services))
-            for summary in report.policies
-            for service in [summary.services[place]]
-        ],
-        stream=stream,
-    )
+    _show_services(report, stream)
     if any(summary.tasks for summary in report.policies):
         _show_tasks(report, stream)
+
+
+def _show_services(report: SimulationReport, stream: TextIO) -> None:
+    stream.write("\n")
+    # By service, so that its line under one policy stands beside the one under the other.
+    rows = [
+        (
+            service.service,
+            summary.policy,
+            estimate_words(service.cost_usd),
+            share_words(service.attainment, digits=2),
+            estimate_words(service.p99_ms, digits=0),
+        )
+        for place in range(len(report.policies[0].services))
+        for summary in report.policies
+        for service in [summary.services[place]]
+    ]
+    titles = ["service", "policy", ">USD", ">in SLO %", ">p99 ms"]
+    show_table(titles, rows, stream=stream)
 
 
 def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
@@ -68,9 +63,9 @@ def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
 
 def _show_tasks(report: SimulationReport, stream: TextIO) -> None:
     stream.write("\n")
-    figures = ("finished %", "mean min", "in time %", "GPU h of work", "own USD")
+    figures = (">finished %", ">mean min", ">in time %", ">GPU h of work", ">own USD")
     show_table(
-        ["tasks under", *(f">{title}" for title in figures)],
+        ["tasks under", *figures],
         [
             (
                 summary.policy,

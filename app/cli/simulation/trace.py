@@ -99,11 +99,13 @@ def import_trace(
     rates: a time column and a column per series; azure-llm: a row per request; azure-functions: invocations by the
     minute; philly and alibaba: job lists. docs/traces.md describes the formats.
     """
+    # Silently ignored options would make files that are not what was asked for.
     _refuse_others(kind, FileKind.RATES, columns=columns, missing=missing)
     _refuse_others(kind, FileKind.AZURE_FUNCTIONS, top=top, trigger=trigger)
     options = ImportOptions(
         columns=list_of(columns) if columns else (),
         missing=missing or Missing.REFUSE,
+        # None until here, so that one that is given for another format is noticed.
         top=top or USUAL_FUNCTIONS,
         trigger=trigger or "",
         source=source,
@@ -125,6 +127,7 @@ def describe(
     the window. C: correlation of steps a minute apart. docs/traces.md explains more.
     """
     found = read_any(trace)
+    # `wide` is one of the formats of all commands, but a trace has no further columns.
     if output is Format.WIDE:
         raise typer.BadParameter(
             "a trace has nothing more to show; give table, json or yaml",
@@ -185,6 +188,7 @@ def _row(summary: SeriesSummary) -> Cells:
     return (
         summary.name,
         *rate_texts([summary.mean_rps, summary.p99_rps, summary.peak_rps]),
+        # One column for each window.
         *map(amount, summary.dispersion),
         amount(summary.autocorrelation, 2),
         _bars(summary.outline),
@@ -217,7 +221,9 @@ def _show_jobs(summary: JobSummary) -> None:
 
 def _bars(outline: Sequence[float]) -> str:
     return "".join(
-        BARS[min(len(BARS) - 1, int(share * len(BARS)))] for share in outline
+        # A share of 1 would be one bar too high.
+        BARS[min(len(BARS) - 1, int(share * len(BARS)))]
+        for share in outline
     )
 
 
