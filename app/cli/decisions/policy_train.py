@@ -79,6 +79,7 @@ class TrainOptions:
 
 def train(
     name: TrainedPolicy,
+    *,
     fleet: FleetFile,
     episodes: Episodes = EPISODES,
     seed: Seed = 0,

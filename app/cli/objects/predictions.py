@@ -38,9 +38,12 @@ def show_predictions(predictions: Sequence[Document]) -> None:
     for entry in predictions:
         # A table's cell cannot say since when, and what is done about it.
         if entry.get("alarm_since"):
-            words = f"{INDENT}{text(entry, 'gpu_type')}: off by more than {percent(number(entry, 'band'))} since "
+            since = time_text(entry["alarm_since"])
+            band = percent(number(entry, "band"))
             show_line(
-                bad(words + f"{time_text(entry['alarm_since'])}; more room is planned")
+                bad(
+                    f"{INDENT}{text(entry, 'gpu_type')}: off by more than {band} since {since}; more room is planned"
+                )
             )
 
 

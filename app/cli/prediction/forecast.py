@@ -232,8 +232,8 @@ def _show_forecast(forecast: Document) -> None:
 def _show_verdict(scores: Mapping[str, ForecastScore], chosen: str) -> None:
     """The scores, and why the one with the least loss may not be in use."""
     _show_scores(scores, chosen)
-    least = min(score.pinball_rps for score in scores.values())
-    if chosen in scores and least < scores[chosen].pinball_rps:
+    lowest_rps = min(score.pinball_rps for score in scores.values())
+    if chosen in scores and lowest_rps < scores[chosen].pinball_rps:
         show_line(
             f"another takes over once it loses {100 * MARGIN:g} % less over at least {MIN_FORECASTS:g} forecasts"
         )

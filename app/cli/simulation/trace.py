@@ -21,7 +21,13 @@ from app.cli.common.output import (
     show_table,
 )
 from app.cli.simulation.trace_changes import scale, slice_trace
-from app.cli.simulation.trace_files import TraceFile, Written, in_words, list_of, write
+from app.cli.simulation.trace_files import (
+    TraceFile,
+    Written,
+    describe_load,
+    list_of,
+    write,
+)
 from app.cli.simulation.trace_generate import app as generate
 from app.simulate.traces.describe import (
     LAG_S,
@@ -136,7 +142,7 @@ def describe(
     if output is not Format.TABLE:
         show_document(_document(found), output)
         return
-    show_line(in_words(found))
+    show_line(describe_load(found))
     for note in found.notes:
         show_line(faint(note))
     if isinstance(found, JobList):

@@ -42,10 +42,10 @@ def write(found: RateTrace | JobList, output: Path) -> None:
         if output == STDIO
         else f"; look at it with `plimsoll trace describe {output}`"
     )
-    summary_stream(output).write(f"{in_words(found)}{hint}\n")
+    summary_stream(output).write(f"{describe_load(found)}{hint}\n")
 
 
-def in_words(found: RateTrace | JobList) -> str:
+def describe_load(found: RateTrace | JobList) -> str:
     """`292 steps of 1 s (4m52s), 9 series, 201.5 rps together`."""
     if isinstance(found, JobList):
         jobs = f"{len(found):,} job{'s' if len(found) > 1 else ''}"
