@@ -15,7 +15,7 @@ from solvers.check import violations
 from solvers.explain.neighbours import NeighbourReader
 from solvers.laws.cost import cost_usd_per_hour, served_weight, started
 from solvers.types.errors import InvalidInput
-from solvers.types.outcome import Budget
+from solvers.types.outcome import Budget, Violation
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
@@ -71,6 +71,7 @@ async def compare_policies(
     ends_s = now_s() + budget.seconds
     found = []
     for place, name in enumerate(names):
+        # The time that is left, over the plans that are left.
         share_s = max(MIN_PLAN_S, (ends_s - now_s()) / (len(names) - place))
         mine = replace(budget, seconds=share_s)
         request = PlanRequest(
@@ -79,6 +80,7 @@ async def compare_policies(
         try:
             found.append(judged(problem, name, await solver.make_plan(request)))
         except SolverUnavailable as error:
+            # The others are compared all the same: one that fails says something as well.
             found.append(
                 PolicyPlan(
                     policy=name, status="failed", reason=str(error), gpus_by_type={}
@@ -89,6 +91,7 @@ async def compare_policies(
 
 def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
     """What the next tick would decide on: the present rates, from what runs."""
+    # As the tick does: GPUs that nobody hears of are not planned with.
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     points = PlannedPoints().of(snapshot)
     problem = make_problem(
@@ -111,11 +114,7 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
         by_type[gpu.gpu_type] += gpu.count
     slack_percent, service = worst_slack(problem, plan)
     # Without a running plan the cost of moves is nothing, but every replica has to be started.
-    empty = (
-        problem
-        if problem.current is not None
-        else replace(problem, current=Plan(policy="none"))
-    )
+    current = problem.current or Plan(policy="none")
     return PolicyPlan(
         policy=policy,
         status=report.status,
@@ -124,16 +123,18 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
         gpus=by_type.total(),
         gpus_by_type=dict(sorted(by_type.items())),
         replicas=sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus),
-        starts=started(empty, plan),
+        starts=started(replace(problem, current=current), plan),
         unserved_percent=_unserved_percent(problem, plan),
         worst_slack_percent=slack_percent,
         worst_service=service,
         violations=len(broken),
-        first_violation=f"{broken[0].rule} at {broken[0].where}: {broken[0].detail}"
-        if broken
-        else "",
+        first_violation=next(map(_describe_violation, broken), ""),
         seconds=report.seconds,
     )
+
+
+def _describe_violation(broken: Violation) -> str:
+    return f"{broken.rule} at {broken.where}: {broken.detail}"
 
 
 def _cost_usd_per_hour(problem: Problem, answer: PlanAnswer) -> float:
@@ -153,22 +154,25 @@ def worst_slack(problem: Problem, plan: Plan) -> tuple[float | None, str]:
             seat.replica.service,
         )
         for gpu in plan.gpus
+        # None: the problem has no operating point for what the plan runs there.
         for seat in reader.seats(gpu) or ()
     ]
     return min(rooms) if rooms else (None, "")
 
 
 def _slack_percent(rate_rps: float, capacity_rps: float) -> float:
-    most = max(rate_rps, capacity_rps)
-    return 100.0 * (capacity_rps - rate_rps) / most if most > 0.0 else -100.0
+    # By the larger of the two: a replica with twice its capacity is as far from it as one that is half full.
+    larger_rps = max(rate_rps, capacity_rps)
+    return (
+        100.0 * (capacity_rps - rate_rps) / larger_rps if larger_rps > 0.0 else -100.0
+    )
 
 
 def _unserved_percent(problem: Problem, plan: Plan) -> float:
     wanted = math.fsum(
         service.priority * service.arrival_rate_rps for service in problem.services
     )
-    return (
-        100.0 * max(0.0, 1.0 - served_weight(problem, plan) / wanted)
-        if wanted > 0.0
-        else 0.0
-    )
+    if wanted <= 0.0:
+        return 0.0
+    # Rates of a plan may add up to a hair more than the demand.
+    return 100.0 * max(0.0, 1.0 - served_weight(problem, plan) / wanted)

@@ -224,8 +224,8 @@ def _keep(checkpoint: Path, state: bytes) -> None:
 def _resume(training: "TrainingRun", checkpoint: Path) -> None:
     try:
         training.resume(checkpoint.read_bytes())
-    # PyTorch's loader raises whatever a foreign file makes it stumble over.
     except Exception as error:
+        # PyTorch's loader raises whatever a foreign file makes it stumble over.
         raise CliError(
             f"{checkpoint} is no checkpoint of a training for this fleet: {error}",
             hint="begin without --resume",

@@ -109,8 +109,8 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
             "/api/v1/plans/preview",
             {"services": [_body(manifest) for manifest in services]},
         )
-    # A viewer may compare but not preview: the cost is a courtesy, its lack no failure.
     except ApiProblem as problem:
+        # A viewer may compare but not preview: the cost is a courtesy, its lack no failure.
         show_line(faint(f"Cost: not known beforehand ({problem.detail})"))
         return
     before, after = (

@@ -165,8 +165,8 @@ def _indented(rows: Sequence[Cells], indent: str) -> list[Cells]:
 def _show_forecast(api: Api, kind: CommandKind, name: str) -> None:
     try:
         show_forecast_line(api.get(f"{kind.one(name)}/forecast"))
-    # The rest of the object is worth showing all the same: this part may need another scope.
     except ApiProblem as problem:
+        # The rest of the object is worth showing all the same: this part may need another scope.
         show_line(faint(f"forecast: {problem.detail}"))
 
 

@@ -38,8 +38,8 @@ def _control_plane(context: typer.Context) -> ColouredCell:
     try:
         with Api(cli_context(context)) as api:
             status, document, _ = api.probe("/openapi.json")
-    # A control plane that is away must not hide the version of what runs here.
     except CliError as error:
+        # A control plane that is away must not hide the version of what runs here.
         return faint(str(error))
     api_version = text(document, "info", "version")
     if status != 200 or not api_version:

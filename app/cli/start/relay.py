@@ -112,8 +112,8 @@ def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
         )
     try:
         api.post(f"/api/v1/services/{service}/telemetry", window)
-    # The server goes on counting; a control plane that comes back learns all of it.
     except ControlPlaneUnreachable as error:
+        # The server goes on counting; a control plane that comes back learns all of it.
         show_line(f"{window['window_start']}: not pushed: {error}")
         return False
     show_line(

@@ -54,7 +54,9 @@ def a_board(
     return board
 
 
-def drawn(board: TopicTables, *, height: int = 40, is_entire: bool = False) -> list[str]:
+def drawn(
+    board: TopicTables, *, height: int = 40, is_entire: bool = False
+) -> list[str]:
     screen = Console(file=io.StringIO(), width=110, height=height, no_color=True)
     screen.print(frame(board, screen, is_entire=is_entire))
     assert isinstance(screen.file, io.StringIO)
