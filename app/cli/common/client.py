@@ -43,11 +43,7 @@ class ApiProblem(CliError):
     """The control plane answered with a problem."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        fields: tuple[FieldFault, ...],
-        request_id: str,
+        self, status: int, detail: str, fields: tuple[FieldFault, ...], request_id: str
     ) -> None:
         lines = [
             f"{field.place}: {field.detail}"

@@ -3,13 +3,7 @@
 from collections.abc import Sequence
 
 from app.cli.common.client import Document, documents, number, text
-from app.cli.common.output import (
-    ColouredCell,
-    amount,
-    bad,
-    good,
-    show_line,
-)
+from app.cli.common.output import ColouredCell, amount, bad, good, show_line
 
 PLANNED_LEVEL = 0.95
 """Plans serve this quantile; as `solvers.forecast.types.PLANNING_LEVEL`, without the time that its import takes."""

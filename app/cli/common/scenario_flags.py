@@ -159,8 +159,7 @@ def _number(value: str, rule: str) -> float:
 def parse_factor(value: str) -> float:
     """`1.5`, `x1.5` or `×1.5`, 0 or more. Raises ValueError."""
     return _number(
-        value.removeprefix("x").removeprefix("×"),
-        "a factor of 0 or more, such as 1.5",
+        value.removeprefix("x").removeprefix("×"), "a factor of 0 or more, such as 1.5"
     )
 
 

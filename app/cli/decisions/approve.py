@@ -7,10 +7,7 @@ import typer
 from app.cli.common.client import Api, dig, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import (
-    show_line,
-    warn,
-)
+from app.cli.common.output import show_line, warn
 
 PlanId = Annotated[
     int,

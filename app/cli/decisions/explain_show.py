@@ -229,13 +229,7 @@ def _show_steps(steps: Sequence[Document]) -> None:
         )
         for step in steps
     ]
-    headings = [
-        "technique",
-        "method",
-        "status",
-        ">ms",
-        "messages",
-    ]
+    headings = ["technique", "method", "status", ">ms", "messages"]
     show_table(headings, rows)
 
 

@@ -8,15 +8,7 @@ from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.options import DryRun, Yes
-from app.cli.common.output import (
-    bold,
-    count,
-    good,
-    require_yes,
-    show_line,
-    usd,
-    warn,
-)
+from app.cli.common.output import bold, count, good, require_yes, show_line, usd, warn
 from app.cli.decisions.approve import POLICY
 from app.cli.objects.changes import show_unserved
 from app.cli.objects.diff import show_changes

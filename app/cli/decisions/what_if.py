@@ -91,8 +91,7 @@ Together = Annotated[
 Suggest = Annotated[
     bool,
     typer.Option(
-        "--suggest",
-        help="Ask also: GPUs more and fewer, looser SLOs, 20 % more demand",
+        "--suggest", help="Ask also: GPUs more and fewer, looser SLOs, 20 % more demand"
     ),
 ]
 PolicyOption = Annotated[

@@ -12,11 +12,7 @@ from app.cli.common.errors import show_error
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.manifest_files import read_manifests
 from app.cli.common.options import Yes
-from app.cli.common.output import (
-    good,
-    require_yes,
-    show_line,
-)
+from app.cli.common.output import good, require_yes, show_line
 from app.cli.objects.changes import object_path
 
 

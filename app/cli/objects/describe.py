@@ -103,8 +103,7 @@ def _show_conditions(conditions: Sequence[Document], indent: str) -> None:
         for entry in conditions
     ]
     show_table(
-        [indent + "  condition", "reason", "message"],
-        _indented(rows, indent + "  "),
+        [indent + "  condition", "reason", "message"], _indented(rows, indent + "  ")
     )
 
 
@@ -120,14 +119,9 @@ def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
     # Rows may differ in their keys; columns come in the order in which they first appear.
     titles = list(dict.fromkeys(title for row in flat for title in row))
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
-    show_table(
-        ["    " + titles[0], *titles[1:]],
-        _indented(cells, "    "),
-    )
+    show_table(["    " + titles[0], *titles[1:]], _indented(cells, "    "))
     if len(entries) > MAX_TABLE:
-        show_line(
-            f"    ... and {count(len(entries) - MAX_TABLE, 'more row')}",
-        )
+        show_line(f"    ... and {count(len(entries) - MAX_TABLE, 'more row')}")
 
 
 def _values(row: object) -> list[str]:

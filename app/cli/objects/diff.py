@@ -72,11 +72,7 @@ def show_changes(changes: list[Document]) -> None:
         show_line("No replica differs.")
         return
     titles = ("sm %", "batch", "clock MHz", "before", "after")
-    headings = [
-        "service",
-        "GPU type",
-        *(f">{title}" for title in titles),
-    ]
+    headings = ["service", "GPU type", *(f">{title}" for title in titles)]
     show_table(headings, [_row(change) for change in changes])
 
 

@@ -14,11 +14,7 @@ from app.cli.common.context import (
 )
 from app.cli.common.local import load_settings
 from app.cli.common.options import Output, command_group
-from app.cli.common.output import (
-    Format,
-    show_document,
-    show_table,
-)
+from app.cli.common.output import Format, show_document, show_table
 
 app = command_group("Show the settings and where they come from.")
 # Enough for the longest scope; `_masked` cuts off again what follows the last underscore in it.
@@ -31,10 +27,7 @@ def _group() -> None:
 
 
 @app.command()
-def show(
-    context: typer.Context,
-    output: Output = Format.TABLE,
-) -> None:
+def show(context: typer.Context, output: Output = Format.TABLE) -> None:
     """Show every setting with its value and origin.
 
     Secrets are masked.

@@ -11,10 +11,7 @@ from app.cli.common.local import (
     place_of_database,
 )
 from app.cli.common.options import command_group
-from app.cli.common.output import (
-    good,
-    show_line,
-)
+from app.cli.common.output import good, show_line
 from app.db.base import migrate
 
 app = command_group(

@@ -9,11 +9,7 @@ from app.base.version import program_version
 from app.cli.common.client import Api, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import (
-    ColouredCell,
-    faint,
-    show_line,
-)
+from app.cli.common.output import ColouredCell, faint, show_line
 
 
 def version(

@@ -247,10 +247,7 @@ def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
     show_line(
         f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:"
     )
-    show_table(
-        [">", *(f">p{100 * level:g}" for level in levels)],
-        [("  rps", *rates)],
-    )
+    show_table([">", *(f">p{100 * level:g}" for level in levels)], [("  rps", *rates)])
 
 
 def _forecasts(score: ForecastScore) -> str:

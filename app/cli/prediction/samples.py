@@ -29,12 +29,10 @@ class Source(StrEnum):
 
 
 NetworkOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Network [default: as the file says]"),
+    str | None, typer.Option(metavar="NAME", help="Network [default: as the file says]")
 ]
 BatchOption = Annotated[
-    float | None,
-    typer.Option(min=1.0, help="Batch size [default: as the file says]"),
+    float | None, typer.Option(min=1.0, help="Batch size [default: as the file says]")
 ]
 SmPercent = Annotated[
     float,

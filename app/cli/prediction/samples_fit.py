@@ -20,14 +20,7 @@ from app.cli.common.output import (
 )
 from app.cli.objects.predictions import percent
 
-_HEADINGS = (
-    "quantity",
-    "GPU type",
-    ">samples",
-    "technique",
-    ">error",
-    ">p90",
-)
+_HEADINGS = ("quantity", "GPU type", ">samples", "technique", ">error", ">p90")
 
 
 def fit(

@@ -12,11 +12,7 @@ from app.base.errors import InvalidRequest, no_such
 from app.cli.common.client import Api, ApiProblem, Document, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.options import Output
-from app.cli.common.output import (
-    Format,
-    show_items,
-    show_table,
-)
+from app.cli.common.output import Format, show_items, show_table
 from app.measurements.csv_files import SampleFiles, read_samples
 from solvers.predict.data.samples import Samples
 
@@ -58,12 +54,7 @@ def send(
             for network, rows in rows_of.items()
         ]
     if not show_items(sent, output):
-        headings = [
-            "network",
-            ">samples",
-            ">new",
-            ">known",
-        ]
+        headings = ["network", ">samples", ">new", ">known"]
         show_table(
             headings,
             [

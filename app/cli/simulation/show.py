@@ -2,10 +2,7 @@
 
 from typing import TextIO
 
-from app.cli.common.output import (
-    Cells,
-    show_table,
-)
+from app.cli.common.output import Cells, show_table
 from app.simulate.figures import estimate_words, share_words
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
 

@@ -199,21 +199,6 @@ def _service_row(plan: Plan, service: ServiceDemand) -> Cells:
 def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
     stream.write("\n")
     rows = [
-        (
-            bad(entry.rule),
-            entry.severity,
-            entry.where,
-            entry.detail,
-        )
-        for entry in broken
+        (bad(entry.rule), entry.severity, entry.where, entry.detail) for entry in broken
     ]
-    show_table(
-        [
-            "broken rule",
-            "severity",
-            "where",
-            "detail",
-        ],
-        rows,
-        stream=stream,
-    )
+    show_table(["broken rule", "severity", "where", "detail"], rows, stream=stream)

@@ -25,10 +25,7 @@ from agents.replicas.server_metrics import (
 from app.cli.common.client import Api, ControlPlaneUnreachable, Document, number
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import (
-    show_line,
-    show_table,
-)
+from app.cli.common.output import show_line, show_table
 
 Kind = Literal["vllm", "triton", "mlserver", "dcgm"]
 ASK_S = 5.0
