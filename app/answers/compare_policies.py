@@ -1,11 +1,10 @@
 """Compare policies: the same problem, planned by each, and what each plan comes to. Nothing is written or pushed."""
 
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from app.answers.what_if import MIN_PLAN_S, gpus_by_type, unserved_percent
 from app.loop.forecast import make_demands
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
 from app.loop.predict import PlannedPoints, make_problem
@@ -13,15 +12,12 @@ from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailabl
 from app.store.store import Snapshot
 from solvers.check import violations
 from solvers.explain.neighbours import NeighbourReader
-from solvers.laws.cost import cost_usd_per_hour, served_weight, started
+from solvers.laws.cost import cost_usd_per_hour, started
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, Violation
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-
-MIN_PLAN_S = 0.1
-"""So long may each plan take, however many share the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +105,7 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
     """What one plan comes to. A plan that breaks rules keeps its figures, so that people see what was bought so."""
     plan, report = answer.plan, answer.report
     broken = violations(problem, plan)
-    by_type = Counter[str]()
-    for gpu in plan.gpus:
-        by_type[gpu.gpu_type] += gpu.count
+    by_type = gpus_by_type(plan)
     slack_percent, service = worst_slack(problem, plan)
     # Without a running plan the cost of moves is nothing, but every replica has to be started.
     current = problem.current or Plan(policy="none")
@@ -124,7 +118,7 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
         gpus_by_type=dict(sorted(by_type.items())),
         replicas=sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus),
         starts=started(replace(problem, current=current), plan),
-        unserved_percent=_unserved_percent(problem, plan),
+        unserved_percent=max(0.0, unserved_percent(problem, plan)),
         worst_slack_percent=slack_percent,
         worst_service=service,
         violations=len(broken),
@@ -166,13 +160,3 @@ def _slack_percent(rate_rps: float, capacity_rps: float) -> float:
     return (
         100.0 * (capacity_rps - rate_rps) / larger_rps if larger_rps > 0.0 else -100.0
     )
-
-
-def _unserved_percent(problem: Problem, plan: Plan) -> float:
-    wanted = math.fsum(
-        service.priority * service.arrival_rate_rps for service in problem.services
-    )
-    if wanted <= 0.0:
-        return 0.0
-    # Rates of a plan may add up to a hair more than the demand.
-    return 100.0 * max(0.0, 1.0 - served_weight(problem, plan) / wanted)

@@ -208,13 +208,16 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
         cost = cost_usd_per_hour(problem, plan)
     except InvalidInput:
         return None
+    used = gpus_by_type(plan)
     return ScenarioAnswer(
         question=describe_scenario(one.scenario),
         cost_usd_per_hour=cost,
         difference_usd_per_hour=0.0,
-        gpus=_gpus(problem, plan),
+        # With the types of which none is used, so that answers can be laid side by side.
+        gpus={gpu_type.name: used[gpu_type.name] for gpu_type in problem.gpu_types},
         mix=_mix(plan),
-        unserved_percent=_unserved_percent(problem, plan),
+        # Rounded, as answers are ranked by it: noise in the last digits must not outweigh the cost.
+        unserved_percent=round(unserved_percent(problem, plan), _PERCENT_DIGITS),
         unserved=plan.unserved,
         lower_bound_usd_per_hour=one.report.lower_bound_usd_per_hour,
         gap_percent=_gap_percent(one, plan, cost),
@@ -224,23 +227,22 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
     )
 
 
-def _gpus(problem: Problem, plan: Plan) -> dict[str, int]:
-    """GPUs in use, also of the types of which none is."""
+def gpus_by_type(plan: Plan) -> Counter[str]:
+    """GPUs in use."""
     used = Counter[str]()
     for gpu in plan.gpus:
         used[gpu.gpu_type] += gpu.count
-    return {gpu_type.name: used[gpu_type.name] for gpu_type in problem.gpu_types}
+    return used
 
 
-def _unserved_percent(problem: Problem, plan: Plan) -> float:
+def unserved_percent(problem: Problem, plan: Plan) -> float:
+    """Percent of Σ priority · arrival rate that no replica serves; floats may leave it a hair below 0."""
     wanted = math.fsum(
         service.priority * service.arrival_rate_rps for service in problem.services
     )
-    if wanted <= 0.0:
-        return 0.0
-    # Rounded, as answers are ranked by it: noise in the last digits must not outweigh the cost.
-    share = 1.0 - served_weight(problem, plan) / wanted
-    return round(100.0 * share, _PERCENT_DIGITS)
+    return (
+        100.0 * (1.0 - served_weight(problem, plan) / wanted) if wanted > 0.0 else 0.0
+    )
 
 
 def _mix(plan: Plan) -> tuple[ServiceMix, ...]:

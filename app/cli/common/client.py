@@ -127,7 +127,7 @@ class Api:
     def items(self, path: str, query: Query | None = None) -> Iterator[Document]:
         """Every item of a list, over all its pages."""
         for page in self.pages(path, query or {}):
-            yield from documents(page.get("items"))
+            yield from documents(page, "items")
 
     def pages(self, path: str, query: Query) -> Iterator[Document]:
         """Every page of a list or a report. Raises ApiProblem, ControlPlaneUnreachable."""
@@ -266,7 +266,7 @@ class Api:
                 detail=str(entry.get("detail", "")),
                 may_force=entry.get("may_force") is True,
             )
-            for entry in documents(document.get("errors"))
+            for entry in documents(document, "errors")
         )
         return ApiProblem(
             answer.status_code, detail, fields, str(document.get("request_id", ""))
@@ -289,31 +289,33 @@ def _json_object(answer: httpx2.Response) -> Document | None:
     return document if isinstance(document, dict) else None
 
 
-def documents(value: object) -> list[Document]:
-    """The JSON objects of an array; an empty list for anything else."""
-    return (
-        [entry for entry in value if isinstance(entry, dict)]
-        if isinstance(value, list)
-        else []
-    )
-
-
-def dig(document: object, *path: str) -> object:
-    """The value at a path of keys; None where there is none."""
-    for key in path:
+def dig(document: object, path: str) -> object:
+    """The value at a path of keys with dots between them; None where there is none."""
+    for key in path.split("."):
         document = document.get(key) if isinstance(document, dict) else None
     return document
 
 
-def text(document: object, *path: str) -> str:
+def documents(document: object, path: str) -> list[Document]:
+    """The JSON objects of the array at a path of keys; an empty list for anything else."""
+    return objects_of(dig(document, path))
+
+
+def objects_of(value: object) -> list[Document]:
+    """The JSON objects of an array; an empty list for anything else."""
+    entries = value if isinstance(value, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def text(document: object, path: str) -> str:
     """The text at a path of keys; empty where there is none."""
-    value = dig(document, *path)
+    value = dig(document, path)
     return "" if value is None else str(value)
 
 
-def number(document: object, *path: str) -> float | None:
+def number(document: object, path: str) -> float | None:
     """The number at a path of keys, also one that is written as a decimal string; None where there is none."""
-    value = dig(document, *path)
+    value = dig(document, path)
     # A bool is an int in Python, and True would be counted as 1.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

@@ -27,19 +27,15 @@ SILENT_AFTER_S = 15.0
 
 def slo_text(service: Document) -> str:
     """`p98 ≤ 50 ms`."""
-    percentile = number(service, "spec", "slo", "percentile") or 0
-    latency = number(service, "spec", "slo", "latency_ms")
+    percentile = number(service, "spec.slo.percentile") or 0
+    latency = number(service, "spec.slo.latency_ms")
     return f"p{100 * percentile:g} ≤ {plain(latency)} ms"
 
 
 def condition(service: Document, kind: str) -> Document:
     """One of a service's conditions; empty when nothing is said of it."""
     return next(
-        (
-            e
-            for e in documents(dig(service, "status", "conditions"))
-            if e.get("type") == kind
-        ),
+        (e for e in documents(service, "status.conditions") if e.get("type") == kind),
         {},
     )
 
@@ -61,20 +57,20 @@ def share_cell(share: float | None, wanted: float | None) -> ColouredCell:
 
 
 def service_row(item: Document) -> Cells:
-    replicas = dig(item, "status", "replicas")
+    replicas = dig(item, "status.replicas")
     by_type = (
         {str(name): int(count) for name, count in replicas.items()}
         if isinstance(replicas, dict)
         else {}
     )
     return (
-        text(item, "metadata", "name"),
-        text(item, "spec", "network"),
+        text(item, "metadata.name"),
+        text(item, "spec.network"),
         slo_text(item),
-        amount(number(item, "status", "reading", "arrival_rate_rps")),
+        amount(number(item, "status.reading.arrival_rate_rps")),
         share_cell(
-            number(item, "status", "reading", "attainment"),
-            number(item, "spec", "slo", "percentile"),
+            number(item, "status.reading.attainment"),
+            number(item, "spec.slo.percentile"),
         ),
         str(sum(by_type.values())),
         truth_cell(condition(item, "Ready")),
@@ -82,47 +78,47 @@ def service_row(item: Document) -> Cells:
 
 
 def service_wide_cells(item: Document) -> Cells:
-    replicas = dig(item, "status", "replicas")
+    replicas = dig(item, "status.replicas")
     return (
-        text(item, "metadata", "project"),
-        plain(dig(item, "spec", "priority")),
-        text(item, "spec", "mode"),
-        amount(number(item, "status", "planned_rate_rps")),
-        amount(number(item, "status", "reading", "latency_ms")),
+        text(item, "metadata.project"),
+        plain(dig(item, "spec.priority")),
+        text(item, "spec.mode"),
+        amount(number(item, "status.planned_rate_rps")),
+        amount(number(item, "status.reading.latency_ms")),
         plain(replicas),
     )
 
 
 def node_row(item: Document) -> Cells:
-    types = [text(gpu, "gpu_type") for gpu in documents(dig(item, "spec", "gpus"))]
+    types = [text(gpu, "gpu_type") for gpu in documents(item, "spec.gpus")]
     counts = ", ".join(f"{types.count(name)} × {name}" for name in dict.fromkeys(types))
-    silent_s = number(item, "status", "silent_for_s")
-    was_seen = dig(item, "status", "last_seen_at") is not None
+    silent_s = number(item, "status.silent_for_s")
+    was_seen = dig(item, "status.last_seen_at") is not None
     return (
-        text(item, "metadata", "name"),
+        text(item, "metadata.name"),
         _node_state(item, len(types)) if was_seen else warn("never seen"),
         f"{silent_s:.0f} s ago" if was_seen and silent_s is not None else "-",
-        plain(dig(item, "status", "observed_generation")),
+        plain(dig(item, "status.observed_generation")),
         counts or "-",
     )
 
 
 def _node_state(item: Document, gpus: int) -> ColouredCell:
     # A silent node's other figures are old: nothing else that it said may still be so.
-    if (number(item, "status", "silent_for_s") or 0.0) > SILENT_AFTER_S:
+    if (number(item, "status.silent_for_s") or 0.0) > SILENT_AFTER_S:
         return bad("silent")
-    if dig(item, "spec", "cordoned"):
+    if dig(item, "spec.cordoned"):
         return warn("cordoned")
-    if int(number(item, "status", "healthy_gpus") or 0) < gpus:
+    if int(number(item, "status.healthy_gpus") or 0) < gpus:
         return bad("unhealthy GPU")
     return good("ready")
 
 
 def node_wide_cells(item: Document) -> Cells:
     return (
-        text(item, "status", "agent_version") or "-",
-        amount(number(item, "status", "clock_skew_s"), 2),
-        plain(dig(item, "status", "problems")),
+        text(item, "status.agent_version") or "-",
+        amount(number(item, "status.clock_skew_s"), 2),
+        plain(dig(item, "status.problems")),
     )
 
 
@@ -137,23 +133,23 @@ def gpu_row(item: Document) -> Cells:
 
 def gpu_type_row(item: Document) -> Cells:
     return (
-        text(item, "metadata", "name"),
-        usd(number(item, "spec", "price_usd_per_hour"), 3),
-        amount(number(item, "spec", "memory_mib"), 0),
-        amount(number(item, "spec", "idle_w"), 0),
-        amount(number(item, "spec", "power_cap_w"), 0),
+        text(item, "metadata.name"),
+        usd(number(item, "spec.price_usd_per_hour"), 3),
+        amount(number(item, "spec.memory_mib"), 0),
+        amount(number(item, "spec.idle_w"), 0),
+        amount(number(item, "spec.power_cap_w"), 0),
         _clocks(item),
     )
 
 
 def gpu_type_wide_cells(item: Document) -> Cells:
-    step = plain(dig(item, "spec", "sm_percent_step"))
-    return step, text(item, "status", "provenance") or "-"
+    step = plain(dig(item, "spec.sm_percent_step"))
+    return step, text(item, "status.provenance") or "-"
 
 
 def _clocks(gpu_type: Document) -> str:
     """`1110 to 1590 (3)`: the lowest, the highest, and how many there are."""
-    clocks = dig(gpu_type, "spec", "clocks_mhz")
+    clocks = dig(gpu_type, "spec.clocks_mhz")
     return (
         f"{clocks[0]:g} to {clocks[-1]:g} ({len(clocks)})"
         if isinstance(clocks, list) and clocks
@@ -162,16 +158,16 @@ def _clocks(gpu_type: Document) -> str:
 
 
 def network_row(item: Document) -> Cells:
-    types = dig(item, "status", "gpu_types")
+    types = dig(item, "status.gpu_types")
     return (
-        text(item, "metadata", "name"),
+        text(item, "metadata.name"),
         str(len(types)) if isinstance(types, list) else "-",
-        text(item, "spec", "description") or "-",
+        text(item, "spec.description") or "-",
     )
 
 
 def network_wide_cells(item: Document) -> Cells:
-    return (plain(dig(item, "status", "gpu_types")),)
+    return (plain(dig(item, "status.gpu_types")),)
 
 
 def profile_row(item: Document) -> Cells:
@@ -190,32 +186,32 @@ def profile_wide_cells(item: Document) -> Cells:
 
 def project_row(item: Document) -> Cells:
     return (
-        text(item, "metadata", "name"),
-        time_text(dig(item, "metadata", "created_at")),
-        plain(dig(item, "metadata", "labels")),
+        text(item, "metadata.name"),
+        time_text(dig(item, "metadata.created_at")),
+        plain(dig(item, "metadata.labels")),
     )
 
 
 def budget_row(item: Document) -> Cells:
-    used = number(item, "status", "spent_percent")
+    used = number(item, "status.spent_percent")
     # 80 %: from here on the control plane warns in events, too.
     style = "" if used is None else BAD if used >= 100 else WARN if used >= 80 else GOOD
     return (
-        text(item, "metadata", "name"),
-        text(item, "spec", "project") or "whole cluster",
-        usd(number(item, "spec", "usd"), 2),
-        text(item, "spec", "period"),
-        usd(number(item, "status", "spent_usd"), 2),
+        text(item, "metadata.name"),
+        text(item, "spec.project") or "whole cluster",
+        usd(number(item, "spec.usd"), 2),
+        text(item, "spec.period"),
+        usd(number(item, "status.spent_usd"), 2),
         ColouredCell(text="-" if used is None else f"{used:.1f} %", style=style),
-        usd(number(item, "status", "projected_usd"), 2),
+        usd(number(item, "status.projected_usd"), 2),
         _what_is_done(item),
     )
 
 
 def _what_is_done(item: Document) -> ColouredCell:
     """Its action, and on how many services it acts now."""
-    less = int(number(item, "status", "degraded_services") or 0)
-    action = text(item, "spec", "action")
+    less = int(number(item, "status.degraded_services") or 0)
+    action = text(item, "spec.action")
     return (
         warn(f"{action}: {count(less, 'service')} for less")
         if less
@@ -224,32 +220,32 @@ def _what_is_done(item: Document) -> ColouredCell:
 
 
 def webhook_row(item: Document) -> Cells:
-    error = text(item, "status", "last_error")
+    error = text(item, "status.last_error")
     return (
-        text(item, "metadata", "name"),
-        plain(dig(item, "spec", "kinds") or "all"),
-        "yes" if dig(item, "spec", "enabled") else "no",
-        plain(dig(item, "status", "waiting")),
-        time_text(dig(item, "status", "last_delivered_at")),
+        text(item, "metadata.name"),
+        plain(dig(item, "spec.kinds") or "all"),
+        "yes" if dig(item, "spec.enabled") else "no",
+        plain(dig(item, "status.waiting")),
+        time_text(dig(item, "status.last_delivered_at")),
         ColouredCell(text=error or "-", style=BAD if error else FAINT),
     )
 
 
 def policy_row(item: Document) -> Cells:
-    is_paused = bool(dig(item, "spec", "paused"))
+    is_paused = bool(dig(item, "spec.paused"))
     return (
-        text(item, "metadata", "name"),
-        text(item, "spec", "policy"),
-        text(item, "spec", "mode"),
+        text(item, "metadata.name"),
+        text(item, "spec.policy"),
+        text(item, "spec.mode"),
         ColouredCell(text=plain(is_paused), style=WARN if is_paused else ""),
-        plain(dig(item, "spec", "period_s")),
-        text(item, "spec", "objective"),
-        plain(dig(item, "status", "version")),
+        plain(dig(item, "spec.period_s")),
+        text(item, "spec.objective"),
+        plain(dig(item, "status.version")),
     )
 
 
 def policy_wide_cells(item: Document) -> Cells:
-    groups = documents(dig(item, "spec", "groups"))
+    groups = documents(item, "spec.groups")
     return (
         ", ".join(f"{text(group, 'name')}: {text(group, 'policy')}" for group in groups)
         or "-",

@@ -14,7 +14,7 @@ def show_forecast_line(forecast: Document) -> None:
     telemetry = telemetry_cell(forecast)
     planned = [
         entry
-        for entry in documents(forecast.get("quantiles"))
+        for entry in documents(forecast, "quantiles")
         if number(entry, "level") == PLANNED_LEVEL
     ]
     # A service that nobody reported has no forecast; why is what the telemetry says.
@@ -33,7 +33,7 @@ def telemetry_cell(forecast: Document) -> ColouredCell:
     silent_s = number(forecast, "silent_for_s")
     if text(forecast, "telemetry") == "heard":
         rates_rps = [
-            number(entry, "rate_rps") for entry in documents(forecast.get("quantiles"))
+            number(entry, "rate_rps") for entry in documents(forecast, "quantiles")
         ]
         return good(
             f"heard {silent_s:.0f} s ago"

@@ -26,7 +26,7 @@ class CommandKind:
     row: Row
     wide_headings: tuple[str, ...] = ()
     wide_row: Row = lambda _document: ()
-    id_field: tuple[str, ...] = ("metadata", "name")
+    id_field: str = "metadata.name"
     has_one: bool = True
     """Whether one object can be asked for by its name."""
     is_deletable: bool = False
@@ -143,7 +143,7 @@ KINDS = (
         path="gpus",
         headings=("id", "node", "gpu type", "state"),
         row=columns.gpu_row,
-        id_field=("id",),
+        id_field="id",
         has_one=False,
     ),
     CommandKind(
@@ -171,7 +171,7 @@ KINDS = (
         row=columns.profile_row,
         wide_headings=("source",),
         wide_row=columns.profile_wide_cells,
-        id_field=("id",),
+        id_field="id",
     ),
     CommandKind(
         name="Project",
@@ -235,7 +235,7 @@ KINDS = (
         row=columns.plan_row,
         wide_headings=("policy", ">generation", ">ms"),
         wide_row=columns.plan_wide_cells,
-        id_field=("id",),
+        id_field="id",
         default_query={"state": DECISIVE_STATES},
     ),
     CommandKind(
@@ -244,7 +244,7 @@ KINDS = (
         aliases=("demands",),
         headings=("service", ">rps", "method", "at", ">plan"),
         row=columns.demand_row,
-        id_field=("service",),
+        id_field="service",
         has_one=False,
     ),
     CommandKind(
@@ -254,7 +254,7 @@ KINDS = (
         row=columns.token_row,
         wide_headings=("created", "last used", "expires"),
         wide_row=columns.token_wide_cells,
-        id_field=("id",),
+        id_field="id",
         has_one=False,
     ),
 )

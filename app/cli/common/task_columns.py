@@ -29,30 +29,30 @@ STYLES = {
 
 def task_row(item: Document) -> Cells:
     """Name, network, state, how much is done, where it runs, and when it ends or how long it has waited."""
-    state = text(item, "status", "state")
+    state = text(item, "status.state")
     return (
-        text(item, "metadata", "name"),
-        text(item, "spec", "network") or "(by layers)",
+        text(item, "metadata.name"),
+        text(item, "spec.network") or "(by layers)",
         ColouredCell(text=state or "-", style=STYLES.get(state, "")),
         _done(item),
-        amount(number(item, "status", "sm_percent"), 0),
-        text(item, "status", "gpu") or "-",
+        amount(number(item, "status.sm_percent"), 0),
+        text(item, "status.gpu") or "-",
         _ends(item),
     )
 
 
 def task_wide_cells(item: Document) -> Cells:
     """What else stands in a wide table."""
-    waited_s = number(item, "status", "waited_s")
+    waited_s = number(item, "status.waited_s")
     return (
-        text(item, "metadata", "project"),
-        text(item, "spec", "kind"),
-        plain(dig(item, "spec", "priority")),
-        amount(number(item, "status", "iterations_per_s"), 2),
-        time_text(dig(item, "status", "deadline_at")),
+        text(item, "metadata.project"),
+        text(item, "spec.kind"),
+        plain(dig(item, "spec.priority")),
+        amount(number(item, "status.iterations_per_s"), 2),
+        time_text(dig(item, "status.deadline_at")),
         "-" if waited_s is None else span(waited_s),
-        plain(dig(item, "status", "starts")),
-        plain(dig(item, "status", "swaps")),
+        plain(dig(item, "status.starts")),
+        plain(dig(item, "status.swaps")),
     )
 
 
@@ -69,8 +69,8 @@ def span(seconds: float) -> str:
 
 
 def _done(item: Document) -> str:
-    done = number(item, "status", "done_iterations")
-    total = number(item, "status", "iterations")
+    done = number(item, "status.done_iterations")
+    total = number(item, "status.iterations")
     if done is None or not total:
         return "-"
     # Rounded down: what is not done is not 100 %.
@@ -79,8 +79,8 @@ def _done(item: Document) -> str:
 
 def _ends(item: Document) -> ColouredCell:
     """Red where it would end after its deadline."""
-    remaining_s = number(item, "status", "remaining_s")
-    waiting_s = number(item, "status", "waiting_s")
+    remaining_s = number(item, "status.remaining_s")
+    waiting_s = number(item, "status.waiting_s")
     if remaining_s is not None:
         ends = f"in {span(remaining_s)}"
         return bad(f"{ends}, late") if _is_late(item) else ColouredCell(text=ends)
@@ -88,8 +88,8 @@ def _ends(item: Document) -> ColouredCell:
 
 
 def _is_late(item: Document) -> bool:
-    ends = text(item, "status", "ends_at")
-    deadline = text(item, "status", "deadline_at")
+    ends = text(item, "status.ends_at")
+    deadline = text(item, "status.deadline_at")
     # As times, since the texts may have different offsets and precisions.
     return bool(ends and deadline) and datetime.fromisoformat(
         ends

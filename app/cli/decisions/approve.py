@@ -49,7 +49,7 @@ def rollback(
         chosen = _newest_before(api) if plan is None else plan
         answer = api.post(f"/api/v1/plans/{chosen}/restore")
     show_line(
-        f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it."
+        f"Plan {chosen} is restored as plan {dig(answer, 'plan.id')}; the next tick pushes it."
     )
     # The fleet and the rates moved on since that plan was made: what it no longer keeps is said, not refused.
     warnings = answer.get("warnings")

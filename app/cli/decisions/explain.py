@@ -94,7 +94,7 @@ def explain(
 
 
 def _show(answer: Document, service: str | None, whose: str, output: Format) -> None:
-    services = documents(answer.get("services"))
+    services = documents(answer, "services")
     if service is not None:
         services = [entry for entry in services if entry.get("service") == service]
         if not services:
@@ -112,7 +112,7 @@ def _show(answer: Document, service: str | None, whose: str, output: Format) -> 
 
 
 def _known(answer: Document) -> str:
-    names = [text(entry, "service") for entry in documents(answer.get("services"))]
+    names = [text(entry, "service") for entry in documents(answer, "services")]
     return (
         f"its services are {', '.join(names)}" if names else "`plimsoll get services`"
     )

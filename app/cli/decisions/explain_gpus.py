@@ -100,16 +100,16 @@ def _show_gpu(gpu: Document, unit: str) -> None:
         show_line(
             warn(f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide")
         )
-    uses = documents(gpu.get("uses"))
+    uses = documents(gpu, "uses")
     show_line(f"  uses {', '.join(map(_use, uses))}")
     full = [RULES[text(use, "rule")] for use in uses if use.get("is_full")]
     if full:
         show_line(f"  full: {', '.join(full)}")
     show_table(
         ["  runs", ">sm %", ">batch", ">rps", ">can take", ">earns"],
-        [_replica_row(each, unit) for each in documents(gpu.get("replicas"))],
+        [_replica_row(each, unit) for each in documents(gpu, "replicas")],
     )
-    _show_alternatives(documents(gpu.get("alternatives")), unit)
+    _show_alternatives(documents(gpu, "alternatives"), unit)
 
 
 def _costs_and_earnings(gpu: Document, unit: str) -> str:
@@ -171,7 +171,7 @@ def _is_shown(loss: float, unit: str) -> bool:
 
 
 def _pattern(alternative: Document) -> str:
-    replicas = documents(alternative.get("replicas"))
+    replicas = documents(alternative, "replicas")
     runs = " + ".join(
         f"{text(each, 'service')} {plain(each.get('sm_percent'))} % b{plain(each.get('batch'))}"
         for each in replicas

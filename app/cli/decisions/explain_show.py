@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from app.cli.common.client import Document, dig, documents, number, text
+from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import (
     Cells,
     amount,
@@ -37,19 +37,19 @@ def show_explanation(
     unit = text(answer, "price_unit")
     for message in _texts(answer.get("messages")):
         show_line("  ", message)
-    _show_violations(documents(answer.get("violations")))
+    _show_violations(documents(answer, "violations"))
     for service in services:
         _show_service(service, unit)
-    gpus, reliefs = documents(answer.get("gpus")), documents(answer.get("reliefs"))
+    gpus, reliefs = documents(answer, "gpus"), documents(answer, "reliefs")
     if not is_entire:
         names = {text(service, "service") for service in services}
         _show_of_services(gpus, reliefs, names, unit)
         return
-    show_gpu_types(documents(answer.get("gpu_types")), unit)
+    show_gpu_types(documents(answer, "gpu_types"), unit)
     show_gpus(gpus, unit, int(number(answer, "kinds_left_out") or 0))
     _show_reliefs(reliefs, unit)
     _show_losses(answer.get("losses"))
-    _show_steps(documents(answer.get("steps")))
+    _show_steps(documents(answer, "steps"))
     _show_changes(answer)
 
 
@@ -63,9 +63,7 @@ def _show_of_services(
     theirs = [
         gpu
         for gpu in gpus
-        if any(
-            text(each, "service") in names for each in documents(gpu.get("replicas"))
-        )
+        if any(text(each, "service") in names for each in documents(gpu, "replicas"))
     ]
     # Kinds that were left out may hold none of these services: their number would say nothing.
     show_gpus(theirs, unit, 0)
@@ -84,10 +82,10 @@ def _show_service(service: Document, unit: str) -> None:
         show_line(
             f"  held back by {RULES.get(rule, rule)}: {text(entry, 'detail')} ({replicas})"
         )
-    for entry in documents(service.get("unserved")):
+    for entry in documents(service, "unserved"):
         rate = amount(number(entry, "rate_rps"))
         show_line(bad(f"  unserved: {rate} rps ({text(entry, 'reason')})"))
-    rows = [_group(entry) for entry in documents(service.get("replicas"))]
+    rows = [_group(entry) for entry in documents(service, "replicas")]
     if rows:
         figures = (">sm %", ">batch", ">rps each", ">can take", ">exec ms")
         show_table(["  replicas", *figures, "beside"], rows)
@@ -115,7 +113,7 @@ def _bindings(service: Document, unit: str) -> list[Document]:
     ):
         return []
     found = sorted(
-        documents(service.get("bindings")),
+        documents(service, "bindings"),
         key=lambda entry: -(number(entry, "replicas") or 0.0),
     )
     return found[:MAX_LINES]
@@ -194,10 +192,10 @@ def _show_losses(losses: object) -> None:
                 else "any can be lost without harm"
             )
             show_line(f"{count(used, noun)} in use: {outcome}")
-    worst = documents(dig(losses, "worst"))
+    worst = documents(losses, "worst")
     if worst:
         rows = [
-            (text(each, "words"), _shortfalls(documents(each.get("shortfalls"))))
+            (text(each, "words"), _shortfalls(documents(each, "shortfalls")))
             for each in worst
         ]
         show_table(["lost", "leaves unserved"], rows)
@@ -238,13 +236,13 @@ def _show_changes(answer: Document) -> None:
     if answer.get("moves") is None and not answer.get("changes"):
         return
     show_line(bold("\nAgainst the plan before"))
-    started = int(number(answer, "moves", "replicas_started") or 0)
-    stopped = int(number(answer, "moves", "replicas_stopped") or 0)
-    cost = number(answer, "moves", "migration_cost_usd_per_hour") or 0.0
+    started = int(number(answer, "moves.replicas_started") or 0)
+    stopped = int(number(answer, "moves.replicas_stopped") or 0)
+    cost = number(answer, "moves.migration_cost_usd_per_hour") or 0.0
     if started or stopped:
         price = f"; the moves count as {usd(cost)}/h" if cost else ""
         show_line(f"{count(started, 'replica')} to start, {stopped} to stop{price}")
-    show_changes(documents(answer.get("changes")))
+    show_changes(documents(answer, "changes"))
 
 
 def _show_violations(violations: Sequence[Document]) -> None:

@@ -154,7 +154,7 @@ def _in_simulation(
 
 
 def _show(answer: Document) -> None:
-    found = documents(answer.get("policies"))
+    found = documents(answer, "policies")
     if not found:
         raise CliError("the control plane compared nothing")
     in_force = text(answer, "in_force")

@@ -120,7 +120,7 @@ def _with_policy(present: Document, name: str, group: str | None) -> Document:
     card(name)
     if group is None:
         return {**present, "policy": name}
-    groups = documents(present.get("groups"))
+    groups = documents(present, "groups")
     known = [text(each, "name") for each in groups]
     if group not in known:
         there = f"there are {', '.join(known)}" if known else "there is none"
@@ -158,7 +158,7 @@ def _decided_as_in(present: Document, spec: Document) -> Document:
     then = _by_group(spec)
     groups = [
         {**each, "policy": then.get(text(each, "name"), text(each, "policy"))}
-        for each in documents(present.get("groups"))
+        for each in documents(present, "groups")
     ]
     return {**present, "policy": text(spec, "policy"), "groups": groups}
 
@@ -174,8 +174,7 @@ def _asks_approval(spec: Document) -> bool:
 
 def _by_group(spec: Document) -> dict[str, str]:
     return {
-        text(each, "name"): text(each, "policy")
-        for each in documents(spec.get("groups"))
+        text(each, "name"): text(each, "policy") for each in documents(spec, "groups")
     }
 
 
@@ -219,8 +218,8 @@ def _show_preview(api: Api, wanted: Document) -> str:
     before = usd(number(answer, "cost_before_usd_per_hour"))
     after = usd(number(answer, "cost_usd_per_hour"))
     show_line(f"Cost at the present rates: {before} → {after} per hour")
-    _show_moves(documents(answer.get("changes")))
-    messages = dig(answer, "document", "report", "messages")
+    _show_moves(documents(answer, "changes"))
+    messages = dig(answer, "document.report.messages")
     for message in messages if isinstance(messages, list) else ():
         show_line(f"  {message}")
     show_unserved(answer)
@@ -242,11 +241,11 @@ def _show_moves(changes: list[Document]) -> None:
 
 
 def _show_result(answer: Document, *, approve: bool) -> None:
-    version = text(answer, "status", "version")
+    version = text(answer, "status.version")
     show_line(
         good(f"Version {version} of the policy is in force" if version else "Switched")
     )
-    mode = text(answer, "spec", "mode")
+    mode = text(answer, "spec.mode")
     # Approval comes first: with it the first plan waits in any mode.
     if approve or mode == "approve":
         show_line(

@@ -10,7 +10,6 @@ from app.cli.common.client import (
     Api,
     ApiProblem,
     Document,
-    dig,
     documents,
     number,
     text,
@@ -123,7 +122,7 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
 
 def show_unserved(preview: Document) -> None:
     """Print which services a preview leaves without all of their requests, and why."""
-    for entry in documents(dig(preview, "document", "unserved")):
+    for entry in documents(preview, "document.unserved"):
         rate = amount(number(entry, "rate_rps"))
         show_line(
             bad(
@@ -145,7 +144,7 @@ def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
         verb = "created" if step.action is Action.CREATE else "changed"
         show_line(good(f"{step.entry.kind} {step.entry.name} {verb}"))
         # A webhook's: the control plane keeps it, and never sends it again.
-        if secret := text(answer, "status", "secret"):
+        if secret := text(answer, "status.secret"):
             show_line(warn(f"  its secret, shown this once: {secret}"))
         # An older control plane ignores fields that it does not know; silence would look like success.
         for field in _not_kept(step.entry, answer):

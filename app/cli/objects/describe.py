@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, ApiProblem, Document, documents, text
+from app.cli.common.client import Api, ApiProblem, Document, objects_of, text
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
 from app.cli.common.forecasts import show_forecast_line
@@ -62,9 +62,9 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
             label = faint(f"{indent}{key + ':':<{width}} ")
             show_line(label, _scalar(value))
         elif key == "conditions":
-            _show_conditions(documents(value), indent)
-        elif key == "predictions" and documents(value):
-            show_predictions(documents(value))
+            _show_conditions(objects_of(value), indent)
+        elif key == "predictions" and objects_of(value):
+            show_predictions(objects_of(value))
         else:
             show_line(f"{indent}{key}:")
             _show_nested(key, value, indent)
@@ -132,7 +132,7 @@ def _flat(row: Document) -> dict[str, str]:
     """One row's cells; a list of objects inside, such as a GPU's replicas, becomes one text."""
     cells = {}
     for key, value in row.items():
-        inner = documents(value)
+        inner = objects_of(value)
         cells[key] = (
             "; ".join(_brief(entry) for entry in inner) if inner else _scalar(value)
         )

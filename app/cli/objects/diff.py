@@ -61,7 +61,7 @@ def _diff_plans(api: Api, before: int, after: int) -> bool:
         number(answer, "cost_after_usd_per_hour"),
     )
     show_line(f"Cost {usd(cost_before)} → {usd(cost_after)} per hour")
-    changes = documents(answer.get("changes"))
+    changes = documents(answer, "changes")
     show_changes(changes)
     return bool(changes)
 

@@ -101,7 +101,7 @@ def fetch_one(api: Api, kind: CommandKind, name: str) -> Document:
         return api.get(kind.one(name))
     # Kinds without a path for one object are few and short, so that a list is read.
     for item in api.items(kind.list_path):
-        if str(dig(item, *kind.id_field)) == name:
+        if str(dig(item, kind.id_field)) == name:
             return item
     raise CliError(
         f"there is no {kind.name} {name!r}",

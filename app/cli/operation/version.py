@@ -37,7 +37,7 @@ def _control_plane(context: typer.Context) -> ColouredCell:
     except CliError as error:
         # A control plane that is away must not hide the version of what runs here.
         return faint(str(error))
-    api_version = text(document, "info", "version")
+    api_version = text(document, "info.version")
     if status != 200 or not api_version:
         return faint(f"answers {status} to /openapi.json; is this address Plimsoll's?")
     return ColouredCell(

@@ -209,11 +209,11 @@ def _show_forecast(forecast: Document) -> None:
     show_line("technique: ", good(text(forecast, "technique")), wider)
     show_line("telemetry: ", telemetry_cell(forecast))
     _show_quantiles(
-        documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0
+        documents(forecast, "quantiles"), number(forecast, "horizon_s") or 0.0
     )
     scores = {
         text(entry, "technique"): _score(entry)
-        for entry in documents(forecast.get("scores"))
+        for entry in documents(forecast, "scores")
     }
     # Every back-test judges the default: without it there was none yet.
     if DEFAULT not in scores:

@@ -56,8 +56,8 @@ def fit(
             raise
     if not show_document(answer, output):
         _show(
-            documents(answer.get("fits")),
-            documents(answer.get("verdicts")),
+            documents(answer, "fits"),
+            documents(answer, "verdicts"),
             is_asked=apply,
         )
 

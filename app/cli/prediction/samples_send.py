@@ -68,7 +68,7 @@ def _require_networks(
     api: Api, measured: SampleFiles, rows_of: Mapping[str, Sequence[int]]
 ) -> None:
     """Before anything is sent, since half of a file is worse than none. Raises InvalidRequest."""
-    known = [text(entry, "metadata", "name") for entry in api.items("/api/v1/networks")]
+    known = [text(entry, "metadata.name") for entry in api.items("/api/v1/networks")]
     for network, rows in rows_of.items():
         if network not in known:
             problem = f"{no_such('network', network, known)}; `plimsoll apply` of a manifest of kind Network makes one"

@@ -243,7 +243,7 @@ def _cost_row(entry: Document, key: str, total: float) -> Cells:
 
 def _slo_row(entry: Document) -> Cells:
     met, wanted = number(entry, "attainment_percent"), number(entry, "slo_percent")
-    burn = {text(row, "period"): row for row in documents(entry.get("periods"))}
+    burn = {text(row, "period"): row for row in documents(entry, "periods")}
     return (
         text(entry, "service"),
         amount(number(entry, "slo_latency_ms"), 0),

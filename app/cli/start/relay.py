@@ -85,7 +85,7 @@ def relay(
     read = partial(_read, url, cli, kind, served_as or service)
     with Api(cli) as api:
         spec = api.get(f"/api/v1/services/{service}")
-        slo_ms = number(spec, "spec", "slo", "latency_ms")
+        slo_ms = number(spec, "spec.slo.latency_ms")
         if slo_ms is None:
             raise CliError(f"service {service} has no SLO")
         before = read()
