@@ -271,7 +271,7 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
 
 
 def _capacity_rps(groups: Sequence[ReplicaGroup]) -> float | None:
-    """Of all together; None where some are not known, as a part of the capacity would look like all of it."""
+    """What all replicas may take; None where some are not known: a part of it would look like all."""
     if any(group.capacity_rps is None for group in groups):
         return None
     return math.fsum(group.count * (group.capacity_rps or 0.0) for group in groups)
