@@ -1,11 +1,10 @@
 """Compare policies: the same problem, planned by each, and what each plan comes to. Nothing is written or pushed."""
 
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from app.answers.what_if import MIN_PLAN_S, gpus_by_type, unserved_percent
 from app.loop.forecast import make_demands
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
 from app.loop.predict import PlannedPoints, make_problem
@@ -13,15 +12,12 @@ from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailabl
 from app.store.store import Snapshot
 from solvers.check import violations
 from solvers.explain.neighbours import NeighbourReader
-from solvers.laws.cost import cost_usd_per_hour, served_weight, started
+from solvers.laws.cost import cost_usd_per_hour, started
 from solvers.types.errors import InvalidInput
-from solvers.types.outcome import Budget
+from solvers.types.outcome import Budget, Violation
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-
-MIN_PLAN_S = 0.1
-"""So long may each plan take, however many share the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +67,7 @@ async def compare_policies(
     ends_s = now_s() + budget.seconds
     found = []
     for place, name in enumerate(names):
+        # The time that is left, over the plans that are left.
         share_s = max(MIN_PLAN_S, (ends_s - now_s()) / (len(names) - place))
         mine = replace(budget, seconds=share_s)
         request = PlanRequest(
@@ -79,6 +76,7 @@ async def compare_policies(
         try:
             found.append(judged(problem, name, await solver.make_plan(request)))
         except SolverUnavailable as error:
+            # The others are compared all the same: one that fails says something as well.
             found.append(
                 PolicyPlan(
                     policy=name, status="failed", reason=str(error), gpus_by_type={}
@@ -89,6 +87,7 @@ async def compare_policies(
 
 def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
     """What the next tick would decide on: the present rates, from what runs."""
+    # As the tick does: GPUs that nobody hears of are not planned with.
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     points = PlannedPoints().of(snapshot)
     problem = make_problem(
@@ -106,16 +105,10 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
     """What one plan comes to. A plan that breaks rules keeps its figures, so that people see what was bought so."""
     plan, report = answer.plan, answer.report
     broken = violations(problem, plan)
-    by_type = Counter[str]()
-    for gpu in plan.gpus:
-        by_type[gpu.gpu_type] += gpu.count
+    by_type = gpus_by_type(plan)
     slack_percent, service = worst_slack(problem, plan)
     # Without a running plan the cost of moves is nothing, but every replica has to be started.
-    empty = (
-        problem
-        if problem.current is not None
-        else replace(problem, current=Plan(policy="none"))
-    )
+    current = problem.current or Plan(policy="none")
     return PolicyPlan(
         policy=policy,
         status=report.status,
@@ -124,16 +117,18 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
         gpus=by_type.total(),
         gpus_by_type=dict(sorted(by_type.items())),
         replicas=sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus),
-        starts=started(empty, plan),
-        unserved_percent=_unserved_percent(problem, plan),
+        starts=started(replace(problem, current=current), plan),
+        unserved_percent=max(0.0, unserved_percent(problem, plan)),
         worst_slack_percent=slack_percent,
         worst_service=service,
         violations=len(broken),
-        first_violation=f"{broken[0].rule} at {broken[0].where}: {broken[0].detail}"
-        if broken
-        else "",
+        first_violation=next(map(_describe_violation, broken), ""),
         seconds=report.seconds,
     )
+
+
+def _describe_violation(broken: Violation) -> str:
+    return f"{broken.rule} at {broken.where}: {broken.detail}"
 
 
 def _cost_usd_per_hour(problem: Problem, answer: PlanAnswer) -> float:
@@ -153,22 +148,15 @@ def worst_slack(problem: Problem, plan: Plan) -> tuple[float | None, str]:
             seat.replica.service,
         )
         for gpu in plan.gpus
+        # None: the problem has no operating point for what the plan runs there.
         for seat in reader.seats(gpu) or ()
     ]
     return min(rooms) if rooms else (None, "")
 
 
 def _slack_percent(rate_rps: float, capacity_rps: float) -> float:
-    most = max(rate_rps, capacity_rps)
-    return 100.0 * (capacity_rps - rate_rps) / most if most > 0.0 else -100.0
-
-
-def _unserved_percent(problem: Problem, plan: Plan) -> float:
-    wanted = math.fsum(
-        service.priority * service.arrival_rate_rps for service in problem.services
-    )
+    # By the larger of the two: a replica with twice its capacity is as far from it as one that is half full.
+    larger_rps = max(rate_rps, capacity_rps)
     return (
-        100.0 * max(0.0, 1.0 - served_weight(problem, plan) / wanted)
-        if wanted > 0.0
-        else 0.0
+        100.0 * (capacity_rps - rate_rps) / larger_rps if larger_rps > 0.0 else -100.0
     )

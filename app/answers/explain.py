@@ -22,7 +22,7 @@ from solvers.types.plan import (
     diff,
     replicas_of,
 )
-from solvers.types.problem import Problem
+from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Demand, GpuType
 
 _DEGRADED = "an exceeded budget: a part of its demand is left out"
@@ -131,64 +131,73 @@ def explain(
     What follows from the report's prices at once is told; alternatives and tested reliefs only with `findings`.
     """
     names = {replica.service for gpu in plan.gpus for replica in gpu.replicas}
-    names |= {demand.service for demand in demands} | {
-        entry.service for entry in plan.unserved
-    }
-    before = (
-        Plan(policy="none")
-        if problem is None or problem.current is None
-        else problem.current
+    names |= {demand.service for demand in demands}
+    names |= {entry.service for entry in plan.unserved}
+    # A plan that was kept is the one before: it has no changes, whatever its problem's current plan was.
+    changes = () if report.status == "kept" else diff(_before(problem), plan)
+    reader = None if problem is None else NeighbourReader(problem)
+    prices = report.prices if findings is None else findings.prices
+    # Without the problem nobody knows what the prices are prices of.
+    sources = _Sources(
+        plan, demands, problem, reader, None if problem is None else prices
     )
-    changes = () if report.status == "kept" else diff(before, plan)
-    told = Explanation(
+    explanation = Explanation(
         summary=_summary(report, reason),
         report=report,
         violations=tuple(violations),
-        services=(),
+        services=tuple(_service(name, sources) for name in sorted(names)),
         changes=changes,
         moves=_moves(problem, plan, changes),
     )
-    prices = report.prices if findings is None else findings.prices
-    if problem is None:
-        return replace(
-            told,
-            services=tuple(
-                _service(name, _Sources(plan, demands)) for name in sorted(names)
-            ),
-        )
-    reader = NeighbourReader(problem)
-    sources = _Sources(plan, demands, problem, reader, prices)
-    told = replace(
-        told,
-        services=tuple(_service(name, sources) for name in sorted(names)),
+    if problem is None or reader is None:
+        return explanation
+    explanation = replace(
+        explanation,
         gpu_types=tuple(
             _gpu_type(gpu_type, plan, prices) for gpu_type in problem.gpu_types
         ),
         losses=explain_losses(problem, plan, bound),
     )
     if prices is None:
-        return told
-    found = quick_findings(reader, plan, prices) if findings is None else findings
-    return replace(
-        told,
-        price_unit=prices.unit,
-        gpus=found.gpus.kinds,
-        kinds_left_out=found.gpus.left_out,
-        reliefs=found.reliefs,
+        return explanation
+    return _with_findings(
+        explanation, prices, findings or quick_findings(reader, plan, prices)
     )
+
+
+def _with_findings(
+    explanation: Explanation, prices: Prices, findings: Findings
+) -> Explanation:
+    return replace(
+        explanation,
+        price_unit=prices.unit,
+        gpus=findings.gpus.kinds,
+        kinds_left_out=findings.gpus.left_out,
+        reliefs=findings.reliefs,
+    )
+
+
+def _before(problem: Problem | None) -> Plan:
+    """The plan that ran when the problem was made; an empty one where none did, so that every replica is new."""
+    if problem is None or problem.current is None:
+        return Plan(policy="none")
+    return problem.current
 
 
 def _moves(
     problem: Problem | None, plan: Plan, changes: Sequence[PlanChange]
 ) -> TransitionCost:
     more = [change.after - change.before for change in changes]
-    is_known = problem is not None and problem.current is not None
+    # A first plan has to start everything, which nobody counts as moves.
+    cost = (
+        0.0
+        if problem is None or problem.current is None
+        else migration_cost_usd_per_hour(problem, plan)
+    )
     return TransitionCost(
         replicas_started=sum(number for number in more if number > 0),
         replicas_stopped=-sum(number for number in more if number < 0),
-        migration_cost_usd_per_hour=migration_cost_usd_per_hour(problem, plan)
-        if is_known and problem
-        else 0.0,
+        migration_cost_usd_per_hour=cost,
     )
 
 
@@ -197,13 +206,10 @@ def _gpu_type(
 ) -> GpuTypeExplanation:
     used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
     is_used_up = gpu_type.count is not None and used >= gpu_type.count
-    worth = (
-        None
-        if prices is None
-        else prices.of_gpu_type(gpu_type.name)
-        if is_used_up
-        else 0.0
-    )
+    worth = None
+    if prices is not None:
+        # While some are unused, another one would be unused as well.
+        worth = prices.of_gpu_type(gpu_type.name) if is_used_up else 0.0
     return GpuTypeExplanation(
         gpu_type=gpu_type.name,
         used=used,
@@ -218,6 +224,7 @@ def _summary(report: PlanReport, reason: str) -> str:
         return f"{report.status}: {reason}"
     said = f"{report.status} at ${report.cost_usd_per_hour:.4f} per hour, found by {report.method or 'the policy'}"
     if report.gap_percent is not None:
+        # Maximising goodput proves a bound on what is served, not on the cost.
         beyond = (
             "above the least possible cost"
             if report.served_weight is None
@@ -243,30 +250,31 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
         _group(gpu, replica, reader) for gpu, replica in replicas_of(plan, name)
     )
     unserved = tuple(entry for entry in plan.unserved if entry.service == name)
-    known = [group.capacity_rps for group in groups]
-    capacity = (
-        None
-        if None in known
-        else math.fsum(g.count * (g.capacity_rps or 0.0) for g in groups)
-    )
     demand = next((entry for entry in demands if entry.service == name), None)
     limit = _limit(name, groups, unserved, problem)
+    if demand is not None and demand.method == DEGRADED:
+        limit = f"{_DEGRADED}; {limit}"
     price = None if prices is None else prices.of_service(name)
     return ServiceExplanation(
         service=name,
         demand_rps=None if demand is None else demand.arrival_rate_rps,
         planned_rps=math.fsum(group.count * group.arrival_rate_rps for group in groups),
-        capacity_rps=capacity,
+        capacity_rps=_capacity_rps(groups),
         replicas=groups,
         unserved=unserved,
-        limit=f"{_DEGRADED}; {limit}"
-        if demand is not None and demand.method == DEGRADED
-        else limit,
+        limit=limit,
         bindings=() if reader is None else reader.bindings(plan, name, prices),
         worth_per_rps=None if price is None else price.per_rps,
         price_per_rps=None if price is None else price.per_rps_more,
         price_per_replica=None if price is None else price.per_replica,
     )
+
+
+def _capacity_rps(groups: Sequence[ReplicaGroup]) -> float | None:
+    """What all replicas may take; None where some are not known: a part of it would look like all."""
+    if any(group.capacity_rps is None for group in groups):
+        return None
+    return math.fsum(group.count * (group.capacity_rps or 0.0) for group in groups)
 
 
 def _group(
@@ -294,32 +302,40 @@ def _limit(
     unserved: Sequence[Unserved],
     problem: Problem | None,
 ) -> str:
+    # The solver's own reason, which is closer than anything that could be found out here.
     if unserved:
         return f"{unserved[0].reason}: {unserved[0].rate_rps:.1f} requests per second stay unserved"
     count = sum(group.count for group in groups)
-    service = (
-        None
-        if problem is None
-        else next((entry for entry in problem.services if entry.name == name), None)
-    )
-    if (
-        count == 0
-        and service is not None
-        and (service.arrival_rate_rps > 0.0 or service.min_replicas > 0)
-    ):
-        return "none: the plan leaves it out"
+    service = _demand_of(name, problem)
     if count == 0:
-        return "no demand and no least number of replicas"
+        is_wanted = service is not None and (
+            service.arrival_rate_rps > 0.0 or service.min_replicas > 0
+        )
+        return (
+            "none: the plan leaves it out"
+            if is_wanted
+            else "no demand and no least number of replicas"
+        )
     if service is None:
         return (
             "the plan in force, which stays"
             if problem is None
             else "unknown: the problem has no such service"
         )
+    # Limits on the number before the load: at such a limit the replicas' load decides nothing.
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
     if count == service.min_replicas:
         return f"as few replicas as may run: min_replicas + buffer_replicas = {service.min_replicas}"
+    return _fullest(groups)
+
+
+def _demand_of(name: str, problem: Problem | None) -> ServiceDemand | None:
+    services = () if problem is None else problem.services
+    return next((entry for entry in services if entry.name == name), None)
+
+
+def _fullest(groups: Sequence[ReplicaGroup]) -> str:
     shares = [
         group.arrival_rate_rps / group.capacity_rps
         for group in groups

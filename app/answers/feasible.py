@@ -18,7 +18,7 @@ down to 0 only for batches in the hundreds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastSlo:
+class MinSlo:
     """The least latency that a network can promise, and where."""
 
     latency_ms: float
@@ -41,18 +41,19 @@ def infeasibility(
     allowed = [gpu_type for gpu_type in gpu_types if may_use(service, gpu_type.name)]
     if not allowed:
         return "no GPU type is left: each one is excluded or not allowed"
-    least = min_slo(service, allowed, points)
-    if least is not None and least.latency_ms <= service.slo.latency_ms:
+    lowest = min_slo(service, allowed, points)
+    if lowest is not None and lowest.latency_ms <= service.slo.latency_ms:
         return None
+    # The service may use types that nobody owns; the message is about what is there, if any of it may be used.
     shown = [gpu_type for gpu_type in allowed if gpu_type.name in present] or allowed
     names = ", ".join(gpu_type.name for gpu_type in shown)
-    least = min_slo(service, shown, points)
-    if least is None:
+    lowest = min_slo(service, shown, points)
+    if lowest is None:
         return f"network {service.network!r} has no operating point on {names}; apply a Profile first"
     return (
         f"{service.slo.latency_ms:g} ms at percentile {service.slo.percentile:g} is impossible on {names}; "
-        f"the least SLO possible is {least.latency_ms:g} ms "
-        f"({least.gpu_type}, {least.sm_percent:g} % of its SMs, batch {least.batch})"
+        f"the least SLO possible is {lowest.latency_ms:g} ms "
+        f"({lowest.gpu_type}, {lowest.sm_percent:g} % of its SMs, batch {lowest.batch})"
     )
 
 
@@ -64,10 +65,10 @@ def may_use(service: Service, gpu_type: str) -> bool:
 
 def min_slo(
     service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints]
-) -> LeastSlo | None:
+) -> MinSlo | None:
     """The least latency, rounded up to 1 µs, that the service's percentile can get on these GPU types; None: no row."""
     candidates = [
-        LeastSlo(
+        MinSlo(
             latency_ms=_round_up(ratio * row.solo_ms),
             gpu_type=gpu_type,
             sm_percent=row.sm_percent,
@@ -94,12 +95,14 @@ def _usable_rows(
             continue
         for row in entry.rows:
             if (
+                # Alone on the GPU: whoever does not fit then fits nowhere.
                 row.memory_mib <= gpu_type.memory_mib
                 and gpu_type.idle_w + row.power_w <= gpu_type.power_cap_w
             ):
                 yield gpu_type.name, row
 
 
+# Batches and percentiles repeat in every row of every profile; the capacity law does not change.
 @lru_cache(maxsize=4096)
 def _min_ratio(batch: int, percentile: float) -> float | None:
     return next(
@@ -114,5 +117,6 @@ def _min_ratio(batch: int, percentile: float) -> float | None:
 
 def _round_up(latency_ms: float) -> float:
     """To whole microseconds, so that the figure in a message can be typed in and holds."""
+    # Rounding down would name an SLO that is refused again.
     rounded = round(latency_ms, 3)
     return rounded if rounded >= latency_ms else round(rounded + 0.001, 3)

@@ -1,9 +1,10 @@
 """The single losses that a plan does not survive, as an explanation states them."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from solvers.explain.survivors import Loss, Shortfall, survivors
+from solvers.explain.survivors import Loss, Shortfall, Survivors, survivors
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundPlan, GpuPlan, Plan
 from solvers.types.problem import Problem
@@ -45,41 +46,43 @@ def explain_losses(
     try:
         found = survivors(problem, plan if bound is None else bound)
     except InvalidInput:
+        # A plan of another time may name what this problem no longer has.
         return None
+    # Without ids an entry of the plan stands for several GPUs that are alike: the loss of any one counts for all.
     entries = (
-        {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)}
-        if bound is None
-        else {}
+        {}
+        if bound is not None
+        else {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)}
     )
+    alike = (entries.get(loss.name) for loss in found.gpu_losses)
     return Losses(
         gpus=found.gpus,
-        harmful_gpus=sum(
-            entries[loss.name].count if loss.name in entries else 1
-            for loss in found.gpu_losses
-        ),
+        harmful_gpus=sum(1 if gpu is None else gpu.count for gpu in alike),
         nodes=found.nodes,
         harmful_nodes=len(found.node_losses),
-        worst=(
-            *(
-                _explained("gpu", loss, entries.get(loss.name))
-                for loss in found.gpu_losses[:MAX_LOSSES]
-            ),
-            *(
-                _explained("node", loss, None)
-                for loss in found.node_losses[:MAX_LOSSES]
-            ),
-        ),
+        worst=tuple(_worst(found, entries)),
     )
 
 
-def _explained(
-    kind: Literal["gpu", "node"], loss: Loss, gpu: GpuPlan | None
-) -> LossExplanation:
-    words = loss.name
-    if gpu is not None:
-        services = ", ".join(sorted(replica.service for replica in gpu.replicas))
-        number = "the" if gpu.count == 1 else f"one of {gpu.count}"
-        words = f"{number} {gpu.gpu_type} at {gpu.clock_mhz:g} MHz with {services}"
+def _worst(
+    found: Survivors, entries: Mapping[str, GpuPlan]
+) -> Iterator[LossExplanation]:
+    for loss in found.gpu_losses[:MAX_LOSSES]:
+        yield _gpu_loss(loss, entries.get(loss.name))
+    for loss in found.node_losses[:MAX_LOSSES]:
+        yield _explained("node", loss.name, loss)
+
+
+def _gpu_loss(loss: Loss, gpu: GpuPlan | None) -> LossExplanation:
+    if gpu is None:
+        return _explained("gpu", loss.name, loss)
+    services = ", ".join(sorted(replica.service for replica in gpu.replicas))
+    number = "the" if gpu.count == 1 else f"one of {gpu.count}"
+    name = f"{number} {gpu.gpu_type} at {gpu.clock_mhz:g} MHz with {services}"
+    return _explained("gpu", name, loss)
+
+
+def _explained(kind: Literal["gpu", "node"], name: str, loss: Loss) -> LossExplanation:
     return LossExplanation(
-        kind=kind, words=words, gpus=loss.gpus, shortfalls=loss.shortfalls
+        kind=kind, words=name, gpus=loss.gpus, shortfalls=loss.shortfalls
     )

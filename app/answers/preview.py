@@ -103,26 +103,37 @@ async def preview(
         )
     else:
         today, *planned = await _ask(solver, changed, changes, problem, questions)
+        # In a thread: every plan is tried in every scenario, for which the API's loop must not wait.
         found = await asyncio.to_thread(answers, today, planned)
-        answer = PlanAnswer(plan=today.plan, report=today.report, memory=None)
-        decision = await check_and_bind(
-            problem,
-            state,
-            answer,
-            governor=changed.settings.governor,
-            target=changed.target,
-            memory=None,
-            promises_may_break=False,
-        )
-    before = (
-        Plan(policy="none") if snapshot.target is None else anonymous(snapshot.target)
-    )
+        decision = await _check_and_bind(problem, state, changed, today)
     return Preview(
         decision=decision,
         demands=demands,
-        changes=diff(before, decision.plan),
+        changes=diff(_before(snapshot), decision.plan),
         cost_before_usd_per_hour=_cost_now(snapshot, state),
         answers=found,
+    )
+
+
+def _before(snapshot: Snapshot) -> Plan:
+    if snapshot.target is None:
+        return Plan(policy="none")
+    # A policy's plan names no GPUs either, so that only kinds can be compared.
+    return anonymous(snapshot.target)
+
+
+async def _check_and_bind(
+    problem: Problem, state: ClusterState, snapshot: Snapshot, today: Planned
+) -> Decision:
+    """What the loop would make of today's plan, which is made already."""
+    return await check_and_bind(
+        problem,
+        state,
+        PlanAnswer(plan=today.plan, report=today.report, memory=None),
+        governor=snapshot.settings.governor,
+        target=snapshot.target,
+        memory=None,
+        promises_may_break=False,
     )
 
 
@@ -135,6 +146,7 @@ async def _ask(
 ) -> tuple[Planned, ...]:
     """Today's plan and one per question, for a snapshot that is changed already."""
     settings, observed = snapshot.settings, observe(snapshot)
+    # All of them before the first plan: a name that is not there is found out at once.
     asked = [
         _asked(snapshot, changes, problem, question, f"scenarios[{index}].")
         for index, question in enumerate(questions.scenarios)
@@ -171,6 +183,7 @@ def _asked(
     """The scenario, with the demands of its services, and the problem with it."""
     scenario = question.scenario
     if question.services:
+        # Through the loop's own way from services to demands, with headroom and variants, as for any service.
         with_services = replace(changes, services=question.services, without=())
         _, _, problem = _problem(_changed(snapshot, with_services), changes)
         names = {service.name for service in question.services}
@@ -187,6 +200,7 @@ def _problem(
     """State, demands and problem of a snapshot that is changed already."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     demands = _demands(snapshot, changes)
+    # From nothing unless asked: what runs now would tie the answer to yesterday's decisions.
     target = snapshot.target if changes.from_running else None
     return (
         state,
@@ -242,6 +256,7 @@ def _cost_now(snapshot: Snapshot, state: ClusterState) -> float | None:
     """The price of the target, also of services that the question leaves out."""
     if snapshot.target is None:
         return None
+    # A question without a service still pays for it until the plan changes.
     everyone = replace(state, services=snapshot.state.services)
     points = PlannedPoints().of(snapshot)
     problem = make_problem(

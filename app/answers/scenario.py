@@ -41,7 +41,7 @@ class WhatIfScenario:
     """Services that are gone."""
 
 
-def words(scenario: WhatIfScenario) -> str:
+def describe_scenario(scenario: WhatIfScenario) -> str:
     """The name of a scenario, or its differences in words."""
     parts = [
         f"all demand × {factor:g}" if name == ALL else f"demand of {name} × {factor:g}"
@@ -65,17 +65,7 @@ def words(scenario: WhatIfScenario) -> str:
 def changed(problem: Problem, scenario: WhatIfScenario, *, where: str = "") -> Problem:
     """The problem with the differences. Raises InvalidInput, whose field begins with `where`."""
     services = _services(problem, scenario, where)
-    known = list(services)
-    for part in ("demand_factor", "demand_rps", "slo_ms"):
-        extra = [ALL] if part == "demand_factor" else []
-        _check_names(
-            getattr(scenario, part), [*known, *extra], "service", f"{where}{part}"
-        )
-    types = [gpu_type.name for gpu_type in problem.gpu_types]
-    _check_names(scenario.gpus, types, "GPU type", f"{where}gpus")
-    _check_names(
-        scenario.price_usd_per_hour, types, "GPU type", f"{where}price_usd_per_hour"
-    )
+    _check_all_names(problem, services, scenario, where)
     _check_figures(scenario, where)
     return replace(
         problem,
@@ -86,10 +76,27 @@ def changed(problem: Problem, scenario: WhatIfScenario, *, where: str = "") -> P
     )
 
 
+def _check_all_names(
+    problem: Problem, services: Collection[str], scenario: WhatIfScenario, where: str
+) -> None:
+    # A new service is known here as well: a question may bring it together with its rate.
+    of_services: dict[str, Collection[str]] = {
+        # Rates and SLOs of all services at once would make them equal, which nobody asks.
+        "demand_factor": [*services, ALL],
+        "demand_rps": services,
+        "slo_ms": services,
+    }
+    for part, known in of_services.items():
+        _check_names(getattr(scenario, part), known, "service", f"{where}{part}")
+    types = [gpu_type.name for gpu_type in problem.gpu_types]
+    for part in ("gpus", "price_usd_per_hour"):
+        _check_names(getattr(scenario, part), types, "GPU type", f"{where}{part}")
+
+
 def suggested(
     problem: Problem, plan: Plan, prices: Prices | None
 ) -> tuple[WhatIfScenario, ...]:
-    """The questions that are worth asking of any plan: stock, the SLOs of the dearest services, growth."""
+    """The questions that are worth asking of any plan: stock, the SLOs of the costliest services, growth."""
     asked = [WhatIfScenario(demand_factor={ALL: _MORE_DEMAND})]
     for gpu_type in problem.gpu_types:
         if gpu_type.count is not None:
@@ -97,7 +104,7 @@ def suggested(
             asked += (
                 [WhatIfScenario(gpus={gpu_type.name: -1})] if gpu_type.count > 0 else []
             )
-    for service in _dearest(problem, plan, prices)[:_SUGGESTED_SERVICES]:
+    for service in _costliest(problem, plan, prices)[:_SUGGESTED_SERVICES]:
         slo_ms = _LOOSER_SLO * service.slo_ms
         name = f"SLO of {service.name} {100.0 * (_LOOSER_SLO - 1.0):+.0f} % ({slo_ms:.4g} ms)"
         asked.append(WhatIfScenario(name=name, slo_ms={service.name: slo_ms}))
@@ -123,29 +130,35 @@ def _services(
         for name, service in services.items()
         if name not in scenario.without
     }
-    networks = sorted({points.network for points in problem.points})
     for index, service in enumerate(scenario.services):
-        at = f"{where}services[{index}]"
-        _check_names([service.network], networks, "measured network", f"{at}.network")
-        _check_names(
-            service.allowed_gpu_types or (),
-            [one.name for one in problem.gpu_types],
-            "GPU type",
-            at,
-        )
-        if service.percentile not in problem.capacity_law.percentiles:
-            there = ", ".join(f"{one:g}" for one in problem.capacity_law.percentiles)
-            raise InvalidInput(
-                f"{at}.percentile",
-                f"{service.percentile:g} is not in the problem's capacity law; it has {there}",
-            )
+        _check_service(problem, service, f"{where}services[{index}]")
         kept[service.name] = service
     return kept
 
 
+def _check_service(problem: Problem, service: ServiceDemand, at: str) -> None:
+    networks = sorted({points.network for points in problem.points})
+    _check_names([service.network], networks, "measured network", f"{at}.network")
+    _check_names(
+        service.allowed_gpu_types or (),
+        [one.name for one in problem.gpu_types],
+        "GPU type",
+        at,
+    )
+    # The law is a table by percentile: for others there are no figures to plan with.
+    if service.percentile not in problem.capacity_law.percentiles:
+        there = ", ".join(f"{one:g}" for one in problem.capacity_law.percentiles)
+        raise InvalidInput(
+            f"{at}.percentile",
+            f"{service.percentile:g} is not in the problem's capacity law; it has {there}",
+        )
+
+
 def _service(service: ServiceDemand, scenario: WhatIfScenario) -> ServiceDemand:
     factor = scenario.demand_factor.get(
-        service.name, scenario.demand_factor.get(ALL, 1.0)
+        # A service's own factor replaces that of all, and is not multiplied with it.
+        service.name,
+        scenario.demand_factor.get(ALL, 1.0),
     )
     return replace(
         service,
@@ -157,6 +170,7 @@ def _service(service: ServiceDemand, scenario: WhatIfScenario) -> ServiceDemand:
 
 def _gpu_type(gpu_type: GpuType, scenario: WhatIfScenario, where: str) -> GpuType:
     more = scenario.gpus.get(gpu_type.name, 0)
+    # Without a limit there is nothing to add to.
     if more and gpu_type.count is None:
         raise InvalidInput(
             f"{where}gpus",
@@ -181,40 +195,49 @@ def _check_names(
 
 
 def _check_figures(scenario: WhatIfScenario, where: str) -> None:
-    for part, least in (
-        ("demand_factor", 0.0),
-        ("demand_rps", 0.0),
-        ("price_usd_per_hour", None),
-        ("slo_ms", None),
+    for part, may_be_zero in (
+        ("demand_factor", True),
+        ("demand_rps", True),
+        ("price_usd_per_hour", False),
+        ("slo_ms", False),
     ):
         figures: Mapping[str, float] = getattr(scenario, part)
         for name, value in figures.items():
-            is_wrong = not math.isfinite(value) or (
-                value < least if least is not None else value <= 0.0
-            )
-            if is_wrong:
-                words_of = "0 or more" if least is not None else "above 0"
+            is_large_enough = value >= 0.0 if may_be_zero else value > 0.0
+            if not (math.isfinite(value) and is_large_enough):
+                rule = "0 or more" if may_be_zero else "above 0"
                 raise InvalidInput(
-                    f"{where}{part}",
-                    f"{value:g} for {name} must be a number {words_of}",
+                    f"{where}{part}", f"{value:g} for {name} must be a number {rule}"
                 )
 
 
-def _dearest(
+def _costliest(
     problem: Problem, plan: Plan, prices: Prices | None
 ) -> list[ServiceDemand]:
     """Services by what their demand costs: at the prices of the relaxation, else by their SMs of GPUs."""
-    if prices is not None:
-        per_rps = {price.service: price.per_rps for price in prices.services}
-        cost = {
-            service.name: per_rps.get(service.name, 0.0) * service.arrival_rate_rps
-            for service in problem.services
-        }
-    else:
-        cost = dict.fromkeys((service.name for service in problem.services), 0.0)
-        for gpu in plan.gpus:
-            price = problem.gpu_type(gpu.gpu_type).price_usd_per_hour
-            for replica in gpu.replicas:
-                cost[replica.service] += gpu.count * price * replica.sm_percent
-    dear = [service for service in problem.services if cost[service.name] > 0.0]
-    return sorted(dear, key=lambda service: -cost[service.name])
+    cost = (
+        _costs_by_share(problem, plan)
+        if prices is None
+        else _costs_by_price(problem, prices)
+    )
+    costly = [service for service in problem.services if cost[service.name] > 0.0]
+    # A stable sort: services that cost the same stay in the problem's order.
+    return sorted(costly, key=lambda service: -cost[service.name])
+
+
+def _costs_by_price(problem: Problem, prices: Prices) -> dict[str, float]:
+    per_rps = {price.service: price.per_rps for price in prices.services}
+    return {
+        service.name: per_rps.get(service.name, 0.0) * service.arrival_rate_rps
+        for service in problem.services
+    }
+
+
+def _costs_by_share(problem: Problem, plan: Plan) -> dict[str, float]:
+    """In USD per hour times 100, which ranks them just as well."""
+    cost = dict.fromkeys((service.name for service in problem.services), 0.0)
+    for gpu in plan.gpus:
+        price = problem.gpu_type(gpu.gpu_type).price_usd_per_hour
+        for replica in gpu.replicas:
+            cost[replica.service] += gpu.count * price * replica.sm_percent
+    return cost

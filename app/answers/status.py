@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.answers.feasible import infeasibility
@@ -60,6 +60,7 @@ def service_statuses(
     services = {service.name: service for service in snapshot.state.services}
     return {
         name: _service_status(snapshot, services[name], observed.reading(name))
+        # Services may be gone between the question and the snapshot.
         for name in names
         if name in services
     }
@@ -89,28 +90,33 @@ def _replicas(target: BoundPlan | None, service: str) -> Counter[str]:
         counts[gpu.gpu_type] += sum(
             replica.service == service for replica in gpu.replicas
         )
+    # The plus drops the types with no replica.
     return +counts
 
 
-def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Condition:
-    def say(status: Truth, reason: str, message: str) -> Condition:
-        return Condition(
-            type="TelemetryAvailable", status=status, reason=reason, message=message
-        )
+def _condition(
+    kind: ConditionType, status: Truth, reason: str, message: str
+) -> Condition:
+    return Condition(type=kind, status=status, reason=reason, message=message)
 
+
+def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Condition:
     if reading is None:
-        return say(
+        return _condition(
+            "TelemetryAvailable",
             "False",
             "MetricsMissing",
             "no node reported this service in the last minutes",
         )
     if reading.age_s > stale_after_s:
-        return say(
+        return _condition(
+            "TelemetryAvailable",
             "False",
             "MetricsStale",
             f"the newest window is {reading.age_s:.0f} s old (limit {stale_after_s:g})",
         )
-    return say(
+    return _condition(
+        "TelemetryAvailable",
         "True",
         "MetricsFound",
         f"{reading.arrival_rate_rps:.1f} requests per second arrive",
@@ -118,31 +124,33 @@ def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Cond
 
 
 def _feasible(snapshot: Snapshot, service: Service) -> Condition:
-    def say(status: Truth, reason: str, message: str) -> Condition:
-        return Condition(type="Feasible", status=status, reason=reason, message=message)
-
     present = {gpu.gpu_type for gpu in snapshot.state.gpus}
     points = PlannedPoints().of(snapshot, [service.network])
     impossible = infeasibility(
         service, snapshot.state.gpu_types, points, present=present
     )
+    # What no plan could do is said before what this one does.
     if impossible is not None:
-        return say("False", "SloOutOfReach", impossible)
-    if snapshot.target is None:
-        return say("Unknown", "NotPlanned", "there is no plan in force yet")
-    unserved = [
-        entry for entry in snapshot.target.unserved if entry.service == service.name
-    ]
-    if unserved:
-        return say(
-            "False",
-            UNSERVED_REASONS[unserved[0].reason],
-            "; ".join(map(_unserved_text, unserved)),
+        return _condition("Feasible", "False", "SloOutOfReach", impossible)
+    return _served(snapshot.target, service.name)
+
+
+def _served(target: BoundPlan | None, service: str) -> Condition:
+    """Whether the plan in force serves all of it."""
+    if target is None:
+        return _condition(
+            "Feasible", "Unknown", "NotPlanned", "there is no plan in force yet"
         )
-    return say(
+    unserved = [entry for entry in target.unserved if entry.service == service]
+    if unserved:
+        reason = UNSERVED_REASONS[unserved[0].reason]
+        message = "; ".join(map(_unserved_text, unserved))
+        return _condition("Feasible", "False", reason, message)
+    return _condition(
+        "Feasible",
         "True",
         "DemandServed",
-        f"generation {snapshot.target.generation} serves the whole forecast rate",
+        f"generation {target.generation} serves the whole forecast rate",
     )
 
 
@@ -154,12 +162,11 @@ def _unserved_text(entry: Unserved) -> str:
 
 
 def _applied(snapshot: Snapshot, service: str) -> Condition:
-    def say(status: Truth, reason: str, message: str) -> Condition:
-        return Condition(type="Applied", status=status, reason=reason, message=message)
-
     target = snapshot.target
     if target is None:
-        return say("Unknown", "NoTarget", "there is no plan in force yet")
+        return _condition(
+            "Applied", "Unknown", "NoTarget", "there is no plan in force yet"
+        )
     carrying = {
         gpu.node
         for gpu in target.gpus
@@ -168,15 +175,18 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
     behind = sorted(
         status.node
         for status in snapshot.statuses
+        # Nodes without a replica of it may lag behind: it is served all the same.
         if status.node in carrying and status.generation < target.generation
     )
     if behind:
-        return say(
+        return _condition(
+            "Applied",
             "False",
             "RollingOut",
             f"generation {target.generation} is not yet on {', '.join(behind)}",
         )
-    return say(
+    return _condition(
+        "Applied",
         "True",
         "NodesFollow",
         f"generation {target.generation} is in force on its nodes: {len(carrying)}",
@@ -186,11 +196,6 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
 def _predictions_hold(
     snapshot: Snapshot, service: Service, replicas: Mapping[str, int]
 ) -> Condition:
-    def say(status: Truth, reason: str, message: str) -> Condition:
-        return Condition(
-            type="PredictionsHold", status=status, reason=reason, message=message
-        )
-
     healths = {
         correction.group: correction.health for correction in snapshot.corrections
     }
@@ -198,6 +203,7 @@ def _predictions_hold(
         gpu_type: healths.get(Group(service.network, gpu_type))
         for gpu_type in sorted(replicas)
     }
+    # A correction may be older than the replicas: without readings it says nothing of those that run.
     served = {
         gpu_type: health
         for gpu_type, health in of_types.items()
@@ -209,58 +215,57 @@ def _predictions_hold(
         if health.is_alarmed
     ]
     if drifted:
-        words = f"execution times left their band, more room is kept until they are learned ({', '.join(drifted)})"
-        return say("False", "FitDrifted", words)
+        return _condition(
+            "PredictionsHold",
+            "False",
+            "FitDrifted",
+            f"execution times left their band, more room is kept until they are learned ({', '.join(drifted)})",
+        )
     if not served:
-        return say(
+        return _condition(
+            "PredictionsHold",
             "Unknown",
             "NotServedYet",
             "no served batch was compared with what was predicted",
         )
-    return say(
-        "True", "WithinBand", f"execution times are as predicted on {', '.join(served)}"
+    return _condition(
+        "PredictionsHold",
+        "True",
+        "WithinBand",
+        f"execution times are as predicted on {', '.join(served)}",
     )
 
 
 def _slo_met(
     service: Service, reading: ServiceObservation | None, telemetry: Condition
 ) -> Condition:
-    def say(status: Truth, reason: str, message: str) -> Condition:
-        return Condition(type="SLOMet", status=status, reason=reason, message=message)
-
+    # Old figures would show an SLO as met that nobody watches.
     if reading is None or telemetry.status != "True":
-        return say("Unknown", telemetry.reason, telemetry.message)
+        return _condition("SLOMet", "Unknown", telemetry.reason, telemetry.message)
     if reading.attainment is None:
-        return say("Unknown", "NoTraffic", "no request finished in the last minute")
+        return _condition(
+            "SLOMet", "Unknown", "NoTraffic", "no request finished in the last minute"
+        )
     figures = (
         f"{100 * reading.attainment:.2f} % of the last minute's requests met {service.slo.latency_ms:g} ms "
         f"(wanted {100 * service.slo.percentile:g} %)"
     )
     if reading.attainment >= service.slo.percentile:
-        return say("True", "AttainmentKept", figures)
-    return say("False", "AttainmentMissed", figures)
+        return _condition("SLOMet", "True", "AttainmentKept", figures)
+    return _condition("SLOMet", "False", "AttainmentMissed", figures)
 
 
 def _ready(feasible: Condition, applied: Condition, replicas: int) -> Condition:
     """The sum of the others: the plan serves all of it, the nodes have it, and somebody runs it."""
+    # Whether it can be served comes first: a plan that leaves it out has nothing to roll out.
     for part in (feasible, applied):
         if part.status != "True":
-            return Condition(
-                type="Ready",
-                status=part.status,
-                reason=part.reason,
-                message=part.message,
-            )
+            return replace(part, type="Ready")
     if replicas == 0:
-        return Condition(
-            type="Ready",
-            status="True",
-            reason="ScaledToZero",
-            message="no request is expected and no replica runs",
+        return _condition(
+            "Ready",
+            "True",
+            "ScaledToZero",
+            "no request is expected and no replica runs",
         )
-    return Condition(
-        type="Ready",
-        status="True",
-        reason="Serving",
-        message=f"replicas in service: {replicas}",
-    )
+    return _condition("Ready", "True", "Serving", f"replicas in service: {replicas}")

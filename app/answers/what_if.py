@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from app.answers.scenario import (
     WhatIfScenario,
     changed,
+    describe_scenario,
     max_suggested,
     suggested,
-    words,
 )
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour, served_weight
@@ -100,32 +100,30 @@ async def ask(
     what runs for a beginning only, where moves cost nothing; then scenarios begin with today's plan.
     """
     ends_s = now_s() + seconds
-    left = 1 + len(asked) + (max_suggested(problem) if suggest else 0)
 
     async def plan(scenario: WhatIfScenario, of: Problem, left: int) -> Planned:
         made, report = await make_plan(of, max(MIN_PLAN_S, (ends_s - now_s()) / left))
         return Planned(scenario=scenario, problem=of, plan=made, report=report)
 
-    today = await plan(TODAY, problem, left)
-    whole = list(asked)
+    # What is suggested follows from today's plan: until that is there, only its largest number is known.
+    max_more = max_suggested(problem) if suggest else 0
+    today = await plan(TODAY, problem, 1 + len(asked) + max_more)
+    questions = list(asked)
     if suggest:
-        whole += [
+        questions += [
             (one, changed(problem, one))
             for one in suggested(problem, today.plan, today.report.prices)
         ]
-    planned = [
-        await plan(
-            one,
-            _beginning_with(today, of) if is_free_to_move else of,
-            len(whole) - index,
-        )
-        for index, (one, of) in enumerate(whole)
-    ]
+    planned = []
+    for index, (one, of) in enumerate(questions):
+        begun = _beginning_with(today, of) if is_free_to_move else of
+        planned.append(await plan(one, begun, len(questions) - index))
     return today, *planned
 
 
 def _beginning_with(today: Planned, problem: Problem) -> Problem:
     """The problem with today's plan as the running one, where nothing else runs."""
+    # Where moves cost something, today's plan as the running one would charge for them.
     if problem.current is not None or problem.migration_cost_usd_per_hour > 0.0:
         return problem
     return replace(problem, current=today.plan)
@@ -149,22 +147,17 @@ def answers(today: Planned, asked: Sequence[Planned]) -> tuple[ScenarioAnswer, .
 
 def _best(one: Planned, everyone: Iterable[Planned]) -> ScenarioAnswer:
     """The answer with the best plan of all that keep the rules of this one's problem."""
-    best = _answer(one, one.plan, planned_for=words(one.scenario))
+    best = _answer(one, one.plan, planned_for=describe_scenario(one.scenario))
     assert best is not None, "a policy plans with what the problem has"
     for other in everyone:
-        if other is one:
+        plan = None if other is one else _fitted(one.problem, other.plan)
+        if plan is None:
             continue
-        plan = _fitted(one.problem, other.plan)
-        found = (
-            None
-            if plan is None
-            else _answer(one, plan, planned_for=words(other.scenario))
-        )
-        if (
-            found is not None
-            and _merit(found) < _merit(best)
-            and not violations(one.problem, found.plan)
-        ):
+        found = _answer(one, plan, planned_for=describe_scenario(other.scenario))
+        if found is None or _merit(found) >= _merit(best):
+            continue
+        # Last, as the check costs most: a plan for more GPUs may use what this scenario lacks.
+        if not violations(one.problem, found.plan):
             best = found
     return best
 
@@ -179,6 +172,7 @@ def _fitted(problem: Problem, plan: Plan) -> Plan | None:
 
     Rates are only ever lowered. Replicas of services that this problem lacks go, and GPUs on which nothing else runs.
     """
+    # What it leaves out here may be another service than there.
     if plan.unserved:
         return None
     share: dict[str, float] = {}
@@ -214,22 +208,16 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
         cost = cost_usd_per_hour(problem, plan)
     except InvalidInput:
         return None
-    wanted = math.fsum(
-        service.priority * service.arrival_rate_rps for service in problem.services
-    )
-    served = served_weight(problem, plan)
-    used = Counter[str]()
-    for gpu in plan.gpus:
-        used[gpu.gpu_type] += gpu.count
+    used = gpus_by_type(plan)
     return ScenarioAnswer(
-        question=words(one.scenario),
+        question=describe_scenario(one.scenario),
         cost_usd_per_hour=cost,
         difference_usd_per_hour=0.0,
+        # With the types of which none is used, so that answers can be laid side by side.
         gpus={gpu_type.name: used[gpu_type.name] for gpu_type in problem.gpu_types},
         mix=_mix(plan),
-        unserved_percent=round(100.0 * (1.0 - served / wanted), _PERCENT_DIGITS)
-        if wanted > 0.0
-        else 0.0,
+        # Rounded, as answers are ranked by it: noise in the last digits must not outweigh the cost.
+        unserved_percent=round(unserved_percent(problem, plan), _PERCENT_DIGITS),
         unserved=plan.unserved,
         lower_bound_usd_per_hour=one.report.lower_bound_usd_per_hour,
         gap_percent=_gap_percent(one, plan, cost),
@@ -239,12 +227,28 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
     )
 
 
+def gpus_by_type(plan: Plan) -> Counter[str]:
+    """GPUs in use."""
+    used = Counter[str]()
+    for gpu in plan.gpus:
+        used[gpu.gpu_type] += gpu.count
+    return used
+
+
+def unserved_percent(problem: Problem, plan: Plan) -> float:
+    """Percent of Σ priority · arrival rate that no replica serves; floats may leave it a hair below 0."""
+    wanted = math.fsum(
+        service.priority * service.arrival_rate_rps for service in problem.services
+    )
+    return (
+        100.0 * (1.0 - served_weight(problem, plan) / wanted) if wanted > 0.0 else 0.0
+    )
+
+
 def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
     """Sorted by service and GPU type."""
-    replicas, shares = (
-        Counter[tuple[str, str]](),
-        defaultdict[tuple[str, str], list[float]](list),
-    )
+    replicas = Counter[tuple[str, str]]()
+    shares = defaultdict[tuple[str, str], list[float]](list)
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             key = replica.service, gpu.gpu_type
@@ -252,20 +256,23 @@ def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
             shares[key].append(gpu.count * replica.sm_percent)
     return tuple(
         ServiceMix(
-            service=key[0],
-            gpu_type=key[1],
+            service=service,
+            gpu_type=gpu_type,
             replicas=number,
-            sm_percent=math.fsum(shares[key]),
+            # fsum: the order of a plan's GPUs must not show in the last digit.
+            sm_percent=math.fsum(shares[service, gpu_type]),
         )
-        for key, number in sorted(replicas.items())
+        for (service, gpu_type), number in sorted(replicas.items())
     )
 
 
 def _gap_percent(one: Planned, plan: Plan, cost: float) -> float | None:
     """By how much the plan's cost exceeds the bound that is proven for the scenario."""
     bound = one.report.lower_bound_usd_per_hour
+    # The policy's own gap holds for its own plan, also where it is proven otherwise than by a bound on the cost.
     if plan is one.plan:
         return one.report.gap_percent
+    # There the bound is on what is served, and a cost has no gap to it.
     if bound is None or one.problem.objective == "max_goodput":
         return None
     return 100.0 * max(0.0, cost - bound) / bound if bound > 0.0 else None

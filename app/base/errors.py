@@ -35,9 +35,9 @@ class InvalidRequest(PlimsollError):
         may_force: bool = False,
     ) -> None:
         """`others`: further fields that are wrong, each with what is; `may_force`: it is done where one insists."""
-        words = f"{field}: {detail}" if field else detail
+        first = f"{field}: {detail}" if field else detail
         super().__init__(
-            "; ".join([words, *(f"{name}: {wrong}" for name, wrong in others)])
+            "; ".join([first, *(f"{name}: {wrong}" for name, wrong in others)])
         )
         self.field = field
         self.detail = detail
@@ -73,6 +73,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     """The name that was probably meant, in whatever case: one that begins so, else one that looks so; None: no idea."""
     by_lower = {each.lower(): each for each in known}
     wanted = name.lower()
+    # The beginning of a name is worth more than likeness: V100 means V100-16GB, not A100. One letter begins too many.
     longer = [each for each in by_lower if len(wanted) > 1 and each.startswith(wanted)]
     close = sorted(longer, key=len) or get_close_matches(wanted, by_lower, n=1)
     return by_lower[close[0]] if close else None

@@ -45,6 +45,7 @@ def configure_logs(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
+            # Lines of libraries get the same fields as ours.
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
@@ -53,6 +54,7 @@ def configure_logs(settings: Settings) -> None:
         )
     )
     root = logging.getLogger()
+    # In place of what a library may have set up: each line comes once.
     root.handlers[:] = [handler]
     root.setLevel(level)
     for chatty in ("alembic", "apscheduler"):

@@ -39,15 +39,7 @@ def read_documents(text: str, complain: Complain) -> Iterator[Document]:
     """The documents of a text. Where it stops being YAML, and for a key that is given twice, it complains."""
     try:
         with _loading(text) as loader:
-            while loader.check_node():
-                node = loader.get_node()
-                if node is None:
-                    return
-                lines: dict[FieldPath, int] = {}
-                _note_lines(node, (), lines, set(), complain)
-                value = _value(loader, node)
-                if value is not None:
-                    yield Document(value=value, lines=lines)
+            yield from _documents(loader, complain)
     except yaml.MarkedYAMLError as error:
         complain(
             error.problem_mark.line + 1 if error.problem_mark else 1,
@@ -60,6 +52,20 @@ def read_documents(text: str, complain: Complain) -> Iterator[Document]:
         complain(1, "", "not YAML that can be read: nested too deeply")
 
 
+def _documents(loader: yaml.SafeLoader, complain: Complain) -> Iterator[Document]:
+    while loader.check_node():
+        node = loader.get_node()
+        if node is None:
+            return
+        lines: dict[FieldPath, int] = {}
+        # Lines first: they find what is nested too deeply or too long before it is built.
+        _note_lines(node, (), lines, set(), complain)
+        value = _value(loader, node)
+        # Text between two `---` may be comments alone.
+        if value is not None:
+            yield Document(value=value, lines=lines)
+
+
 def line_of_alias(text: str) -> int | None:
     """Where the first alias stands: a few make a small text a huge document. What is nested too deeply is left out."""
     depth = 0
@@ -68,14 +74,14 @@ def line_of_alias(text: str) -> int | None:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
                 event, yaml.CollectionEndEvent
             )
-            if (
-                depth > MAX_DEPTH
-            ):  # Each further one takes longer than all before: minutes for a few thousand.
+            # Each further level takes longer than all before: minutes for a few thousand.
+            if depth > MAX_DEPTH:
                 return None
             if isinstance(event, yaml.AliasEvent):
                 return event.start_mark.line + 1 if event.start_mark else 1
     except (yaml.YAMLError, RecursionError):
-        pass  # What is no YAML is told by who reads it.
+        # Whoever reads the text says what is wrong with it.
+        pass
     return None
 
 
@@ -103,13 +109,11 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node) -> object:
     """What a document means. Raises MarkedYAMLError."""
     try:
         value: object = loader.construct_document(node)
-    except ValueError as error:  # A date like 2026-13-40.
+    except ValueError as error:
+        # A date like 2026-13-40.
         raise _unreadable(str(error), node) from error
-    except (
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:  # PyYAML trusts tags, also those of `!!bool maybe`.
+    except (LookupError, AttributeError, ArithmeticError) as error:
+        # PyYAML trusts tags, also those of `!!bool maybe`.
         raise _unreadable("a value that is not what its tag says", node) from error
     return value
 
@@ -130,9 +134,8 @@ def _note_lines(
     if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
         raise _unreadable(f"a number of {len(node.value):,} digits", node)
     lines.setdefault(path, node.start_mark.line + 1)
-    if (
-        node in seen
-    ):  # An alias: its lines are those of the anchor, and it may even hold itself.
+    # An alias: its lines are those of the anchor, and it may even hold itself.
+    if node in seen:
         return
     seen.add(node)
     if isinstance(node, yaml.SequenceNode):
@@ -141,6 +144,7 @@ def _note_lines(
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner, line = (*path, str(key.value)), key.start_mark.line + 1
+            # YAML takes the last one; whoever wrote both meant something else.
             if inner in lines:
                 complain(
                     line,

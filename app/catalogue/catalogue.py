@@ -24,6 +24,8 @@ one) and their straight continuation to 10 (31 times)."""
 _SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
 """Columns of the layer counts that count no kind of layer."""
 
+_FIGURES = tuple(name for name in OperatingPoint._fields if name != "batch")
+
 Row = Mapping[str, str]
 NetworkKind: TypeAlias = Literal["inference", "training"]
 """What a network's batch is: requests of a service or inputs of an offline task, or one step of a training task."""
@@ -64,25 +66,31 @@ def load_profiles(
 
     Raises `CatalogueError` for a name that is not shipped.
     """
-    types = _select(
-        gpu_types, [row["name"] for row in _rows("gpu_types.csv")], "GPU type"
-    )
-    sensitivity = {
+    shipped_types = [row["name"] for row in _rows("gpu_types.csv")]
+    types = _select(gpu_types, shipped_types, "GPU type")
+    sensitivity = _sensitivities()
+    found = []
+    for network in _select(networks, list_networks(), "network"):
+        rows = _points_by_type(network)
+        found += [
+            OperatingPoints(
+                network=network,
+                gpu_type=gpu_type,
+                sensitivity=sensitivity[network, gpu_type],
+                rows=tuple(rows[gpu_type]),
+            )
+            for gpu_type in types
+        ]
+    return tuple(found)
+
+
+def _sensitivities() -> dict[tuple[str, str], float]:
+    """By network and GPU type."""
+    return {
         (row["network"], row["gpu_type"]): float(row["sensitivity"])
         for name in ("sensitivity.csv", "training_sensitivity.csv")
         for row in _rows(name)
     }
-    return tuple(
-        OperatingPoints(
-            network=network,
-            gpu_type=gpu_type,
-            sensitivity=sensitivity[network, gpu_type],
-            rows=tuple(rows[gpu_type]),
-        )
-        for network in _select(networks, list_networks(), "network")
-        for rows in [_points_by_type(network)]
-        for gpu_type in types
-    )
 
 
 def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]:
@@ -97,6 +105,7 @@ def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]
 def load_actors() -> Mapping[str, bytes]:
     """The shipped trained actors, by the fingerprint of the fleet that each was trained for."""
     folder = resources.files("app.catalogue") / "data" / "actors"
+    # A build without trained actors is complete: policies ask for theirs when they plan.
     if not folder.is_dir():
         return {}
     files = sorted(
@@ -108,30 +117,22 @@ def load_actors() -> Mapping[str, bytes]:
 
 def load_layers() -> Mapping[str, LayerCounts]:
     """Layer counts of every network that was counted, by name; more networks than have operating points."""
-    return {
-        row["network"]: LayerCounts(
-            network=row["network"],
-            counts={
-                kind: int(count) for kind, count in row.items() if kind not in _SIZES
-            },
-            parameters_millions=float(row["parameters_millions"]),
-            gmacs=float(row["gmacs"]),
-        )
-        for row in _rows("layers.csv")
-    }
+    return {row["network"]: _layer_counts(row) for row in _rows("layers.csv")}
 
 
 def load_training_layers() -> tuple[LayerCounts, ...]:
     """Layer counts of the shipped training networks, by which training that was never profiled is judged."""
-    return tuple(
-        LayerCounts(
-            network=row["network"],
-            counts={
-                kind: int(count) for kind, count in row.items() if kind not in _SIZES
-            },
-            parameters_millions=float(row["parameters_millions"]),
-        )
-        for row in _rows("training_layers.csv")
+    return tuple(map(_layer_counts, _rows("training_layers.csv")))
+
+
+def _layer_counts(row: Row) -> LayerCounts:
+    return LayerCounts(
+        network=row["network"],
+        # The columns are the kinds: a kind that is counted later needs no code here.
+        counts={kind: int(count) for kind, count in row.items() if kind not in _SIZES},
+        parameters_millions=float(row["parameters_millions"]),
+        # Known of inference networks alone.
+        gmacs=float(row["gmacs"]) if "gmacs" in row else None,
     )
 
 
@@ -156,21 +157,14 @@ def _points_by_type(network: str) -> dict[str, list[OperatingPoint]]:
 
 
 def _point(row: Row) -> OperatingPoint:
-    return OperatingPoint(
-        sm_percent=float(row["sm_percent"]),
-        batch=int(row["batch"]),
-        clock_mhz=float(row["clock_mhz"]),
-        transfer_ms=float(row["transfer_ms"]),
-        launch_ms=float(row["launch_ms"]),
-        run_ms=float(row["run_ms"]),
-        memory_mib=float(row["memory_mib"]),
-        power_w=float(row["power_w"]),
-        pressure=float(row["pressure"]),
-    )
+    # The columns have the fields' names; the batch alone is an integer.
+    figures = {name: float(row[name]) for name in _FIGURES}
+    return OperatingPoint(batch=int(row["batch"]), **figures)
 
 
 def _select(names: Iterable[str] | None, known: Iterable[str], what: str) -> list[str]:
     """`known` in its own order, cut down to `names` unless that is None."""
+    # In the catalogue's own order, so that the same fleet gives the same problem however it was asked for.
     ordered = list(known)
     wanted = set(ordered if names is None else names)
     if unknown := sorted(wanted - set(ordered)):
@@ -181,5 +175,6 @@ def _select(names: Iterable[str] | None, known: Iterable[str], what: str) -> lis
 
 
 def _rows(name: str) -> Iterator[Row]:
+    # Read as a package's resource: installed from a wheel there may be no folder.
     text = (resources.files("app.catalogue") / "data" / name).read_text()
     yield from csv.DictReader(text.splitlines())

@@ -11,7 +11,7 @@ from app.catalogue.catalogue import (
     load_profiles,
     load_provenance,
 )
-from app.db.base.transaction import Engine, transaction
+from app.db.base.transaction import Connection, Engine, transaction
 from app.db.decisions import actors
 from app.db.fleet import gpu_types
 from app.db.predictions import profiles
@@ -33,37 +33,44 @@ async def install_catalogue(
     engine: Engine, at: datetime, *, networks: Iterable[str] | None = None
 ) -> tuple[int, int]:
     """Add the GPU types and networks (None = all) that the database lacks; returns how many of each."""
+    # One transaction: two control planes that start together must not each add a half.
     async with transaction(engine) as connection:
-        known_types = {
-            row.gpu_type.name for row in await gpu_types.list_rows(connection, at)
-        }
-        known_networks = {row.name for row in await profiles.list_networks(connection)}
-        new_types = [
-            gpu_type
-            for gpu_type in load_gpu_types()
-            if gpu_type.name not in known_types
-        ]
-        wanted = list_networks() if networks is None else tuple(networks)
-        new_networks = [network for network in wanted if network not in known_networks]
-        for gpu_type in new_types:
-            await gpu_types.save(connection, gpu_type, at=at, provenance=SOURCE)
-        training = set(list_networks("training"))
-        for network in new_networks:
-            labels = {KIND_LABEL: "training"} if network in training else {}
-            description = (
-                f"training, for tasks; {SOURCE}" if network in training else SOURCE
-            )
-            await profiles.save_network(
-                connection, network, at=at, description=description, labels=labels
-            )
-        shipped = [
-            profile for network in new_networks for profile in _profiles(network)
-        ]
-        await profiles.save_profiles(connection, shipped, at=at)
+        added_types = await _add_gpu_types(connection, at)
+        added_networks = await _add_networks(connection, at, networks)
         for fingerprint, weights in load_actors().items():
+            # An actor that was trained here fits its fleet better than the shipped one.
             if await actors.load_newest(connection, fingerprint) is None:
                 await actors.save(connection, fingerprint, weights, at=at, notes=SOURCE)
-    return len(new_types), len(new_networks)
+    return added_types, added_networks
+
+
+async def _add_gpu_types(connection: Connection, at: datetime) -> int:
+    known = {row.gpu_type.name for row in await gpu_types.list_rows(connection, at)}
+    new = [gpu_type for gpu_type in load_gpu_types() if gpu_type.name not in known]
+    for gpu_type in new:
+        await gpu_types.save(connection, gpu_type, at=at, provenance=SOURCE)
+    return len(new)
+
+
+async def _add_networks(
+    connection: Connection, at: datetime, networks: Iterable[str] | None
+) -> int:
+    known = {row.name for row in await profiles.list_networks(connection)}
+    wanted = list_networks() if networks is None else networks
+    new = [network for network in wanted if network not in known]
+    training = set(list_networks("training"))
+    for network in new:
+        labels = {KIND_LABEL: "training"} if network in training else {}
+        description = (
+            f"training, for tasks; {SOURCE}" if network in training else SOURCE
+        )
+        await profiles.save_network(
+            connection, network, at=at, description=description, labels=labels
+        )
+    shipped = [profile for network in new for profile in _profiles(network)]
+    # In one call: some thousand rows one by one would take seconds at every first start.
+    await profiles.save_profiles(connection, shipped, at=at)
+    return len(new)
 
 
 def _profiles(network: str) -> list[StoredProfile]:
@@ -84,6 +91,7 @@ def _profiles(network: str) -> list[StoredProfile]:
 
 def _overall(kinds: Counter[str]) -> Provenance:
     common = [kind for kind, count in kinds.items() if count * 10 >= kinds.total()]
+    # The least certain one counts: a profile must not promise more than its points.
     if "estimated" in common:
         return "estimated"
     return "scaled" if "scaled" in common else "measured"

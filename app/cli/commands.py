@@ -60,15 +60,15 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "start.serve:controller",
             "Run the control loop without the API.",
         ),
-        Entry("agent", "start.agent:app", "Run the agent of a node."),
+        Entry("agent", "start.passed_on:agent", "Run the agent of a node."),
         Entry(
             "worker",
-            "start.worker:app",
+            "start.passed_on:worker",
             "Serve one replica by the Open Inference Protocol v2.",
         ),
         Entry(
             "trainer",
-            "start.trainer:app",
+            "start.passed_on:trainer",
             "Run one training or offline task, which can give its GPU's memory back.",
         ),
         Entry(
@@ -239,11 +239,15 @@ class Commands(MutableMapping[str, "Command"]):
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = {
-            entry.name: entry for entry in entries if find_spec(entry.module)
+            # Looked for, not imported: the packages of a node lack the control plane's files.
+            entry.name: entry
+            for entry in entries
+            if find_spec(entry.module)
         }
         self._loaded: dict[str, Command] = {}
 
     def __getitem__(self, name: str) -> "Command":
+        # Imported once: typer looks a command up several times in one call.
         if name not in self._loaded:
             self._loaded[name] = load(self._entries[name])
         return self._loaded[name]
@@ -277,6 +281,7 @@ def load(entry: Entry) -> "Command":
         )
         group.command(entry.name)(found)
     command = typer.main.get_command(group)
+    # typer names a command after its function, `slice_trace`.
     command.name = entry.name
     return command
 
@@ -285,6 +290,7 @@ class LazyGroup(TyperGroup):
     """Lists the commands from the table, and imports one when it is called."""
 
     def __init__(self, **attributes: object) -> None:
+        # The group's own dictionary would be copied, and with it every file imported.
         super().__init__(**{**attributes, "commands": {}})  # type: ignore[arg-type]
         self.commands: MutableMapping[str, Command] = Commands(ENTRIES)
 
@@ -303,6 +309,7 @@ class LazyGroup(TyperGroup):
         self, ctx: "ClickContext", incomplete: str
     ) -> list["CompletionItem"]:
         """Verbs from the table, else options: Tab must not wait until every command is imported."""
+        # Private to typer, which brings a click of its own: only completion needs it.
         from typer._click.shell_completion import CompletionItem
 
         verbs = [
@@ -310,6 +317,7 @@ class LazyGroup(TyperGroup):
             for entry in ENTRIES
             if entry.name in self.commands and entry.name.startswith(incomplete)
         ]
+        # What begins with a dash, or with nothing that we know.
         if incomplete and not verbs:
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(entry.name, help=entry.help) for entry in verbs]
@@ -320,6 +328,7 @@ def root_command() -> "Command":
     app = typer.Typer(
         cls=LazyGroup,
         rich_markup_mode=None,
+        # A traceback with all local variables would print tokens.
         pretty_exceptions_enable=False,
         no_args_is_help=True,
         context_settings=HELP_FLAGS,

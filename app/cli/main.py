@@ -17,8 +17,10 @@ def main() -> None:
     """The console script `plimsoll`."""
     try:
         code = run(sys.argv[1:])
+        # Here, while the error can still be caught: at exit the interpreter would print a traceback of its own.
         sys.stdout.flush()
     except OSError as error:
+        # Every other one is a fault of ours, and its traceback is wanted.
         if error.errno not in (errno.ENOSPC, errno.EPIPE):
             raise
         code = _unwritten(error)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from agents.base.protocol import Observation
 from agents.sim.cluster import ServiceTotals, SimulatedCluster
 from app.demo.view import Frame, GpuLine, ServiceLine
 from app.loop.events import describe_change
@@ -42,14 +43,18 @@ class DemoFeed:
         """The control plane pushed a new target."""
         self.pushed.append((at, plan))
 
+    def note_power(self, observation: Observation) -> None:
+        """An agent reported what its GPUs draw."""
+        self.power_w.update(
+            {(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus}
+        )
+
     def frame(self, now: datetime) -> Frame:
         """The picture of this moment."""
         trace_s = (now - self.start).total_seconds()
         totals = {entry.service: entry for entry in self.cluster.totals()}
-        self.past.append((trace_s, totals))
-        while trace_s - self.past[0][0] > READING_S and len(self.past) > 1:
-            self.past.popleft()
-        target = self.pushed[-1][1] if self.pushed else None
+        self._remember(trace_s, totals)
+        target = _newest(self.pushed)
         return Frame(
             trace_s=trace_s,
             duration_s=self.duration_s,
@@ -63,11 +68,17 @@ class DemoFeed:
             gpus=list(self._gpus(target)),
             cost_now_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
             baseline_now_usd_per_hour=hourly_cost_usd(
-                self.baseline[-1][1] if self.baseline else None, self.gpu_types
+                _newest(self.baseline), self.gpu_types
             ),
             cost_usd=make_bill(self.pushed, self.gpu_types, now).total_usd,
             baseline_usd=make_bill(self.baseline, self.gpu_types, now).total_usd,
         )
+
+    def _remember(self, trace_s: float, totals: dict[str, ServiceTotals]) -> None:
+        self.past.append((trace_s, totals))
+        # One is always left to compare with, also where a frame came late.
+        while trace_s - self.past[0][0] > READING_S and len(self.past) > 1:
+            self.past.popleft()
 
     def _last_change(self) -> str:
         if not self.pushed:
@@ -90,6 +101,7 @@ class DemoFeed:
             for bucket, count in enumerate(total.latency_buckets)
             if count > earlier.latency_buckets[bucket]
         }
+        # The first frame compares the totals with themselves.
         seconds = max(1.0, trace_s - since_s)
         planned = [
             replica.sm_percent
@@ -110,6 +122,7 @@ class DemoFeed:
         )
 
     def _gpus(self, target: BoundPlan | None) -> Iterable[GpuLine]:
+        # GPUs that the plan does not name stay empty: the picture shows the entire fleet.
         shares: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for bound in target.gpus if target else ():
             shares[bound.id] = [
@@ -121,10 +134,15 @@ class DemoFeed:
                 yield GpuLine(
                     name=f"{name}/{gpu.index}",
                     gpu_type=gpu.spec.gpu_type,
+                    # Sorted, so that a service keeps its place from frame to frame.
                     shares=tuple(sorted(shares[gpu_id(name, gpu.index)])),
                     power_w=self.power_w.get((name, gpu.index), 0.0),
                     power_cap_w=caps[gpu.spec.gpu_type],
                 )
+
+
+def _newest(pushed: Pushed) -> BoundPlan | None:
+    return pushed[-1][1] if pushed else None
 
 
 def attainment(total: ServiceTotals) -> float | None:

@@ -17,14 +17,15 @@ Watch = Callable[[Observation], None]
 
 
 class WatchedTransport(HttpTransport):
-    """HTTP to the control plane; the demo's view looks over its shoulder."""
+    """HTTP to the control plane; the demo's view sees each observation."""
 
     def __init__(self, url: str, token: str, *, speed: float, watch: Watch) -> None:
         super().__init__(url, token, speed=speed)
         self._watch = watch
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
-        """Hand over one observation, and show it to the view."""
+        """Send one observation, and show it to the view."""
+        # Before it is sent: the view stays alive where the control plane does not answer.
         self._watch(observation)
         return await super().exchange(observation, wait_s=wait_s)
 
@@ -54,6 +55,7 @@ class DemoNodes:
                 SimulatedDevice(cluster, node.name),
                 transport=reach,
                 clock=clock,
+                # Nothing to remember: simulated replicas end with this process.
                 ledger=Ledger(None),
             )
             for node, reach in zip(plan.nodes, self._transports, strict=True)
@@ -74,6 +76,7 @@ class DemoNodes:
 
     async def stop(self) -> None:
         """Let every agent send its last observation, then end it."""
+        # All at once, then each is waited for: one by one a period each would pass.
         self._stop.set()
         await asyncio.gather(*self._tasks)
         for transport in self._transports:

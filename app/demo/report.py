@@ -35,6 +35,7 @@ QUERIES = (
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least `share` of the values do not exceed; 0 without values."""
     ordered = sorted(values)
+    # The nearest rank: a time that really was measured, not one between two.
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
@@ -150,11 +151,12 @@ def _attained(attainment: float, wanted: float) -> Text:
 
 
 def _accounts(summary: Summary) -> Text:
-    whole = _ratio(summary.baseline_usd, summary.cost_usd)
+    entire = _ratio(summary.baseline_usd, summary.cost_usd)
+    # Both, since HetSev reports its saving in its own accounting, which flatters shared GPUs.
     memory = _ratio(summary.baseline_usd, summary.memory_usd)
     text = Text("\ncost of k8s_hpa / joint\n", style="bold")
     text.append(
-        f"  whole GPUs                {whole:>6}   {summary.baseline_usd:.3f} / {summary.cost_usd:.3f} USD\n",
+        f"  whole GPUs                {entire:>6}   {summary.baseline_usd:.3f} / {summary.cost_usd:.3f} USD\n",
         "",
     )
     text.append(
@@ -193,6 +195,7 @@ def _sql(psql: str, answers: Sequence[ReportTable]) -> Iterator[RenderableType]:
         yield Text(f"  {psql}", style="cyan")
     for (question, query), answer in zip(QUERIES, answers, strict=True):
         yield Text(f"\n  -- {question}", style="dim")
+        # As it can be pasted into psql.
         yield Text("  " + query.replace("\n", "\n  "))
         yield Padding(_table(answer), (0, 0, 0, 4))
 

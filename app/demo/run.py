@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -14,7 +14,6 @@ import httpx2
 from rich.console import Console
 from rich.live import Live
 
-from agents.base.protocol import Observation
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ControlClock, ManualControlClock, WallClock
@@ -93,6 +92,7 @@ async def _run(
     assert task is not None
     # By itself SIGTERM would end this process at once and leave PostgreSQL behind.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    # A database of its own, made anew: the figures at the end are of this run alone.
     await databases.recreate(server.url, DATABASE)
     url = server.database_url(DATABASE)
     await asyncio.to_thread(migrate.upgrade, url)
@@ -110,6 +110,7 @@ class DemoStage:
         self.plan = demo_cluster("joint", seed)
         self._baseline_plan = demo_cluster("k8s_hpa", seed)
         self._world = load_truth()
+        # In a thread that has no loop; the compiled kernels are those of the process.
         asyncio.run(self._rehearse())
 
     def open(self, clock: ControlClock) -> tuple[SimulatedCluster, ClosedLoop]:
@@ -137,6 +138,7 @@ class DemoStage:
         """A few minutes of the baseline on a clock of its own: compiles the kernels and loads the policy."""
         clock = ManualControlClock()
         rehearsal = self._baseline(clock)
+        # Two minutes in steps of five seconds: the autoscaler's windows are full by then.
         for _ in range(24):
             clock.advance(self.plan.agent_period_s)
             await rehearsal.step()
@@ -172,6 +174,7 @@ class _Demo:
             self.console.print(
                 f"look at it in a browser: {login_url(address, token)}", soft_wrap=True
             )
+            # Meanwhile the control loop loads its solvers in its worker.
             stage = await asyncio.to_thread(DemoStage, self.options.seed)
             await self._first_tick()
             await self._watch(plane, address, token, stage)
@@ -183,6 +186,7 @@ class _Demo:
         serving = asyncio.create_task(server.serve(), name="plimsoll-api")
         async with running_controller(plane, on_tick=self.ticks.append):
             while not server.started:
+                # A port that is taken ends the server; without this the wait would never end.
                 if serving.done():
                     await serving
                     raise PlimsollError(
@@ -199,7 +203,10 @@ class _Demo:
         """Catalogue, policy and the first admin's token."""
         at = plane.clock.now()
         await install_catalogue(
-            self.engine, at, networks=sorted({service.network for service in SERVICES})
+            # Only these: the catalogue's other networks would take seconds to load.
+            self.engine,
+            at,
+            networks=sorted({service.network for service in SERVICES}),
         )
         async with transaction(self.engine) as connection:
             await policies.save(
@@ -209,6 +216,7 @@ class _Demo:
                 actor="demo",
             )
         made = await create_locally(self.engine, name="demo", scope="admin", at=at)
+        # Beside the user's own token, not in its place: the demo's database is thrown away.
         write_token(self.options.settings.data_dir / "demo-token", made.secret)
         return made.secret
 
@@ -248,31 +256,19 @@ class _Demo:
             start=plane.clock.now(),
             baseline=baseline.store.pushed,
         )
-
-        def watch(observation: Observation) -> None:
-            feed.power_w.update(
-                {(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus}
-            )
-
         nodes = DemoNodes(
             stage.plan,
             cluster,
             plane.clock,
             transport=lambda: WatchedTransport(
-                address, token, speed=self.options.speed, watch=watch
+                address, token, speed=self.options.speed, watch=feed.note_power
             ),
-        )
-        beside = asyncio.create_task(
-            run_baseline(baseline, stage.plan), name="demo-baseline"
         )
         nodes.start()
         try:
-            try:
+            async with _beside(run_baseline(baseline, stage.plan)):
                 await self._show(plane, feed, nodes)
-            finally:
-                beside.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await beside
+            # The baseline has ended: both bills are of the same time.
             await self._report(plane, feed, baseline)
             if self.options.keep:
                 await self._stay(address)
@@ -287,16 +283,17 @@ class _Demo:
             if is_live
             else nullcontext() as live
         ):
-            next_line = 0.0
+            next_line_s = 0.0
             while True:
                 await self._note_target(plane, feed)
                 if not self.first_plan_s and nodes.have_a_plan:
+                    # Once all nodes have a command, not when the plan is decided.
                     self.first_plan_s = time.monotonic() - self.began_s
                 frame = feed.frame(plane.clock.now())
                 if live is not None:
                     live.update(view.render(frame), refresh=True)
-                elif frame.trace_s >= next_line:
-                    next_line += LINE_SHARE * feed.duration_s
+                elif frame.trace_s >= next_line_s:
+                    next_line_s += LINE_SHARE * feed.duration_s
                     self.console.print(view.line(frame), soft_wrap=True)
                 if frame.trace_s >= feed.duration_s:
                     return
@@ -304,6 +301,7 @@ class _Demo:
 
     async def _note_target(self, plane: Plane, feed: DemoFeed) -> None:
         """Look the target up when a tick says that it changed."""
+        # Generations grow: a tick that kept the plan costs no query.
         known = feed.pushed[-1][1].generation if feed.pushed else 0
         if self.ticks and self.ticks[-1].generation > known:
             async with transaction(self.engine) as connection:
@@ -327,6 +325,7 @@ class _Demo:
             answers = [
                 await reports.ask(connection, query) for _, query in report.QUERIES
             ]
+        # A command that cannot work any more would only mislead.
         opening = psql_command(plane.url) if self.options.keep else DATABASE_STOPS
         self.console.print(
             report.render(summary, answers, psql=opening), soft_wrap=True
@@ -340,7 +339,20 @@ class _Demo:
             "  plimsoll get services; plimsoll explain; plimsoll cost --by service",
             soft_wrap=True,
         )
+        # Until Ctrl-C cancels this task.
         await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Run something for as long as the block lasts."""
+    task = asyncio.create_task(work, name="demo-baseline")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 async def run_baseline(baseline: ClosedLoop, plan: ClusterPlan) -> None:
@@ -358,8 +370,10 @@ async def run_baseline(baseline: ClosedLoop, plan: ClusterPlan) -> None:
 
 def free_port(settings: Settings) -> int:
     """The configured port where it is free, else any free one."""
+    # The usual address if it can be had, so that links from the docs work.
     for port in (settings.port, 0):
         with socket.socket() as probe:
+            # Else a port of the run before would count as taken for a minute.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((settings.host, port))

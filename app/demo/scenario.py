@@ -24,7 +24,7 @@ PERIOD_S = 15.0
 AGENT_PERIOD_S = 5.0
 LAUNCH_S = 10.0
 
-HANDOVER_S = 40.0
+MIGRATION_S = 40.0
 """A replica that moves to another node serves on this long: two agent periods and a launch, twice over."""
 
 GPU_TYPES = ("T4", "V100-32GB")
@@ -100,6 +100,7 @@ def demo_nodes() -> tuple[SimulatedNodeSpec, ...]:
             memory_mib=memory_mib[gpu_type],
             launch_s=LAUNCH_S,
         )
+        # A slow and cheap type beside a fast one: which of them serves a request best depends on its SLO.
         for label, gpu_type in (("t4", "T4"), ("v100", "V100-32GB"))
         for number in range(1, 5)
     )
@@ -110,6 +111,7 @@ def demo_services() -> tuple[Service, ...]:
     return tuple(
         Service(
             name=service.name,
+            # Two projects, so that costs can be shown by team.
             project="vision" if service.name != "translation" else "language",
             network=service.network,
             slo=Slo(latency_ms=service.slo_ms, percentile=0.98),
@@ -120,7 +122,7 @@ def demo_services() -> tuple[Service, ...]:
 
 
 def demo_loads(seed: int) -> dict[str, ArrivalProcess]:
-    """Requests by service: a day curve squeezed into the trace, a spike, and bursts resampled from a real trace."""
+    """Requests by service: a day's curve in the time of the trace, a spike, and bursts resampled from a real trace."""
     return {
         service.name: ArrivalProcess(
             shape=LoadShape(
@@ -136,6 +138,7 @@ def demo_loads(seed: int) -> dict[str, ArrivalProcess]:
             seed=seed,
             stream=stream,
         )
+        # A stream of its own each: a service that is added leaves the others' requests as they are.
         for stream, service in enumerate(SERVICES)
     }
 
@@ -158,7 +161,9 @@ def demo_settings(policy: str, seed: int) -> PolicySettings:
     return PolicySettings(
         policy=policy,
         period_s=PERIOD_S,
+        # One window per report, so that no rate is smeared over two.
         window_s=AGENT_PERIOD_S,
+        # Twelve reports of an agent: a busy laptop must not look like a dead node.
         stale_after_s=4 * PERIOD_S,
         headroom=1.15,
         max_replicas_per_gpu=6,
@@ -177,7 +182,7 @@ def demo_cluster(policy: str, seed: int) -> ClusterPlan:
         scenario=ClusterScript(loads=demo_loads(seed), seed=seed),
         settings=demo_settings(policy, seed),
         agent_period_s=AGENT_PERIOD_S,
-        handover_s=HANDOVER_S,
+        handover_s=MIGRATION_S,
     )
 
 
@@ -186,52 +191,43 @@ Manifest = dict[str, object]
 
 def demo_manifests() -> list[tuple[str, str, Manifest]]:
     """(collection of the API, name, body), in the order in which they must be put."""
+    # Owners before what they own; the GPU types and networks are the catalogue's, which is there already.
     projects = sorted({service.project for service in demo_services()})
     return [
         *(
             ("projects", name, _manifest("Project", {"name": name}, {}))
             for name in projects
         ),
+        *(("nodes", node.name, _node(node)) for node in demo_nodes()),
         *(
-            (
-                "nodes",
-                node.name,
-                _manifest(
-                    "Node",
-                    {"name": node.name},
-                    {
-                        "gpus": [
-                            {"index": index, "gpu_type": gpu.gpu_type}
-                            for index, gpu in enumerate(node.gpus)
-                        ]
-                    },
-                ),
-            )
-            for node in demo_nodes()
-        ),
-        *(
-            (
-                "services",
-                service.name,
-                _manifest(
-                    "Service",
-                    {"name": service.name, "project": service.project},
-                    {
-                        "network": service.network,
-                        "slo": {
-                            "latency_ms": service.slo.latency_ms,
-                            "percentile": service.slo.percentile,
-                        },
-                        "scaling": {
-                            "min_replicas": service.scaling.min_replicas,
-                            "downscale_delay_s": service.scaling.downscale_delay_s,
-                        },
-                    },
-                ),
-            )
+            ("services", service.name, _service_manifest(service))
             for service in demo_services()
         ),
     ]
+
+
+def _node(node: SimulatedNodeSpec) -> Manifest:
+    gpus = [
+        {"index": index, "gpu_type": gpu.gpu_type}
+        for index, gpu in enumerate(node.gpus)
+    ]
+    return _manifest("Node", {"name": node.name}, {"gpus": gpus})
+
+
+def _service_manifest(service: Service) -> Manifest:
+    slo, scaling = service.slo, service.scaling
+    return _manifest(
+        "Service",
+        {"name": service.name, "project": service.project},
+        {
+            "network": service.network,
+            "slo": {"latency_ms": slo.latency_ms, "percentile": slo.percentile},
+            "scaling": {
+                "min_replicas": scaling.min_replicas,
+                "downscale_delay_s": scaling.downscale_delay_s,
+            },
+        },
+    )
 
 
 def _manifest(kind: str, metadata: Manifest, spec: Manifest) -> Manifest:

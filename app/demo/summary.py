@@ -15,6 +15,7 @@ from app.demo.report import DemoServiceSummary, Summary
 from app.loop.observe import bucket_percentile_ms
 from app.loop.tick import TickOutcome
 from app.simulate.run.accounting import make_bill
+from solvers.types.state import Service
 
 IDLE = "(idle)"
 
@@ -36,26 +37,21 @@ async def make_summary(
     course: DemoCourse,
 ) -> Summary:
     """Everything that the closing report shows. Whole-GPU and memory costs come from `report.cost_by_service_hour`."""
-    whole_usd, memory_usd = await _costs(connection)
-    totals = {entry.service: entry for entry in feed.cluster.totals()}
+    # From the views that users have, so that the demo's figures are those of their own queries.
+    usd, memory_usd = await _costs(connection)
+    ours = {entry.service: entry for entry in feed.cluster.totals()}
     theirs = {entry.service: entry for entry in baseline_totals}
+    # The baseline has no database: its bill is made from the plans that its store was given.
     bill = make_bill(feed.baseline, feed.gpu_types, course.ended_at)
     keeps_ms, looks_ms = await _ticks_ms(connection, course.ticks)
     return Summary(
         trace_s=feed.duration_s,
         wall_s=course.wall_s,
         services=[
-            DemoServiceSummary(
-                name=service.name,
-                requests=totals[service.name].arrivals,
-                slo_ms=service.slo.latency_ms,
-                percentile=service.slo.percentile,
-                attainment=attainment(totals[service.name]) or 0.0,
-                latency_ms=bucket_percentile_ms(
-                    dict(enumerate(totals[service.name].latency_buckets)),
-                    service.slo.percentile,
-                ),
-                cost_usd=whole_usd[service.name],
+            _service_summary(
+                service,
+                ours[service.name],
+                cost_usd=usd[service.name],
                 baseline_attainment=attainment(theirs[service.name]) or 0.0,
                 baseline_usd=bill.whole_gpu_usd.get(service.name, 0.0),
             )
@@ -66,6 +62,30 @@ async def make_summary(
         looks_ms=looks_ms,
         plans_pushed=sum(tick.state == "target" for tick in course.ticks),
         first_plan_s=course.first_plan_s,
+    )
+
+
+def _service_summary(
+    service: Service,
+    total: ServiceTotals,
+    *,
+    cost_usd: float,
+    baseline_attainment: float,
+    baseline_usd: float,
+) -> DemoServiceSummary:
+    percentile = service.slo.percentile
+    return DemoServiceSummary(
+        name=service.name,
+        requests=total.arrivals,
+        slo_ms=service.slo.latency_ms,
+        percentile=percentile,
+        attainment=attainment(total) or 0.0,
+        latency_ms=bucket_percentile_ms(
+            dict(enumerate(total.latency_buckets)), percentile
+        ),
+        cost_usd=cost_usd,
+        baseline_attainment=baseline_attainment,
+        baseline_usd=baseline_usd,
     )
 
 
@@ -81,25 +101,27 @@ async def _ticks_ms(
     decided = [
         (1000.0 * tick.seconds["total"], tick.plan_id in looks)
         for tick in ticks
+        # A tick that held (no telemetry yet, say) decided nothing: its time would flatter the figures.
         if tick.state is not None
     ]
-    return [ms for ms, is_look in decided if not is_look], [
-        ms for ms, is_look in decided if is_look
-    ]
+    keeps_ms = [ms for ms, is_look in decided if not is_look]
+    looks_ms = [ms for ms, is_look in decided if is_look]
+    return keeps_ms, looks_ms
 
 
 async def _costs(connection: Connection) -> tuple[dict[str, float], dict[str, float]]:
     """USD by service in whole GPUs and in used memory, without the idle rows."""
     found = await reports.load(connection, "cost_by_service_hour")
-    whole: dict[str, float] = defaultdict(float)
+    entire: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = defaultdict(float)
     for row in found.rows:
         cells = dict(zip(found.columns, row, strict=True))
         service = cells["service"]
+        # Idle time is shared out in the whole-GPU cost already.
         if isinstance(service, str) and service != IDLE:
-            whole[service] += _usd(cells["whole_gpu_cost_usd"])
+            entire[service] += _usd(cells["whole_gpu_cost_usd"])
             memory[service] += _usd(cells["memory_cost_usd"])
-    return whole, memory
+    return entire, memory
 
 
 def _usd(cell: reports.Cell) -> float:

@@ -94,6 +94,7 @@ def line(frame: Frame) -> str:
     missing = [
         service.name
         for service in frame.services
+        # Without any finished request nothing was missed yet.
         if (service.attainment or 1.0) < service.percentile
     ]
     return (
@@ -119,18 +120,9 @@ def _header(frame: Frame) -> Text:
 
 def _services(lines: Sequence[ServiceLine], colours: Mapping[str, str]) -> Table:
     table = Table(box=None, expand=True, pad_edge=False)
-    for heading, justify in (
-        ("service", "left"),
-        ("rate", "right"),
-        ("latency", "right"),
-        ("SLO", "right"),
-        ("in SLO", "right"),
-        ("replicas", "right"),
-        ("SM %", "right"),
-    ):
-        table.add_column(
-            heading, justify="left" if justify == "left" else "right", no_wrap=True
-        )
+    table.add_column("service", no_wrap=True)
+    for heading in ("rate", "latency", "SLO", "in SLO", "replicas", "SM %"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(
             Text(f"{line.name[:1]} {line.name}", style=colours[line.name]),
@@ -169,6 +161,7 @@ def _gpus(lines: Sequence[GpuLine], colours: Mapping[str, str]) -> Table:
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
+    # Down the first column, then the second: the nodes of one type stay together.
     half = (len(lines) + 1) // 2
     for index in range(half):
         right = (
@@ -190,6 +183,7 @@ def _gpu(line: GpuLine, colours: Mapping[str, str]) -> Text:
             service[:1] * width, style=f"black on {colours.get(service, 'white')}"
         )
         cells += width
+    # Rounded shares may be wider than the bar.
     text.append("·" * max(0, BAR_CELLS - cells), style="dim")
     used = f"{line.power_w:3.0f}/{line.power_cap_w:.0f}W"
     text.append(

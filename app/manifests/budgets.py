@@ -24,6 +24,7 @@ class BudgetSpec(Strict):
         "degrade: and services are planned for less, the least priority first. What runs is never stopped",
     )
     protected_priority: float = Field(
+        # Who calls a service critical does not expect a budget to slow it down.
         default=PRIORITY_CLASSES["critical"],
         gt=0,
         le=1_000_000,
@@ -35,6 +36,7 @@ class BudgetSpec(Strict):
     @field_validator("protected_priority", mode="before")
     @classmethod
     def _named_priority(cls, value: Any) -> Any:
+        # Before the number is checked: `critical` is none yet.
         return named_priority(value)
 
 

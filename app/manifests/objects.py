@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+# Under the same names again, so that the API and the CLI import one module for all of them.
 from app.manifests.parts import NAME_PATTERN as NAME_PATTERN
 from app.manifests.parts import PATTERN_RULES as PATTERN_RULES
 from app.manifests.parts import TYPE_NAME_PATTERN as TYPE_NAME_PATTERN
@@ -34,6 +35,7 @@ PRIORITY_CLASSES = {"critical": 100.0, "standard": 10.0, "batch": 1.0}
 
 def named_priority(value: Any) -> Any:
     """The number of a named priority; whatever has no name as it is. Raises ValueError."""
+    # A number stays a number; pydantic checks it next.
     if not isinstance(value, str):
         return value
     if value not in PRIORITY_CLASSES:
@@ -47,6 +49,7 @@ class SloSpec(Strict):
     """At least `percentile` of the requests finish within `latency_ms`."""
 
     latency_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False)]
+    # Below the median a promise means nothing; above 0.999 no minute has requests enough to measure it.
     percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
 
 
@@ -146,6 +149,7 @@ class ServiceSpec(Strict):
     def _has_its_network(
         cls, variants: list[VariantManifest], info: ValidationInfo
     ) -> list[VariantManifest]:
+        # The network is absent here where it failed its own check, which is reported already.
         names, own = [each.network for each in variants], info.data.get("network")
         if len(set(names)) < len(names):
             raise ValueError("have the same network twice")
@@ -160,6 +164,7 @@ class ServiceSpec(Strict):
             each.network: each.accuracy for each in info.data.get("variants", [])
         }
         own = info.data.get("network")
+        # Variants that failed their own check are absent: one complaint is enough.
         if not accuracy and floor > 0.0 and "variants" in info.data:
             raise ValueError("is for variants; without them leave it out")
         if own in accuracy and accuracy[own] < floor:
@@ -187,6 +192,7 @@ class GpuTypeSpec(Strict):
     @field_validator("clocks_mhz")
     @classmethod
     def _ascending(cls, clocks: list[float]) -> list[float]:
+        # Planning takes the first as the lowest and the last as the highest.
         if sorted(set(clocks)) != clocks:
             raise ValueError("must ascend without repeats")
         return clocks
@@ -218,6 +224,7 @@ class NodeSpec(Strict):
     @field_validator("gpus")
     @classmethod
     def _unique_indices(cls, gpus: list[NodeGpu]) -> list[NodeGpu]:
+        # Commands name GPUs by their index.
         if len({gpu.index for gpu in gpus}) < len(gpus):
             raise ValueError("two GPUs have the same index")
         return gpus
@@ -233,6 +240,7 @@ class NetworkSpec(Strict):
 Sigma = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 """At 3 a time may be off by a factor of 20; whoever knows so little should measure first."""
 
+# By position: a profile has thousands of rows, whose names would be most of its text.
 Row = tuple[float, int, float, float, float, float, float, float, float]
 
 
@@ -329,6 +337,7 @@ Manifest = Annotated[
     | ProfileManifest
     | ServiceManifest
     | PolicyManifest,
+    # By the kind alone, so that a complaint is about that kind's fields and not about all seven.
     Field(discriminator="kind"),
 ]
 """Any of the kinds, told apart by `kind`."""
@@ -340,6 +349,7 @@ APPLY_ORDER: tuple[str, ...] = (
     "Network",
     "Profile",
     "Policy",
+    # After the projects that it names, before what it may stop.
     "Budget",
     "Webhook",
     "Service",

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+# Makers' names have capitals, dots and underscores, which DNS labels have not.
 TYPE_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 PATTERN_RULES = {
     NAME_PATTERN: "1 to 63 lower-case letters, digits and -, with a letter or digit at both ends",
@@ -21,9 +22,11 @@ TypeName = Annotated[str, StringConstraints(pattern=TYPE_NAME_PATTERN)]
 """GPU types and networks are called as their makers call them: letters, digits, `-`, `_` and `.`, at most 63."""
 
 LabelValue = Annotated[str, StringConstraints(max_length=253)]
+# Decimal: sums of prices must add up to the cent; six places hold a price per hour of a thousandth of a GPU.
 Money = Annotated[
     Decimal, Field(gt=0, le=Decimal(1_000_000), max_digits=14, decimal_places=6)
 ]
+# A billion MiB, W or MHz is beyond anything; infinity and NaN would spread through every sum.
 Size = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
@@ -31,11 +34,13 @@ Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 class Strict(BaseModel):
     """Base of everything that a user writes."""
 
+    # A misspelt field that is ignored would leave its default in force, without a word.
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def camel(name: str) -> AliasChoices:
     """A field's name as Python and as YAML often have it: `min_replicas`, `minReplicas`."""
+    # Manifests that were written for other systems have camel case.
     head, *rest = name.split("_")
     return AliasChoices(name, head + "".join(part.capitalize() for part in rest))
 

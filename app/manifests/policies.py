@@ -39,6 +39,7 @@ class PolicyGroupSpec(Strict):
 
     @model_validator(mode="after")
     def _chooses(self) -> "PolicyGroupSpec":
+        # It would take every service from the groups behind it.
         if not self.projects and not self.labels:
             raise ValueError(
                 "give projects or labels: a group of all services is what `policy` is for"
@@ -48,6 +49,7 @@ class PolicyGroupSpec(Strict):
 
 def _unique(groups: list[PolicyGroupSpec]) -> list[PolicyGroupSpec]:
     names = [group.name for group in groups]
+    # Sorted, so that the message is the same each time.
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
             f"two groups are called {repeated[0]!r}; a name says which one is meant"
@@ -147,11 +149,13 @@ class PolicyManifestSpec(Strict):
     @field_validator("carbon_g_per_kwh", mode="before")
     @classmethod
     def _one_figure(cls, stated: Any) -> Any:
+        # One figure may be written without brackets.
         return [stated] if isinstance(stated, int | float) else stated
 
     @field_validator("carbon_g_per_kwh")
     @classmethod
     def _hours(cls, series: list[float]) -> list[float]:
+        # The hour of the day is the index: any other length would have no meaning.
         if len(series) not in (0, 1, 24):
             raise ValueError(
                 f"must have 1 figure or 24, one per hour of the day, not {len(series)}"
@@ -161,6 +165,7 @@ class PolicyManifestSpec(Strict):
     @field_validator("governor")
     @classmethod
     def _known_governor(cls, governor: str | None) -> str | None:
+        # Here, since agents would learn of a name that they do not have only with the next command.
         if governor is not None and governor not in GOVERNORS:
             raise ValueError(
                 f"must be one of {', '.join(sorted(GOVERNORS))}, not {governor!r}"

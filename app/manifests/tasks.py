@@ -122,6 +122,7 @@ class TaskSpec(Strict):
     @field_validator("gpus")
     @classmethod
     def _one_gpu(cls, gpus: int) -> int:
+        # A field all the same, so that a manifest written for several GPUs is refused with a reason.
         if gpus != 1:
             raise ValueError(
                 f"must be 1, not {gpus}: a task has one GPU or a part of it; iterations over several GPUs, which "
@@ -133,15 +134,16 @@ class TaskSpec(Strict):
     def _fits_together(self) -> Self:
         found = [*_ways(self), *_networks(self), *_variants(self)]
         if found:
+            # All at once, each at its own field: a ValueError would be one complaint about the entire spec.
             raise ValidationError.from_exception_data(
                 "TaskSpec",
                 [
                     InitErrorDetails(
-                        type=PydanticCustomError("value_error", "{it}", {"it": words}),
+                        type=PydanticCustomError("value_error", "{it}", {"it": wrong}),
                         loc=(field,),
                         input="",
                     )
-                    for field, words in found
+                    for field, wrong in found
                 ],
             )
         return self
@@ -152,6 +154,7 @@ class TaskSpec(Strict):
         if self.iterations is not None:
             return self.iterations
         if self.epochs is not None and self.examples is not None:
+            # The last batch of each epoch may be smaller; an epoch never shares a batch with the next one.
             return self.epochs * math.ceil(self.examples / self.batch)
         return math.ceil((self.inputs or 1) / self.batch)
 
@@ -173,8 +176,11 @@ def _ways(spec: TaskSpec) -> Iterator[Complaint]:
         if getattr(spec, name) is not None
     ]
     if len(given) != 1:
-        words = f"give one of iterations, epochs or inputs, not {' and '.join(given) or 'none of them'}"
-        yield given[-1] if given else "iterations", words
+        yield (
+            given[-1] if given else "iterations",
+            f"give one of iterations, epochs or inputs, not {' and '.join(given) or 'none of them'}",
+        )
+    # With epochs but without examples the total is not known yet, and the missing field is reported below.
     elif spec.total_iterations > MAX_ITERATIONS and (
         spec.examples is not None or spec.epochs is None
     ):
@@ -199,6 +205,7 @@ def _networks(spec: TaskSpec) -> Iterator[Complaint]:
         )
     if spec.layers is not None and spec.kind != "training":
         yield "layers", "are for training: offline jobs run networks that were profiled"
+    # A network of nothing would be predicted to take no time.
     if spec.layers is not None and not any(spec.layers.values()):
         yield "layers", "are all 0: say of what the network is made"
     if spec.layers is not None and spec.memory_mib is None:

@@ -33,6 +33,7 @@ def to_service(manifest: manifests.ServiceManifest) -> Service:
             for each in spec.variants
         ),
         accuracy_floor=spec.accuracy_floor,
+        # Sorted: the same labels in another order are the same service.
         labels=tuple(sorted(manifest.metadata.labels.items())),
     )
 
@@ -44,6 +45,7 @@ def to_task(manifest: task_manifests.TaskManifest) -> Task:
         name=manifest.metadata.name,
         project=manifest.metadata.project,
         kind=spec.kind,
+        # A network that only its layers describe has no name; the task's is taken.
         network=spec.network or manifest.metadata.name,
         batch=spec.batch,
         iterations=spec.total_iterations,
@@ -63,6 +65,7 @@ def to_task(manifest: task_manifests.TaskManifest) -> Task:
 def to_gpu_type(manifest: manifests.GpuTypeManifest) -> GpuType:
     """The GPU type that a manifest states."""
     spec = manifest.spec
+    # A GPU that draws more than its cap while idle could never be used.
     if spec.power_cap_w < spec.idle_w:
         raise InvalidRequest(
             f"{spec.power_cap_w:g} is below idle_w {spec.idle_w:g}",
@@ -70,6 +73,7 @@ def to_gpu_type(manifest: manifests.GpuTypeManifest) -> GpuType:
         )
     return GpuType(
         name=manifest.metadata.name,
+        # From here on money is float: solvers add and compare, the database keeps the decimals.
         price_usd_per_hour=float(spec.price_usd_per_hour),
         memory_mib=spec.memory_mib,
         sm_percent_step=spec.sm_percent_step,
@@ -86,6 +90,7 @@ def to_points(manifest: manifests.ProfileManifest) -> OperatingPoints:
     rows = tuple(OperatingPoint(*row) for row in manifest.spec.rows)
     for index, row in enumerate(rows):
         _check_row(row, f"spec.rows[{index}]")
+    # Planning looks points up by these three.
     if len({row[:3] for row in rows}) < len(rows):
         raise InvalidRequest(
             "two rows have the same (sm_percent, batch, clock_mhz)", field="spec.rows"
@@ -140,6 +145,7 @@ def _check_row(row: OperatingPoint, where: str) -> None:
             raise InvalidRequest(
                 f"{name} must be from 0 to {MAX_FIGURE:g}", field=f"{where}[{index}]"
             )
+    # Zero passes above, as other columns may be 0.
     if not 0 < row.sm_percent <= 100:
         raise InvalidRequest(
             "sm_percent must be above 0 and at most 100", field=f"{where}[0]"
@@ -150,5 +156,6 @@ def _check_row(row: OperatingPoint, where: str) -> None:
         )
     if not row.clock_mhz > 0:
         raise InvalidRequest("clock_mhz must be above 0", field=f"{where}[2]")
+    # The sum of the three; each by itself may be 0.
     if not row.solo_ms > 0:
         raise InvalidRequest("transfer_ms, launch_ms and run_ms are all 0", field=where)

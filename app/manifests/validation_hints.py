@@ -14,7 +14,7 @@ from app.base.yaml_lines import FieldPath
 from app.manifests.parts import PATTERN_RULES
 
 # What other systems call our fields.
-FOREIGN_WORDS = {
+FOREIGN_NAMES = {
     "model": "network",
     "modelName": "network",
     "resources": "gpu_types",
@@ -28,7 +28,8 @@ def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
         return unknown_field(str(path[-1]), _fields_at(kind, path[:-1]))
     if error["type"] == "missing":
         return "this field is missing"
-    if error["type"] == "value_error":  # Our own words, which state the values.
+    # Our own text, which states the values already.
+    if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     if error["type"] == "string_pattern_mismatch":
         message = f"must be {PATTERN_RULES[error['ctx']['pattern']]}"
@@ -44,7 +45,8 @@ def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
 def unknown_field(name: str, known: Sequence[str]) -> str:
     """A field that is not there, and the one that was probably meant."""
     names = f"he fields here are {', '.join(known)}"
-    meant = nearest(FOREIGN_WORDS.get(name, name), known)
+    # Spelling cannot lead from `model` to `network`.
+    meant = nearest(FOREIGN_NAMES.get(name, name), known)
     return (
         f"unknown field; did you mean {meant}? T{names}"
         if meant
@@ -66,6 +68,7 @@ def _fields_at(kind: type[BaseModel], path: FieldPath) -> list[str]:
     here = kind
     for part in path:
         if isinstance(part, str):
+            # Numbers in the path are places in a list, whose entries share a class.
             here = next(_classes(here.model_fields[part].annotation), here)
     return list(here.model_fields)
 
@@ -85,4 +88,5 @@ def _shown(value: object) -> str:
         .removesuffix("...\n")
         .strip()
     )
+    # A wrong list may be a whole profile: the beginning shows which one is meant.
     return text if len(text) <= 60 else text[:57] + "…"

@@ -32,11 +32,13 @@ class WebhookSpec(Strict):
     def _has_a_host_alone(cls, url: str) -> str:
         try:
             parts = urlsplit(url)
+            # The port is checked when it is read.
             host, _port = parts.hostname, parts.port
         except ValueError as error:
             raise ValueError(f"is no URL: {error}") from error
         if not host:
             raise ValueError("must name a host")
+        # Secrets in a URL would show in lists, logs and events; the signature is what proves us.
         if "@" in parts.netloc or parts.fragment:
             raise ValueError("must have neither credentials nor a fragment")
         return url

@@ -25,6 +25,7 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     def over(share: float) -> Callable[[], bool]:
         return lambda: now_s() - began >= share * seconds
 
+    # The plan's own columns start it: the relaxation is at once as good as the plan.
     base = relax(problem, start=plan, is_over=over(_FIRST_SHARE))
     if base is None:
         return Findings(prices=None)
@@ -32,6 +33,7 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     search, is_late = Neighbourhood(problem, plan, prices), over(_SECOND_SHARE)
 
     def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
+        # A kind whose turn comes late gets no alternatives, so that the reliefs have time left.
         return () if is_late() else search.alternatives(gpu, MAX_ALTERNATIVES)
 
     reader = NeighbourReader(problem)

@@ -121,6 +121,7 @@ class InlineSolver:
         try:
             return run_policy(
                 replace(request, budget=replace(request.budget, seconds=math.inf)),
+                # Time stands still for the policy: only its work counts.
                 now_s=lambda: 0.0,
             )
         except Exception as error:
@@ -226,8 +227,9 @@ class SolverWorker:
                     limit_s, _exchange, pipe, message, self._points
                 )
             except TimeoutError:
-                words = f"the solver worker was killed after {limit_s:.1f} s without an answer"
-                raise SolverUnavailable(words) from None
+                raise SolverUnavailable(
+                    f"the solver worker was killed after {limit_s:.1f} s without an answer"
+                ) from None
             except (OSError, EOFError) as error:
                 raise SolverUnavailable(
                     "the solver worker died; a new one starts when it is needed"
@@ -246,6 +248,7 @@ class SolverWorker:
         ):
             return self._pipe
         self._kill()
+        # A fork would copy the loop's threads, locks and database connections in the middle of their work.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
@@ -255,15 +258,16 @@ class SolverWorker:
             name="plimsoll-solver",
         )
         process.start()
+        # Only the worker holds that end now: when it dies, recv here ends at once.
         theirs.close()
+        # A fresh worker has no points of the one before, so that all of them are sent again.
         self._process, self._pipe, self._points = process, ours, SentPoints()
         try:
             await self._within(self._start_limit_s, ours.recv)
         except TimeoutError:
-            words = (
+            raise SolverUnavailable(
                 f"the solver worker did not start within {self._start_limit_s:.0f} s"
-            )
-            raise SolverUnavailable(words) from None
+            ) from None
         except (OSError, EOFError) as error:
             raise SolverUnavailable(
                 "the solver worker died while it started"
@@ -287,6 +291,7 @@ class SolverWorker:
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
+            # Reaped, so that no zombie stays; a process that hangs in the kernel is not waited for.
             self._process.join(timeout=5.0)
         if self._pipe is not None:
             self._pipe.close()
@@ -298,6 +303,7 @@ def _exchange(
 ) -> object:
     """Send and receive. Raises EOFError or OSError when the other side is gone."""
     packed = points.pack(message.problem.points)
+    # The points travel packed beside the problem, not within it as well.
     pipe.send((replace(message, problem=replace(message.problem, points=())), packed))
     return pipe.recv()
 
@@ -316,6 +322,7 @@ def follow_parent() -> None:
     """In a process that computes: leave Ctrl-C to the parent, and end with it."""
     import signal
 
+    # A terminal sends Ctrl-C to both; the parent asks for what it still wants.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
@@ -324,6 +331,7 @@ def _die_with_parent() -> None:
     """End this process, in the middle of a solve if need be, when whoever would take its answer is gone."""
     parent = multiprocessing.parent_process()
     assert parent is not None
+    # A thread, since a solver's native code may never return to Python.
     wait([parent.sentinel])
     os._exit(1)
 
@@ -339,7 +347,8 @@ def _serve(
     # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
     gc.disable()
     points = ReceivedPoints()
-    with contextlib.suppress(BrokenPipeError):  # whoever started it has ended meanwhile
+    # A broken pipe: whoever started it has ended meanwhile.
+    with contextlib.suppress(BrokenPipeError):
         pipe.send("ready")
         while True:
             try:
@@ -355,5 +364,6 @@ def _serve(
             except Exception as error:  # the one place where a policy's fault becomes a message to the loop
                 answer = f"{type(error).__name__}: {error}"
             pipe.send(answer)
+            # Else both would live on while the next request is waited for.
             del request, answer
             gc.collect()

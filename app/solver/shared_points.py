@@ -21,6 +21,8 @@ class SentPoints:
 
     def pack(self, points: tuple[OperatingPoints, ...]) -> Packed:
         """The points, those of the last message by their place in it. Known by identity alone."""
+        # To compare them by value would cost as much as to send them; ids hold, since `_last` keeps the objects
+        # alive.
         place = {id(each): at for at, each in enumerate(self._last)}
         packed = tuple(place.get(id(each), each) for each in points)
         self._last = points

@@ -43,17 +43,15 @@ class ApiProblem(CliError):
     """The control plane answered with a problem."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        fields: tuple[FieldFault, ...],
-        request_id: str,
+        self, status: int, detail: str, fields: tuple[FieldFault, ...], request_id: str
     ) -> None:
         lines = [
             f"{field.place}: {field.detail}"
             for field in fields
+            # With one fault the detail is that fault already.
             if field.detail not in detail
         ]
+        # By it the server's log can be searched; a caller's own mistake needs no search.
         suffix = f" (request {request_id})" if request_id and status >= 500 else ""
         super().__init__(
             "\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, "")
@@ -80,6 +78,7 @@ class Api:
         self._url = context.url()
         token = context.token()
         self._token_origin = token.origin
+        # httpx would fail with a codec's message, long after the place where the token is from is known.
         if token.value is not None and not (
             token.value.isascii() and token.value.isprintable()
         ):
@@ -96,6 +95,7 @@ class Api:
             headers={"Authorization": f"Bearer {token.value}"} if token.value else {},
             timeout=TIMEOUT,
             transport=context.transport,
+            # A test's transport must not be led astray by the proxies of the machine.
             trust_env=context.transport is None,
         )
 
@@ -126,12 +126,16 @@ class Api:
 
     def items(self, path: str, query: Query | None = None) -> Iterator[Document]:
         """Every item of a list, over all its pages."""
+        for page in self.pages(path, query or {}):
+            yield from documents(page, "items")
+
+    def pages(self, path: str, query: Query) -> Iterator[Document]:
+        """Every page of a list or a report. Raises ApiProblem, ControlPlaneUnreachable."""
         cursor: str | None = None
         while True:
-            page = self.get(
-                path, {"limit": PAGE_LIMIT, "cursor": cursor, **(query or {})}
-            )
-            yield from documents(page.get("items"))
+            # The query last: a caller that wants few items asks for small pages.
+            page = self.get(path, {"limit": PAGE_LIMIT, "cursor": cursor, **query})
+            yield page
             following = page.get("next_cursor")
             if not isinstance(following, str):
                 return
@@ -152,6 +156,7 @@ class Api:
         self, path: str, body: Document, *, etag: str | None, query: Query | None = None
     ) -> Document:
         """Create an object; or, with the ETag that was seen, replace it if it is still in that state."""
+        # Lost updates: between reading and writing somebody else may have created or changed it.
         seen = {"If-Match": etag} if etag else {"If-None-Match": "*"}
         return self._document(
             self._call("PUT", path, body=body, query=query, headers=seen)
@@ -175,6 +180,7 @@ class Api:
         given = {name: value for name, value in query.items() if value is not None}
         try:
             with self._http.stream("GET", path, params=given) as answer:
+                # A stream's body is not read by itself, and the problem is in it.
                 if not answer.is_success:
                     answer.read()
                     raise self._problem(answer)
@@ -204,14 +210,14 @@ class Api:
         body: Document | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
+        # The query of a request has no null: what is not asked for is left out.
         given = {
             name: value for name, value in (query or {}).items() if value is not None
         }
         content = None if body is None else json.dumps(body, allow_nan=False)
-        sent = {
-            **(headers or {}),
-            **({"Content-Type": "application/json"} if content is not None else {}),
-        }
+        sent = dict(headers or {})
+        if content is not None:
+            sent["Content-Type"] = "application/json"
         try:
             answer = self._http.request(
                 method, path, params=given, content=content, headers=sent
@@ -228,6 +234,7 @@ class Api:
 
     def _unreachable(self, error: httpx2.TransportError) -> ControlPlaneUnreachable:
         url = f"{self._url.value} ({self._url.origin})"
+        # Only where nobody listens does it help to start one.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to where one runs"
             return ControlPlaneUnreachable(
@@ -243,12 +250,14 @@ class Api:
 
     def _problem(self, answer: httpx2.Response) -> CliError:
         document = _json_object(answer)
+        # A proxy's error page, or another program at this port.
         if document is None or "detail" not in document:
             return CliError(
                 f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document",
                 hint="is this address Plimsoll's? `plimsoll config show` says where it comes from",
             )
         detail = str(document["detail"])
+        # There are four places where a token may come from; people look in the wrong one first.
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             detail = f"{detail} (token: {self._token_origin})"
         fields = tuple(
@@ -257,7 +266,7 @@ class Api:
                 detail=str(entry.get("detail", "")),
                 may_force=entry.get("may_force") is True,
             )
-            for entry in documents(document.get("errors"))
+            for entry in documents(document, "errors")
         )
         return ApiProblem(
             answer.status_code, detail, fields, str(document.get("request_id", ""))
@@ -280,31 +289,34 @@ def _json_object(answer: httpx2.Response) -> Document | None:
     return document if isinstance(document, dict) else None
 
 
-def documents(value: object) -> list[Document]:
-    """The JSON objects of an array; an empty list for anything else."""
-    return (
-        [entry for entry in value if isinstance(entry, dict)]
-        if isinstance(value, list)
-        else []
-    )
-
-
-def dig(document: object, *path: str) -> object:
-    """The value at a path of keys; None where there is none."""
-    for key in path:
+def dig(document: object, path: str) -> object:
+    """The value at a path of keys with dots between them; None where there is none."""
+    for key in path.split("."):
         document = document.get(key) if isinstance(document, dict) else None
     return document
 
 
-def text(document: object, *path: str) -> str:
+def documents(document: object, path: str) -> list[Document]:
+    """The JSON objects of the array at a path of keys; an empty list for anything else."""
+    return objects_of(dig(document, path))
+
+
+def objects_of(value: object) -> list[Document]:
+    """The JSON objects of an array; an empty list for anything else."""
+    entries = value if isinstance(value, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def text(document: object, path: str) -> str:
     """The text at a path of keys; empty where there is none."""
-    value = dig(document, *path)
+    value = dig(document, path)
     return "" if value is None else str(value)
 
 
-def number(document: object, *path: str) -> float | None:
+def number(document: object, path: str) -> float | None:
     """The number at a path of keys, also one that is written as a decimal string; None where there is none."""
-    value = dig(document, *path)
+    value = dig(document, path)
+    # A bool is an int in Python, and True would be counted as 1.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -11,10 +11,14 @@ from app.cli.common.output import (
     Cells,
     ColouredCell,
     amount,
+    bad,
     count,
+    faint,
+    good,
     plain,
     time_text,
     usd,
+    warn,
 )
 
 SILENT_AFTER_S = 15.0
@@ -23,27 +27,22 @@ SILENT_AFTER_S = 15.0
 
 def slo_text(service: Document) -> str:
     """`p98 ≤ 50 ms`."""
-    percentile, latency = (
-        number(service, "spec", "slo", "percentile"),
-        number(service, "spec", "slo", "latency_ms"),
-    )
-    return f"p{100 * (percentile or 0):g} ≤ {plain(latency)} ms"
+    percentile = number(service, "spec.slo.percentile") or 0
+    latency = number(service, "spec.slo.latency_ms")
+    return f"p{100 * percentile:g} ≤ {plain(latency)} ms"
 
 
 def condition(service: Document, kind: str) -> Document:
     """One of a service's conditions; empty when nothing is said of it."""
     return next(
-        (
-            e
-            for e in documents(dig(service, "status", "conditions"))
-            if e.get("type") == kind
-        ),
+        (e for e in documents(service, "status.conditions") if e.get("type") == kind),
         {},
     )
 
 
 def truth_cell(entry: Document) -> ColouredCell:
     """A condition's reason in the colour of its status."""
+    # Unknown is no fault, and nothing to rely on either.
     style = {"True": GOOD, "False": BAD}.get(text(entry, "status"), WARN)
     return ColouredCell(text=text(entry, "reason") or "Unknown", style=style)
 
@@ -51,26 +50,27 @@ def truth_cell(entry: Document) -> ColouredCell:
 def share_cell(share: float | None, wanted: float | None) -> ColouredCell:
     """An attainment in percent, red when it is below the one that is wanted."""
     if share is None:
-        return ColouredCell(text="-", style=FAINT)
+        return faint("-")
+    # Without a promise nothing can be missed.
     style = GOOD if wanted is None or share >= wanted else BAD
     return ColouredCell(text=f"{100 * share:.2f} %", style=style)
 
 
 def service_row(item: Document) -> Cells:
-    replicas = dig(item, "status", "replicas")
+    replicas = dig(item, "status.replicas")
     by_type = (
         {str(name): int(count) for name, count in replicas.items()}
         if isinstance(replicas, dict)
         else {}
     )
     return (
-        text(item, "metadata", "name"),
-        text(item, "spec", "network"),
+        text(item, "metadata.name"),
+        text(item, "spec.network"),
         slo_text(item),
-        amount(number(item, "status", "reading", "arrival_rate_rps")),
+        amount(number(item, "status.reading.arrival_rate_rps")),
         share_cell(
-            number(item, "status", "reading", "attainment"),
-            number(item, "spec", "slo", "percentile"),
+            number(item, "status.reading.attainment"),
+            number(item, "spec.slo.percentile"),
         ),
         str(sum(by_type.values())),
         truth_cell(condition(item, "Ready")),
@@ -78,80 +78,78 @@ def service_row(item: Document) -> Cells:
 
 
 def service_wide_cells(item: Document) -> Cells:
-    replicas = dig(item, "status", "replicas")
+    replicas = dig(item, "status.replicas")
     return (
-        text(item, "metadata", "project"),
-        plain(dig(item, "spec", "priority")),
-        text(item, "spec", "mode"),
-        amount(number(item, "status", "planned_rate_rps")),
-        amount(number(item, "status", "reading", "latency_ms")),
+        text(item, "metadata.project"),
+        plain(dig(item, "spec.priority")),
+        text(item, "spec.mode"),
+        amount(number(item, "status.planned_rate_rps")),
+        amount(number(item, "status.reading.latency_ms")),
         plain(replicas),
     )
 
 
 def node_row(item: Document) -> Cells:
-    types = [text(gpu, "gpu_type") for gpu in documents(dig(item, "spec", "gpus"))]
+    types = [text(gpu, "gpu_type") for gpu in documents(item, "spec.gpus")]
     counts = ", ".join(f"{types.count(name)} × {name}" for name in dict.fromkeys(types))
-    seen = number(item, "status", "silent_for_s")
-    if dig(item, "status", "last_seen_at") is None:
-        state = ColouredCell(text="never seen", style=WARN)
-    elif (seen or 0.0) > SILENT_AFTER_S:
-        state = ColouredCell(text="silent", style=BAD)
-    elif dig(item, "spec", "cordoned"):
-        state = ColouredCell(text="cordoned", style=WARN)
-    elif int(number(item, "status", "healthy_gpus") or 0) < len(types):
-        state = ColouredCell(text="unhealthy GPU", style=BAD)
-    else:
-        state = ColouredCell(text="ready", style=GOOD)
+    silent_s = number(item, "status.silent_for_s")
+    was_seen = dig(item, "status.last_seen_at") is not None
     return (
-        text(item, "metadata", "name"),
-        state,
-        "-" if seen is None or state.text == "never seen" else f"{seen:.0f} s ago",
-        plain(dig(item, "status", "observed_generation")),
+        text(item, "metadata.name"),
+        _node_state(item, len(types)) if was_seen else warn("never seen"),
+        f"{silent_s:.0f} s ago" if was_seen and silent_s is not None else "-",
+        plain(dig(item, "status.observed_generation")),
         counts or "-",
     )
 
 
+def _node_state(item: Document, gpus: int) -> ColouredCell:
+    # A silent node's other figures are old: nothing else that it said may still be so.
+    if (number(item, "status.silent_for_s") or 0.0) > SILENT_AFTER_S:
+        return bad("silent")
+    if dig(item, "spec.cordoned"):
+        return warn("cordoned")
+    if int(number(item, "status.healthy_gpus") or 0) < gpus:
+        return bad("unhealthy GPU")
+    return good("ready")
+
+
 def node_wide_cells(item: Document) -> Cells:
     return (
-        text(item, "status", "agent_version") or "-",
-        amount(number(item, "status", "clock_skew_s"), 2),
-        plain(dig(item, "status", "problems")),
+        text(item, "status.agent_version") or "-",
+        amount(number(item, "status.clock_skew_s"), 2),
+        plain(dig(item, "status.problems")),
     )
 
 
 def gpu_row(item: Document) -> Cells:
-    is_healthy, is_cordoned = item.get("healthy"), item.get("cordoned")
-    style = BAD if not is_healthy else WARN if is_cordoned else GOOD
-    state = "unhealthy" if not is_healthy else "cordoned" if is_cordoned else "healthy"
-    return (
-        text(item, "id"),
-        text(item, "node"),
-        text(item, "gpu_type"),
-        ColouredCell(text=state, style=style),
-    )
+    # A GPU that fails matters more than one that somebody took out of use.
+    if not item.get("healthy"):
+        state = bad("unhealthy")
+    else:
+        state = warn("cordoned") if item.get("cordoned") else good("healthy")
+    return text(item, "id"), text(item, "node"), text(item, "gpu_type"), state
 
 
 def gpu_type_row(item: Document) -> Cells:
     return (
-        text(item, "metadata", "name"),
-        usd(number(item, "spec", "price_usd_per_hour"), 3),
-        amount(number(item, "spec", "memory_mib"), 0),
-        amount(number(item, "spec", "idle_w"), 0),
-        amount(number(item, "spec", "power_cap_w"), 0),
+        text(item, "metadata.name"),
+        usd(number(item, "spec.price_usd_per_hour"), 3),
+        amount(number(item, "spec.memory_mib"), 0),
+        amount(number(item, "spec.idle_w"), 0),
+        amount(number(item, "spec.power_cap_w"), 0),
         _clocks(item),
     )
 
 
 def gpu_type_wide_cells(item: Document) -> Cells:
-    return plain(dig(item, "spec", "sm_percent_step")), text(
-        item, "status", "provenance"
-    ) or "-"
+    step = plain(dig(item, "spec.sm_percent_step"))
+    return step, text(item, "status.provenance") or "-"
 
 
 def _clocks(gpu_type: Document) -> str:
     """`1110 to 1590 (3)`: the lowest, the highest, and how many there are."""
-    clocks = dig(gpu_type, "spec", "clocks_mhz")
+    clocks = dig(gpu_type, "spec.clocks_mhz")
     return (
         f"{clocks[0]:g} to {clocks[-1]:g} ({len(clocks)})"
         if isinstance(clocks, list) and clocks
@@ -160,16 +158,16 @@ def _clocks(gpu_type: Document) -> str:
 
 
 def network_row(item: Document) -> Cells:
-    types = dig(item, "status", "gpu_types")
+    types = dig(item, "status.gpu_types")
     return (
-        text(item, "metadata", "name"),
+        text(item, "metadata.name"),
         str(len(types)) if isinstance(types, list) else "-",
-        text(item, "spec", "description") or "-",
+        text(item, "spec.description") or "-",
     )
 
 
 def network_wide_cells(item: Document) -> Cells:
-    return (plain(dig(item, "status", "gpu_types")),)
+    return (plain(dig(item, "status.gpu_types")),)
 
 
 def profile_row(item: Document) -> Cells:
@@ -188,65 +186,66 @@ def profile_wide_cells(item: Document) -> Cells:
 
 def project_row(item: Document) -> Cells:
     return (
-        text(item, "metadata", "name"),
-        time_text(dig(item, "metadata", "created_at")),
-        plain(dig(item, "metadata", "labels")),
+        text(item, "metadata.name"),
+        time_text(dig(item, "metadata.created_at")),
+        plain(dig(item, "metadata.labels")),
     )
 
 
 def budget_row(item: Document) -> Cells:
-    used = number(item, "status", "spent_percent")
+    used = number(item, "status.spent_percent")
+    # 80 %: from here on the control plane warns in events, too.
     style = "" if used is None else BAD if used >= 100 else WARN if used >= 80 else GOOD
     return (
-        text(item, "metadata", "name"),
-        text(item, "spec", "project") or "whole cluster",
-        usd(number(item, "spec", "usd"), 2),
-        text(item, "spec", "period"),
-        usd(number(item, "status", "spent_usd"), 2),
+        text(item, "metadata.name"),
+        text(item, "spec.project") or "whole cluster",
+        usd(number(item, "spec.usd"), 2),
+        text(item, "spec.period"),
+        usd(number(item, "status.spent_usd"), 2),
         ColouredCell(text="-" if used is None else f"{used:.1f} %", style=style),
-        usd(number(item, "status", "projected_usd"), 2),
+        usd(number(item, "status.projected_usd"), 2),
         _what_is_done(item),
     )
 
 
 def _what_is_done(item: Document) -> ColouredCell:
     """Its action, and on how many services it acts now."""
-    less = int(number(item, "status", "degraded_services") or 0)
-    action = text(item, "spec", "action")
+    less = int(number(item, "status.degraded_services") or 0)
+    action = text(item, "spec.action")
     return (
-        ColouredCell(text=f"{action}: {count(less, 'service')} for less", style=WARN)
+        warn(f"{action}: {count(less, 'service')} for less")
         if less
         else ColouredCell(text=action)
     )
 
 
 def webhook_row(item: Document) -> Cells:
-    error = text(item, "status", "last_error")
+    error = text(item, "status.last_error")
     return (
-        text(item, "metadata", "name"),
-        plain(dig(item, "spec", "kinds") or "all"),
-        "yes" if dig(item, "spec", "enabled") else "no",
-        plain(dig(item, "status", "waiting")),
-        time_text(dig(item, "status", "last_delivered_at")),
+        text(item, "metadata.name"),
+        plain(dig(item, "spec.kinds") or "all"),
+        "yes" if dig(item, "spec.enabled") else "no",
+        plain(dig(item, "status.waiting")),
+        time_text(dig(item, "status.last_delivered_at")),
         ColouredCell(text=error or "-", style=BAD if error else FAINT),
     )
 
 
 def policy_row(item: Document) -> Cells:
-    is_paused = bool(dig(item, "spec", "paused"))
+    is_paused = bool(dig(item, "spec.paused"))
     return (
-        text(item, "metadata", "name"),
-        text(item, "spec", "policy"),
-        text(item, "spec", "mode"),
+        text(item, "metadata.name"),
+        text(item, "spec.policy"),
+        text(item, "spec.mode"),
         ColouredCell(text=plain(is_paused), style=WARN if is_paused else ""),
-        plain(dig(item, "spec", "period_s")),
-        text(item, "spec", "objective"),
-        plain(dig(item, "status", "version")),
+        plain(dig(item, "spec.period_s")),
+        text(item, "spec.objective"),
+        plain(dig(item, "status.version")),
     )
 
 
 def policy_wide_cells(item: Document) -> Cells:
-    groups = documents(dig(item, "spec", "groups"))
+    groups = documents(item, "spec.groups")
     return (
         ", ".join(f"{text(group, 'name')}: {text(group, 'policy')}" for group in groups)
         or "-",
@@ -303,12 +302,14 @@ def token_row(item: Document) -> Cells:
 
 
 def _token_state(item: Document) -> ColouredCell:
+    # Revoked beats expired: it says that somebody acted.
     if item.get("revoked_at"):
-        return ColouredCell(text="revoked", style=BAD)
+        return bad("revoked")
     expires = text(item, "expires_at")
+    # The API keeps expired tokens in its list, without a word for their state.
     if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
-        return ColouredCell(text="expired", style=BAD)
-    return ColouredCell(text="valid", style=GOOD)
+        return bad("expired")
+    return good("valid")
 
 
 def token_wide_cells(item: Document) -> Cells:

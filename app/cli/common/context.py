@@ -51,6 +51,7 @@ class CliContext:
 
     def with_flags(self, *, url: str | None, token_file: Path | None) -> "CliContext":
         """The same, with what the command line says."""
+        # Tests pass a context of their own, which the flags must not replace.
         return replace(self, url_flag=url, token_file_flag=token_file)
 
     def is_terminal(self) -> bool:
@@ -75,6 +76,7 @@ class CliContext:
                 value=_read_token(self.token_file_flag),
                 origin=f"flag --token-file {self.token_file_flag}",
             )
+        # An empty variable counts as none: `PLIMSOLL_TOKEN= plimsoll ...` takes it away for one command.
         if self.environment.get(TOKEN_VARIABLE):
             return Sourced(
                 value=self.environment[TOKEN_VARIABLE],
@@ -93,6 +95,7 @@ class CliContext:
 
     def saved_token_path(self) -> Path:
         """Where `plimsoll up` and `plimsoll token create --save` leave the user's token."""
+        # The XDG base directory specification; empty counts as unset.
         base = self.environment.get("XDG_CONFIG_HOME")
         return (Path(base) if base else self.home / ".config") / "plimsoll" / "token"
 
@@ -117,6 +120,7 @@ def _read_token(path: Path) -> str:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read the token file {path}: {error}") from error
+    # Else every command would fail as unauthorised, which leads nobody to the file.
     if not token:
         raise CliError(
             f"the token file {path} is empty",

@@ -40,6 +40,7 @@ def _name(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
+        # By its first bytes, not by its name: stdin has none.
         content = sys.stdin.buffer.read() if path == STDIO else path.read_bytes()
         return gzip.decompress(content) if content.startswith(_GZIP) else content
     except (OSError, EOFError, zlib.error) as error:

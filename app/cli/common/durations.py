@@ -6,43 +6,47 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-LONGEST = timedelta(days=36_500)
+# A century: timedelta and datetime overflow not far beyond.
+MAX_DURATION = timedelta(days=36_500)
 
 
-def parse_duration(words: str) -> timedelta:
+def parse_duration(typed: str) -> timedelta:
     """`90s`, `15m`, `24h`, `7d`, `2w` or `1h30m`. Raises BadParameter."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", words)
-    if not parts or "".join(number + unit for number, unit in parts) != words:
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", typed)
+    # findall skips what it cannot read: put together again, the parts must be all that was typed.
+    if not parts or "".join(number + unit for number, unit in parts) != typed:
         raise typer.BadParameter(
-            f"{words!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m"
+            f"{typed!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m"
         )
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
-    if not 0 < seconds <= LONGEST.total_seconds():
-        raise typer.BadParameter(f"{words!r} must be above 0 and at most 100 years")
+    if not 0 < seconds <= MAX_DURATION.total_seconds():
+        raise typer.BadParameter(f"{typed!r} must be above 0 and at most 100 years")
     return timedelta(seconds=seconds)
 
 
 def duration_text(seconds: float) -> str:
     """`1d2h`, `4m52s` or `0.5s`: what parse_duration reads, in at most two units; below a minute to the millisecond."""
     parts = []
+    # Rounded before it is divided: 59.9996 s must not become 60s.
     rest = round(seconds, 3 if seconds < UNITS["m"] else 0)
     for unit in ("d", "h", "m"):
-        whole, rest = divmod(rest, UNITS[unit])
-        if whole:
-            parts.append(f"{whole:.0f}{unit}")
+        number, rest = divmod(rest, UNITS[unit])
+        if number:
+            parts.append(f"{number:.0f}{unit}")
     if rest or not parts:
         parts.append(f"{round(rest, 3):g}s")
     return "".join(parts[:2])
 
 
-def parse_moment(words: str, now: datetime) -> datetime:
+def parse_moment(typed: str, now: datetime) -> datetime:
     """A duration before now, or an ISO 8601 date or time (UTC where it has no zone). Raises BadParameter."""
-    if re.match(r"\d{4}-", words):
+    # A year tells a date from a duration, so that the error is about what was meant.
+    if re.match(r"\d{4}-", typed):
         try:
-            moment = datetime.fromisoformat(words)
+            moment = datetime.fromisoformat(typed)
         except ValueError as error:
             raise typer.BadParameter(
-                f"{words!r} is not a time: {error}; write 2026-01-31 or 2026-01-31T18:00Z"
+                f"{typed!r} is not a time: {error}; write 2026-01-31 or 2026-01-31T18:00Z"
             ) from error
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return now - parse_duration(words)
+    return now - parse_duration(typed)

@@ -23,6 +23,7 @@ class CliError(Exception):
 
 def show_error(error: Exception) -> None:
     """Print an error for people, on stderr."""
+    # stdout is buffered in a pipe: without it the error would come before the lines that led to it.
     sys.stdout.flush()
     sys.stderr.write(f"Error: {error}\n")
     if isinstance(error, CliError) and error.hint:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.cli.common.client import Document, documents, number, text
-from app.cli.common.output import BAD, GOOD, ColouredCell, amount, show_line
+from app.cli.common.output import ColouredCell, amount, bad, good, show_line
 
 PLANNED_LEVEL = 0.95
 """Plans serve this quantile; as `solvers.forecast.types.PLANNING_LEVEL`, without the time that its import takes."""
@@ -14,9 +14,10 @@ def show_forecast_line(forecast: Document) -> None:
     telemetry = telemetry_cell(forecast)
     planned = [
         entry
-        for entry in documents(forecast.get("quantiles"))
+        for entry in documents(forecast, "quantiles")
         if number(entry, "level") == PLANNED_LEVEL
     ]
+    # A service that nobody reported has no forecast; why is what the telemetry says.
     if not planned:
         show_line("forecast: none, ", telemetry)
         return
@@ -32,25 +33,21 @@ def telemetry_cell(forecast: Document) -> ColouredCell:
     silent_s = number(forecast, "silent_for_s")
     if text(forecast, "telemetry") == "heard":
         rates_rps = [
-            number(entry, "rate_rps") for entry in documents(forecast.get("quantiles"))
+            number(entry, "rate_rps") for entry in documents(forecast, "quantiles")
         ]
-        return ColouredCell(
-            text=f"heard {silent_s:.0f} s ago"
-            + ("" if any(rates_rps) else ", quiet: no requests"),
-            style=GOOD,
+        return good(
+            f"heard {silent_s:.0f} s ago"
+            # Nothing to serve, although the node reports: else a quiet service would look broken.
+            + ("" if any(rates_rps) else ", quiet: no requests")
         )
     if silent_s is None:
-        return ColouredCell(
-            text="no node reported it in the last minutes; the planned rate stays",
-            style=BAD,
-        )
-    return ColouredCell(
-        text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD
-    )
+        return bad("no node reported it in the last minutes; the planned rate stays")
+    return bad(f"reports stopped {silent_s:.0f} s ago; the planned rate stays")
 
 
 def rate_texts(rates_rps: Sequence[float]) -> list[str]:
     """Rates with as many decimals as the highest of them needs."""
     highest = max(rates_rps, default=0.0)
+    # The same number of decimals in all cells of a row, so that they can be compared by eye.
     digits = 0 if highest >= 10_000.0 else 1 if highest >= 1.0 or highest == 0.0 else 3
     return [amount(rate, digits) for rate in rates_rps]

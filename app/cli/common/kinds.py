@@ -8,7 +8,7 @@ import typer
 
 from app.cli.common import columns, task_columns
 from app.cli.common.client import Document, Query
-from app.cli.common.output import Cells, Heading
+from app.cli.common.output import Cells
 
 Row = Callable[[Document], Cells]
 
@@ -22,11 +22,11 @@ class CommandKind:
     path: str
     """The list's path below /api/v1."""
     aliases: tuple[str, ...] = ()
-    headings: tuple[Heading, ...]
+    headings: tuple[str, ...]
     row: Row
-    wide_headings: tuple[Heading, ...] = ()
+    wide_headings: tuple[str, ...] = ()
     wide_row: Row = lambda _document: ()
-    id_field: tuple[str, ...] = ("metadata", "name")
+    id_field: str = "metadata.name"
     has_one: bool = True
     """Whether one object can be asked for by its name."""
     is_deletable: bool = False
@@ -46,10 +46,11 @@ class CommandKind:
 
     def table(
         self, items: Sequence[Document], *, wide: bool
-    ) -> tuple[tuple[Heading, ...], list[Cells]]:
+    ) -> tuple[tuple[str, ...], list[Cells]]:
         """Headings and rows."""
         if not wide:
             return self.headings, [self.row(item) for item in items]
+        # The last column may fold, so that it has to stay the last.
         headings = (*self.headings[:-1], *self.wide_headings, self.headings[-1])
         return headings, [
             (*self.row(item)[:-1], *self.wide_row(item), self.row(item)[-1])
@@ -73,6 +74,7 @@ def find_kind(word: str) -> CommandKind:
     """The kind that a user means: `service`, `Services`, `svc`, `gpu_type`. Raises BadParameter."""
     wanted = word.lower().replace("-", "").replace("_", "")
     for kind in KINDS:
+        # Manifests say GpuType, paths gpu-types, people gpu_type: all of them mean one kind.
         if wanted in {
             name.lower().replace("-", "")
             for name in (kind.name, kind.path, *kind.aliases)
@@ -91,24 +93,14 @@ def kind_names() -> list[str]:
     return [kind.path for kind in KINDS]
 
 
-def _headings(*titles: str) -> tuple[Heading, ...]:
-    """Headings by title; a `>` before one aligns its column at the right."""
-    return tuple(
-        Heading(title.removeprefix(">"), right=title.startswith(">"))
-        for title in titles
-    )
-
-
 KINDS = (
     CommandKind(
         name="Service",
         path="services",
         aliases=("svc",),
-        headings=_headings(
-            "name", "network", "slo", ">rps", ">slo met", ">replicas", "ready"
-        ),
+        headings=("name", "network", "slo", ">rps", ">slo met", ">replicas", "ready"),
         row=columns.service_row,
-        wide_headings=_headings(
+        wide_headings=(
             "project",
             ">priority",
             "mode",
@@ -122,9 +114,9 @@ KINDS = (
     CommandKind(
         name="Task",
         path="tasks",
-        headings=_headings("name", "network", "state", ">done", ">sm %", "gpu", "ends"),
+        headings=("name", "network", "state", ">done", ">sm %", "gpu", "ends"),
         row=task_columns.task_row,
-        wide_headings=_headings(
+        wide_headings=(
             "project",
             "kind",
             ">priority",
@@ -140,60 +132,58 @@ KINDS = (
     CommandKind(
         name="Node",
         path="nodes",
-        headings=_headings("name", "state", ">seen", ">generation", "gpus"),
+        headings=("name", "state", ">seen", ">generation", "gpus"),
         row=columns.node_row,
-        wide_headings=_headings("agent", ">skew s", "problems"),
+        wide_headings=("agent", ">skew s", "problems"),
         wide_row=columns.node_wide_cells,
         is_deletable=True,
     ),
     CommandKind(
         name="Gpu",
         path="gpus",
-        headings=_headings("id", "node", "gpu type", "state"),
+        headings=("id", "node", "gpu type", "state"),
         row=columns.gpu_row,
-        id_field=("id",),
+        id_field="id",
         has_one=False,
     ),
     CommandKind(
         name="GpuType",
         path="gpu-types",
-        headings=_headings(
-            "name", ">price/h", ">memory mib", ">idle w", ">cap w", "clocks mhz"
-        ),
+        headings=("name", ">price/h", ">memory mib", ">idle w", ">cap w", "clocks mhz"),
         row=columns.gpu_type_row,
-        wide_headings=_headings(">sm step", "provenance"),
+        wide_headings=(">sm step", "provenance"),
         wide_row=columns.gpu_type_wide_cells,
         is_deletable=True,
     ),
     CommandKind(
         name="Network",
         path="networks",
-        headings=_headings("name", ">gpu types", "description"),
+        headings=("name", ">gpu types", "description"),
         row=columns.network_row,
-        wide_headings=_headings("profiled on"),
+        wide_headings=("profiled on",),
         wide_row=columns.network_wide_cells,
         is_deletable=True,
     ),
     CommandKind(
         name="Profile",
         path="profiles",
-        headings=_headings("network", "gpu type", "version", "provenance"),
+        headings=("network", "gpu type", "version", "provenance"),
         row=columns.profile_row,
-        wide_headings=_headings("source"),
+        wide_headings=("source",),
         wide_row=columns.profile_wide_cells,
-        id_field=("id",),
+        id_field="id",
     ),
     CommandKind(
         name="Project",
         path="projects",
-        headings=_headings("name", "created", "labels"),
+        headings=("name", "created", "labels"),
         row=columns.project_row,
         is_deletable=True,
     ),
     CommandKind(
         name="Budget",
         path="budgets",
-        headings=_headings(
+        headings=(
             "name",
             "of",
             ">limit",
@@ -209,52 +199,62 @@ KINDS = (
     CommandKind(
         name="Webhook",
         path="webhooks",
-        headings=_headings(
-            "name", "events", "enabled", ">waiting", "delivered", "last error"
-        ),
+        headings=("name", "events", "enabled", ">waiting", "delivered", "last error"),
         row=columns.webhook_row,
         is_deletable=True,
     ),
     CommandKind(
         name="Policy",
         path="policies",
-        headings=_headings(
-            "name", "policy", "mode", "paused", ">period s", "objective", ">version"
+        headings=(
+            "name",
+            "policy",
+            "mode",
+            "paused",
+            ">period s",
+            "objective",
+            ">version",
         ),
         row=columns.policy_row,
-        wide_headings=_headings("groups"),
+        wide_headings=("groups",),
         wide_row=columns.policy_wide_cells,
         plural="Policies",
     ),
     CommandKind(
         name="Plan",
         path="plans",
-        headings=_headings(
-            ">id", "at", "state", "status", ">cost/h", ">gap %", "reason or method"
+        headings=(
+            ">id",
+            "at",
+            "state",
+            "status",
+            ">cost/h",
+            ">gap %",
+            "reason or method",
         ),
         row=columns.plan_row,
-        wide_headings=_headings("policy", ">generation", ">ms"),
+        wide_headings=("policy", ">generation", ">ms"),
         wide_row=columns.plan_wide_cells,
-        id_field=("id",),
+        id_field="id",
         default_query={"state": DECISIVE_STATES},
     ),
     CommandKind(
         name="Demand",
         path="demand",
         aliases=("demands",),
-        headings=_headings("service", ">rps", "method", "at", ">plan"),
+        headings=("service", ">rps", "method", "at", ">plan"),
         row=columns.demand_row,
-        id_field=("service",),
+        id_field="service",
         has_one=False,
     ),
     CommandKind(
         name="Token",
         path="tokens",
-        headings=_headings("id", "name", "scope", "state", "projects"),
+        headings=("id", "name", "scope", "state", "projects"),
         row=columns.token_row,
-        wide_headings=_headings("created", "last used", "expires"),
+        wide_headings=("created", "last used", "expires"),
         wide_row=columns.token_wide_cells,
-        id_field=("id",),
+        id_field="id",
         has_one=False,
     ),
 )

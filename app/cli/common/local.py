@@ -1,8 +1,10 @@
 """What commands on the control plane's own machine need: its settings, and its database without any API."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
@@ -10,14 +12,19 @@ from pydantic import ValidationError
 from app.base.errors import Unavailable
 from app.base.settings import Settings
 from app.cli.common.errors import CliError
-from app.db.base.transaction import translated
+from app.db.base import migrate
+from app.db.base.engine import make_engine
+from app.db.base.transaction import Engine, translated
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
+
+Result = TypeVar("Result")
 
 
 def load_settings(**flags: object) -> Settings:
     """The settings; flags that are None do not count. Raises CliError, which names the variable."""
     try:
+        # None would win over the environment.
         given = {name: value for name, value in flags.items() if value is not None}
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -36,6 +43,7 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
     """
     if settings.database_url is not None:
         url = settings.database_url.get_secret_value()
+        # Errors from inside the block come here, too: a server may go away while it is used.
         with _errors_explained(masked(url)):
             yield url
         return
@@ -46,12 +54,30 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
         )
     try:
         with (
+            # Counted: the server stops with its last user, of whatever process.
             postgres.in_use(settings.data_dir) as server,
             _errors_explained(f"the embedded server in {settings.data_dir}"),
         ):
             yield server.url
     except postgres.PostgresError as error:
         raise CliError(str(error)) from error
+
+
+def on_database(work: Callable[[Engine], Awaitable[Result]]) -> Result:
+    """What some work on the settings' database returns. Raises CliError, also for another schema than ours."""
+    with open_database(load_settings()) as url:
+        # Statements written for another schema would fail in the middle, with a message that helps nobody.
+        if problem := migrate.check(url):
+            raise CliError(problem)
+        return asyncio.run(_on_engine(url, work))
+
+
+async def _on_engine(url: str, work: Callable[[Engine], Awaitable[Result]]) -> Result:
+    engine = make_engine(url, pool_size=2)
+    try:
+        return await work(engine)
+    finally:
+        await engine.dispose()
 
 
 def has_embedded_database(settings: Settings) -> bool:

@@ -6,6 +6,7 @@ Every complaint names file, line, field and remedy; all complaints of all files 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -89,12 +90,7 @@ class FileManifest:
 
     def complaint(self, path: FieldPath, problem: str) -> Complaint:
         """A complaint about one of its fields."""
-        return Complaint(
-            file=self.file,
-            line=self.document.line(path),
-            field=dotted(path),
-            problem=problem,
-        )
+        return complaint(self.file, self.document, path, problem)
 
 
 def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
@@ -105,7 +101,7 @@ def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
     found: list[FileManifest] = []
     complaints: list[Complaint] = []
     for file, text in _texts(sources):
-        for document in read_documents(text, _complain_to(complaints, file)):
+        for document in read_documents(text, complain_to(complaints, file)):
             read = _manifest(file, document)
             if isinstance(read, FileManifest):
                 found.append(read)
@@ -113,21 +109,33 @@ def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
                 complaints += read
     complaints += _repeats(found)
     if complaints:
+        # Once, with all of them: who fixes a file should not run the command for every line.
         raise ManifestErrors(sorted(complaints))
     if not found:
-        raise CliError(
-            f"there is no manifest in {', '.join('stdin' if str(source) == '-' else str(source) for source in sources)}"
-        )
+        names = ("stdin" if source == STDIN else str(source) for source in sources)
+        raise CliError(f"there is no manifest in {', '.join(names)}")
     return tuple(
+        # A stable sort: within a kind the files' order stays.
         sorted(found, key=lambda entry: manifests.APPLY_ORDER.index(entry.kind))
     )
 
 
-def _complain_to(complaints: list[Complaint], file: str) -> Complain:
+def complain_to(complaints: list[Complaint], file: str) -> Complain:
+    """What reading a file calls for what is not YAML."""
+
     def complain(line: int, field: str, problem: str) -> None:
         complaints.append(Complaint(file=file, line=line, field=field, problem=problem))
 
     return complain
+
+
+def complaint(
+    file: str, document: Document, path: FieldPath, problem: str
+) -> Complaint:
+    """A complaint about a field, or about what should be around it."""
+    return Complaint(
+        file=file, line=document.line(path), field=dotted(path), problem=problem
+    )
 
 
 def _texts(sources: Sequence[Path]) -> Iterator[tuple[str, str]]:
@@ -150,6 +158,7 @@ def _texts(sources: Sequence[Path]) -> Iterator[tuple[str, str]]:
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
+    # By name, so that the first of two that repeat is the same everywhere.
     found = sorted(
         path for path in source.iterdir() if path.suffix in SUFFIXES and path.is_file()
     )
@@ -161,22 +170,20 @@ def _files(source: Path) -> list[Path]:
 
 
 def _manifest(file: str, document: Document) -> FileManifest | list[Complaint]:
-    def complaint(path: FieldPath, problem: str) -> Complaint:
-        return Complaint(
-            file=file, line=document.line(path), field=dotted(path), problem=problem
-        )
-
+    complain = partial(complaint, file, document)
     if not isinstance(document.value, dict):
         return [
-            complaint((), "must be an object with apiVersion, kind, metadata and spec")
+            complain((), "must be an object with apiVersion, kind, metadata and spec")
         ]
     kind = document.value.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        return [complaint(("kind",), unknown_kind(kind, list(KINDS)))]
+        # Without a kind nobody can say which fields there should be.
+        return [complain(("kind",), unknown_kind(kind, list(KINDS)))]
     complaints = []
     if "apiVersion" not in document.value:
+        # The models have a default, for the API's own bodies; files outlive the version that they were written for.
         complaints.append(
-            complaint(
+            complain(
                 ("apiVersion",), f"this field is missing; write {manifests.API_VERSION}"
             )
         )
@@ -185,10 +192,9 @@ def _manifest(file: str, document: Document) -> FileManifest | list[Complaint]:
     try:
         manifest = TypeAdapter[AnyManifest](KINDS[kind]).validate_python(written)
     except ValidationError as error:
-        found = error.errors()
         return complaints + [
-            complaint(entry["loc"], remedy(KINDS[kind], entry["loc"], entry))
-            for entry in found
+            complain(entry["loc"], remedy(KINDS[kind], entry["loc"], entry))
+            for entry in error.errors()
         ]
     return complaints or FileManifest(manifest=manifest, file=file, document=document)
 
@@ -197,6 +203,7 @@ def _repeats(found: Sequence[FileManifest]) -> Iterator[Complaint]:
     first: dict[tuple[str, str], FileManifest] = {}
     path = ("metadata", "name")
     for entry in found:
+        # The later one is complained of, with the place of the first.
         earlier = first.setdefault((entry.kind, entry.name), entry)
         if earlier is not entry:
             place = f"{earlier.file}:{earlier.document.line(path)}"
@@ -209,6 +216,8 @@ def _repeats(found: Sequence[FileManifest]) -> Iterator[Complaint]:
 def pointer_path(pointer: str) -> FieldPath:
     """The path of an RFC 6901 pointer, so that the API's complaints get a line, too."""
     parts = (
-        part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]
+        # ~1 first: the other way round ~01 would become a slash.
+        part.replace("~1", "/").replace("~0", "~")
+        for part in pointer.split("/")[1:]
     )
     return tuple(int(part) if part.isdigit() else part for part in parts)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -49,39 +50,57 @@ class ColouredCell:
 Cells = Sequence[str | ColouredCell]
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A column of a table."""
+def good(text: str) -> ColouredCell:
+    """A cell about what is as it should be."""
+    return ColouredCell(text=text, style=GOOD)
 
-    title: str
-    right: bool = False
-    """Figures are aligned at the right."""
+
+def warn(text: str) -> ColouredCell:
+    """A cell that somebody should read."""
+    return ColouredCell(text=text, style=WARN)
+
+
+def bad(text: str) -> ColouredCell:
+    """A cell about what is wrong."""
+    return ColouredCell(text=text, style=BAD)
+
+
+def faint(text: str) -> ColouredCell:
+    """A cell that nobody needs to read."""
+    return ColouredCell(text=text, style=FAINT)
+
+
+def bold(text: str) -> ColouredCell:
+    """A title, or the row that the others are compared with."""
+    return ColouredCell(text=text, style="bold")
 
 
 def console(stream: TextIO | None = None, *, min_width: int = 0) -> Console:
     """A console on stdout, or on another stream; colours only on a terminal without NO_COLOR."""
     file = stream or sys.stdout
-    found = Console(file=file, highlight=False, emoji=False, markup=False)
+    # Rich's own guesses (markup in brackets, `:emoji:`, coloured numbers) would change the names of users' objects.
+    plainly = partial(Console, file=file, highlight=False, emoji=False, markup=False)
+    found = plainly()
     if not found.is_terminal:
-        return Console(
-            file=file,
-            highlight=False,
-            emoji=False,
-            markup=False,
-            width=PIPE_WIDTH,
-            no_color=True,
-        )
-    if found.width < min_width:
-        return Console(
-            file=file, highlight=False, emoji=False, markup=False, width=min_width
-        )
-    return found
+        return plainly(width=PIPE_WIDTH, no_color=True)
+    return plainly(width=min_width) if found.width < min_width else found
 
 
 def show_table(
-    headings: Sequence[Heading], rows: Sequence[Cells], *, stream: TextIO | None = None
+    titles: Sequence[str], rows: Sequence[Cells], *, stream: TextIO | None = None
 ) -> None:
-    """Print rows under headings; the last column holds the longest text."""
+    """Print rows under titles; a `>` before a title aligns its column at the right, as figures are read.
+
+    The last column holds the longest text.
+    """
+    texts = [[_text(cell) for cell in row] for row in rows]
+    names = [title.removeprefix(">") for title in titles]
+    columns = [[Text(name), *cells] for name, *cells in zip(names, *texts, strict=True)]
+    # A terminal too narrow for the other columns wraps whole lines, which beats cells that end in dots.
+    fixed = sum(
+        max(cell.cell_len for cell in column) + len(GAP) for column in columns[:-1]
+    )
+    target = console(stream, min_width=fixed + NARROWEST_TEXT)
     table = Table(
         box=None,
         pad_edge=False,
@@ -89,31 +108,21 @@ def show_table(
         header_style="bold",
         show_edge=False,
     )
-    for heading in headings[:-1]:
+    for place, title in enumerate(titles):
+        is_last = place == len(titles) - 1
         table.add_column(
-            heading.title.upper(),
-            justify="right" if heading.right else "left",
-            no_wrap=True,
+            names[place].upper(),
+            justify="right" if title.startswith(">") else "left",
+            no_wrap=not is_last,
+            overflow="fold" if is_last else "ellipsis",
         )
-    table.add_column(
-        headings[-1].title.upper(),
-        justify="right" if headings[-1].right else "left",
-        overflow="fold",
-    )
-    texts = [[_text(cell) for cell in row] for row in rows]
     for row in texts:
         table.add_row(*row)
-    columns = [
-        [Text(heading.title), *cells]
-        for heading, *cells in zip(headings, *texts, strict=True)
-    ]
-    # A terminal too narrow for the other columns wraps whole lines, which beats cells that end in dots.
-    fixed = sum(
-        max(cell.cell_len for cell in column) + len(GAP) for column in columns[:-1]
-    )
-    _print_without_trailing_blanks(
-        table, console(stream, min_width=fixed + NARROWEST_TEXT)
-    )
+    # Rich pads every line to the table's width, which soils pipes and copied text.
+    with target.capture() as captured:
+        target.print(table)
+    for line in captured.get().splitlines():
+        target.file.write(line.rstrip() + "\n")
 
 
 def show_line(*cells: str | ColouredCell, stream: TextIO | None = None) -> None:
@@ -126,12 +135,14 @@ def show_line(*cells: str | ColouredCell, stream: TextIO | None = None) -> None:
 
 def require_yes(question: str, *, refusal: str) -> None:
     """Ask on stderr, since stdout is for results. Raises CliError with the refusal unless the answer is yes."""
+    # The question refers to what was printed, which must be on the screen by then.
     sys.stdout.flush()
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer:
         sys.stderr.write("\n")
+        # End of input: stdin is a closed pipe, and nobody can be asked.
         raise CliError(refusal, hint="nobody answered; -y does it without asking")
     if answer.strip().lower() not in ("y", "yes"):
         raise CliError(refusal)
@@ -144,6 +155,7 @@ def show_json(document: object) -> None:
 
 def show_yaml(documents: Sequence[object]) -> None:
     """Print YAML, one document after another; `plimsoll apply -f -` reads it back."""
+    # Tables need no YAML, and --help none either.
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -204,6 +216,7 @@ def plain(value: object) -> str:
     """Any JSON value in a cell."""
     if value is None:
         return "-"
+    # Before the numbers: a bool is an int.
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -229,11 +242,3 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 def _text(cell: str | ColouredCell) -> Text:
     return Text(cell) if isinstance(cell, str) else Text(cell.text, style=cell.style)
-
-
-def _print_without_trailing_blanks(table: Table, target: Console) -> None:
-    """Rich pads every line to the table's width, which soils pipes and copied text."""
-    with target.capture() as captured:
-        target.print(table)
-    for line in captured.get().splitlines():
-        target.file.write(line.rstrip() + "\n")

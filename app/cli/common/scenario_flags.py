@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import typer
@@ -36,17 +36,7 @@ class Flags:
 
     def is_any(self) -> bool:
         """Whether anything is asked."""
-        return any(
-            (
-                self.demand,
-                self.rate,
-                self.gpus,
-                self.price,
-                self.slo,
-                self.service,
-                self.without,
-            )
-        )
+        return any(getattr(self, each.name) for each in fields(self))
 
 
 def read_scenarios(
@@ -62,40 +52,38 @@ def read_scenarios(
     """
     services = dict(read_service(path) for path in flags.service)
     rates = [parse_pairs(text, "--rate", parse_rate) for text in flags.rate]
-    asked: list[Document] = [
-        {"demand_factor": parse_pairs(text, "--demand", parse_factor)}
-        for text in flags.demand
-    ]
-    own = {
-        name: rate
-        for pairs in rates
-        for name, rate in pairs.items()
-        if name in services
-    }
-    others = [
+    # A rate of a service that is not there yet is no question by itself.
+    others = (
         {name: rate for name, rate in pairs.items() if name not in services}
         for pairs in rates
+    )
+    present_rates: list[Document] = [{"demand_rps": pairs} for pairs in others if pairs]
+    asked: list[Document] = [
+        *_pairs_of("demand_factor", flags.demand, parse_factor),
+        *present_rates,
+        *_pairs_of("gpus", flags.gpus, _more),
+        *_pairs_of("price_usd_per_hour", flags.price, _positive),
+        *_pairs_of("slo_ms", flags.slo, _positive),
     ]
-    asked += [{"demand_rps": pairs} for pairs in others if pairs]
-    asked += [{"gpus": parse_pairs(text, "--gpus", _more)} for text in flags.gpus]
-    asked += [
-        {"price_usd_per_hour": parse_pairs(text, "--price", _positive)}
-        for text in flags.price
-    ]
-    asked += [{"slo_ms": parse_pairs(text, "--slo", _positive)} for text in flags.slo]
+    own = {name: rate for pairs in rates for name, rate in pairs.items()}
     for name, entry in services.items():
-        asked.append(
-            {
-                "services": [entry],
-                **({"demand_rps": {name: own[name]}} if name in own else {}),
-            }
-        )
+        rate: Document = {"demand_rps": {name: own[name]}} if name in own else {}
+        asked.append({"services": [entry], **rate})
     asked += [{"without": names.split(",")} for names in flags.without]
     return [_together(asked)] if is_together and asked else asked
 
 
+def _pairs_of(
+    field: str, texts: Sequence[str], read: Callable[[str], float | int]
+) -> Iterator[Document]:
+    """A scenario for each time that an option was given."""
+    for text in texts:
+        yield {field: parse_pairs(text, FLAGS[field], read)}
+
+
 def flag_error(field: str, problem: str) -> CliError:
     """A complaint about a field of a scenario, in terms of the option that filled it."""
+    # `scenarios[2].gpus` of an answer, `gpus` of a problem that was made here.
     part = field.rpartition("].")[2] if field.startswith("scenarios[") else field
     name = part.partition("[")[0].partition(".")[0]
     return CliError(f"{FLAGS.get(name, field)}: {problem}")
@@ -103,18 +91,18 @@ def flag_error(field: str, problem: str) -> CliError:
 
 def _together(asked: Sequence[Document]) -> Document:
     """One scenario with all differences. Raises BadParameter where two disagree."""
-    whole: dict[str, object] = {}
+    together: Document = {}
     for one in asked:
         for field, value in one.items():
-            before = whole.get(field)
+            before = together.get(field)
             if isinstance(value, dict) and isinstance(before, dict):
                 _refuse_repeats(field, [*before, *value])
-                whole[field] = {**before, **value}
+                together[field] = {**before, **value}
             elif isinstance(value, list) and isinstance(before, list):
-                whole[field] = [*before, *value]
+                together[field] = [*before, *value]
             else:
-                whole[field] = value
-    return whole
+                together[field] = value
+    return together
 
 
 def parse_pairs(
@@ -157,38 +145,39 @@ def _refuse_repeats(field: str, names: Sequence[str]) -> None:
             )
 
 
-def _number(value: str, least: float, words: str) -> float:
+def _number(value: str, rule: str) -> float:
     try:
         figure = float(value)
     except ValueError:
         raise ValueError(f"{value!r} is not a number") from None
-    if not math.isfinite(figure) or figure < least:
-        raise ValueError(f"{value} must be {words}")
+    # float() reads nan and inf, too.
+    if not math.isfinite(figure) or figure < 0.0:
+        raise ValueError(f"{value} must be {rule}")
     return figure
 
 
 def parse_factor(value: str) -> float:
     """`1.5`, `x1.5` or `×1.5`, 0 or more. Raises ValueError."""
     return _number(
-        value.removeprefix("x").removeprefix("×"),
-        0.0,
-        "a factor of 0 or more, such as 1.5",
+        value.removeprefix("x").removeprefix("×"), "a factor of 0 or more, such as 1.5"
     )
 
 
 def parse_rate(value: str) -> float:
     """Requests per second, 0 or more. Raises ValueError."""
-    return _number(value, 0.0, "0 or more requests per second")
+    return _number(value, "0 or more requests per second")
 
 
 def _positive(value: str) -> float:
-    figure = _number(value, 0.0, "above 0")
+    figure = _number(value, "above 0")
+    # 0 passes above, and neither a price nor an SLO can be 0.
     if figure <= 0.0:
         raise ValueError(f"{value} must be above 0")
     return figure
 
 
 def _more(value: str) -> int:
+    # A bare 2 could as well mean two in all.
     if value[:1] not in "+-" or not value[1:].isdigit():
         raise ValueError(f"{value!r} must say how many more or fewer: +2 or -1")
     return int(value)

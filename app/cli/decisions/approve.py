@@ -7,7 +7,7 @@ import typer
 from app.cli.common.client import Api, dig, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import WARN, ColouredCell, show_line
+from app.cli.common.output import show_line, warn
 
 PlanId = Annotated[
     int,
@@ -15,6 +15,7 @@ PlanId = Annotated[
         metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them"
     ),
 ]
+# A control plane has one policy; groups of services are parts of it.
 POLICY = "default"
 
 
@@ -44,19 +45,23 @@ def rollback(
     The next tick pushes it. Where the policy is in mode auto it is put in mode approve, else the loop would undo it.
     """
     with Api(cli_context(context)) as api:
+        # Superseded plans alone were in force; refused and rejected ones never were.
         chosen = _newest_before(api) if plan is None else plan
         answer = api.post(f"/api/v1/plans/{chosen}/restore")
     show_line(
-        f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it."
+        f"Plan {chosen} is restored as plan {dig(answer, 'plan.id')}; the next tick pushes it."
     )
+    # The fleet and the rates moved on since that plan was made: what it no longer keeps is said, not refused.
     warnings = answer.get("warnings")
     for warning in warnings if isinstance(warnings, list) else []:
-        show_line(
-            ColouredCell(text=f"  not kept at the demand of now: {warning}", style=WARN)
-        )
+        show_line(warn(f"  not kept at the demand of now: {warning}"))
+    # In mode auto the next tick would undo the rollback at once, so the API changes the mode, which people must know.
     if answer.get("mode_before") != answer.get("mode"):
-        words = "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
-        show_line(ColouredCell(text=words, style=WARN))
+        show_line(
+            warn(
+                "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
+            )
+        )
 
 
 def _newest_before(api: Api) -> int:

@@ -3,16 +3,27 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import Output
 from app.cli.common.output import Format, show_document, show_line
 from app.cli.decisions.explain_show import show_explanation
-from app.cli.objects.get import Output
+
+if TYPE_CHECKING:
+    from app.answers.explain import Explanation
+
+_REPORT_FIELDS = (
+    "steps",
+    "messages",
+    "cost_usd_per_hour",
+    "lower_bound_usd_per_hour",
+    "gap_percent",
+)
 
 
 def explain(
@@ -68,19 +79,22 @@ def explain(
         raise typer.BadParameter(
             "a plan is explained with the Problem that it solves: add --problem FILE"
         )
-    service = (
-        None if subject is None or (subject.isdigit() and problem is None) else subject
-    )
+    # A number names a plan of the control plane; beside a Problem file it can only be a service.
+    is_plan_id = problem is None and subject is not None and subject.isdigit()
+    service = None if is_plan_id else subject
     if problem is not None:
         answer, whose = _of_files(problem, plan, policy, time_limit), "the plan"
     else:
-        answer = _of_server(context, subject, thorough=thorough, time_limit=time_limit)
+        plan_id = int(subject) if subject is not None and is_plan_id else None
+        answer = _of_server(
+            context, plan_id, thorough=thorough, time_limit_s=time_limit
+        )
         whose = f"plan {answer.get('plan_id')}"
     _show(answer, service, whose, output)
 
 
 def _show(answer: Document, service: str | None, whose: str, output: Format) -> None:
-    services = documents(answer.get("services"))
+    services = documents(answer, "services")
     if service is not None:
         services = [entry for entry in services if entry.get("service") == service]
         if not services:
@@ -89,33 +103,29 @@ def _show(answer: Document, service: str | None, whose: str, output: Format) -> 
             )
     if show_document({**answer, "services": services}, output):
         return
-    state = text(answer, "state")
-    show_line(
-        f"{whose[:1].upper()}{whose[1:]}{f' ({state})' if state else ''}: {text(answer, 'summary')}"
-    )
-    show_explanation(answer, services, is_whole=service is None)
+    # A plan made from files has no state: nobody decided on it.
+    state = f" ({answer['state']})" if answer.get("state") else ""
+    # Not capitalize(), which would make small letters of all others.
+    subject = f"{whose[:1].upper()}{whose[1:]}"
+    show_line(f"{subject}{state}: {text(answer, 'summary')}")
+    show_explanation(answer, services, is_entire=service is None)
 
 
 def _known(answer: Document) -> str:
-    names = [text(entry, "service") for entry in documents(answer.get("services"))]
+    names = [text(entry, "service") for entry in documents(answer, "services")]
     return (
         f"its services are {', '.join(names)}" if names else "`plimsoll get services`"
     )
 
 
 def _of_server(
-    context: typer.Context, subject: str | None, *, thorough: bool, time_limit: float
+    context: typer.Context, plan_id: int | None, *, thorough: bool, time_limit_s: float
 ) -> Document:
+    query = {"thorough": "true", "time_limit_s": f"{time_limit_s:g}"}
     with Api(cli_context(context)) as api:
-        plan_id = (
-            int(subject)
-            if subject is not None and subject.isdigit()
-            else _plan_in_force(api)
-        )
-        query = (
-            {"thorough": "true", "time_limit_s": f"{time_limit:g}"} if thorough else {}
-        )
-        return api.get(f"/api/v1/plans/{plan_id}/explain", query)
+        shown = _plan_in_force(api) if plan_id is None else plan_id
+        # Without it the answer comes from stored prices at once, and no solver runs that a time could limit.
+        return api.get(f"/api/v1/plans/{shown}/explain", query if thorough else {})
 
 
 def _plan_in_force(api: Api) -> int:
@@ -132,6 +142,7 @@ def _of_files(
     problem_file: Path, plan_file: Path | None, policy: str, time_limit: float
 ) -> Document:
     """The API's answer, made here."""
+    # Solvers take seconds to import; a question to the control plane does not wait for them.
     from app.answers.explain import explain as explain_plan
     from app.cli.common.contract_files import read_plan, read_problem
     from app.cli.start.plan import solve
@@ -147,8 +158,9 @@ def _of_files(
     plan, report = (
         solve(question, policy, budget) if plan_file is None else read_plan(plan_file)
     )
+    # Findings solve relaxations of the joint formulation, whatever policy made the plan.
     warm_up("joint")
-    told = explain_plan(
+    explanation = explain_plan(
         plan,
         report,
         problem=question,
@@ -160,18 +172,17 @@ def _of_files(
         reason="",
         findings=find_out(Inquiry(problem=question, plan=plan, budget=budget)),
     )
-    document = asdict(told)
-    report_document = document.pop("report")
-    figures = (
-        "steps",
-        "messages",
-        "cost_usd_per_hour",
-        "lower_bound_usd_per_hour",
-        "gap_percent",
-    )
-    whole = {**document, **{name: report_document[name] for name in figures}}
-    if question.current is None:
+    return _document(explanation, is_first=question.current is None)
+
+
+def _document(explanation: "Explanation", *, is_first: bool) -> Document:
+    """The explanation as the API writes it: the report's figures beside everything else."""
+    fields = asdict(explanation)
+    report = fields.pop("report")
+    fields |= {name: report[name] for name in _REPORT_FIELDS}
+    if is_first:
         # Nothing ran before, so that every replica would be a change.
-        whole |= {"changes": [], "moves": None}
-    answer: Document = json.loads(json.dumps(whole))
-    return answer
+        fields |= {"changes": [], "moves": None}
+    # Through JSON, so that tuples are lists as in the API's answer.
+    document: Document = json.loads(json.dumps(fields))
+    return document

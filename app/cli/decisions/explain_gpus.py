@@ -4,17 +4,16 @@ from collections.abc import Sequence
 
 from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import (
-    FAINT,
-    WARN,
     Cells,
-    ColouredCell,
-    Heading,
     amount,
+    bold,
     count,
+    faint,
     plain,
     show_line,
     show_table,
     usd,
+    warn,
 )
 
 RULES = {
@@ -39,8 +38,6 @@ CHANGES = {
 
 _MIN_LOSS_USD, _MIN_LOSS_WEIGHT = 5e-5, 0.05
 """Smaller losses would be shown as zero."""
-
-
 _MIB_PER_GIB = 1024.0
 
 
@@ -58,100 +55,91 @@ def priced(value: float | None, unit: str, digits: int = 4) -> str:
 def show_gpu_types(types: Sequence[Document], unit: str) -> None:
     if not types:
         return
-    show_line(ColouredCell(text="\nGPU types", style="bold"))
-    headings = [
-        Heading("GPU type"),
-        Heading("used", True),
-        Heading("of", True),
-        Heading("price/h", True),
-    ]
-    rows: list[Cells] = []
-    for entry in types:
-        worth = number(entry, "worth_of_one_more")
-        words = "-" if worth is None else priced(worth, unit) if worth else "nothing"
-        there = number(entry, "count")
-        rows.append(
-            (
-                text(entry, "gpu_type"),
-                plain(entry.get("used")),
-                "any" if there is None else f"{there:g}",
-                usd(number(entry, "price_usd_per_hour"), 3),
-                words,
-            )
-        )
-    one_more = (
-        "one more saves at most"
-        if unit != "weighted_rps"
-        else "one more serves at most"
+    show_line(bold("\nGPU types"))
+    verb = "serves" if unit == "weighted_rps" else "saves"
+    show_table(
+        ["GPU type", ">used", ">of", ">price/h", f">one more {verb} at most"],
+        [_gpu_type_row(entry, unit) for entry in types],
     )
-    show_table([*headings, Heading(one_more, True)], rows)
+
+
+def _gpu_type_row(entry: Document, unit: str) -> Cells:
+    stock = number(entry, "count")
+    return (
+        text(entry, "gpu_type"),
+        plain(entry.get("used")),
+        # Without a count the type is rented by need.
+        "any" if stock is None else f"{stock:g}",
+        usd(number(entry, "price_usd_per_hour"), 3),
+        _worth(number(entry, "worth_of_one_more"), unit),
+    )
+
+
+def _worth(value: float | None, unit: str) -> str:
+    """None: nothing is priced. 0: some of the type are unused, so that another one would be, too."""
+    if value is None:
+        return "-"
+    return priced(value, unit) if value else "nothing"
 
 
 def show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
     if not gpus:
         return
-    show_line(ColouredCell(text="\nWhy the GPUs run what they run", style="bold"))
+    show_line(bold("\nWhy the GPUs run what they run"))
     for gpu in gpus:
         _show_gpu(gpu, unit)
     if left_out:
-        show_line(
-            ColouredCell(
-                text=f"\n{count(left_out, 'kind')} of GPUs that cost less left out",
-                style=FAINT,
-            )
-        )
+        show_line(faint(f"\n{count(left_out, 'kind')} of GPUs that cost less left out"))
 
 
 def _show_gpu(gpu: Document, unit: str) -> None:
-    price, stock = number(gpu, "price") or 0.0, number(gpu, "stock_price") or 0.0
-    loss = number(gpu, "loss") or 0.0
-    earns = f", earns {priced(price + stock - loss, unit)}"
-    if unit == "usd_per_hour":
-        costs = f"costs {usd(price)}/h" + (
-            f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else ""
-        )
-    else:
-        costs = f"forgoes {priced(stock, unit)} elsewhere"
     title = f"\n{plain(gpu.get('count'))} × {text(gpu, 'gpu_type')} at {plain(gpu.get('clock_mhz'))} MHz"
-    show_line(ColouredCell(text=title, style="bold"), f"  each {costs}{earns}")
-    if _shown_loss(loss, unit):
+    show_line(bold(title), f"  each {_costs_and_earnings(gpu, unit)}")
+    loss = number(gpu, "loss") or 0.0
+    if _is_shown(loss, unit):
         show_line(
-            ColouredCell(
-                text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide",
-                style=WARN,
-            )
+            warn(f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide")
         )
-    full = [
-        RULES[text(use, "rule")]
-        for use in documents(gpu.get("uses"))
-        if use.get("is_full")
-    ]
-    uses = ", ".join(_use(use) for use in documents(gpu.get("uses")))
-    show_line(f"  uses {uses}")
+    uses = documents(gpu, "uses")
+    show_line(f"  uses {', '.join(map(_use, uses))}")
+    full = [RULES[text(use, "rule")] for use in uses if use.get("is_full")]
     if full:
         show_line(f"  full: {', '.join(full)}")
-    rows = [
-        (
-            f"  {text(each, 'service')}",
-            plain(each.get("sm_percent")),
-            plain(each.get("batch")),
-            amount(number(each, "arrival_rate_rps")),
-            amount(number(each, "capacity_rps")),
-            priced(number(each, "earns"), unit),
-        )
-        for each in documents(gpu.get("replicas"))
-    ]
-    titles = ("sm %", "batch", "rps", "can take", "earns")
-    show_table([Heading("  runs"), *(Heading(title, True) for title in titles)], rows)
-    _show_alternatives(documents(gpu.get("alternatives")), unit)
+    show_table(
+        ["  runs", ">sm %", ">batch", ">rps", ">can take", ">earns"],
+        [_replica_row(each, unit) for each in documents(gpu, "replicas")],
+    )
+    _show_alternatives(documents(gpu, "alternatives"), unit)
+
+
+def _costs_and_earnings(gpu: Document, unit: str) -> str:
+    price, stock = number(gpu, "price") or 0.0, number(gpu, "stock_price") or 0.0
+    # In a basis of the relaxation a used GPU earns just what it costs; an integer solution falls short by the loss.
+    earnings = price + stock - (number(gpu, "loss") or 0.0)
+    if unit == "usd_per_hour":
+        costs = f"costs {usd(price)}/h"
+        costs += f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else ""
+    else:
+        # Where goodput is maximised the fleet is paid for anyway: a GPU costs what it could serve elsewhere.
+        costs = f"forgoes {priced(stock, unit)} elsewhere"
+    return f"{costs}, earns {priced(earnings, unit)}"
+
+
+def _replica_row(each: Document, unit: str) -> Cells:
+    return (
+        f"  {text(each, 'service')}",
+        plain(each.get("sm_percent")),
+        plain(each.get("batch")),
+        amount(number(each, "arrival_rate_rps")),
+        amount(number(each, "capacity_rps")),
+        priced(number(each, "earns"), unit),
+    )
 
 
 def _use(use: Document) -> str:
-    rule, used, limit = (
-        text(use, "rule"),
-        number(use, "used") or 0.0,
-        number(use, "limit") or 0.0,
-    )
+    rule = text(use, "rule")
+    used, limit = number(use, "used") or 0.0, number(use, "limit") or 0.0
+    # The limit of the SMs is always 100.
     if rule == "sm":
         return f"{used:g} % of the SMs"
     if rule == "memory":
@@ -165,26 +153,25 @@ def _show_alternatives(alternatives: Sequence[Document], unit: str) -> None:
     rows = [
         (
             f"  {CHANGES[text(each, 'change')]}",
-            _dearer(number(each, "loss") or 0.0, unit),
+            # A change that loses nothing that four decimals show is as good as what runs.
+            _loss_text(number(each, "loss") or 0.0, unit),
             _pattern(each),
         )
         for each in alternatives
     ]
-    show_table(
-        [Heading("  instead"), Heading("would lose", True), Heading("running")], rows
-    )
+    show_table(["  instead", ">would lose", "running"], rows)
 
 
-def _dearer(loss: float, unit: str) -> str:
-    return priced(loss, unit) if _shown_loss(loss, unit) else "nothing"
+def _loss_text(loss: float, unit: str) -> str:
+    return priced(loss, unit) if _is_shown(loss, unit) else "nothing"
 
 
-def _shown_loss(loss: float, unit: str) -> bool:
+def _is_shown(loss: float, unit: str) -> bool:
     return loss >= (_MIN_LOSS_USD if unit == "usd_per_hour" else _MIN_LOSS_WEIGHT)
 
 
 def _pattern(alternative: Document) -> str:
-    replicas = documents(alternative.get("replicas"))
+    replicas = documents(alternative, "replicas")
     runs = " + ".join(
         f"{text(each, 'service')} {plain(each.get('sm_percent'))} % b{plain(each.get('batch'))}"
         for each in replicas

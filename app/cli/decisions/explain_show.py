@@ -1,16 +1,15 @@
 """How an explanation is shown, the API's or one made from files: lines and tables of at most 100 columns."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from app.cli.common.client import Document, dig, documents, number, text
+from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import (
-    BAD,
-    FAINT,
     Cells,
-    ColouredCell,
-    Heading,
     amount,
+    bad,
+    bold,
     count,
+    faint,
     plain,
     show_line,
     show_table,
@@ -32,124 +31,113 @@ MAX_LINES = 4
 
 
 def show_explanation(
-    answer: Document, services: Sequence[Document], *, is_whole: bool
+    answer: Document, services: Sequence[Document], *, is_entire: bool
 ) -> None:
-    """Print an explanation; not whole: of the services only."""
+    """Print an explanation, or what it says of these services."""
     unit = text(answer, "price_unit")
     for message in _texts(answer.get("messages")):
         show_line("  ", message)
-    _show_violations(documents(answer.get("violations")))
+    _show_violations(documents(answer, "violations"))
     for service in services:
         _show_service(service, unit)
-    names = {text(service, "service") for service in services}
-    gpus = documents(answer.get("gpus"))
-    if not is_whole:
-        gpus = [
-            gpu
-            for gpu in gpus
-            if any(
-                text(each, "service") in names
-                for each in documents(gpu.get("replicas"))
-            )
-        ]
-    if is_whole:
-        show_gpu_types(documents(answer.get("gpu_types")), unit)
-    show_gpus(gpus, unit, int(number(answer, "kinds_left_out") or 0) if is_whole else 0)
-    reliefs = documents(answer.get("reliefs"))
+    gpus, reliefs = documents(answer, "gpus"), documents(answer, "reliefs")
+    if not is_entire:
+        names = {text(service, "service") for service in services}
+        _show_of_services(gpus, reliefs, names, unit)
+        return
+    show_gpu_types(documents(answer, "gpu_types"), unit)
+    show_gpus(gpus, unit, int(number(answer, "kinds_left_out") or 0))
+    _show_reliefs(reliefs, unit)
+    _show_losses(answer.get("losses"))
+    _show_steps(documents(answer, "steps"))
+    _show_changes(answer)
+
+
+def _show_of_services(
+    gpus: Sequence[Document],
+    reliefs: Sequence[Document],
+    names: Collection[str],
+    unit: str,
+) -> None:
+    """The GPUs on which these services run, with whoever is beside them, and the reliefs of their own limits."""
+    theirs = [
+        gpu
+        for gpu in gpus
+        if any(text(each, "service") in names for each in documents(gpu, "replicas"))
+    ]
+    # Kinds that were left out may hold none of these services: their number would say nothing.
+    show_gpus(theirs, unit, 0)
     _show_reliefs(
-        reliefs
-        if is_whole
-        else [relief for relief in reliefs if text(relief, "subject") in names],
-        unit,
+        [relief for relief in reliefs if text(relief, "subject") in names], unit
     )
-    if is_whole:
-        _show_losses(answer.get("losses"))
-        _show_steps(documents(answer.get("steps")))
-        _show_changes(answer)
 
 
 def _show_service(service: Document, unit: str) -> None:
-    capacity, planned = (
-        number(service, "capacity_rps"),
-        number(service, "planned_rps") or 0.0,
-    )
-    figures = ", ".join(
-        f"{title} {amount(number(service, key))} rps"
-        for title, key in (
-            ("demand", "demand_rps"),
-            ("planned", "planned_rps"),
-            ("capacity", "capacity_rps"),
-        )
-    )
-    slack = (
-        "" if capacity is None else f" (slack {amount(max(0.0, capacity - planned))})"
-    )
-    show_line(
-        ColouredCell(text=f"\n{text(service, 'service')}", style="bold"),
-        f"  {figures}{slack}",
-    )
+    show_line(bold(f"\n{text(service, 'service')}"), f"  {_rates(service)}")
     _show_price(service, unit)
     show_line("  limit: ", text(service, "limit"))
     for entry in _bindings(service, unit):
-        on = count(int(number(entry, "replicas") or 0), "replica")
+        rule = text(entry, "rule")
+        replicas = count(int(number(entry, "replicas") or 0), "replica")
         show_line(
-            f"  held back by {RULES.get(text(entry, 'rule'), text(entry, 'rule'))}: {text(entry, 'detail')} ({on})"
+            f"  held back by {RULES.get(rule, rule)}: {text(entry, 'detail')} ({replicas})"
         )
-    for entry in documents(service.get("unserved")):
-        words = f"  unserved: {amount(number(entry, 'rate_rps'))} rps ({text(entry, 'reason')})"
-        show_line(ColouredCell(text=words, style=BAD))
-    titles = ("sm %", "batch", "rps each", "can take", "exec ms")
-    rows = [_group(entry) for entry in documents(service.get("replicas"))]
+    for entry in documents(service, "unserved"):
+        rate = amount(number(entry, "rate_rps"))
+        show_line(bad(f"  unserved: {rate} rps ({text(entry, 'reason')})"))
+    rows = [_group(entry) for entry in documents(service, "replicas")]
     if rows:
-        show_table(
-            [
-                Heading("  replicas"),
-                *(Heading(title, True) for title in titles),
-                Heading("beside"),
-            ],
-            rows,
-        )
+        figures = (">sm %", ">batch", ">rps each", ">can take", ">exec ms")
+        show_table(["  replicas", *figures, "beside"], rows)
+
+
+def _rates(service: Document) -> str:
+    titles = ("demand", "planned", "capacity")
+    figures = ", ".join(
+        f"{title} {amount(number(service, f'{title}_rps'))} rps" for title in titles
+    )
+    capacity = number(service, "capacity_rps")
+    if capacity is None:
+        return figures
+    slack = capacity - (number(service, "planned_rps") or 0.0)
+    # Sums of floats: a full replica may seem to carry a little more than it can.
+    return f"{figures} (slack {amount(max(0.0, slack))})"
 
 
 def _bindings(service: Document, unit: str) -> list[Document]:
     """Those that hold back most replicas; none where to carry more would be worth nothing."""
     worth = number(service, "worth_per_rps")
+    # Capacity that nobody would use is held back by nothing.
     if worth is not None and worth < (
         _MIN_USD if unit == "usd_per_hour" else _MIN_WEIGHT
     ):
         return []
     found = sorted(
-        documents(service.get("bindings")),
+        documents(service, "bindings"),
         key=lambda entry: -(number(entry, "replicas") or 0.0),
     )
     return found[:MAX_LINES]
 
 
 def _show_price(service: Document, unit: str) -> None:
-    worth, more = (
-        number(service, "worth_per_rps"),
-        number(service, "price_per_rps") or 0.0,
-    )
-    replica = number(service, "price_per_replica") or 0.0
+    worth = number(service, "worth_per_rps")
     if worth is None:
         return
+    more = number(service, "price_per_rps") or 0.0
     if unit == "usd_per_hour":
+        is_worth = f"{usd(worth, 5)}/h" if worth >= _MIN_USD else "nothing"
         costs = (
             f"one more costs {usd(more, 5)}/h"
             if more >= _MIN_USD
             else "one more costs nothing: there is room"
         )
-        is_worth = f"{usd(worth, 5)}/h" if worth >= _MIN_USD else "nothing"
-        show_line(f"  price: a request per second is worth {is_worth}; {costs}")
     else:
-        takes = (
-            f"takes {amount(more, 3)} from others"
-            if more >= _MIN_WEIGHT
-            else "takes nothing from others"
-        )
-        show_line(
-            f"  price: a request per second is worth {amount(worth, 3)} weighted rps; one more {takes}"
-        )
+        is_worth = f"{amount(worth, 3)} weighted rps"
+        takes = amount(more, 3) if more >= _MIN_WEIGHT else "nothing"
+        costs = f"one more takes {takes} from others"
+    show_line(f"  price: a request per second is worth {is_worth}; {costs}")
+    # The sign says which limit binds: the replicas that must run, or those that may.
+    replica = number(service, "price_per_replica") or 0.0
     if replica > 0.0:
         show_line(
             f"  price: one replica fewer that must run saves {priced(replica, unit)} at most"
@@ -175,7 +163,7 @@ def _group(entry: Document) -> Cells:
 def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
     if not reliefs:
         return
-    show_line(ColouredCell(text="\nWhat would help", style="bold"))
+    show_line(bold("\nWhat would help"))
     verb = "saves" if unit == "usd_per_hour" else "serves"
     rows = [
         (
@@ -185,37 +173,37 @@ def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
         )
         for each in reliefs
     ]
-    show_table([Heading("if"), Heading(verb, True), Heading("estimated from")], rows)
+    show_table(["if", f">{verb}", "estimated from"], rows)
 
 
 def _show_losses(losses: object) -> None:
+    # Unknown, or a plan without any GPU: nothing can be lost.
     if not number(losses, "gpus"):
         return
-    show_line(ColouredCell(text="\nWhat a loss would do", style="bold"))
-    for many in ("gpus", "nodes"):
-        harmful, there = (
-            int(number(losses, f"harmful_{many}") or 0),
-            int(number(losses, many) or 0),
-        )
-        noun = many[:-1].replace("gpu", "GPU")
-        if there:
-            words = (
-                "any can be lost without harm"
-                if harmful == 0
-                else f"{harmful} of them would be missed"
+    show_line(bold("\nWhat a loss would do"))
+    for many, noun in (("gpus", "GPU"), ("nodes", "node")):
+        harmful = int(number(losses, f"harmful_{many}") or 0)
+        used = int(number(losses, many) or 0)
+        # A plan from files names no nodes.
+        if used:
+            outcome = (
+                f"{harmful} of them would be missed"
+                if harmful
+                else "any can be lost without harm"
             )
-            show_line(f"{count(there, noun)} in use: {words}")
-    worst = documents(dig(losses, "worst"))
+            show_line(f"{count(used, noun)} in use: {outcome}")
+    worst = documents(losses, "worst")
     if worst:
         rows = [
-            (text(each, "words"), _shortfalls(documents(each.get("shortfalls"))))
+            (text(each, "words"), _shortfalls(documents(each, "shortfalls")))
             for each in worst
         ]
-        show_table([Heading("lost"), Heading("leaves unserved")], rows)
+        show_table(["lost", "leaves unserved"], rows)
 
 
 def _shortfalls(shortfalls: Sequence[Document]) -> str:
     shown = []
+    # The API puts the largest shortfall first; more than two would not fit the line.
     for each in shortfalls[:_MAX_SHORTFALLS]:
         share = 100.0 * (number(each, "share") or 0.0)
         shown.append(
@@ -228,7 +216,7 @@ def _shortfalls(shortfalls: Sequence[Document]) -> str:
 def _show_steps(steps: Sequence[Document]) -> None:
     if not steps:
         return
-    show_line(ColouredCell(text="\nHow it was found", style="bold"))
+    show_line(bold("\nHow it was found"))
     rows = [
         (
             text(step, "technique"),
@@ -239,39 +227,29 @@ def _show_steps(steps: Sequence[Document]) -> None:
         )
         for step in steps
     ]
-    headings = [
-        Heading("technique"),
-        Heading("method"),
-        Heading("status"),
-        Heading("ms", True),
-        Heading("messages"),
-    ]
+    headings = ["technique", "method", "status", ">ms", "messages"]
     show_table(headings, rows)
 
 
 def _show_changes(answer: Document) -> None:
+    # Neither: the plan is the first one, against which there is nothing before.
     if answer.get("moves") is None and not answer.get("changes"):
         return
-    show_line(ColouredCell(text="\nAgainst the plan before", style="bold"))
-    started, stopped = (
-        number(answer, "moves", "replicas_started"),
-        number(answer, "moves", "replicas_stopped"),
-    )
-    cost = number(answer, "moves", "migration_cost_usd_per_hour") or 0.0
+    show_line(bold("\nAgainst the plan before"))
+    started = int(number(answer, "moves.replicas_started") or 0)
+    stopped = int(number(answer, "moves.replicas_stopped") or 0)
+    cost = number(answer, "moves.migration_cost_usd_per_hour") or 0.0
     if started or stopped:
         price = f"; the moves count as {usd(cost)}/h" if cost else ""
-        show_line(
-            f"{count(int(started or 0), 'replica')} to start, {int(stopped or 0)} to stop{price}"
-        )
-    show_changes(documents(answer.get("changes")))
+        show_line(f"{count(started, 'replica')} to start, {stopped} to stop{price}")
+    show_changes(documents(answer, "changes"))
 
 
 def _show_violations(violations: Sequence[Document]) -> None:
     for entry in violations:
-        words = f"  breaks {text(entry, 'rule')} at {text(entry, 'where')}: "
         show_line(
-            ColouredCell(text=words, style=BAD),
-            ColouredCell(text=text(entry, "detail"), style=FAINT),
+            bad(f"  breaks {text(entry, 'rule')} at {text(entry, 'where')}: "),
+            faint(text(entry, "detail")),
         )
 
 

@@ -32,9 +32,12 @@ def _chart(
 ) -> Iterator[str]:
     start, end = left + _LEFT, left + _WIDTH - _RIGHT
     base, top = _HEIGHT - _BOTTOM, _TOP
+    # Without points (a training that was ended before its first report) the axes stay, empty.
     last = max((episode for episode, _ in points), default=1.0)
     values = [value for _, value in points] or [0.0]
+    # The axis holds 0, so that curves of different trainings can be compared by eye.
     low, high = min(0.0, *values), max(0.0, *values)
+    # A flat curve at 0 would divide by nothing.
     high = high if high > low else low + 1.0
 
     def at(point: Point) -> str:

@@ -10,14 +10,13 @@ from typing import Annotated
 
 import typer
 
+from app.cli.common.options import Output, command_group
 from app.cli.common.output import (
-    BAD,
-    GOOD,
     Cells,
-    ColouredCell,
     Format,
-    Heading,
+    bad,
     console,
+    good,
     show_document,
     show_items,
     show_table,
@@ -25,7 +24,6 @@ from app.cli.common.output import (
 from app.cli.decisions.policy_compare import compare
 from app.cli.decisions.policy_switch import switch
 from app.cli.decisions.policy_train import train
-from app.cli.objects.get import Output
 from solvers.policies.cards import card, cards
 from solvers.policies.registry import policies
 from solvers.types.policy_spec import Card
@@ -41,16 +39,12 @@ PolicyName = Annotated[
     typer.Argument(
         metavar="NAME",
         help="`plimsoll policy list` has them",
+        # A function, so that Tab alone pays for it.
         autocompletion=lambda: [*policies()],
     ),
 ]
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List, describe, compare and switch policies.",
-)
+app = command_group("List, describe, compare and switch policies.")
 
 
 @app.command("list")
@@ -63,9 +57,9 @@ def list_policies(output: Output = Format.TABLE) -> None:
         show_items([_document(each) for each in cards()], output)
         return
     is_wide = output is Format.WIDE
-    headings = [Heading("name"), Heading("keeps slos"), Heading("what it does")]
+    headings = ["name", "keeps slos", "what it does"]
     if is_wide:
-        headings += [Heading("source"), Heading("needs")]
+        headings += ["source", "needs"]
     show_table(headings, [_row(each, is_wide=is_wide) for each in cards()])
 
 
@@ -74,27 +68,24 @@ def describe(name: PolicyName, output: Output = Format.TABLE) -> None:
     """Say where a policy comes from, what it decides, and what its limits are."""
     found = card(name)
     if not show_document(_document(found), output):
-        sys.stdout.write("\n".join(_told(found, _width())) + "\n")
+        sys.stdout.write("\n".join(_card_lines(found, _width())) + "\n")
 
 
 def _document(found: Card) -> dict[str, object]:
     return {
+        # YAML has no tuples: its safe dumper refuses them.
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(found).items()
     }
 
 
 def _row(found: Card, *, is_wide: bool) -> Cells:
-    keeps = (
-        ColouredCell(text="yes", style=GOOD)
-        if found.promises
-        else ColouredCell(text="may not", style=BAD)
-    )
+    keeps = good("yes") if found.promises else bad("may not")
     wide = (found.source, ", ".join(found.needs) or "-") if is_wide else ()
     return found.name, keeps, found.title, *wide
 
 
-def _told(found: Card, width: int) -> list[str]:
+def _card_lines(found: Card, width: int) -> list[str]:
     """The card as lines of at most so many characters."""
     keeps = (
         "yes"
@@ -109,18 +100,20 @@ def _told(found: Card, width: int) -> list[str]:
         ("needs", ", ".join(found.needs) or "nothing more"),
         ("good for", found.good_for),
         *(
+            # One line for each limit, under one label.
             ("limits" if place == 0 else "", limit)
             for place, limit in enumerate(found.limits)
         ),
     ]
     lines = [f"{found.name}: {found.title}", ""]
-    for label, words in facts:
+    for label, fact in facts:
         head, indent = f"{label + ':' if label else '':<{_LABEL}}", " " * _LABEL
         lines += textwrap.wrap(
-            words,
+            fact,
             width,
             initial_indent=head,
             subsequent_indent=indent,
+            # Names such as k8s-hpa stay in one piece, so that they can be copied.
             break_on_hyphens=False,
         )
     return lines
@@ -129,9 +122,11 @@ def _told(found: Card, width: int) -> list[str]:
 def _width() -> int:
     """How wide prose may be on this terminal."""
     found = console()
+    # A pipe has no width; a fixed one gives the same text everywhere.
     return min(WIDEST, found.width) if found.is_terminal else _PLAIN_WIDTH
 
 
+# At the end: typer lists the verbs in this order.
 app.command()(compare)
 app.command()(switch)
 app.command()(train)

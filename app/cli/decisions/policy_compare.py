@@ -10,29 +10,31 @@ from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, Document, dig, documents, number, text
+from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import Output, PlanningTime, check_planning_time
 from app.cli.common.output import (
-    BAD,
-    FAINT,
-    GOOD,
     Cells,
     ColouredCell,
     Format,
-    Heading,
     amount,
+    bad,
+    bold,
+    faint,
+    good,
     show_document,
     show_line,
     show_table,
     usd,
 )
-from app.cli.objects.get import Output
 from solvers.policies.cards import card
 from solvers.policies.registry import policies
 
-MAX_SERVER_S = 60.0
-"""A control plane takes no longer."""
+_FIGURES = (
+    *("cost/h", "gpus", "replicas", "starts"),
+    *("unserved", "room", "broken", "s"),
+)
 
 Names = Annotated[
     list[str] | None,
@@ -60,15 +62,7 @@ def compare(
             metavar="FILE", help="In a simulation, without any server; - = stdin"
         ),
     ] = None,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            max=3600,
-            metavar="SECONDS",
-            help="How long all plans may take together",
-        ),
-    ] = 30.0,
+    time_limit: PlanningTime = 30.0,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -82,17 +76,17 @@ def compare(
     Nothing is changed by asking. With --scenario every policy decides through the whole simulation, under the same
     requests; policies that the scenario has settings for keep them.
     """
+    # Each name once, in the order in which they were given.
     wanted = tuple(dict.fromkeys(names or ()))
     for name in wanted:
+        # Raises for a name that there is not, before anything is solved.
         card(name)
     if problem is not None and scenario is not None:
         raise typer.BadParameter("give --problem or --scenario, not both")
     if scenario is not None:
         _in_simulation(scenario, wanted, jobs, output)
         return
-    if problem is None and time_limit > MAX_SERVER_S:
-        words = f"a control plane plans for at most {MAX_SERVER_S:g} s; a Problem file may take longer"
-        raise typer.BadParameter(words, param_hint="'--time-limit'")
+    check_planning_time(problem, time_limit)
     answer = (
         _of_server(context, wanted, time_limit)
         if problem is None
@@ -113,6 +107,7 @@ def _of_server(
 
 
 def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
+    # Here, as solvers and numba take seconds to import.
     from app.answers.compare_policies import compare_policies
     from app.cli.common.contract_files import read_problem
     from app.solver.process import TimedSolver
@@ -121,9 +116,11 @@ def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
     from solvers.types.state import Observed
 
     question, asked = read_problem(file), tuple(names) or policies()
+    # Compiling would be counted as the first policy's time.
     warm_up(*asked)
     budget = Budget(seconds=time_limit_s, work=time_limit_s)
     found = asyncio.run(
+        # At second 0 and without memory: a Problem file is one moment, so that nothing was observed before it.
         compare_policies(TimedSolver(), question, Observed(at_s=0.0), asked, budget)
     )
     return {
@@ -148,6 +145,7 @@ def _in_simulation(
         folder_of(file),
         jobs=jobs,
     )
+    # A report without any run has no figures: what failed is all that there is to say.
     if not show_document(json.loads(report_to_json(report)), output) and report.runs:
         show_report(report, sys.stdout)
     show_failures(report)
@@ -156,60 +154,44 @@ def _in_simulation(
 
 
 def _show(answer: Document) -> None:
-    found = documents(answer.get("policies"))
+    found = documents(answer, "policies")
     if not found:
         raise CliError("the control plane compared nothing")
-    figures = (
-        "cost/h",
-        "gpus",
-        "replicas",
-        "starts",
-        "unserved",
-        "room",
-        "broken",
-        "s",
-    )
     in_force = text(answer, "in_force")
-    headings = [Heading("policy"), *(Heading(title, right=True) for title in figures)]
     show_table(
-        headings,
+        ["policy", *(f">{title}" for title in _FIGURES)],
         [_row(each, is_in_force=text(each, "policy") == in_force) for each in found],
     )
     for each in found:
-        if words := text(each, "reason"):
-            show_line(ColouredCell(text=f"{text(each, 'policy')}: {words}", style=BAD))
-        elif words := text(each, "first_violation"):
-            show_line(
-                ColouredCell(text=f"{text(each, 'policy')} breaks {words}", style=BAD)
-            )
+        # A policy without a plan has no broken rules; of a broken plan the first rule says enough for a line.
+        if reason := text(each, "reason"):
+            show_line(bad(f"{text(each, 'policy')}: {reason}"))
+        elif broken := text(each, "first_violation"):
+            show_line(bad(f"{text(each, 'policy')} breaks {broken}"))
     note = "room: of the fullest replica within its SLO; below 0 % it cannot keep it"
-    show_line(
-        ColouredCell(text=(f"* in force; {note}" if in_force else note), style=FAINT)
-    )
+    show_line(faint(f"* in force; {note}" if in_force else note))
 
 
 def _row(each: Document, *, is_in_force: bool) -> Cells:
     name = text(each, "policy") + (" *" if is_in_force else "")
     if text(each, "status") == "failed":
-        return ColouredCell(text=name, style=BAD), *("-" for _ in range(8))
-    unserved, broken = (
-        number(each, "unserved_percent") or 0.0,
-        int(number(each, "violations") or 0),
-    )
+        return bad(name), *("-" for _ in _FIGURES)
+    unserved = number(each, "unserved_percent") or 0.0
+    broken = int(number(each, "violations") or 0)
     return (
-        ColouredCell(text=name, style="bold" if is_in_force else ""),
+        bold(name) if is_in_force else name,
         usd(number(each, "cost_usd_per_hour")),
         text(each, "gpus"),
         text(each, "replicas"),
         text(each, "starts"),
-        ColouredCell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
-        _room(dig(each, "worst_slack_percent"), number(each, "worst_slack_percent")),
-        ColouredCell(text=str(broken), style=BAD) if broken else "-",
+        bad(f"{unserved:.2f} %") if unserved else "-",
+        _room(number(each, "worst_slack_percent")),
+        bad(str(broken)) if broken else "-",
         amount(number(each, "seconds"), 2),
     )
 
 
-def _room(given: object, percent: float | None) -> str | ColouredCell:
-    if given is None or percent is None:
+def _room(percent: float | None) -> str | ColouredCell:
+    if percent is None:
         return "-"
-    return ColouredCell(text=f"{percent:.1f} %", style=GOOD if percent >= 0.0 else BAD)
+    return good(f"{percent:.1f} %") if percent >= 0.0 else bad(f"{percent:.1f} %")

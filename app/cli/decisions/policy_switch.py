@@ -7,18 +7,10 @@ import typer
 from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import (
-    BAD,
-    GOOD,
-    WARN,
-    ColouredCell,
-    amount,
-    count,
-    require_yes,
-    show_line,
-    usd,
-)
+from app.cli.common.options import DryRun, Yes
+from app.cli.common.output import bold, count, good, require_yes, show_line, usd, warn
 from app.cli.decisions.approve import POLICY
+from app.cli.objects.changes import show_unserved
 from app.cli.objects.diff import show_changes
 from solvers.policies.cards import card
 from solvers.policies.registry import policies
@@ -58,15 +50,12 @@ def switch(
             "[default: as before]",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what would change, and change nothing"),
-    ] = False,
+    dry_run: DryRun = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Switch even if the first plan would be refused"),
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
+    yes: Yes = False,
 ) -> None:
     """Change the policy of the running cluster, or of one group of its services.
 
@@ -74,6 +63,7 @@ def switch(
     asks. Nodes serve on meanwhile. All other settings stay as they are; `switch --back` undoes it, and leaves what was
     changed since then.
     """
+    # Exactly one of the two.
     if back == (name is not None):
         raise typer.BadParameter("give the NAME of a policy, or --back")
     if back and group is not None:
@@ -99,18 +89,24 @@ def switch(
             raise CliError(f"its first plan would not be pushed: {refused}", hint=hint)
         if not yes:
             require_yes("Switch?", refusal="nothing was changed")
-        manifest: Document = {
-            "kind": "Policy",
-            "metadata": {"name": POLICY},
-            "spec": wanted,
-        }
-        answer = api.put(PATH, manifest, etag=etag)
-    _tell(answer, approve=_asks_approval(wanted))
+        _put(api, wanted, etag)
+
+
+def _put(api: Api, wanted: Document, etag: str | None) -> None:
+    manifest: Document = {
+        "kind": "Policy",
+        "metadata": {"name": POLICY},
+        "spec": wanted,
+    }
+    # With the ETag that the preview was made for: what somebody else changed meanwhile is refused, not overwritten.
+    answer = api.put(PATH, manifest, etag=etag)
+    _show_result(answer, approve=_asks_approval(wanted))
 
 
 def _in_force(api: Api) -> tuple[Document, str | None]:
     """The settings in force with their ETag."""
     found = api.find(PATH)
+    # A spec that is no object is as good as none: nothing could be put back.
     spec = None if found is None else found[0].get("spec")
     if found is None or not isinstance(spec, dict):
         raise CliError(
@@ -124,7 +120,7 @@ def _with_policy(present: Document, name: str, group: str | None) -> Document:
     card(name)
     if group is None:
         return {**present, "policy": name}
-    groups = documents(present.get("groups"))
+    groups = documents(present, "groups")
     known = [text(each, "name") for each in groups]
     if group not in known:
         there = f"there are {', '.join(known)}" if known else "there is none"
@@ -139,6 +135,8 @@ def _with_policy(present: Document, name: str, group: str | None) -> Document:
 
 def _before(api: Api, present: Document) -> Document:
     """The settings in force, but for who decides: as in the newest version where others did. Raises CliError."""
+    # Newest first. Versions that changed other settings alone are passed over: going back to them would change
+    # nobody.
     for version in api.items(f"{PATH}/versions"):
         spec = version.get("spec")
         if not isinstance(spec, dict):
@@ -160,7 +158,7 @@ def _decided_as_in(present: Document, spec: Document) -> Document:
     then = _by_group(spec)
     groups = [
         {**each, "policy": then.get(text(each, "name"), text(each, "policy"))}
-        for each in documents(present.get("groups"))
+        for each in documents(present, "groups")
     ]
     return {**present, "policy": text(spec, "policy"), "groups": groups}
 
@@ -176,8 +174,7 @@ def _asks_approval(spec: Document) -> bool:
 
 def _by_group(spec: Document) -> dict[str, str]:
     return {
-        text(each, "name"): text(each, "policy")
-        for each in documents(spec.get("groups"))
+        text(each, "name"): text(each, "policy") for each in documents(spec, "groups")
     }
 
 
@@ -191,6 +188,7 @@ def _show_switch(present: Document, wanted: Document) -> None:
     """One line per policy that changes, with a warning where the new one may break promises, and one for approval."""
     lines = {"policy": (text(present, "policy"), text(wanted, "policy"))}
     old, new = _by_group(present), _by_group(wanted)
+    # The groups of the new settings: a switch neither makes nor ends any.
     lines |= {f"group {name}": (old[name], new[name]) for name in new}
     lines["approve_switch"] = (
         "yes" if _asks_approval(present) else "no",
@@ -198,10 +196,14 @@ def _show_switch(present: Document, wanted: Document) -> None:
     )
     for what, (before, after) in lines.items():
         if before != after:
-            show_line(f"{what}: {before} → ", ColouredCell(text=after, style="bold"))
+            show_line(f"{what}: {before} → ", bold(after))
+            # `yes` of approve_switch is no policy.
             if after in policies() and not card(after).promises:
-                words = f"  {after} may break the promise of a percentile; such plans are refused, and what runs stays"
-                show_line(ColouredCell(text=words, style=WARN))
+                show_line(
+                    warn(
+                        f"  {after} may break the promise of a percentile; such plans are refused, and what runs stays"
+                    )
+                )
 
 
 def _show_preview(api: Api, wanted: Document) -> str:
@@ -209,47 +211,42 @@ def _show_preview(api: Api, wanted: Document) -> str:
     body: Document = {
         "policy": wanted.get("policy"),
         "groups": wanted.get("groups") or [],
+        # As the next tick does: a switch moves what runs, and the moves are what people want to see.
         "from_running": True,
     }
     answer = api.post("/api/v1/plans/preview", body)
-    before, after = (
-        number(answer, "cost_before_usd_per_hour"),
-        number(answer, "cost_usd_per_hour"),
-    )
-    show_line(f"Cost at the present rates: {usd(before)} → {usd(after)} per hour")
-    changes = documents(answer.get("changes"))
-    more = [
-        int((number(each, "after") or 0) - (number(each, "before") or 0))
-        for each in changes
-    ]
-    starts, ends = (
-        sum(each for each in more if each > 0),
-        -sum(each for each in more if each < 0),
-    )
-    if changes:
-        show_line(f"{count(starts, 'replica')} would start, {ends} would end:")
-    show_changes(changes)
-    messages = dig(answer, "document", "report", "messages")
-    for words in messages if isinstance(messages, list) else ():
-        show_line(f"  {words}")
-    for entry in documents(dig(answer, "document", "unserved")):
-        words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
-        show_line(ColouredCell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
+    before = usd(number(answer, "cost_before_usd_per_hour"))
+    after = usd(number(answer, "cost_usd_per_hour"))
+    show_line(f"Cost at the present rates: {before} → {after} per hour")
+    _show_moves(documents(answer, "changes"))
+    messages = dig(answer, "document.report.messages")
+    for message in messages if isinstance(messages, list) else ():
+        show_line(f"  {message}")
+    show_unserved(answer)
+    # `kept`: the loop would go on with the plan in force, so that the switch would have no effect.
     is_refused = text(answer, "state") == "refused" or text(answer, "status") == "kept"
     return text(answer, "reason") if is_refused else ""
 
 
-def _tell(answer: Document, *, approve: bool) -> None:
-    version = text(answer, "status", "version")
+def _show_moves(changes: list[Document]) -> None:
+    more = [
+        int((number(each, "after") or 0) - (number(each, "before") or 0))
+        for each in changes
+    ]
+    starts = sum(each for each in more if each > 0)
+    ends = -sum(each for each in more if each < 0)
+    if changes:
+        show_line(f"{count(starts, 'replica')} would start, {ends} would end:")
+    show_changes(changes)
+
+
+def _show_result(answer: Document, *, approve: bool) -> None:
+    version = text(answer, "status.version")
     show_line(
-        ColouredCell(
-            text=f"Version {version} of the policy is in force"
-            if version
-            else "Switched",
-            style=GOOD,
-        )
+        good(f"Version {version} of the policy is in force" if version else "Switched")
     )
-    mode = text(answer, "spec", "mode")
+    mode = text(answer, "spec.mode")
+    # Approval comes first: with it the first plan waits in any mode.
     if approve or mode == "approve":
         show_line(
             "Its first plan waits for you: `plimsoll get plans`, then `plimsoll approve PLAN`."

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from app.cli.common.errors import CliError
-from app.cli.common.local import load_settings, open_database
+from app.cli.common.local import on_database
 from app.cli.common.output import console, show_line
 from solvers.policies.registry import trained_policies, trainer_of
 
@@ -19,99 +20,155 @@ if TYPE_CHECKING:
     from solvers.types.problem import Problem
     from solvers.types.training import EpisodeMeans, TrainingRun
 
-Told: TypeAlias = "Callable[[EpisodeMeans], None]"
+Report: TypeAlias = "Callable[[EpisodeMeans], None]"
 
 EPISODES = 1500
 """InSS, Table 1."""
 
 
+TrainedPolicy = Annotated[
+    str, typer.Argument(metavar="NAME", help="The policy that is to learn")
+]
+FleetFile = Annotated[
+    Path,
+    typer.Option(
+        "--fleet",
+        metavar="FILE",
+        help="A scenario: its fleet, its services and their SLOs count",
+    ),
+]
+Episodes = Annotated[int, typer.Option(min=1, help="So many more, of 200 steps each")]
+Seed = Annotated[int, typer.Option(min=0, help="Of weights, loads and choices")]
+ActorFile = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write the actor there (.npz)")
+]
+CheckpointFile = Annotated[
+    Path | None,
+    typer.Option(help="Keep the state of the training there, after every few episodes"),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint")]
+PlotFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write reward, late requests and throughput over episodes there (.svg)"
+    ),
+]
+Save = Annotated[
+    bool,
+    typer.Option(
+        "--save",
+        help="Put the actor into the database of this machine, where the loop takes it",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """What the command line says."""
+
+    policy: str
+    fleet: Path
+    episodes: int
+    seed: int
+    output: Path | None
+    checkpoint: Path | None
+    resume: bool
+    plot: Path | None
+    save: bool
+
+
 def train(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The policy that is to learn")
-    ],
-    fleet: Annotated[
-        Path,
-        typer.Option(
-            "--fleet",
-            metavar="FILE",
-            help="A scenario: its fleet, its services and their SLOs count",
-        ),
-    ],
-    episodes: Annotated[
-        int, typer.Option(min=1, help="So many more, of 200 steps each")
-    ] = EPISODES,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, loads and choices")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the actor there (.npz)")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep the state of the training there, after every few episodes"
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint")
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write reward, late requests and throughput over episodes there (.svg)"
-        ),
-    ] = None,
-    save: Annotated[
-        bool,
-        typer.Option(
-            "--save",
-            help="Put the actor into the database of this machine, where the loop takes it",
-        ),
-    ] = False,
+    name: TrainedPolicy,
+    *,
+    fleet: FleetFile,
+    episodes: Episodes = EPISODES,
+    seed: Seed = 0,
+    output: ActorFile = None,
+    checkpoint: CheckpointFile = None,
+    resume: Resume = False,
+    plot: PlotFile = None,
+    save: Save = False,
 ) -> None:
     """Train a policy's actor for a fleet.
 
     Needs PyTorch (pip install 'plimsoll[rl]'), half an hour of one core for 4 GPUs and 8 services. The actor is valid
     for GPUs of these types and numbers, and for these services or some of them; elsewhere it is refused.
     """
-    if name not in trained_policies():
+    wanted = TrainOptions(
+        policy=name,
+        fleet=fleet,
+        episodes=episodes,
+        seed=seed,
+        output=output,
+        checkpoint=checkpoint,
+        resume=resume,
+        plot=plot,
+        save=save,
+    )
+    # Half an hour later is too late to find out that nothing can be written.
+    _check(wanted)
+    training = prepare(name, problem_of(fleet), seed)
+    points = _run(training, wanted)
+    _deliver(training, points, wanted)
+
+
+def _check(wanted: TrainOptions) -> None:
+    """Raises CliError for what would end without an actor."""
+    if wanted.policy not in trained_policies():
         raise CliError(
-            f"policy {name} has nothing to train",
+            f"policy {wanted.policy} has nothing to train",
             hint=f"only {', '.join(trained_policies()) or 'none'} has",
         )
-    if output is None and not save:
+    if wanted.output is None and not wanted.save:
         raise CliError("the actor would be lost", hint="give -o FILE, or --save")
-    if resume and (checkpoint is None or not checkpoint.exists()):
+    if wanted.resume and (wanted.checkpoint is None or not wanted.checkpoint.exists()):
         raise CliError(
             "there is nothing to resume",
             hint="--checkpoint names the file of an earlier training",
         )
-    for path in (output, checkpoint, plot):
+    for path in (wanted.output, wanted.checkpoint, wanted.plot):
         if path is not None and not path.absolute().parent.is_dir():
             raise CliError(
                 f"{path} cannot be written",
                 hint=f"make the folder first: mkdir -p {path.parent}",
             )
-    problem = problem_of(fleet)
-    training = prepare(name, problem, seed)
-    if resume and checkpoint is not None:
+
+
+def _run(training: "TrainingRun", wanted: TrainOptions) -> "list[EpisodeMeans]":
+    """Train, and keep the state meanwhile; the means of every few episodes."""
+    checkpoint = wanted.checkpoint
+    if wanted.resume and checkpoint is not None:
         _resume(training, checkpoint)
     points = []
-    with _progress(episodes) as tell:
-        for point in training.run(episodes):
+    with _progress(wanted.episodes) as report:
+        for point in training.run(wanted.episodes):
             points.append(point)
-            tell(point)
+            report(point)
             if checkpoint is not None:
                 _keep(checkpoint, training.save())
-    notes = f"{training.episode} episodes, seed {seed}, {datetime.now(UTC):%Y-%m-%d}"
+    return points
+
+
+def _deliver(
+    training: "TrainingRun", points: "list[EpisodeMeans]", wanted: TrainOptions
+) -> None:
+    """Put the actor, and the plot of its training, where they are wanted."""
+    # All episodes of a training that was resumed, not only those of this run.
+    notes = (
+        f"{training.episode} episodes, seed {wanted.seed}, {datetime.now(UTC):%Y-%m-%d}"
+    )
     weights, fingerprint = training.encode(notes)
-    if output is not None:
-        output.write_bytes(weights)
-        show_line(f"Wrote {output}: {len(weights):,} bytes for fleet {fingerprint}")
-    if plot is not None:
-        plot.write_text(_plotted(points), encoding="utf-8")
-    if save:
+    if wanted.output is not None:
+        wanted.output.write_bytes(weights)
+        show_line(
+            f"Wrote {wanted.output}: {len(weights):,} bytes for fleet {fingerprint}"
+        )
+    if wanted.plot is not None:
+        wanted.plot.write_text(_plotted(points), encoding="utf-8")
+    if wanted.save:
         _save(fingerprint, weights, notes)
         show_line(
-            f"Saved for fleet {fingerprint}; the loop takes it at its next tick under policy {name}"
+            f"Saved for fleet {fingerprint}; the loop takes it at its next tick under policy {wanted.policy}"
         )
 
 
@@ -126,15 +183,22 @@ def problem_of(fleet: Path) -> "Problem":
     scenario = read_scenario(fleet)
     plan = make_cluster(
         scenario,
+        # Fleet and services are the same under each of the scenario's policies.
         scenario.spec.policies[0],
         0,
         catalogue=shipped_catalogue(scenario),
         folder=folder_of(fleet),
     )
+    # A store on a clock that stands still: nothing is simulated, only the tick's own view of the fleet is wanted.
     clock = ManualControlClock()
     snapshot = asyncio.run(make_store(plan, clock).load_snapshot(clock.now()))
     return make_problem(
-        snapshot.state, snapshot.points, (), snapshot.settings, target=None
+        # No rates: the training draws its own loads.
+        snapshot.state,
+        snapshot.points,
+        (),
+        snapshot.settings,
+        target=None,
     )
 
 
@@ -161,6 +225,7 @@ def _resume(training: "TrainingRun", checkpoint: Path) -> None:
     try:
         training.resume(checkpoint.read_bytes())
     except Exception as error:
+        # PyTorch's loader raises whatever a foreign file makes it stumble over.
         raise CliError(
             f"{checkpoint} is no checkpoint of a training for this fleet: {error}",
             hint="begin without --resume",
@@ -168,12 +233,13 @@ def _resume(training: "TrainingRun", checkpoint: Path) -> None:
 
 
 @contextmanager
-def _progress(episodes: int) -> Iterator[Told]:
+def _progress(episodes: int) -> Iterator[Report]:
     """A bar on a terminal, else a line now and then; on stderr."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    # Lines for logs, where a bar would leave control characters.
     if not sys.stderr.isatty():
-        yield lambda point: print(_words(point), file=sys.stderr, flush=True)  # noqa: T201  progress, not output
+        yield lambda point: print(describe_point(point), file=sys.stderr, flush=True)  # noqa: T201  progress, not output
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -184,16 +250,19 @@ def _progress(episodes: int) -> Iterator[Told]:
         task = progress.add_task("training", total=episodes)
         begun: list[int] = []
 
-        def tell(point: "EpisodeMeans") -> None:
+        def report(point: "EpisodeMeans") -> None:
+            # A resumed training counts on from the checkpoint's episodes, the bar from 0.
             begun.append(point.episode)
             progress.update(
-                task, completed=point.episode - begun[0], description=_words(point)
+                task,
+                completed=point.episode - begun[0],
+                description=describe_point(point),
             )
 
-        yield tell
+        yield report
 
 
-def _words(point: "EpisodeMeans") -> str:
+def describe_point(point: "EpisodeMeans") -> str:
     return (
         f"episode {point.episode}: reward {point.reward:.1f}, late {point.late_percent:.1f} %, "
         f"carried {point.carried_rps:,.0f}/s"
@@ -203,38 +272,30 @@ def _words(point: "EpisodeMeans") -> str:
 def _plotted(points: "list[EpisodeMeans]") -> str:
     from app.cli.decisions.plot_training import curves_text
 
+    episodes = [float(each.episode) for each in points]
+    curves = {
+        "reward per step": [each.reward for each in points],
+        "late requests, %": [each.late_percent for each in points],
+        "throughput that is provisioned, requests/s": [
+            each.carried_rps for each in points
+        ],
+    }
     return curves_text(
         [
-            (
-                "reward per step",
-                [(float(each.episode), each.reward) for each in points],
-            ),
-            (
-                "late requests, %",
-                [(float(each.episode), each.late_percent) for each in points],
-            ),
-            (
-                "throughput that is provisioned, requests/s",
-                [(float(each.episode), each.carried_rps) for each in points],
-            ),
+            (title, list(zip(episodes, values, strict=True)))
+            for title, values in curves.items()
         ]
     )
 
 
 def _save(fingerprint: str, weights: bytes, notes: str) -> None:
-    from app.db.base.engine import make_engine
-    from app.db.base.transaction import transaction
+    from app.db.base.transaction import Engine, transaction
     from app.db.decisions import actors
 
-    async def work(url: str) -> None:
-        engine = make_engine(url, pool_size=2)
-        try:
-            async with transaction(engine) as connection:
-                await actors.save(
-                    connection, fingerprint, weights, at=datetime.now(UTC), notes=notes
-                )
-        finally:
-            await engine.dispose()
+    async def save(engine: Engine) -> None:
+        async with transaction(engine) as connection:
+            await actors.save(
+                connection, fingerprint, weights, at=datetime.now(UTC), notes=notes
+            )
 
-    with open_database(load_settings()) as url:
-        asyncio.run(work(url))
+    on_database(save)

@@ -8,6 +8,7 @@ import typer
 from app.cli.common.client import Api
 from app.cli.common.context import cli_context
 from app.cli.common.manifest_files import STDIN, read_manifests
+from app.cli.common.options import DryRun, Yes
 from app.cli.common.output import require_yes
 from app.cli.objects.changes import Action, carry_out, compare, show, show_cost
 
@@ -22,11 +23,8 @@ Files = Annotated[
 def apply(
     context: typer.Context,
     file: Files,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what would change, and change nothing"),
-    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Accept an SLO that no operating point can keep"),
@@ -37,6 +35,7 @@ def apply(
     Shows every field that would change, then asks. Unknown fields are refused. Objects that are not in the manifests
     stay as they are.
     """
+    # The answer would be read from the manifests.
     if STDIN in file and not (yes or dry_run):
         raise typer.BadParameter(
             "stdin holds the manifests, so nobody can be asked; add -y or --dry-run"
@@ -45,6 +44,7 @@ def apply(
     with Api(cli_context(context)) as api:
         steps = compare(api, entries)
         show(steps)
+        # The cost is for whoever answers the question; a script with -y need not wait for a plan.
         if not yes:
             show_cost(api, steps)
         if dry_run or all(step.action is Action.KEEP for step in steps):

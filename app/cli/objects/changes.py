@@ -10,7 +10,6 @@ from app.cli.common.client import (
     Api,
     ApiProblem,
     Document,
-    dig,
     documents,
     number,
     text,
@@ -25,15 +24,18 @@ from app.cli.common.manifest_files import (
     pointer_path,
 )
 from app.cli.common.output import (
-    BAD,
     FAINT,
     GOOD,
     WARN,
     ColouredCell,
     amount,
+    bad,
     count,
+    faint,
+    good,
     show_line,
     usd,
+    warn,
 )
 from app.cli.objects.differ import FieldChange, field_changes, given_fields, shown
 from app.manifests.objects import ProfileManifest
@@ -107,51 +109,52 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
             {"services": [_body(manifest) for manifest in services]},
         )
     except ApiProblem as problem:
-        show_line(
-            ColouredCell(
-                text=f"Cost: not known beforehand ({problem.detail})", style=FAINT
-            )
-        )
+        # A viewer may compare but not preview: the cost is a courtesy, its lack no failure.
+        show_line(faint(f"Cost: not known beforehand ({problem.detail})"))
         return
     before, after = (
         number(answer, "cost_before_usd_per_hour"),
         number(answer, "cost_usd_per_hour"),
     )
     show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
-    for entry in documents(dig(answer, "document", "unserved")):
-        words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
-        show_line(ColouredCell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
+    show_unserved(answer)
+
+
+def show_unserved(preview: Document) -> None:
+    """Print which services a preview leaves without all of their requests, and why."""
+    for entry in documents(preview, "document.unserved"):
+        rate = amount(number(entry, "rate_rps"))
+        show_line(
+            bad(
+                f"  {text(entry, 'service')}: {rate} rps would stay unserved ({text(entry, 'reason')})"
+            )
+        )
 
 
 def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
     """Write what is to be created or changed, in order. Stops at the first refusal. Raises CliError."""
+    # In the order of the manifests' kinds: an object is written after those that it names.
     todo = [step for step in steps if step.action is not Action.KEEP]
+    # One by one: the API has no transaction over objects, so that the error says how far it came.
     for done, step in enumerate(todo):
         try:
             answer = _write(api, step, force=force)
         except ApiProblem as problem:
             raise _located(problem, step, done, len(todo)) from problem
         verb = "created" if step.action is Action.CREATE else "changed"
-        show_line(
-            ColouredCell(text=f"{step.entry.kind} {step.entry.name} {verb}", style=GOOD)
-        )
-        if secret := text(answer, "status", "secret"):
-            show_line(
-                ColouredCell(
-                    text=f"  its secret, shown this once: {secret}", style=WARN
-                )
-            )
+        show_line(good(f"{step.entry.kind} {step.entry.name} {verb}"))
+        # A webhook's: the control plane keeps it, and never sends it again.
+        if secret := text(answer, "status.secret"):
+            show_line(warn(f"  its secret, shown this once: {secret}"))
+        # An older control plane ignores fields that it does not know; silence would look like success.
         for field in _not_kept(step.entry, answer):
-            show_line(
-                ColouredCell(
-                    text=f"  the control plane does not keep {field}", style=WARN
-                )
-            )
+            show_line(warn(f"  the control plane does not keep {field}"))
 
 
 def object_path(manifest: AnyManifest) -> str:
     """Where an object lies; profiles are known by their network and GPU type, not by their name."""
     kind = find_kind(manifest.kind)
+    # A profile's name is free; the control plane keeps one for each pair.
     if isinstance(manifest, ProfileManifest):
         return kind.one(f"{manifest.spec.network}/{manifest.spec.gpu_type}")
     return kind.one(manifest.metadata.name)
@@ -179,6 +182,7 @@ def _compare(api: Api, entry: FileManifest) -> ApplyStep:
 def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
     try:
         return KINDS[entry.kind].model_validate(
+            # The status is the server's, and no part of a manifest.
             {key: value for key, value in answer.items() if key != "status"}
         )
     except ValidationError as error:
@@ -189,6 +193,7 @@ def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
 
 
 def _write(api: Api, step: ApplyStep, *, force: bool) -> Document:
+    # Services alone have a check that may be forced; others refuse the parameter.
     query = {"force": "true"} if force and step.entry.kind == "Service" else {}
     return api.put(
         object_path(step.entry.manifest),
@@ -200,7 +205,9 @@ def _write(api: Api, step: ApplyStep, *, force: bool) -> Document:
 
 def _body(manifest: AnyManifest) -> Document:
     return manifest.model_dump(
-        mode="json", exclude={"metadata": {"generation", "created_at"}}
+        # The server counts generations: a manifest that states one would never be equal to the object.
+        mode="json",
+        exclude={"metadata": {"generation", "created_at"}},
     )
 
 

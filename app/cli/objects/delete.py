@@ -11,7 +11,8 @@ from app.cli.common.context import cli_context
 from app.cli.common.errors import show_error
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.manifest_files import read_manifests
-from app.cli.common.output import GOOD, ColouredCell, require_yes, show_line
+from app.cli.common.options import Yes
+from app.cli.common.output import good, require_yes, show_line
 from app.cli.objects.changes import object_path
 
 
@@ -32,12 +33,13 @@ def delete(
             "-f", "--file", metavar="FILE", help="Delete what these manifests name"
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete objects.
 
     Either `delete KIND NAME...`, or all that a manifest file names. What they cost stays in the reports.
     """
+    # Both or neither; and a kind alone would mean all objects of it.
     if bool(file) == bool(kind) or bool(kind) != bool(names):
         raise typer.BadParameter("give either KIND and NAME, or -f FILE")
     targets = (
@@ -53,7 +55,7 @@ def delete(
     with Api(cli_context(context)) as api:
         for title, path in targets:
             api.delete(path)
-            show_line(ColouredCell(text=f"{title} deleted", style=GOOD))
+            show_line(good(f"{title} deleted"))
 
 
 def _targets(kind: CommandKind, names: list[str]) -> list[tuple[str, str]]:
@@ -72,7 +74,9 @@ def _targets_of_files(file: list[Path]) -> list[tuple[str, str]]:
     """What the manifests name, users before what they use."""
     entries = [
         entry
+        # Files are read in the order in which they can be applied.
         for entry in reversed(read_manifests(file))
+        # A policy in a file of objects stays: there is always one.
         if find_kind(entry.kind).is_deletable
     ]
     return [
@@ -100,6 +104,7 @@ def _cancel(api: Api, task: str) -> bool:
     try:
         api.post(f"/api/v1/tasks/{task}/cancel")
     except ApiProblem as problem:
+        # What is done cannot be cancelled, and the user has what they want: no failure.
         if problem.status == codes.CONFLICT:
             show_line(f"Task {task} has finished already")
             return True

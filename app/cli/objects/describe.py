@@ -5,17 +5,16 @@ from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, ApiProblem, Document, documents, text
+from app.cli.common.client import Api, ApiProblem, Document, objects_of, text
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
 from app.cli.common.forecasts import show_forecast_line
 from app.cli.common.kinds import CommandKind, find_kind
 from app.cli.common.output import (
-    FAINT,
     Cells,
-    ColouredCell,
-    Heading,
+    bold,
     count,
+    faint,
     plain,
     show_line,
     show_table,
@@ -39,11 +38,12 @@ def describe(
     found = find_kind(kind)
     with Api(cli_context(context)) as api:
         item = fetch_one(api, found, name)
-        show_line(ColouredCell(text=f"{found.name} {name}", style="bold"))
+        show_line(bold(f"{found.name} {name}"))
         _show_fields(
             {
                 key: value
                 for key, value in item.items()
+                # Known, or too long for a terminal: the document of a plan is hundreds of lines.
                 if key not in ("apiVersion", "kind", "document")
             },
             "",
@@ -59,30 +59,34 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
     width = max(map(len, scalars), default=0) + 1
     for key, value in fields.items():
         if key in scalars:
-            show_line(
-                ColouredCell(text=f"{indent}{key + ':':<{width}} ", style=FAINT),
-                _scalar(value),
-            )
+            label = faint(f"{indent}{key + ':':<{width}} ")
+            show_line(label, _scalar(value))
         elif key == "conditions":
-            _show_conditions(documents(value), indent)
-        elif key == "predictions" and documents(value):
-            show_predictions(documents(value))
-        elif isinstance(value, Mapping):
+            _show_conditions(objects_of(value), indent)
+        elif key == "predictions" and objects_of(value):
+            show_predictions(objects_of(value))
+        else:
             show_line(f"{indent}{key}:")
-            _show_fields(value, indent + "  ")
-        elif isinstance(value, list):
-            show_line(f"{indent}{key}:")
-            _show_list(value, OperatingPoint._fields if key == "rows" else ())
+            _show_nested(key, value, indent)
+
+
+def _show_nested(key: str, value: object, indent: str) -> None:
+    if isinstance(value, Mapping):
+        _show_fields(value, indent + "  ")
+    elif isinstance(value, list):
+        # Rows of a profile are arrays in the API, which repeats no names some thousand times.
+        _show_list(value, OperatingPoint._fields if key == "rows" else ())
 
 
 def _is_nested(value: object) -> bool:
-    is_table = (
-        isinstance(value, list) and bool(value) and isinstance(value[0], dict | list)
-    )
-    return is_table or (isinstance(value, Mapping) and bool(value))
+    # An empty list or object fits a line, as does a list of plain values.
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], dict | list)
+    return isinstance(value, Mapping) and bool(value)
 
 
 def _scalar(value: object) -> str:
+    # JSON has no times. Labels and messages are texts, too, so that the shape must be right.
     is_time = (
         isinstance(value, str)
         and len(value) >= 20
@@ -99,8 +103,7 @@ def _show_conditions(conditions: Sequence[Document], indent: str) -> None:
         for entry in conditions
     ]
     show_table(
-        [Heading(indent + "  condition"), Heading("reason"), Heading("message")],
-        _indented(rows, indent + "  "),
+        [indent + "  condition", "reason", "message"], _indented(rows, indent + "  ")
     )
 
 
@@ -113,16 +116,12 @@ def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
         else dict(zip(names, _values(row), strict=True))
         for row in shown
     ]
+    # Rows may differ in their keys; columns come in the order in which they first appear.
     titles = list(dict.fromkeys(title for row in flat for title in row))
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
-    show_table(
-        [Heading("    " + titles[0]), *map(Heading, titles[1:])],
-        _indented(cells, "    "),
-    )
+    show_table(["    " + titles[0], *titles[1:]], _indented(cells, "    "))
     if len(entries) > MAX_TABLE:
-        show_line(
-            f"    ... and {count(len(entries) - MAX_TABLE, 'more row')}",
-        )
+        show_line(f"    ... and {count(len(entries) - MAX_TABLE, 'more row')}")
 
 
 def _values(row: object) -> list[str]:
@@ -133,7 +132,7 @@ def _flat(row: Document) -> dict[str, str]:
     """One row's cells; a list of objects inside, such as a GPU's replicas, becomes one text."""
     cells = {}
     for key, value in row.items():
-        inner = documents(value)
+        inner = objects_of(value)
         cells[key] = (
             "; ".join(_brief(entry) for entry in inner) if inner else _scalar(value)
         )
@@ -161,10 +160,12 @@ def _show_forecast(api: Api, kind: CommandKind, name: str) -> None:
     try:
         show_forecast_line(api.get(f"{kind.one(name)}/forecast"))
     except ApiProblem as problem:
-        show_line(ColouredCell(text=f"forecast: {problem.detail}", style=FAINT))
+        # The rest of the object is worth showing all the same: this part may need another scope.
+        show_line(faint(f"forecast: {problem.detail}"))
 
 
 def _show_events(api: Api, kind: CommandKind, name: str) -> None:
+    # Events name kinds in snake case: GpuType becomes gpu_type.
     subject = "".join(
         f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.name
     ).lstrip("_")
@@ -173,7 +174,7 @@ def _show_events(api: Api, kind: CommandKind, name: str) -> None:
             "/api/v1/events", NEWEST_EVENTS, {"subject": f"{subject}/{name}"}
         )
     except ApiProblem as problem:
-        show_line(ColouredCell(text=f"events: {problem.detail}", style=FAINT))
+        show_line(faint(f"events: {problem.detail}"))
         return
     if not events:
         return
@@ -187,6 +188,4 @@ def _show_events(api: Api, kind: CommandKind, name: str) -> None:
         )
         for event in events
     ]
-    show_table(
-        [Heading("  at"), Heading("event"), Heading("actor"), Heading("reason")], rows
-    )
+    show_table(["  at", "event", "actor", "reason"], rows)

@@ -13,7 +13,6 @@ from app.cli.common.output import (
     WARN,
     Cells,
     ColouredCell,
-    Heading,
     plain,
     show_line,
     show_table,
@@ -39,10 +38,12 @@ def diff(
 
     Exit code 0: no difference; 1: there is one.
     """
+    # typer takes any number of arguments for a list.
     if bool(plans) == bool(file) or (plans and len(plans) != 2):
         raise typer.BadParameter("give either -f FILE, or the ids of two plans")
     with Api(cli_context(context)) as api:
         differs = _diff_plans(api, *plans) if plans else _diff_files(api, file or [])
+    # As diff(1) does, so that scripts can ask for differences.
     if differs:
         raise typer.Exit(1)
 
@@ -60,7 +61,7 @@ def _diff_plans(api: Api, before: int, after: int) -> bool:
         number(answer, "cost_after_usd_per_hour"),
     )
     show_line(f"Cost {usd(cost_before)} → {usd(cost_after)} per hour")
-    changes = documents(answer.get("changes"))
+    changes = documents(answer, "changes")
     show_changes(changes)
     return bool(changes)
 
@@ -71,11 +72,7 @@ def show_changes(changes: list[Document]) -> None:
         show_line("No replica differs.")
         return
     titles = ("sm %", "batch", "clock MHz", "before", "after")
-    headings = [
-        Heading("service"),
-        Heading("GPU type"),
-        *(Heading(title, True) for title in titles),
-    ]
+    headings = ["service", "GPU type", *(f">{title}" for title in titles)]
     show_table(headings, [_row(change) for change in changes])
 
 
@@ -88,5 +85,6 @@ def _row(change: Document) -> Cells:
         plain(change.get("batch")),
         plain(change.get("clock_mhz")),
         f"{before:g}",
+        # Fewer replicas are worth a look: they may be what somebody misses.
         ColouredCell(text=f"{after:g}", style=GOOD if after > before else WARN),
     )

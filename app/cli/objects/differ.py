@@ -25,6 +25,7 @@ class FieldChange:
             and isinstance(after, list)
             and max(len(before), len(after)) > MAX_LIST
         ):
+            # Thousands of rows of a profile field by field would hide every other change.
             kept = sum(entry in before for entry in after)
             return f"{self.field}: {len(before)} rows → {len(after)} rows, of which {len(after) - kept} are new"
         return f"{self.field}: {shown(before)} → {shown(after)}"
@@ -35,6 +36,7 @@ def field_changes(before: AnyManifest, after: AnyManifest) -> tuple[FieldChange,
     old, new = _fields(before), _fields(after)
     return tuple(
         FieldChange(field=dotted(path), before=old.get(path), after=new.get(path))
+        # Fields that the manifest leaves out come last: they go back to their defaults.
         for path in dict.fromkeys([*new, *old])
         if old.get(path) != new.get(path)
     )
@@ -62,6 +64,7 @@ def shown(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(map(shown, value.values()))
     if isinstance(value, float):
+        # repr only where %g would round the change away.
         return f"{value:g}" if value == float(f"{value:g}") else repr(value)
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
@@ -71,6 +74,7 @@ def _fields(
 ) -> dict[FieldPath, object]:
     """Every leaf that users write, by its path. The name is what objects are compared by; the rest is the server's."""
     metadata = {"labels", "annotations"} | (
+        # Other kinds belong to no project; the server writes its default into all of them.
         {"project"} if manifest.kind in ("Service", "Task") else set()
     )
     document = manifest.model_dump(

@@ -10,6 +10,7 @@ from app.cli.common.client import Api, Document, Query, dig
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
+from app.cli.common.options import Output
 from app.cli.common.output import (
     Format,
     show_document,
@@ -26,10 +27,6 @@ KindName = Annotated[
     typer.Argument(
         metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names
     ),
-]
-Output = Annotated[
-    Format,
-    typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml"),
 ]
 Project = Annotated[
     str | None,
@@ -72,30 +69,25 @@ def get(
     """
     cli = cli_context(context)
     found = find_kind(kind)
-    query: Query = {
-        "project": project,
-        "label_selector": selector,
-        **({} if show_all else found.default_query),
-    }
     if (project or selector) and found.path not in ("services", "tasks"):
         raise typer.BadParameter("--project and --selector are for services and tasks")
     if show_all and not found.default_query:
         raise typer.BadParameter(
             "--all is for plans; other kinds are always listed in full"
         )
-
+    query: Query = {
+        "project": project,
+        "label_selector": selector,
+        **({} if show_all else found.default_query),
+    }
     with Api(cli) as api:
 
         def show_once() -> None:
-            if name is not None:
-                _show([fetch_one(api, found, name)], found, output, is_list=False)
+            if name is None:
+                items = api.first(found.list_path, limit, query)
+                _show(items, found, output, is_list=True)
             else:
-                _show(
-                    api.first(found.list_path, limit, query),
-                    found,
-                    output,
-                    is_list=True,
-                )
+                _show([fetch_one(api, found, name)], found, output, is_list=False)
 
         if watch:
             _repeat(show_once, cli)
@@ -107,8 +99,9 @@ def fetch_one(api: Api, kind: CommandKind, name: str) -> Document:
     """One object by its name or id. Raises CliError."""
     if kind.has_one:
         return api.get(kind.one(name))
+    # Kinds without a path for one object are few and short, so that a list is read.
     for item in api.items(kind.list_path):
-        if str(dig(item, *kind.id_field)) == name:
+        if str(dig(item, kind.id_field)) == name:
             return item
     raise CliError(
         f"there is no {kind.name} {name!r}",
@@ -119,6 +112,7 @@ def fetch_one(api: Api, kind: CommandKind, name: str) -> Document:
 def _show(
     items: list[Document], kind: CommandKind, output: Format, *, is_list: bool
 ) -> None:
+    # One object is printed bare, as `apply -f -` takes it; a list has `items` around it.
     if show_items(items, output) if is_list else show_document(items[0], output):
         return
     if items:
@@ -131,6 +125,7 @@ def _repeat(show_once: Callable[[], None], cli: CliContext) -> None:
     """Show it until the user interrupts, which is how a watch ends well."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
+            # In a file the control characters would come between the tables.
             if cli.is_terminal():
                 typer.echo(CLEAR, nl=False)
             show_once()

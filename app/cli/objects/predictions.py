@@ -10,22 +10,24 @@ from app.cli.common.output import (
     WARN,
     Cells,
     ColouredCell,
-    Heading,
+    bad,
+    faint,
     show_line,
     show_table,
     time_text,
 )
 
 INDENT = "    "
+# What was not measured on this type deserves a second look.
 PROVENANCE_STYLES = {"measured": "", "scaled": WARN, "estimated": WARN}
 HEADINGS = (
-    Heading(INDENT + "gpu type"),
-    Heading("known as"),
-    Heading("technique"),
-    Heading("error", right=True),
-    Heading("samples", right=True),
-    Heading("served", right=True),
-    Heading("off", right=True),
+    INDENT + "gpu type",
+    "known as",
+    "technique",
+    ">error",
+    ">samples",
+    ">served",
+    ">off",
 )
 
 
@@ -34,13 +36,13 @@ def show_predictions(predictions: Sequence[Document]) -> None:
     show_line(f"{INDENT[:-2]}predictions:")
     show_table(HEADINGS, [prediction_row(entry) for entry in predictions])
     for entry in predictions:
+        # A table's cell cannot say since when, and what is done about it.
         if entry.get("alarm_since"):
-            words = f"{INDENT}{text(entry, 'gpu_type')}: off by more than {percent(number(entry, 'band'))} since "
+            since = time_text(entry["alarm_since"])
+            band = percent(number(entry, "band"))
             show_line(
-                ColouredCell(
-                    text=words
-                    + f"{time_text(entry['alarm_since'])}; more room is planned",
-                    style=BAD,
+                bad(
+                    f"{INDENT}{text(entry, 'gpu_type')}: off by more than {band} since {since}; more room is planned"
                 )
             )
 
@@ -53,7 +55,7 @@ def prediction_row(entry: Document) -> Cells:
     return (
         INDENT + text(entry, "gpu_type"),
         ColouredCell(text=provenance, style=PROVENANCE_STYLES.get(provenance, "")),
-        technique or ColouredCell(text="-", style=FAINT),
+        technique or faint("-"),
         percent(number(entry, "cross_validated_error")),
         str(int(number(entry, "samples") or 0)),
         ColouredCell(

@@ -13,23 +13,21 @@ from app.cli.common.context import (
     cli_context,
 )
 from app.cli.common.local import load_settings
-from app.cli.common.output import Format, Heading, show_document, show_table
-from app.cli.objects.get import Output
+from app.cli.common.options import Output, command_group
+from app.cli.common.output import Format, show_document, show_table
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = command_group("Show the settings and where they come from.")
+# Enough for the longest scope; `_masked` cuts off again what follows the last underscore in it.
 SHOWN_OF_TOKEN = len("plim_operator_") + 2
 
 
 @app.callback()
 def _group() -> None:
-    """Show the settings and where they come from."""
+    """Keeps `show` a word of its own, as the only command of a group is not."""
 
 
 @app.command()
-def show(
-    context: typer.Context,
-    output: Output = Format.TABLE,
-) -> None:
+def show(context: typer.Context, output: Output = Format.TABLE) -> None:
     """Show every setting with its value and origin.
 
     Secrets are masked.
@@ -40,7 +38,7 @@ def show(
     }
     if not show_document(document, output):
         rows = [(name, entry.value or "-", entry.origin) for name, entry in entries]
-        show_table([Heading("setting"), Heading("value"), Heading("origin")], rows)
+        show_table(["setting", "value", "origin"], rows)
 
 
 def _client(cli: CliContext) -> list[tuple[str, Sourced]]:

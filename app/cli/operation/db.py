@@ -1,23 +1,22 @@
 """`plimsoll db`: the schema of the database, and the catalogue in it."""
 
-import asyncio
 from datetime import UTC, datetime
-
-import typer
 
 from app.catalogue.install import install_catalogue
 from app.cli.common.errors import CliError
-from app.cli.common.local import load_settings, open_database, place_of_database
-from app.cli.common.output import GOOD, ColouredCell, show_line
+from app.cli.common.local import (
+    load_settings,
+    on_database,
+    open_database,
+    place_of_database,
+)
+from app.cli.common.options import command_group
+from app.cli.common.output import good, show_line
 from app.db.base import migrate
-from app.db.base.engine import make_engine
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Bring the database to this program's schema, or check it.\n\n"
-    "The database is the one that PLIMSOLL_DATABASE_URL names, else the embedded one under PLIMSOLL_DATA_DIR.",
+app = command_group(
+    "Bring the database to this program's schema, or check it.\n\n"
+    "The database is the one that PLIMSOLL_DATABASE_URL names, else the embedded one under PLIMSOLL_DATA_DIR."
 )
 
 
@@ -29,6 +28,7 @@ def upgrade() -> None:
     """
     settings = load_settings()
     with open_database(settings, create=True) as url:
+        # Read on both sides, as `upgrade` applies any number of revisions, or none.
         before = migrate.current(url)
         migrate.upgrade(url)
         after = migrate.current(url)
@@ -46,6 +46,7 @@ def upgrade() -> None:
 def current() -> None:
     """Show the revision that it has, and the one that is needed."""
     settings = load_settings()
+    # Never makes a database: who asks for the state of one should not get an empty one.
     with open_database(settings) as url:
         has = migrate.current(url)
     show_line(f"database  {place_of_database(settings)}")
@@ -62,9 +63,8 @@ def check() -> None:
     if problem is not None:
         raise CliError(problem)
     show_line(
-        ColouredCell(
-            text=f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed.",
-            style=GOOD,
+        good(
+            f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed."
         )
     )
 
@@ -75,18 +75,8 @@ def catalogue() -> None:
 
     What is there stays as it is.
     """
-    settings = load_settings()
-
-    async def work(url: str) -> tuple[int, int]:
-        engine = make_engine(url, pool_size=2)
-        try:
-            return await install_catalogue(engine, datetime.now(UTC))
-        finally:
-            await engine.dispose()
-
-    with open_database(settings) as url:
-        problem = migrate.check(url)
-        if problem is not None:
-            raise CliError(problem)
-        gpu_types, networks = asyncio.run(work(url))
+    gpu_types, networks = on_database(
+        lambda engine: install_catalogue(engine, datetime.now(UTC))
+    )
+    # Both are 0 where it is complete: operators' own changes are never undone.
     show_line(f"The catalogue gained {gpu_types} GPU types and {networks} networks.")

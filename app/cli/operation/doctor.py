@@ -24,6 +24,7 @@ from app.cli.common.local import (
     open_database,
     place_of_database,
 )
+from app.cli.common.options import Output
 from app.cli.common.output import (
     BAD,
     FAINT,
@@ -31,19 +32,18 @@ from app.cli.common.output import (
     WARN,
     ColouredCell,
     Format,
-    Heading,
     count,
     show_json,
     show_table,
     show_yaml,
 )
-from app.cli.objects.get import Output
 from app.db.base import migrate
 from app.postgres import server as postgres
 
 MIN_PYTHON = (3, 11)
 SOLVERS = ("pulp", "cvxpy", "ortools.sat.python.cp_model", "highspy", "numba")
 IMPORT_LIMIT_S = 60.0
+# HTTP dates have whole seconds, and an answer travels for up to one more.
 MAX_SKEW_S = 2.0
 MIN_FREE_GIB = 2.0
 
@@ -75,10 +75,7 @@ class ServerFinding:
     detail: str
 
 
-def doctor(
-    context: typer.Context,
-    output: Output = Format.TABLE,
-) -> None:
+def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
     """Find out what is missing on this machine.
 
     Also asks the control plane how it is. Exit code 1 if anything is broken; what is absent may be fine here.
@@ -93,6 +90,7 @@ def doctor(
         _gpus,
         lambda: _disk(settings.data_dir),
     )
+    # In the order in which one would install: each check may rest on those above it.
     findings = [finding for check in checks for finding in check()]
     if output is Format.JSON:
         show_json({"findings": [_as_dict(finding) for finding in findings]})
@@ -103,10 +101,30 @@ def doctor(
             (f.check, ColouredCell(text=f.verdict, style=STYLES[f.verdict]), f.detail)
             for f in findings
         ]
-        show_table([Heading("check"), Heading("verdict"), Heading("detail")], rows)
+        show_table(["check", "verdict", "detail"], rows)
     broken = sum(finding.verdict is CheckVerdict.BROKEN for finding in findings)
     if broken:
         raise CliError(f"{count(broken, 'check')} failed")
+
+
+def _finding(check: str, verdict: CheckVerdict, detail: str) -> ServerFinding:
+    return ServerFinding(check=check, verdict=verdict, detail=detail)
+
+
+def _well(check: str, detail: str) -> ServerFinding:
+    return _finding(check, CheckVerdict.OK, detail)
+
+
+def _absent(check: str, detail: str) -> ServerFinding:
+    return _finding(check, CheckVerdict.ABSENT, detail)
+
+
+def _warning(check: str, detail: str) -> ServerFinding:
+    return _finding(check, CheckVerdict.WARNING, detail)
+
+
+def _broken(check: str, detail: str) -> ServerFinding:
+    return _finding(check, CheckVerdict.BROKEN, detail)
 
 
 def _as_dict(finding: ServerFinding) -> dict[str, str]:
@@ -120,17 +138,9 @@ def _as_dict(finding: ServerFinding) -> dict[str, str]:
 def _python() -> Iterator[ServerFinding]:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= MIN_PYTHON:
-        yield ServerFinding(
-            check="python",
-            verdict=CheckVerdict.OK,
-            detail=f"{found} at {sys.executable}",
-        )
+        yield _well("python", f"{found} at {sys.executable}")
     else:
-        yield ServerFinding(
-            check="python",
-            verdict=CheckVerdict.BROKEN,
-            detail=f"{found}; 3.11 or newer is needed",
-        )
+        yield _broken("python", f"{found}; 3.11 or newer is needed")
 
 
 def _solvers() -> Iterator[ServerFinding]:
@@ -142,20 +152,17 @@ def _solvers() -> Iterator[ServerFinding]:
     ]
     if wrong:
         remedy = "; reinstall with `make install`"
-        yield ServerFinding(
-            check="solver pins",
-            verdict=CheckVerdict.BROKEN,
-            detail=", ".join(wrong) + remedy,
-        )
+        yield _broken("solver pins", ", ".join(wrong) + remedy)
     else:
         found = ", ".join(f"{name} {has}" for name, _, has in _pins())
-        yield ServerFinding(check="solver pins", verdict=CheckVerdict.OK, detail=found)
+        yield _well("solver pins", found)
+    # Right versions may still clash: two libraries that each bring their own build of a third.
     problem = import_problem(SOLVERS)
     names = ", ".join(name.partition(".")[0] for name in SOLVERS)
-    yield ServerFinding(
-        check="solvers load",
-        verdict=CheckVerdict.BROKEN if problem else CheckVerdict.OK,
-        detail=f"{problem}; reinstall with `make install`" if problem else names,
+    yield _finding(
+        "solvers load",
+        CheckVerdict.BROKEN if problem else CheckVerdict.OK,
+        f"{problem}; reinstall with `make install`" if problem else names,
     )
 
 
@@ -172,6 +179,7 @@ def import_problem(modules: tuple[str, ...]) -> str | None:
     if ended.returncode == 0:
         return None
     return (
+        # The last line of a traceback is the error; a native crash leaves none.
         ended.stderr.strip().splitlines() or [f"crashed with status {ended.returncode}"]
     )[-1]
 
@@ -183,6 +191,7 @@ def _pins() -> list[tuple[str, str, str | None]]:
     except metadata.PackageNotFoundError:
         return []
     matches = (
+        # Exact pins only: a range has no single version to compare with.
         re.match(r"([A-Za-z0-9_-]+)==([^;\s]+)", requirement)
         for requirement in requirements
     )
@@ -200,15 +209,9 @@ def _postgres() -> Iterator[ServerFinding]:
     try:
         binaries = postgres.find_binaries()
     except postgres.PostgresError as error:
-        yield ServerFinding(
-            check="postgresql", verdict=CheckVerdict.ABSENT, detail=str(error)
-        )
+        yield _absent("postgresql", str(error))
         return
-    yield ServerFinding(
-        check="postgresql",
-        verdict=CheckVerdict.OK,
-        detail=f"{binaries.version} in {binaries.bin_dir}",
-    )
+    yield _well("postgresql", f"{binaries.version} in {binaries.bin_dir}")
 
 
 def _database(settings: Settings) -> Iterator[ServerFinding]:
@@ -216,30 +219,23 @@ def _database(settings: Settings) -> Iterator[ServerFinding]:
     if settings.database_url is None:
         if not has_embedded_database(settings):
             detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` makes one"
-            yield ServerFinding(
-                check="database", verdict=CheckVerdict.ABSENT, detail=detail
-            )
+            yield _absent("database", detail)
             return
+        # Looking must not start a server that the operator stopped.
         if postgres.attach(settings.data_dir) is None:
             detail = f"{place}, not running; `plimsoll up` starts it"
-            yield ServerFinding(
-                check="database", verdict=CheckVerdict.ABSENT, detail=detail
-            )
+            yield _absent("database", detail)
             return
     try:
         with open_database(settings) as url:
             problem = migrate.check(url)
     except CliError as error:
-        yield ServerFinding(
-            check="database",
-            verdict=CheckVerdict.BROKEN,
-            detail=f"{error}; {error.hint}",
-        )
+        yield _broken("database", f"{error}; {error.hint}")
         return
-    yield ServerFinding(
-        check="database",
-        verdict=CheckVerdict.BROKEN if problem else CheckVerdict.OK,
-        detail=f"{place}: {problem}" if problem else f"{place} at {migrate.head()}",
+    yield _finding(
+        "database",
+        CheckVerdict.BROKEN if problem else CheckVerdict.OK,
+        f"{place}: {problem}" if problem else f"{place} at {migrate.head()}",
     )
 
 
@@ -254,37 +250,25 @@ def control_plane_findings(cli: CliContext) -> Iterator[ServerFinding]:
             )
             if server_time is not None:
                 yield _clock(server_time)
+            # A control plane that is not ready cannot look the token up.
             if status == 200:
                 yield _token(api, cli)
     except CliError as error:
-        yield ServerFinding(
-            check="control plane",
-            verdict=CheckVerdict.ABSENT,
-            detail=f"{error}; {error.hint}",
-        )
+        yield _absent("control plane", f"{error}; {error.hint}")
 
 
 def _readiness(status: int, health: dict[str, object], place: str) -> ServerFinding:
     checks = dig(health, "checks")
+    # Some other server's page may well answer with JSON.
     if "status" not in health or not isinstance(checks, dict):
         detail = f"{place} answers {status} to /readyz; is this address Plimsoll's?"
-        return ServerFinding(
-            check="control plane", verdict=CheckVerdict.BROKEN, detail=detail
-        )
+        return _broken("control plane", detail)
     problems = [
         f"{name}: {problem}" for name, problem in checks.items() if problem != "ok"
     ]
     if problems:
-        return ServerFinding(
-            check="control plane",
-            verdict=CheckVerdict.BROKEN,
-            detail=f"{place}: {'; '.join(problems)}",
-        )
-    return ServerFinding(
-        check="control plane",
-        verdict=CheckVerdict.OK,
-        detail=f"{place}: {', '.join(checks)} well",
-    )
+        return _broken("control plane", f"{place}: {'; '.join(problems)}")
+    return _well("control plane", f"{place}: {', '.join(checks)} well")
 
 
 def _clock(server_time: datetime) -> ServerFinding:
@@ -292,34 +276,27 @@ def _clock(server_time: datetime) -> ServerFinding:
     skew_s = (datetime.now(UTC) - server_time).total_seconds()
     if abs(skew_s) <= MAX_SKEW_S:
         detail = f"within {MAX_SKEW_S:g} s of the control plane's"
-        return ServerFinding(check="clock", verdict=CheckVerdict.OK, detail=detail)
+        return _well("clock", detail)
     detail = f"{skew_s:+.0f} s from the control plane's; synchronise both with NTP"
-    return ServerFinding(check="clock", verdict=CheckVerdict.WARNING, detail=detail)
+    return _warning("clock", detail)
 
 
 def _token(api: Api, cli: CliContext) -> ServerFinding:
     try:
         caller = api.get("/api/v1/auth/whoami")
     except ApiProblem as problem:
-        return ServerFinding(
-            check="token",
-            verdict=CheckVerdict.WARNING,
-            detail=f"{problem.detail}; {problem.hint}",
-        )
+        return _warning("token", f"{problem.detail}; {problem.hint}")
     origin = cli.token().origin
     detail = f"{text(caller, 'name')} of scope {text(caller, 'scope')} ({origin})"
-    return ServerFinding(check="token", verdict=CheckVerdict.OK, detail=detail)
+    return _well("token", detail)
 
 
 def _gpus() -> Iterator[ServerFinding]:
     """Only a node with real GPUs needs them."""
     smi = shutil.which("nvidia-smi")
+    # No GPU is no fault: most of a fleet's control planes have none.
     if smi is None:
-        yield ServerFinding(
-            check="nvidia driver",
-            verdict=CheckVerdict.ABSENT,
-            detail="no nvidia-smi; agents can simulate GPUs",
-        )
+        yield _absent("nvidia driver", "no nvidia-smi; agents can simulate GPUs")
     else:
         yield _driver(smi)
     mps = shutil.which("nvidia-cuda-mps-control")
@@ -327,10 +304,8 @@ def _gpus() -> Iterator[ServerFinding]:
         mps
         or "no nvidia-cuda-mps-control; needed to give replicas of real GPUs their SM percent"
     )
-    yield ServerFinding(
-        check="nvidia mps",
-        verdict=CheckVerdict.OK if mps else CheckVerdict.ABSENT,
-        detail=detail,
+    yield _finding(
+        "nvidia mps", CheckVerdict.OK if mps else CheckVerdict.ABSENT, detail
     )
 
 
@@ -341,36 +316,23 @@ def _driver(smi: str) -> ServerFinding:
             command, capture_output=True, text=True, timeout=20.0, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return ServerFinding(
-            check="nvidia driver",
-            verdict=CheckVerdict.WARNING,
-            detail=f"{smi} does not answer: {error}",
-        )
+        return _warning("nvidia driver", f"{smi} does not answer: {error}")
     if answer.returncode != 0:
         detail = (
             f"{smi} failed: {(answer.stdout + answer.stderr).strip().splitlines()[0]}"
         )
-        return ServerFinding(
-            check="nvidia driver", verdict=CheckVerdict.WARNING, detail=detail
-        )
-    return ServerFinding(
-        check="nvidia driver",
-        verdict=CheckVerdict.OK,
-        detail="; ".join(answer.stdout.strip().splitlines()),
-    )
+        return _warning("nvidia driver", detail)
+    return _well("nvidia driver", "; ".join(answer.stdout.strip().splitlines()))
 
 
 def _disk(data_dir: Path) -> Iterator[ServerFinding]:
     place = data_dir.resolve()
+    # The folder may be one that `plimsoll up` is still to make: its disk is that of the nearest parent.
     while not place.exists():
         place = place.parent
     free_gib = shutil.disk_usage(place).free / 2**30
     detail = f"{free_gib:.1f} GiB free under {place}"
     if free_gib < MIN_FREE_GIB:
-        yield ServerFinding(
-            check="disk",
-            verdict=CheckVerdict.WARNING,
-            detail=f"{detail}; the database needs room to grow",
-        )
+        yield _warning("disk", f"{detail}; the database needs room to grow")
     else:
-        yield ServerFinding(check="disk", verdict=CheckVerdict.OK, detail=detail)
+        yield _well("disk", detail)

@@ -1,6 +1,5 @@
 """`plimsoll token`: who may call the API."""
 
-import asyncio
 import sys
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -14,15 +13,12 @@ from app.cli.common.context import cli_context, save_token
 from app.cli.common.durations import parse_duration
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import find_kind
+from app.cli.common.options import Output, command_group
 from app.cli.common.output import Format, show_items, show_line, show_table
-from app.cli.objects.get import Output
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Make, list and revoke access tokens.\n\nviewer reads, operator also changes services and runs the cluster, "
-    "admin changes everything, agent is for nodes.",
+app = command_group(
+    "Make, list and revoke access tokens.\n\nviewer reads, operator also changes services and runs the cluster, "
+    "admin changes everything, agent is for nodes."
 )
 
 
@@ -70,11 +66,13 @@ def create(
 
     It is shown this once. The secret alone goes to stdout, so that it can be piped into a file.
     """
+    # Parsed first: a typing error must not leave a token behind that nobody keeps.
     lasts = None if expires is None else parse_duration(expires)
     if local:
         secret = _create_locally(name, scope, project, lasts)
     else:
         secret = _create_remotely(context, name, scope, project, lasts)
+    # On stderr, so that `> file` holds the secret alone.
     sys.stderr.write(f"Token {name} of scope {scope}; nobody can show it again:\n")
     show_line(secret)
     if save:
@@ -104,6 +102,7 @@ def revoke(
     """
     with Api(cli_context(context)) as api:
         known = list(api.items("/api/v1/tokens"))
+        # One list for all names: revoking changes nothing in what names mean.
         for wanted in tokens:
             found = _find(known, wanted)
             api.delete(f"/api/v1/tokens/{text(found, 'id')}")
@@ -113,6 +112,7 @@ def revoke(
 def _find(known: list[Document], wanted: str) -> Document:
     """The token of that id, else the only valid one of that name. Raises CliError."""
     by_id = [entry for entry in known if text(entry, "id") == wanted]
+    # An id is certain; a name may have been given again after its first token was revoked.
     found = by_id or [
         entry
         for entry in known
@@ -122,6 +122,7 @@ def _find(known: list[Document], wanted: str) -> Document:
         raise CliError(
             f"there is no token {wanted!r}", hint="`plimsoll token list` lists them"
         )
+    # Never guess which of two tokens is to die.
     if len(found) > 1:
         ids = ", ".join(text(entry, "id") for entry in found)
         raise CliError(
@@ -149,32 +150,23 @@ def _create_remotely(
 def _create_locally(
     name: str, scope: Scope, projects: list[str] | None, lasts: timedelta | None
 ) -> str:
-    from app.cli.common.local import load_settings, open_database
-    from app.db.base import migrate
-    from app.db.base.engine import make_engine
+    # Only here: the other verbs of tokens need the API alone, and SQLAlchemy takes long to import.
+    from app.cli.common.local import on_database
     from app.db.operations.token_secrets import create_locally
 
+    # `create_locally` takes no end: it is for the first admin, who makes all others through the API.
     if lasts is not None:
         raise typer.BadParameter(
             "a token that is made with --local does not expire; revoke it when it is done"
         )
 
-    async def work(url: str) -> str:
-        engine = make_engine(url, pool_size=2)
-        try:
-            made = await create_locally(
-                engine,
-                name=name,
-                scope=scope.value,
-                at=datetime.now(UTC),
-                projects=tuple(projects) if projects else None,
-            )
-        finally:
-            await engine.dispose()
-        return made.secret
-
-    with open_database(load_settings()) as url:
-        problem = migrate.check(url)
-        if problem is not None:
-            raise CliError(problem)
-        return asyncio.run(work(url))
+    made = on_database(
+        lambda engine: create_locally(
+            engine,
+            name=name,
+            scope=scope.value,
+            at=datetime.now(UTC),
+            projects=tuple(projects) if projects else None,
+        )
+    )
+    return made.secret

@@ -9,7 +9,7 @@ from app.base.version import program_version
 from app.cli.common.client import Api, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import FAINT, ColouredCell, show_line
+from app.cli.common.output import ColouredCell, faint, show_line
 
 
 def version(
@@ -20,6 +20,7 @@ def version(
     ] = False,
 ) -> None:
     """Show the versions of this program and of the control plane."""
+    # For scripts on machines from which no control plane can be reached.
     if short:
         show_line(program_version())
         return
@@ -34,13 +35,11 @@ def _control_plane(context: typer.Context) -> ColouredCell:
         with Api(cli_context(context)) as api:
             status, document, _ = api.probe("/openapi.json")
     except CliError as error:
-        return ColouredCell(text=str(error), style=FAINT)
-    api_version = text(document, "info", "version")
+        # A control plane that is away must not hide the version of what runs here.
+        return faint(str(error))
+    api_version = text(document, "info.version")
     if status != 200 or not api_version:
-        return ColouredCell(
-            text=f"answers {status} to /openapi.json; is this address Plimsoll's?",
-            style=FAINT,
-        )
+        return faint(f"answers {status} to /openapi.json; is this address Plimsoll's?")
     return ColouredCell(
         text=f"API v{api_version} at {cli_context(context).url().value}"
     )

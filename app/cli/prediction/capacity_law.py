@@ -31,6 +31,7 @@ def capacity_law(
     Requests arrive at random (Poisson); the replica takes whatever waits, at most a batch, as soon as it is free.
     1000 · batch / execution_ms · this figure = the requests per second that a replica can promise.
     """
+    # typer's min and max include their ends, at which the law has no value.
     if not 0.0 < percentile < 1.0:
         raise typer.BadParameter(
             f"{percentile:g} must lie between 0 and 1, such as 0.98",

@@ -17,7 +17,6 @@ from app.cli.common.output import (
     WARN,
     Cells,
     ColouredCell,
-    Heading,
     count,
     show_line,
     show_table,
@@ -73,12 +72,14 @@ def fit(
     fits = _fits(
         measured, technique, seed, ", ".join(file_name(path) for path in samples)
     )
+    # What goes to stdout is a file for the next program: the tables then go to stderr.
     stream = summary_stream(output, plot)
-    _tell_unlearned(measured, fits)
+    _report_unlearned(measured, fits)
     show_fits(fits, stream)
     if output is not None:
         write_text(output, fits_to_json(fits), stream=stream)
     if plot is not None:
+        # Few people plot, and everybody waits for imports.
         from app.cli.prediction.plot_fit import plot_text
 
         write_text(plot, plot_text(measured.samples, fits), stream=stream)
@@ -87,7 +88,7 @@ def fit(
 def show_fits(fits: Fits, stream: TextIO) -> None:
     """Tables of the latency fits and of the others, if any."""
     latency = fits.of("latency_ms")
-    headings = [Heading("network"), Heading("GPU type"), *_QUALITY_HEADINGS]
+    headings = ["network", "GPU type", *_QUALITY_HEADINGS]
     show_table(
         headings,
         [
@@ -99,7 +100,7 @@ def show_fits(fits: Fits, stream: TextIO) -> None:
     others = [entry for entry in fits.fits if entry.quantity != "latency_ms"]
     if others:
         show_line(stream=stream)
-        headings = [Heading("quantity"), Heading("of"), *_QUALITY_HEADINGS[:-1]]
+        headings = ["quantity", "of", *_QUALITY_HEADINGS[:-1]]
         show_table(
             headings,
             [
@@ -110,7 +111,7 @@ def show_fits(fits: Fits, stream: TextIO) -> None:
         )
 
 
-def _tell_unlearned(measured: SampleFiles, fits: Fits) -> None:
+def _report_unlearned(measured: SampleFiles, fits: Fits) -> None:
     """Names, on stderr, the networks of which no technique could learn. Raises CliError when there is no other."""
     groups = measured.samples.at.groups()
     unlearned = [group for group in groups if fits.find("latency_ms", group) is None]
@@ -118,6 +119,7 @@ def _tell_unlearned(measured: SampleFiles, fits: Fits) -> None:
         f"{group.network} on {group.gpu_type} ({count(len(groups[group]), 'sample')})"
         for group in unlearned
     )
+    # Nothing to write: an empty file of fits would fail later, and elsewhere.
     if len(unlearned) == len(groups):
         raise CliError(
             f"no technique can learn from so little: {names}",
@@ -139,6 +141,7 @@ def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits
             source=source,
         )
     except InvalidInput as error:
+        # With the row the user finds the line of the file; without one the complaint is about all samples.
         if place := find_row(error):
             raise measured.refusal(
                 error.problem, row=place[0], column=place[1]
@@ -146,12 +149,12 @@ def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits
         raise
 
 
-_QUALITY_HEADINGS: Sequence[Heading] = (
-    Heading("samples", right=True),
-    Heading("technique"),
-    Heading("error", right=True),
-    Heading("p90", right=True),
-    Heading("next best"),
+_QUALITY_HEADINGS: Sequence[str] = (
+    ">samples",
+    "technique",
+    ">error",
+    ">p90",
+    "next best",
 )
 
 
@@ -164,6 +167,7 @@ def _quality(entry: Fit) -> Cells:
         entry.technique,
         ColouredCell(text=percent_text(error), style=style),
         percent_text(quality.cross_validated_error_p90),
+        # Rejected techniques are sorted by their error: the first is the next best.
         entry.rejected[0][0] if entry.rejected else "-",
     )
 

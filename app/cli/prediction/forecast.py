@@ -1,6 +1,5 @@
 """`plimsoll forecast`: a service's forecast, back-tests on a trace, and a history for a service that has none."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -14,25 +13,25 @@ from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_duration, parse_moment
 from app.cli.common.errors import CliError
 from app.cli.common.forecasts import rate_texts, telemetry_cell
-from app.cli.common.local import load_settings, open_database
+from app.cli.common.local import on_database
+from app.cli.common.options import Output, command_group
 from app.cli.common.output import (
-    FAINT,
     GOOD,
     Cells,
     ColouredCell,
     Format,
-    Heading,
     amount,
+    bold,
     count,
+    faint,
+    good,
     show_document,
     show_json,
     show_line,
     show_table,
     time_text,
 )
-from app.cli.objects.get import Output
-from app.db.base import migrate
-from app.db.base.engine import make_engine
+from app.db.base.transaction import Engine
 from app.db.predictions import rates
 from app.db.workloads import services
 from app.measurements.traces import make_history, read_trace
@@ -46,11 +45,8 @@ from solvers.forecast.types import PLANNING_LEVEL, RequestSeries
 MIN_HORIZON_S = 5.0
 MAX_ORIGINS = 2000
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show a service's forecast, back-test a trace, or make it a history.",
+app = command_group(
+    "Show a service's forecast, back-test a trace, or make it a history."
 )
 
 TraceFile = Annotated[
@@ -116,12 +112,10 @@ def test(
     """
     series = read_trace(trace, column).series
     if window is not None:
-        series = coarsen(series, parse_duration(window).total_seconds())
-    horizon_s = (
-        max(MIN_HORIZON_S, series.window_s)
-        if horizon is None
-        else parse_duration(horizon).total_seconds()
-    )
+        series = coarsen(series, _seconds(window))
+    # A forecast cannot look less far ahead than the step that it is made of.
+    usual_s = max(MIN_HORIZON_S, series.window_s)
+    horizon_s = usual_s if horizon is None else _seconds(horizon)
     scores = _scores(series, horizon_s)
     if not scores:
         raise CliError(
@@ -144,6 +138,10 @@ def test(
         f"{_forecasts(default)} {horizon_s:g} s ahead, windows of {series.window_s:g} s, mean {_mean(default)}"
     )
     _show_scores(scores, chosen)
+
+
+def _seconds(duration: str) -> float:
+    return parse_duration(duration).total_seconds()
 
 
 @app.command(name="warm-up")
@@ -172,30 +170,22 @@ def warm_up(
     history = make_history(
         read_trace(trace, column), now_s=now.timestamp(), start_s=start_s
     )
-    settings = load_settings()
 
-    async def work(url: str) -> int:
-        engine = make_engine(url, pool_size=2)
-        try:
-            async with engine.begin() as connection:
-                await services.get(connection, service)
-                return await rates.add_trace(connection, service, history)
-        finally:
-            await engine.dispose()
+    async def add(engine: Engine) -> int:
+        async with engine.begin() as connection:
+            # Raises for a service that does not exist, whose rates nobody would ever read.
+            await services.get(connection, service)
+            return await rates.add_trace(connection, service, history)
 
-    with open_database(settings) as url:
-        problem = migrate.check(url)
-        if problem is not None:
-            raise CliError(problem)
-        added = asyncio.run(work(url))
-    begin, end = (
-        datetime.fromtimestamp(moment, UTC)
-        for moment in (history.start_s, history.end_s)
-    )
+    added = on_database(add)
+    begin, end = _minute(history.start_s), _minute(history.end_s)
     show_line(
-        f"{service}: {count(added, 'rate')} of five minutes added, of {len(history.heard)} "
-        f"from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+        f"{service}: {count(added, 'rate')} of five minutes added, of {len(history.heard)} from {begin} to {end} UTC"
     )
+
+
+def _minute(moment_s: float) -> str:
+    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]:
@@ -204,6 +194,7 @@ def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]
     found = back_test(
         series,
         question,
+        # Only what came before the origin: a season that knew the future would win every back-test.
         lambda until_s: make_seasons(
             coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s))
         ),
@@ -214,31 +205,35 @@ def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]
 def _show_forecast(forecast: Document) -> None:
     margin = number(forecast, "margin") or 1.0
     wider = "" if margin == 1.0 else f", its spread × {margin:.2f} by its back-test"
-    show_line(ColouredCell(text=f"Service {text(forecast, 'service')}", style="bold"))
-    show_line(
-        "technique: ", ColouredCell(text=text(forecast, "technique"), style=GOOD), wider
-    )
+    show_line(bold(f"Service {text(forecast, 'service')}"))
+    show_line("technique: ", good(text(forecast, "technique")), wider)
     show_line("telemetry: ", telemetry_cell(forecast))
     _show_quantiles(
-        documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0
+        documents(forecast, "quantiles"), number(forecast, "horizon_s") or 0.0
     )
     scores = {
         text(entry, "technique"): _score(entry)
-        for entry in documents(forecast.get("scores"))
+        for entry in documents(forecast, "scores")
     }
+    # Every back-test judges the default: without it there was none yet.
     if DEFAULT not in scores:
         show_line(
             "back-test: none yet; the first one comes minutes after the first report"
         )
         return
+    judged_at = time_text(forecast.get("judged_at"))
     default = scores[DEFAULT]
     show_line(
-        f"back-test: {_forecasts(default)} until {time_text(forecast.get('judged_at'))}, mean {_mean(default)}"
+        f"back-test: {_forecasts(default)} until {judged_at}, mean {_mean(default)}"
     )
-    chosen = text(forecast, "technique")
+    _show_verdict(scores, text(forecast, "technique"))
+
+
+def _show_verdict(scores: Mapping[str, ForecastScore], chosen: str) -> None:
+    """The scores, and why the one with the least loss may not be in use."""
     _show_scores(scores, chosen)
-    best = min(scores, key=lambda name: scores[name].pinball_rps)
-    if chosen in scores and scores[best].pinball_rps < scores[chosen].pinball_rps:
+    lowest_rps = min(score.pinball_rps for score in scores.values())
+    if chosen in scores and lowest_rps < scores[chosen].pinball_rps:
         show_line(
             f"another takes over once it loses {100 * MARGIN:g} % less over at least {MIN_FORECASTS:g} forecasts"
         )
@@ -252,10 +247,7 @@ def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
     show_line(
         f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:"
     )
-    show_table(
-        [Heading("", True), *(Heading(f"p{100 * level:g}", True) for level in levels)],
-        [("  rps", *rates)],
-    )
+    show_table([">", *(f">p{100 * level:g}" for level in levels)], [("  rps", *rates)])
 
 
 def _forecasts(score: ForecastScore) -> str:
@@ -280,17 +272,13 @@ def _show_scores(scores: Mapping[str, ForecastScore], chosen: str) -> None:
     default = scores[DEFAULT]
     show_table(
         [
-            Heading("technique"),
-            *(
-                Heading(title, True)
-                for title in (
-                    "loss rps",
-                    "of default",
-                    f"below p{100 * PLANNING_LEVEL:g}",
-                )
-            ),
-            *(Heading(title, True) for title in ("in 90 %", "error")),
-            Heading(""),
+            "technique",
+            ">loss rps",
+            ">of default",
+            f">below p{100 * PLANNING_LEVEL:g}",
+            ">in 90 %",
+            ">error",
+            "",
         ],
         [
             _row(name, score, default, is_chosen=name == chosen)
@@ -308,18 +296,18 @@ def _row(
         _share(score.pinball_rps, default.pinball_rps),
         f"{100 * score.coverage:.1f} %",
         f"{100 * score.interval_coverage:.1f} %",
+        # Relative to the mean rate, as services of all sizes are compared.
         _share(score.error_rps, score.observed_rps),
-        ColouredCell(text="chosen", style=GOOD)
-        if is_chosen
-        else ColouredCell(text=_remark(name, score, default), style=FAINT),
+        good("chosen") if is_chosen else faint(_remark(name, score, default)),
     )
 
 
 def _remark(name: str, score: ForecastScore, default: ForecastScore) -> str:
     if name == DEFAULT:
         return "default"
+    # A seasonal technique without a season in the trace forecasts just as the default does.
     return "no season" if name in PERIODS_S and score == default else ""
 
 
-def _share(part: float, whole: float) -> str:
-    return "-" if whole == 0.0 else f"{100 * part / whole:.1f} %"
+def _share(part: float, total: float) -> str:
+    return "-" if total == 0.0 else f"{100 * part / total:.1f} %"

@@ -36,6 +36,8 @@ def _panel(group: Group, samples: Samples, fits: Fits) -> Panel:
         y_label="latency, ms",
         series=[
             PlotSeries(
+                # Batches beyond the colours are drawn in the colour of the nearest smaller one, without a label of
+                # their own.
                 label=f"{batch:.3g}" if batch in found.drawn else "",
                 colour=COLOURS[bisect_right(found.drawn, batch) - 1],
                 curve=curves.get(batch, ()),
@@ -51,6 +53,7 @@ def _points(found: GroupCurves, *, is_on_curve: bool) -> dict[float, list[Point]
     """The samples that the curves are about, or the others, by batch."""
     points: dict[float, list[Point]] = defaultdict(list)
     for each in found.measured:
+        # Samples beside neighbours or at another clock lie off the curve for a reason, not by error.
         if each.is_on_curve is is_on_curve:
             points[each.batch].append((each.sm_percent, each.latency_ms))
     return points

@@ -71,7 +71,8 @@ def predict(
         quantity: _quantity(known, quantity, asked) for quantity in extra_quantities
     }
     write_csv(output, prediction_rows(asked, predictions, extra))
-    _tell_estimated(asked, predictions)
+    # After the rows are out: notes on stderr must not come in the way of the data.
+    _report_estimated(asked, predictions)
     _show_error(asked, predictions)
 
 
@@ -82,12 +83,14 @@ def _extra_quantities(text: str) -> list[Quantity]:
         raise typer.BadParameter(
             f"{unknown[0]!r} is none of {known}", param_hint="'--quantities'"
         )
+    # In our order, whatever the user's: columns stay where other programs look for them.
     return [quantity for name, quantity in _EXTRA.items() if name in names]
 
 
 def _read_fits(path: Path) -> Fits:
     try:
         fits = fits_from_json(read_bytes(path))
+        # A file that parses may still hold coefficients that no fit has.
         check_fits(fits)
     except InvalidInput as error:
         raise CliError(
@@ -117,11 +120,12 @@ def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
     return predict_quantity(fits, quantity, asked.queries)
 
 
-def _tell_estimated(asked: QueryFile, predictions: Predictions) -> None:
+def _report_estimated(asked: QueryFile, predictions: Predictions) -> None:
     """On stderr: which rows are of networks that were not measured on their GPU type."""
     rows = [
         row
         for row, name in enumerate(predictions.technique)
+        # `gpu_type_ratio+interference`: what comes after the plus says how neighbours were added.
         if name.split("+")[0] in ESTIMATES
     ]
     if rows:

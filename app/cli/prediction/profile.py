@@ -9,13 +9,9 @@ import typer
 
 from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO, check_place
+from app.cli.common.options import command_group
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Measure networks on a GPU of this node.",
-)
+app = command_group("Measure networks on a GPU of this node.")
 
 GpuType = Annotated[
     str,
@@ -140,10 +136,12 @@ def run(
     the share, and runs batches in windows that are repeated until they agree. docs/profiler.md says how. Interrupt it
     at any time: what was measured is written, and --resume goes on.
     """
+    # The device library and numpy load here, not for --help.
     from agents.profiling.windows import Rules
     from app.cli.prediction.profile_cells import ProfileOptions, make_cells
     from app.cli.prediction.profile_run import ProfileTarget, run_profile
 
+    # A profile takes an hour; its journal shows only at the end that it has no place.
     _check_output(output)
     wanted = ProfileOptions(
         networks=tuple(network or ()),
@@ -166,10 +164,12 @@ def run(
         rules=rules,
         budget_s=_seconds(budget),
     )
-    is_whole = run_profile(wanted, cells, place, output, resumes=resume)
+    is_complete = run_profile(wanted, cells, place, output, resumes=resume)
+    # Also after an interruption: what was measured is worth as much. Where nothing was there is no file.
     if send and output.exists():
         _send(context, output, source)
-    if not is_whole:
+    if not is_complete:
+        # 128 + SIGINT, as a shell reports it of any interrupted program.
         raise typer.Exit(130)
 
 
@@ -190,6 +190,8 @@ def _seconds(budget: str) -> float:
 def _send(context: typer.Context, output: Path, source: str) -> None:
     """As `plimsoll samples send` does."""
     from app.cli.common.output import Format
+
+    # Only with --send: a node that measures need not have the API's packages.
     from app.cli.prediction.samples_send import send
 
     send(context, [output], source=source, output=Format.TABLE)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,6 +18,9 @@ from agents.profiling.cells import (
     pairs,
 )
 from app.cli.common.output import count
+
+if TYPE_CHECKING:
+    from solvers.predict.data.samples import Queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,59 +53,59 @@ def make_cells(
             if wanted.plan
             else (_grid(wanted, clocks), ())
         )
-        beside = _pairs(
-            wanted,
-            clocks,
-            sorted({member.network for cell in alone for member in cell.members}),
-        )
+        # A plan may name networks beyond those of the command line.
+        networks = sorted({each.network for cell in alone for each in cell.members})
+        beside = _pairs(wanted, clocks, networks)
     except OutOfRange as error:
         raise typer.BadParameter(str(error)) from error
-    chosen = at_most(beside, wanted.max_pairs, seed=wanted.seed)
-    if len(chosen) < len(beside):
+    drawn = at_most(beside, wanted.max_pairs, seed=wanted.seed)
+    if len(drawn) < len(beside):
         notes += (
-            f"{len(chosen)} of {count(len(beside), 'pair')} were drawn; --max-pairs takes more",
+            f"{len(drawn)} of {count(len(beside), 'pair')} were drawn; --max-pairs takes more",
         )
-    cells = tuple(dict.fromkeys((*alone, *chosen)))
+    # A plan may hold a pair that is drawn as well: measured once, in the first one's place.
+    cells = tuple(dict.fromkeys((*alone, *drawn)))
     if not cells:
         raise typer.BadParameter("there is nothing to measure")
     return cells, notes
 
 
-def read_numbers(words: str, option: str) -> tuple[float, ...]:
+def read_numbers(listed: str, option: str) -> tuple[float, ...]:
     """`10,25,50` as numbers above 0, ascending, each once. Raises BadParameter."""
     try:
-        numbers = {float(word) for word in words.split(",")}
+        # A set: a number that is given twice is measured once.
+        numbers = {float(word) for word in listed.split(",")}
     except ValueError as error:
         raise typer.BadParameter(
-            f"{words!r} is no list like 10,25,50", param_hint=f"'{option}'"
+            f"{listed!r} is no list like 10,25,50", param_hint=f"'{option}'"
         ) from error
     if not all(0.0 < number < math.inf for number in numbers):
         raise typer.BadParameter(
-            f"{words!r} must be numbers above 0", param_hint=f"'{option}'"
+            f"{listed!r} must be numbers above 0", param_hint=f"'{option}'"
         )
     return tuple(sorted(numbers))
 
 
-def read_splits(words: str) -> tuple[tuple[float, float], ...]:
+def read_splits(listed: str) -> tuple[tuple[float, float], ...]:
     """`25:75,50:50` as pairs of shares. Raises BadParameter."""
     found = []
-    for word in words.split(","):
-        parts = word.split(":")
+    for split in listed.split(","):
         try:
-            one, other = map(float, parts)
+            # Also refuses three shares: pairs are what interference is learned from.
+            one, other = map(float, split.split(":"))
         except ValueError as error:
             raise typer.BadParameter(
-                f"{word!r} is no split like 25:75", param_hint="'--pair-shares'"
+                f"{split!r} is no split like 25:75", param_hint="'--pair-shares'"
             ) from error
         found.append((one, other))
     return tuple(found)
 
 
-def _whole(words: str) -> tuple[int, ...]:
-    numbers = read_numbers(words, "--batches")
+def _batches(listed: str) -> tuple[int, ...]:
+    numbers = read_numbers(listed, "--batches")
     if any(number != int(number) for number in numbers):
         raise typer.BadParameter(
-            f"{words!r} must be whole numbers", param_hint="'--batches'"
+            f"{listed!r} must be whole numbers", param_hint="'--batches'"
         )
     return tuple(map(int, numbers))
 
@@ -112,7 +116,7 @@ def _grid(
     return grid(
         wanted.networks,
         read_numbers(wanted.shares, "--shares"),
-        _whole(wanted.batches),
+        _batches(wanted.batches),
         clocks,
     )
 
@@ -122,7 +126,7 @@ def _pairs(
 ) -> tuple[MeasurementCell, ...]:
     if not wanted.splits:
         return ()
-    return pairs(networks, read_splits(wanted.splits), _whole(wanted.batches), clocks)
+    return pairs(networks, read_splits(wanted.splits), _batches(wanted.batches), clocks)
 
 
 def _planned(
@@ -132,31 +136,17 @@ def _planned(
     from app.measurements.csv_files import read_queries
 
     at = read_queries(path).queries
+    # A dictionary, as points that differ in their clock alone are one cell where no clock is locked.
     cells: dict[MeasurementCell, None] = {}
     other_type = other_clock = 0
-    for row, network in enumerate(at.network):
+    for row in range(len(at)):
         if at.gpu_type[row] != wanted.gpu_type:
             other_type += 1
-            continue
-        if clocks and float(at.clock_mhz[row]) not in clocks:
+        elif clocks and float(at.clock_mhz[row]) not in clocks:
             other_clock += 1
-            continue
-        own = Member(
-            network=network,
-            batch=round(float(at.batch[row])),
-            sm_percent=float(at.sm_percent[row]),
-        )
-        neighbours = (
-            Member(
-                network=each.network,
-                batch=round(each.batch),
-                sm_percent=each.sm_percent,
-            )
-            for each in at.neighbours[row]
-        )
-        cells[
-            make_cell((own, *neighbours), float(at.clock_mhz[row]) if clocks else None)
-        ] = None
+        else:
+            clock_mhz = float(at.clock_mhz[row]) if clocks else None
+            cells[make_cell(_members(at, row), clock_mhz)] = None
     notes = []
     if other_type:
         notes.append(
@@ -171,3 +161,19 @@ def _planned(
             "the plan's clocks are passed over: without --clocks no clock is locked"
         )
     return tuple(cells), tuple(notes)
+
+
+def _members(at: "Queries", row: int) -> tuple[Member, ...]:
+    """The network of a point, then its neighbours."""
+    own = Member(
+        network=at.network[row],
+        batch=round(float(at.batch[row])),
+        sm_percent=float(at.sm_percent[row]),
+    )
+    neighbours = (
+        Member(
+            network=each.network, batch=round(each.batch), sm_percent=each.sm_percent
+        )
+        for each in at.neighbours[row]
+    )
+    return own, *neighbours

@@ -16,7 +16,7 @@ from agents.base.device import DeviceError
 from agents.processes.template_file import load_templates
 from agents.profiling.cells import MeasurementCell
 from agents.profiling.journal import Journal, Measurement
-from agents.profiling.node import NodeDriver, ProfileSettings, open_profile
+from agents.profiling.node import NodeDriver, OpenProfile, ProfileSettings, open_profile
 from agents.profiling.profiler import ProfileListener, ProfileReport
 from agents.profiling.windows import SURE_P99_BATCHES, Rules
 from app.cli.common.errors import CliError
@@ -59,6 +59,7 @@ def run_profile(
     resumes: bool,
 ) -> bool:
     """Measure and write; False when it was interrupted. Raises CliError."""
+    # Opens NVIDIA's library, which only the machine with the GPU has.
     from agents.gpu.nvml.session import Nvml
 
     try:
@@ -71,6 +72,7 @@ def run_profile(
             rules=place.rules,
             seed=wanted.seed,
             budget_s=place.budget_s,
+            # Beside the samples: what was changed on the GPU is put back from there, also after a crash.
             knobs_dir=output.with_name(f"{output.name}.knobs").absolute()
             if wanted.clocks
             else None,
@@ -88,39 +90,56 @@ async def _run(
     """SIGINT and SIGTERM end it in order: benches first, then MPS, then the files."""
     profiling = asyncio.current_task()
     assert profiling is not None
+    # A signal's default action would leave MPS and locked clocks behind on the node.
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, profiling.cancel)
-    report: ProfileReport | None = None
-    measured: tuple[Measurement, ...] = ()
-    problem = ""
+    outcome = _Outcome()
     with _shown() as listener:
         try:
             async with open_profile(settings, nvml, knobs=nvml) as opened:
-                with contextlib.closing(
-                    Journal(
-                        output.with_name(f"{output.name}.journal"),
-                        opened.header(),
-                        resumes=resumes,
-                    )
-                ) as journal:
-                    try:
-                        report = await opened.profiler(journal, listener).run(
-                            settings.cells
-                        )
-                    finally:
-                        measured = journal.measurements
-                        problem = opened.watch.cannot_list
+                journal = Journal(
+                    output.with_name(f"{output.name}.journal"),
+                    opened.header(),
+                    resumes=resumes,
+                )
+                await _measure(opened, journal, listener, settings.cells, outcome)
         except asyncio.CancelledError:
             sys.stderr.write("Interrupted; --resume goes on\n")
         finally:
-            write_samples(output, measured, settings.gpu_type)
-    if problem:
+            # Whatever ended it: hours of measurements are not thrown away for one failure.
+            write_samples(output, outcome.measured, settings.gpu_type)
+    if outcome.problem:
         sys.stderr.write(
-            f"Note: foreign processes on the GPU could not be seen: {problem}\n"
+            f"Note: foreign processes on the GPU could not be seen: {outcome.problem}\n"
         )
-    if report is not None:
-        _sum_up(report, len(measured))
-    return report is not None
+    if outcome.report is not None:
+        _sum_up(outcome.report, len(outcome.measured))
+    return outcome.report is not None
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a profile came to, filled also where it is interrupted."""
+
+    report: ProfileReport | None = None
+    """None: it was interrupted."""
+    measured: tuple[Measurement, ...] = ()
+    problem: str = ""
+
+
+async def _measure(
+    opened: OpenProfile,
+    journal: Journal,
+    listener: ProfileListener,
+    cells: Sequence[MeasurementCell],
+    outcome: _Outcome,
+) -> None:
+    with contextlib.closing(journal):
+        try:
+            outcome.report = await opened.profiler(journal, listener).run(cells)
+        finally:
+            outcome.measured = journal.measurements
+            outcome.problem = opened.watch.cannot_list
 
 
 def _sum_up(report: ProfileReport, samples: int) -> None:
@@ -141,6 +160,7 @@ def write_samples(output: Path, measured: Sequence[Measurement], gpu_type: str) 
     if not measured:
         return
     _write(output, sample_rows(make_profile_samples(measured, gpu_type)))
+    # The samples have the columns that fits read; people who doubt one look here.
     _write(output.with_suffix(".details.csv"), _details(measured, gpu_type))
 
 
@@ -148,6 +168,7 @@ def make_profile_samples(measured: Sequence[Measurement], gpu_type: str) -> Samp
     """A sample for each member of each cell."""
     rows = [(each, timing) for each in measured for timing in each.timings]
     at = make_queries(
+        # Each member of a cell is a sample of its own, with the others as neighbours.
         [timing.member.network for _, timing in rows],
         [gpu_type] * len(rows),
         batch=[float(timing.member.batch) for _, timing in rows],
@@ -198,6 +219,7 @@ def _details(measured: Sequence[Measurement], gpu_type: str) -> Iterator[Sequenc
                     timing.latency_ms_p99,
                 ),
                 *(
+                    # Of fewer batches the p99 is one of the slowest alone.
                     "yes" if timing.batches < SURE_P99_BATCHES else "no",
                     timing.batches,
                     100.0 * timing.spread,
@@ -215,13 +237,9 @@ def _details(measured: Sequence[Measurement], gpu_type: str) -> Iterator[Sequenc
 
 
 def _text(value: float | int | str | None) -> str:
-    return (
-        ""
-        if value is None
-        else f"{value:.6g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _or_nan(value: float | None) -> float:
@@ -246,14 +264,14 @@ def _shown() -> Iterator[ProfileListener]:
     if not sys.stderr.isatty():
         yield ProfileLines()
         return
-    name, words = (
+    name, state = (
         TextColumn(f"{{task.{field}}}", markup=False)
-        for field in ("description", "fields[words]")
+        for field in ("description", "fields[state]")
     )
     with Progress(
         name,
         BarColumn(bar_width=24),
-        words,
+        state,
         console=console(sys.stderr),
         transient=True,
     ) as progress:
@@ -270,19 +288,21 @@ class ProfileLines:
         """How many there are."""
         self._cells, self._done = cells, done
         known = f", {done} measured before" if done else ""
-        self._tell(f"{count(cells, 'cell')}{known}")
+        self._report(f"{count(cells, 'cell')}{known}")
 
     def measured(self, measurement: Measurement) -> None:
         """Its figures."""
         self._done += 1
-        self._tell(f"{self._done} of {self._cells}: {words_of(measurement)}")
+        self._report(
+            f"{self._done} of {self._cells}: {describe_measurement(measurement)}"
+        )
 
     def failed(self, cell: MeasurementCell, why: str) -> None:
         """Why."""
-        self._tell(f"not measured: {cell}: {why}")
+        self._report(f"not measured: {cell}: {why}")
 
-    def _tell(self, words: str) -> None:
-        sys.stderr.write(f"{words}\n")
+    def _report(self, message: str) -> None:
+        sys.stderr.write(f"{message}\n")
         sys.stderr.flush()
 
 
@@ -292,20 +312,20 @@ class ProgressBar:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task(
-            "cells", total=None, words="the whole GPU is looked at"
+            "cells", total=None, state="the whole GPU is looked at"
         )
 
     def begun(self, *, cells: int, done: int) -> None:
         """The bar has an end."""
         self._progress.update(
-            self._task, total=cells, completed=done, words=f"of {cells}"
+            self._task, total=cells, completed=done, state=f"of {cells}"
         )
 
     def measured(self, measurement: Measurement) -> None:
         """It grows."""
-        self._progress.update(self._task, advance=1, words=str(measurement.cell))
+        self._progress.update(self._task, advance=1, state=str(measurement.cell))
         if measurement.rejected:
-            self._progress.console.print(words_of(measurement))
+            self._progress.console.print(describe_measurement(measurement))
 
     def failed(self, cell: MeasurementCell, why: str) -> None:
         """A line."""
@@ -313,7 +333,7 @@ class ProgressBar:
         self._progress.console.print(f"not measured: {cell}: {why}")
 
 
-def words_of(measurement: Measurement) -> str:
+def describe_measurement(measurement: Measurement) -> str:
     """One cell in one line."""
     times = " and ".join(
         f"{each.latency_ms:.4g} ms (p99 {each.latency_ms_p99:.4g})"

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.files import STDIO, write_csv
+from app.cli.common.options import command_group
 from app.cli.common.output import count
 from app.cli.prediction.samples_fit import fit
 from app.cli.prediction.samples_plan import plan
@@ -16,12 +17,7 @@ from app.cli.prediction.samples_send import send
 from app.measurements.benchmarks import BenchmarkConditions, Imported, Latency
 from app.measurements.csv_files import sample_rows
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Plan, convert, send and fit measurements.",
-)
+app = command_group("Plan, convert, send and fit measurements.")
 
 
 class Source(StrEnum):
@@ -30,6 +26,32 @@ class Source(StrEnum):
     PERF_ANALYZER = "perf-analyzer"
     MODEL_ANALYZER = "model-analyzer"
     VLLM = "vllm"
+
+
+NetworkOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Network [default: as the file says]")
+]
+BatchOption = Annotated[
+    float | None, typer.Option(min=1.0, help="Batch size [default: as the file says]")
+]
+SmPercent = Annotated[
+    float,
+    typer.Option(min=0.01, max=100.0, help="Share of the SMs that the server had"),
+]
+ClockMhz = Annotated[
+    float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")
+]
+TimeQuota = Annotated[float, typer.Option(min=0.01, max=100.0, help="Share of time")]
+PowerLimit = Annotated[
+    float | None, typer.Option(min=1.0, help="Power limit, if one was set")
+]
+GpuMetrics = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="CSV",
+        help="Model Analyzer's metrics-model-gpu.csv, for power and memory",
+    ),
+]
 
 
 @app.command()
@@ -42,38 +64,17 @@ def convert(
     gpu_type: Annotated[
         str, typer.Option(metavar="NAME", help="GPU type of the measurement")
     ],
-    network: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Network [default: as the file says]"),
-    ] = None,
-    batch: Annotated[
-        float | None,
-        typer.Option(min=1.0, help="Batch size [default: as the file says]"),
-    ] = None,
-    sm_percent: Annotated[
-        float,
-        typer.Option(min=0.01, max=100.0, help="Share of the SMs that the server had"),
-    ] = 100.0,
-    clock_mhz: Annotated[
-        float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")
-    ] = None,
-    time_quota_percent: Annotated[
-        float, typer.Option(min=0.01, max=100.0, help="Share of time")
-    ] = 100.0,
-    power_limit_w: Annotated[
-        float | None, typer.Option(min=1.0, help="Power limit, if one was set")
-    ] = None,
+    network: NetworkOption = None,
+    batch: BatchOption = None,
+    sm_percent: SmPercent = 100.0,
+    clock_mhz: ClockMhz = None,
+    time_quota_percent: TimeQuota = 100.0,
+    power_limit_w: PowerLimit = None,
     latency: Annotated[
         Latency | None,
         typer.Option(help="Which time to take [default: server; request of vllm]"),
     ] = None,
-    gpu_metrics: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CSV",
-            help="Model Analyzer's metrics-model-gpu.csv, for power and memory",
-        ),
-    ] = None,
+    gpu_metrics: GpuMetrics = None,
     output: Annotated[
         Path,
         typer.Option(
@@ -104,6 +105,7 @@ def convert(
         )
     imported = _read(file, source, conditions, latency, gpu_metrics)
     for note in imported.notes:
+        # On stderr, as the samples may go to stdout.
         sys.stderr.write(f"Note: {note}\n")
     write_csv(output, sample_rows(imported.samples))
     sys.stderr.write(f"{count(len(imported.samples), 'sample')}\n")
@@ -116,6 +118,7 @@ def _read(
     latency: Latency | None,
     gpu_metrics: Path | None,
 ) -> Imported:
+    # Each reader is imported for its own files: none needs the others' parsers.
     if source is Source.PERF_ANALYZER:
         from app.measurements.perf_analyzer import read_perf_analyzer
 
@@ -128,6 +131,7 @@ def _read(
         )
     from app.measurements.vllm import read_vllm
 
+    # vLLM's results have no server time: a request's is what a client saw.
     return read_vllm(file, conditions, latency=latency or Latency.REQUEST)
 
 

@@ -8,28 +8,19 @@ import typer
 from app.cli.common.client import Api, ApiProblem, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
+from app.cli.common.options import Output
 from app.cli.common.output import (
-    FAINT,
-    GOOD,
     Cells,
-    ColouredCell,
     Format,
-    Heading,
+    faint,
+    good,
     show_document,
     show_line,
     show_table,
 )
-from app.cli.objects.get import Output
 from app.cli.objects.predictions import percent
 
-_HEADINGS = (
-    Heading("quantity"),
-    Heading("GPU type"),
-    Heading("samples", right=True),
-    Heading("technique"),
-    Heading("error", right=True),
-    Heading("p90", right=True),
-)
+_HEADINGS = ("quantity", "GPU type", ">samples", "technique", ">error", ">p90")
 
 
 def fit(
@@ -57,6 +48,7 @@ def fit(
                 query={"apply": "true" if apply else "false"},
             )
         except ApiProblem as problem:
+            # The API cannot know which command sends samples.
             if problem.status == 422:
                 raise CliError(
                     problem.detail, hint="`plimsoll samples send FILES` sends samples"
@@ -64,8 +56,8 @@ def fit(
             raise
     if not show_document(answer, output):
         _show(
-            documents(answer.get("fits")),
-            documents(answer.get("verdicts")),
+            documents(answer, "fits"),
+            documents(answer, "verdicts"),
             is_asked=apply,
         )
 
@@ -86,7 +78,7 @@ def _show(
     if not verdicts:
         return
     show_line()
-    headings = [Heading("GPU type"), Heading("operating points"), Heading("why")]
+    headings = ["GPU type", "operating points", "why"]
     show_table(headings, [_verdict_row(entry) for entry in verdicts])
     if not is_asked:
         show_line("`--apply` puts them in force where they are no worse.")
@@ -105,9 +97,5 @@ def _fit_row(entry: Document) -> Cells:
 
 def _verdict_row(entry: Document) -> Cells:
     is_applied = entry.get("applied") is True
-    state = (
-        ColouredCell(text="new ones in force", style=GOOD)
-        if is_applied
-        else ColouredCell(text="unchanged", style=FAINT)
-    )
+    state = good("new ones in force") if is_applied else faint("unchanged")
     return text(entry, "gpu_type"), state, text(entry, "reason")

@@ -70,6 +70,7 @@ def plan(
     except CatalogueError as error:
         raise typer.BadParameter(str(error), param_hint="'--gpu-type'") from error
     done = _measured(samples or [], network, found)
+    # Sorted: equally informative points are proposed in one order, whatever a set's.
     grid = sorted(set(_grid(found, largest_batch)).difference(done))
     proposed = make_profiling_plan(
         _queries(network, found, grid),
@@ -84,6 +85,7 @@ def plan(
 
 def _grid(gpu_type: GpuType, largest_batch: int) -> list[Condition]:
     """Everything that could be measured: batches by doubling, each step of the SM percent, each clock."""
+    # Throughput changes little between 16 and 17; doubling covers the range with seven batches.
     batches = (float(2**power) for power in range(largest_batch.bit_length()))
     steps = range(1, int(100.0 / gpu_type.sm_percent_step) + 1)
     shares = [step * gpu_type.sm_percent_step for step in steps]
@@ -100,6 +102,8 @@ def _measured(
     found = set()
     for row in at.groups().get(Group(network, gpu_type.name), ()):
         if (
+            # Samples beside neighbours or under limits say little of the network alone: their points are still to be
+            # measured.
             at.time_quota_percent[row] == 100.0
             and isnan(at.power_limit_w[row])
             and not at.neighbours[row]

@@ -11,8 +11,8 @@ import typer
 from app.base.errors import InvalidRequest, no_such
 from app.cli.common.client import Api, ApiProblem, Document, number, text
 from app.cli.common.context import cli_context
-from app.cli.common.output import Format, Heading, show_items, show_table
-from app.cli.objects.get import Output
+from app.cli.common.options import Output
+from app.cli.common.output import Format, show_items, show_table
 from app.measurements.csv_files import SampleFiles, read_samples
 from solvers.predict.data.samples import Samples
 
@@ -45,6 +45,7 @@ def send(
     measured = read_samples(files)
     rows_of: dict[str, list[int]] = {}
     for row, network in enumerate(measured.samples.at.network):
+        # The API takes samples by network.
         rows_of.setdefault(network, []).append(row)
     with Api(cli_context(context)) as api:
         _require_networks(api, measured, rows_of)
@@ -53,10 +54,7 @@ def send(
             for network, rows in rows_of.items()
         ]
     if not show_items(sent, output):
-        headings = [
-            Heading("network"),
-            *(Heading(title, right=True) for title in ("samples", "new", "known")),
-        ]
+        headings = ["network", ">samples", ">new", ">known"]
         show_table(
             headings,
             [
@@ -70,7 +68,7 @@ def _require_networks(
     api: Api, measured: SampleFiles, rows_of: Mapping[str, Sequence[int]]
 ) -> None:
     """Before anything is sent, since half of a file is worse than none. Raises InvalidRequest."""
-    known = [text(entry, "metadata", "name") for entry in api.items("/api/v1/networks")]
+    known = [text(entry, "metadata.name") for entry in api.items("/api/v1/networks")]
     for network, rows in rows_of.items():
         if network not in known:
             problem = f"{no_such('network', network, known)}; `plimsoll apply` of a manifest of kind Network makes one"
@@ -91,6 +89,7 @@ def _send(
                 {"source": source, "samples": documents[start:end]},
             )
         except ApiProblem as problem:
+            # The API counts within one request; users look for the line of their file.
             if refusal := _refusal(problem, measured, rows[start:end]):
                 raise refusal from problem
             raise
@@ -100,6 +99,7 @@ def _send(
         "network": network,
         "received": received,
         "added": added,
+        # What was sent before is counted as received and not added.
         "known": received - added,
     }
 
@@ -128,6 +128,7 @@ def _documents(samples: Samples, rows: Sequence[int]) -> Iterator[Document]:
             **{
                 name: values[row]
                 for name, values in columns.items()
+                # NaN is no JSON; an absent field means unknown.
                 if not isnan(values[row])
             },
         }

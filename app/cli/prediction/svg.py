@@ -70,6 +70,15 @@ class Panel:
     series: Sequence[PlotSeries]
 
 
+# From coarse to fine: the first that gives enough ticks is taken.
+_TICK_STEPS = (
+    (1, 10),
+    (1, 2, 5),
+    tuple(range(1, 10)),
+    tuple(step / 10 for step in range(10, 100)),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """A logarithmic axis from a data value at one coordinate to another at the other end."""
@@ -89,23 +98,19 @@ class Axis:
         decades = range(
             math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1
         )
-        for steps in (
-            (1, 10),
-            (1, 2, 5),
-            tuple(range(1, 10)),
-            tuple(step / 10 for step in range(10, 100)),
-        ):
-            found = sorted(
+        for steps in _TICK_STEPS:
+            values = sorted(
                 {step * 10.0**decade for decade in decades for step in steps}
             )
-            inside = [
-                value
-                for value in found
-                if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)
-            ]
+            inside = [value for value in values if self._holds(value)]
             if len(inside) >= 4:
+                # At most eight: labels are some 30 wide, and a panel's axis 274.
                 return inside[:: math.ceil(len(inside) / 8)]
         return [self.low, self.high]
+
+    def _holds(self, value: float) -> bool:
+        # 0.1 * 3 is not 0.3: a tick at the very end of the axis must not be lost.
+        return self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)
 
 
 def sheet(panels: Sequence[Panel]) -> str:
@@ -137,6 +142,7 @@ def axes_of(panel: Panel, left: float = 0.0, top: float = 0.0) -> tuple[Axis, Ax
 
 def _padded(low: float, high: float) -> tuple[float, float]:
     """A range with 4 % of its length around it; one value gets a range, too."""
+    # At least 5 %: one value alone would make an axis of no length, and a division by log 1.
     factor = max((high / low) ** 0.04, 1.05)
     return low / factor, high * factor
 
@@ -147,6 +153,21 @@ def _panel(panel: Panel, left: float, top: float) -> Iterator[str]:
     yield _text(left + EDGE, top + 16, panel.title, 'class="title"')
     yield from _legend(panel, left + EDGE, top + 34)
     yield _text(x.end - 4, y.end + 12, panel.note, 'text-anchor="end"')
+    yield from _grid(x, y)
+    # One path for both axes, so that they meet in a clean corner.
+    yield f'<path class="axis" d="M{x.start:g} {y.end:g}V{y.start:g}H{x.end:g}"/>'
+    yield _text(
+        (x.start + x.end) / 2, y.start + 30, panel.x_label, 'text-anchor="middle"'
+    )
+    middle = (y.start + y.end) / 2
+    across = f'text-anchor="middle" transform="rotate(-90 {left + EDGE:g} {middle:g})"'
+    yield _text(left + EDGE, middle, panel.y_label, across)
+    for series in panel.series:
+        yield from _series(series, x, y)
+    yield "</g>"
+
+
+def _grid(x: Axis, y: Axis) -> Iterator[str]:
     for value in x.ticks():
         at = f'x1="{x.at(value):.1f}" x2="{x.at(value):.1f}"'
         yield f'<line class="grid" {at} y1="{y.start:g}" y2="{y.end:g}"/>'
@@ -155,19 +176,11 @@ def _panel(panel: Panel, left: float, top: float) -> Iterator[str]:
         at = f'y1="{y.at(value):.1f}" y2="{y.at(value):.1f}"'
         yield f'<line class="grid" {at} x1="{x.start:g}" x2="{x.end:g}"/>'
         yield _text(x.start - 5, y.at(value) + 4, f"{value:g}", 'text-anchor="end"')
-    yield f'<path class="axis" d="M{x.start:g} {y.end:g}V{y.start:g}H{x.end:g}"/>'
-    yield _text(
-        (x.start + x.end) / 2, y.start + 30, panel.x_label, 'text-anchor="middle"'
-    )
-    across = f'text-anchor="middle" transform="rotate(-90 {left + EDGE:g} {(y.start + y.end) / 2:g})"'
-    yield _text(left + EDGE, (y.start + y.end) / 2, panel.y_label, across)
-    for series in panel.series:
-        yield from _series(series, x, y)
-    yield "</g>"
 
 
 def _legend(panel: Panel, left: float, base: float) -> Iterator[str]:
     yield _text(left, base, panel.legend)
+    # SVG cannot measure text without a font: 7 is wide enough for a letter of 11 px.
     left += 7.0 * len(panel.legend)
     for series in panel.series:
         if series.label:
@@ -183,6 +196,7 @@ def _series(series: PlotSeries, x: Axis, y: Axis) -> Iterator[str]:
     ):
         for across, up in dots:
             yield f'<circle cx="{x.at(across):.1f}" cy="{y.at(up):.1f}" r="2" {look}/>'
+    # A path of one point draws nothing.
     if len(series.curve) > 1:
         path = "L".join(
             f"{x.at(across):.1f} {y.at(up):.1f}" for across, up in series.curve

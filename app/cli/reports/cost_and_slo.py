@@ -13,20 +13,21 @@ from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.columns import share_cell
 from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_moment
+from app.cli.common.options import Output
 from app.cli.common.output import (
     BAD,
     FAINT,
     Cells,
     ColouredCell,
     Format,
-    Heading,
     amount,
+    bold,
+    faint,
     show_items,
     show_nothing,
     show_table,
     usd,
 )
-from app.cli.objects.get import Output
 
 IDLE = "(idle)"
 PERIOD_COLUMNS = (
@@ -97,20 +98,27 @@ def cost(
     if not sums:
         show_nothing(f"cost since {since}")
         return
-    total = sum(number(entry, "cost_usd") or 0.0 for entry in sums)
-    table: list[Cells] = [_cost_row(entry, key, total) for entry in sums]
-    hours = sum(number(entry, "gpu_hours") or 0.0 for entry in sums)
-    whole = sum(number(entry, "whole_gpu_cost_usd") or 0.0 for entry in sums)
-    table.append(
-        tuple(
-            ColouredCell(text=cell, style="bold")
-            for cell in ("total", amount(hours, 2), usd(total), "", usd(whole))
-        )
-    )
-    figures = ("GPU hours", "cost", "share", "whole-GPU cost")
+    total_usd = _total(sums, "cost_usd")
     show_table(
-        [Heading(by.value), *(Heading(title, right=True) for title in figures)], table
+        [by.value, ">GPU hours", ">cost", ">share", ">whole-GPU cost"],
+        [*(_cost_row(entry, key, total_usd) for entry in sums), _total_row(sums)],
     )
+
+
+def _total(sums: list[Document], column: str) -> float:
+    return sum(number(entry, column) or 0.0 for entry in sums)
+
+
+def _total_row(sums: list[Document]) -> Cells:
+    cells = (
+        "total",
+        amount(_total(sums, "gpu_hours"), 2),
+        usd(_total(sums, "cost_usd")),
+        # Always 100 %.
+        "",
+        usd(_total(sums, "whole_gpu_cost_usd")),
+    )
+    return [bold(cell) for cell in cells]
 
 
 def slo(
@@ -127,6 +135,7 @@ def slo(
         rows = list(_rows(api, "slo_attainment_hour", since))
         budgets = list(_rows(api, "slo_budget", None))
     sums = _sums(rows, "service", ("requests", "served", "in_slo", "rejected"))
+    # The views list the oldest hour first: the SLO of the newest one is the present one.
     newest = {text(row, "service"): row for row in rows}
     for entry in sums:
         _add_attainment(entry, newest[text(entry, "service")])
@@ -140,29 +149,19 @@ def slo(
         show_nothing(f"requests since {since}")
         return
     figures = (
-        "slo ms",
-        "wanted",
-        "met",
-        "requests",
-        "rejected",
-        "left",
-        "burn 1h",
-        "6h",
+        *(">slo ms", ">wanted", ">met", ">requests", ">rejected"),
+        *(">left", ">burn 1h", ">6h"),
     )
-    show_table(
-        [Heading("service"), *(Heading(title, True) for title in figures)],
-        [_slo_row(entry) for entry in sums],
-    )
+    show_table(["service", *figures], [_slo_row(entry) for entry in sums])
 
 
 def _add_attainment(entry: Document, present: Document) -> None:
+    # What still waits is neither met nor missed.
     finished = (number(entry, "served") or 0.0) + (number(entry, "rejected") or 0.0)
     share = (number(entry, "in_slo") or 0.0) / finished if finished else None
     entry["attainment_percent"] = None if share is None else round(100 * share, 4)
-    entry["slo_percent"], entry["slo_latency_ms"] = (
-        present.get("slo_percent"),
-        present.get("slo_latency_ms"),
-    )
+    entry["slo_percent"] = present.get("slo_percent")
+    entry["slo_latency_ms"] = present.get("slo_latency_ms")
 
 
 def _add_budget(entry: Document, periods: list[Document]) -> None:
@@ -171,6 +170,7 @@ def _add_budget(entry: Document, periods: list[Document]) -> None:
         (
             number(row, "budget_used_percent")
             for row in periods
+            # The period of the budget itself; the shorter ones are for alerts.
             if text(row, "period") == "30 d"
         ),
         None,
@@ -184,7 +184,11 @@ def _add_budget(entry: Document, periods: list[Document]) -> None:
 def _show_csv(sums: list[Document], columns: tuple[str, ...]) -> None:
     """Every sum as it is; whoever reads the file rounds."""
     writer = csv.DictWriter(
-        sys.stdout, columns, extrasaction="ignore", lineterminator="\n"
+        # The sums may hold more than the columns that are wanted.
+        sys.stdout,
+        columns,
+        extrasaction="ignore",
+        lineterminator="\n",
     )
     writer.writeheader()
     writer.writerows(sums)
@@ -192,30 +196,26 @@ def _show_csv(sums: list[Document], columns: tuple[str, ...]) -> None:
 
 def _rows(api: Api, view: str, since: str | None) -> Iterator[Document]:
     """Every row of a reporting view since a moment (None: it has no times), in the view's order, by column."""
-    moment = None
-    if since is not None:
-        hour = parse_moment(since, datetime.now(UTC)).replace(
-            minute=0, second=0, microsecond=0
-        )
-        moment = hour.isoformat()
-    cursor: str | None = None
-    while True:
-        page = api.get(
-            f"/api/v1/reports/{view}", {"since": moment, "limit": 500, "cursor": cursor}
-        )
+    # The views are by the hour: an hour that has begun is counted as a whole one.
+    moment = (
+        None
+        if since is None
+        else parse_moment(since, datetime.now(UTC))
+        .replace(minute=0, second=0, microsecond=0)
+        .isoformat()
+    )
+    for page in api.pages(f"/api/v1/reports/{view}", {"since": moment}):
         columns, rows = page.get("columns"), page.get("rows")
         if isinstance(columns, list) and isinstance(rows, list):
             yield from (dict(zip(map(str, columns), row, strict=True)) for row in rows)
-        following = page.get("next_cursor")
-        if not isinstance(following, str):
-            return
-        cursor = following
 
 
 def _sums(rows: list[Document], key: str, columns: tuple[str, ...]) -> list[Document]:
     """Sums of some columns by another one; idle last, else by name."""
     names = sorted(
-        {text(row, key) for row in rows}, key=lambda name: (name == IDLE, name)
+        # Idle time is nobody's, so that it comes after everybody.
+        {text(row, key) for row in rows},
+        key=lambda name: (name == IDLE, name),
     )
     return [
         {
@@ -243,22 +243,29 @@ def _cost_row(entry: Document, key: str, total: float) -> Cells:
 
 def _slo_row(entry: Document) -> Cells:
     met, wanted = number(entry, "attainment_percent"), number(entry, "slo_percent")
-    left = number(entry, "budget_left_percent")
-    burn = {text(row, "period"): row for row in documents(entry.get("periods"))}
+    burn = {text(row, "period"): row for row in documents(entry, "periods")}
     return (
         text(entry, "service"),
         amount(number(entry, "slo_latency_ms"), 0),
         "-" if wanted is None else f"{wanted:g} %",
-        share_cell(
-            None if met is None else met / 100, None if wanted is None else wanted / 100
-        ),
+        # The views have percents, the cell takes fractions as the API's readings are.
+        share_cell(_fraction(met), _fraction(wanted)),
         amount(number(entry, "requests"), 0),
         amount(number(entry, "rejected"), 0),
-        ColouredCell(text="-", style=FAINT)
-        if left is None
-        else ColouredCell(text=f"{left:.1f} %", style=BAD if left < 0 else ""),
+        _left_cell(number(entry, "budget_left_percent")),
         *(_burn_cell(burn.get(period, {})) for period in ("1 h", "6 h")),
     )
+
+
+def _fraction(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _left_cell(percent: float | None) -> ColouredCell:
+    """What is left of the error budget; below 0 more was missed than the SLO allows."""
+    if percent is None:
+        return faint("-")
+    return ColouredCell(text=f"{percent:.1f} %", style=BAD if percent < 0 else "")
 
 
 def _burn_cell(row: Document) -> ColouredCell:

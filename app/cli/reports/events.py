@@ -9,6 +9,7 @@ import typer
 from app.cli.common.client import Api, Document, Query, number, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_moment
+from app.cli.common.options import Output
 from app.cli.common.output import (
     BAD,
     WARN,
@@ -20,7 +21,6 @@ from app.cli.common.output import (
     show_yaml,
     time_text,
 )
-from app.cli.objects.get import Output
 
 FOLLOW_S = 1.0
 STYLES = {
@@ -68,36 +68,36 @@ def events(
     )
     query = {"kind": kind, "subject": subject, "actor": actor, "since": moment}
     with Api(cli) as api:
+        # The API lists the newest first; people read downwards.
         found = api.first("/api/v1/events", limit, query)[::-1]
+        _show_all(found, output, follow=follow)
         if follow:
-            _show_all(found, output, follow=True)
             _follow(api, query, found, output, cli)
-        else:
-            _show_all(found, output, follow=False)
 
 
 def _follow(
     api: Api, query: Query, seen: list[Document], output: Format, cli: CliContext
 ) -> None:
     """Show new events until the user interrupts, which is how following ends well."""
-    last = max((number(event, "id") or 0 for event in seen), default=0)
-    if not seen:
-        last = max(
-            (number(event, "id") or 0 for event in api.first("/api/v1/events", 1)),
-            default=0,
-        )
+    # Where none matches yet, the newest of all: what happened before is not new.
+    last = _last_id(seen or api.first("/api/v1/events", 1), 0)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             cli.sleep(FOLLOW_S)
             fresh = _newer_than(api, query, last)
             _show_all(fresh, output, follow=True)
-            last = max((number(event, "id") or 0 for event in fresh), default=last)
+            last = _last_id(fresh, last)
+
+
+def _last_id(events: list[Document], otherwise: float) -> float:
+    return max((number(event, "id") or 0 for event in events), default=otherwise)
 
 
 def _newer_than(api: Api, query: Query, last: float) -> list[Document]:
     """Events with higher numbers, oldest first; the API lists them newest first."""
     fresh = []
     for event in api.items("/api/v1/events", {"limit": 100, **query}):
+        # Ids grow, so that paging stops at the first one that was shown.
         if (number(event, "id") or 0) <= last:
             break
         fresh.append(event)
@@ -105,25 +105,24 @@ def _newer_than(api: Api, query: Query, last: float) -> list[Document]:
 
 
 def _show_all(found: list[Document], output: Format, *, follow: bool) -> None:
-    if output is Format.JSON and not follow:
-        show_json({"items": found})
-    elif output is Format.YAML:
+    if output is Format.YAML:
         show_yaml(found)
-    elif not found and not follow:
-        show_nothing("events")
-    for event in (
-        found
-        if output in (Format.TABLE, Format.WIDE) or (output is Format.JSON and follow)
-        else []
-    ):
-        if output is Format.JSON:
+    elif output is Format.JSON and not follow:
+        show_json({"items": found})
+    elif output is Format.JSON:
+        # One document for each event: a list that never ends could not be parsed.
+        for event in found:
             show_json(event)
-        else:
+    else:
+        if not found and not follow:
+            show_nothing("events")
+        for event in found:
             _show(event, wide=output is Format.WIDE)
 
 
 def _show(event: Document, *, wide: bool) -> None:
     kind = text(event, "kind")
+    # Kinds end in what happened: PlanRefused, ServiceDeleted.
     style = next((style for word, style in STYLES.items() if kind.endswith(word)), "")
     request = (
         f"  request {text(event, 'request_id')}"

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from rich.console import Console, Group
@@ -35,6 +35,7 @@ class TopicTables:
 
     def take(self, topic: str, change: Mapping[str, Any]) -> None:
         """Apply one event of the feed (`app.web.topics.feed`)."""
+        # The first event of a connection holds everything: what it lacks is gone.
         items = {} if change.get("all") else self.tables.get(topic, {})
         items = {**items, **change["set"]}
         for key in change.get("gone", ()):
@@ -57,28 +58,35 @@ def top(
     if once or not screen.is_terminal:
         with Api(cli) as api:
             _take_all(api, board)
-        screen.print(frame(board, screen, is_whole=True))
+        screen.print(frame(board, screen, is_entire=True))
         return
     with (
         Live(console=screen, screen=True, auto_refresh=False) as live,
         contextlib.suppress(KeyboardInterrupt),
     ):
         while True:
-            try:
-                _follow(cli, board, live, screen)
-            except (ControlPlaneUnreachable, ApiProblem) as error:
-                if isinstance(error, ApiProblem) and error.status < 500:
-                    raise
-                live.update(
-                    Group(Text(str(error), style=BAD), frame(board, screen)),
-                    refresh=True,
-                )
-                cli.sleep(RETRY_S)
+            _follow_or_wait(cli, board, live, screen)
+
+
+def _follow_or_wait(
+    cli: CliContext, board: TopicTables, live: Live, screen: Console
+) -> None:
+    """Show the feed until it ends; where the control plane is away, the last picture below what is wrong."""
+    try:
+        _follow(cli, board, live, screen)
+    except (ControlPlaneUnreachable, ApiProblem) as error:
+        # A token that is not valid will not become so: only what may pass is tried again.
+        if isinstance(error, ApiProblem) and error.status < 500:
+            raise
+        picture = Group(Text(str(error), style=BAD), frame(board, screen))
+        live.update(picture, refresh=True)
+        cli.sleep(RETRY_S)
 
 
 def _take_all(api: Api, board: TopicTables) -> None:
     """Read the feed until every topic that the token may see has come once."""
     is_of_all = dig(api.get("/api/v1/auth/whoami"), "projects") is None
+    # The other topics are about the entire fleet, which a project's token may not see.
     missing = {*TOPICS} if is_of_all else {"services"}
     for topic, change in events(api):
         board.take(topic, change)
@@ -101,16 +109,18 @@ def events(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for line in api.stream("/live", {"topic": TOPICS}):
         if line.startswith("event: "):
             topic = line.removeprefix("event: ")
+        # Server-sent events: a newer control plane may have topics that this one does not know.
         elif line.startswith("data: ") and topic in TOPICS:
             yield topic, json.loads(line.removeprefix("data: "))
 
 
-def frame(board: TopicTables, screen: Console, *, is_whole: bool = False) -> Group:
-    """The whole picture; cut to the screen unless `is_whole`."""
-    room = math.inf if is_whole else max(6, screen.height - HEADER_LINES)
+def frame(board: TopicTables, screen: Console, *, is_entire: bool = False) -> Group:
+    """The whole picture; cut to the screen unless `is_entire`."""
+    room = math.inf if is_entire else max(6, screen.height - HEADER_LINES)
     services = board.tables.get("services", {})
     gpus = board.tables.get("fleet", {})
-    max_services = room if is_whole or not gpus else max(3, room // 2 - 2)
+    # Services get half of the screen, GPUs what they leave.
+    max_services = room if is_entire or not gpus else max(3, room // 2 - 2)
     parts: list[Text | Table] = [_headline(board), _services(services, max_services)]
     if gpus:
         parts.append(
@@ -145,27 +155,30 @@ def _headline(board: TopicTables) -> Text:
     return text
 
 
-def _services(services: Mapping[str, Item], most: float) -> Table:
+def _table(*titles: str) -> Table:
+    """A table; a `>` before a title aligns its column at the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "SERVICE",
-        "SLO MET",
-        "LATENCY",
-        "SLO",
-        "RATE/S",
-        "PLANNED",
-        "USD/H",
-        "REPLICAS",
-    ):
-        table.add_column(
-            name,
-            justify="left" if name in ("SERVICE", "REPLICAS") else "right",
-            no_wrap=True,
-        )
+    for title in titles:
+        justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
+        table.add_column(title.removeprefix(">"), justify=justify, no_wrap=True)
+    return table
+
+
+def _add_rest(table: Table, hidden: int) -> None:
+    if hidden:
+        table.add_row(Text(f"… {hidden} more", style=FAINT))
+
+
+def _services(services: Mapping[str, Item], max_rows: float) -> Table:
+    table = _table(
+        *("SERVICE", ">SLO MET", ">LATENCY", ">SLO", ">RATE/S", ">PLANNED"),
+        *(">USD/H", "REPLICAS"),
+    )
+    # Who misses the SLO comes first: the rest may be cut.
     ordered = sorted(
         services.items(), key=lambda entry: (_attained(entry[1]) is not False, entry[0])
     )
-    shown = ordered if len(ordered) <= most else ordered[: int(most)]
+    shown = ordered if len(ordered) <= max_rows else ordered[: int(max_rows)]
     for name, item in shown:
         met = "–" if item["attainment"] is None else f"{100 * item['attainment']:.2f} %"
         table.add_row(
@@ -181,8 +194,7 @@ def _services(services: Mapping[str, Item], most: float) -> Table:
             )
             or "none",
         )
-    if len(shown) < len(ordered):
-        table.add_row(Text(f"… {len(ordered) - len(shown)} more", style=FAINT))
+    _add_rest(table, len(ordered) - len(shown))
     return table
 
 
@@ -190,16 +202,12 @@ def _gpus(
     gpus: Mapping[str, Item],
     gauges: Mapping[str, Any],
     services: Mapping[str, Item],
-    most: float,
+    max_rows: float,
 ) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("GPU", "TYPE", "SM", "W", "GIB", "CARRIES"):
-        table.add_column(
-            name, justify="right" if name in ("W", "GIB") else "left", no_wrap=True
-        )
+    table = _table("GPU", "TYPE", "SM", ">W", ">GIB", "CARRIES")
     # Who carries something first: on a large fleet the rest is cut.
     ordered = sorted(gpus.items(), key=lambda entry: (not entry[1]["parts"], entry[0]))
-    shown = ordered if len(ordered) <= most else ordered[: max(1, int(most))]
+    shown = ordered if len(ordered) <= max_rows else ordered[: max(1, int(max_rows))]
     for name, gpu in shown:
         memory_mib, power_w, *_ = gauges.get(name, (None, None))
         table.add_row(
@@ -210,8 +218,7 @@ def _gpus(
             f"{_figure(None if memory_mib is None else memory_mib / 1024)}/{gpu['memory_mib'] / 1024:.0f}",
             _carries(gpu),
         )
-    if len(shown) < len(ordered):
-        table.add_row(Text(f"… {len(ordered) - len(shown)} more", style=FAINT))
+    _add_rest(table, len(ordered) - len(shown))
     return table
 
 
@@ -219,7 +226,9 @@ def _bar(gpu: Item, services: Mapping[str, Item]) -> Text:
     """Filled by SM percent up to the line at 100, in the colour of each service's SLO."""
     bar = Text()
     for part in gpu["parts"]:
+        # What starts or drains has no SMs yet, or gives them up.
         if part["state"] in ("ready", "running"):
+            # Rounded shares may add up to more than the bar: the last one gives way.
             width = round(BAR_WIDTH * part["sm_percent"] / 100.0)
             bar.append(
                 "█" * max(0, min(width, BAR_WIDTH - len(bar))),
@@ -240,11 +249,9 @@ def _carries(gpu: Item) -> Text:
 
 
 def _attained(item: Item) -> bool | None:
-    return (
-        None
-        if item["attainment"] is None
-        else bool(item["attainment"] >= item["percentile"])
-    )
+    if item["attainment"] is None:
+        return None
+    return bool(item["attainment"] >= item["percentile"])
 
 
 def _style(item: Item | None) -> str:
@@ -256,10 +263,6 @@ def _style(item: Item | None) -> str:
 
 
 def _figure(value: float | None, unit: str = "") -> str:
-    return (
-        "–"
-        if value is None
-        else f"{value:.0f}{unit}"
-        if value >= 100
-        else f"{value:.3g}{unit}"
-    )
+    if value is None:
+        return "–"
+    return f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"

@@ -28,11 +28,11 @@ def watching(jobs: Sequence[SimulationRun]) -> Iterator[RunWatcher]:
 
 def columns() -> tuple[ProgressColumn, ...]:
     """A name, its bar, and words. All plain text: brackets in a policy's name are no markup."""
-    name, words = (
+    name, state = (
         TextColumn(f"{{task.{field}}}", markup=False)
-        for field in ("description", "fields[words]")
+        for field in ("description", "fields[state]")
     )
-    return name, BarColumn(bar_width=_BAR), words
+    return name, BarColumn(bar_width=_BAR), state
 
 
 class RunLines:
@@ -64,19 +64,22 @@ class Bars:
         self._simulated_s = [0.0] * len(jobs)
         self._ended = 0
         self._rows: dict[int, TaskID] = {}
-        self._whole = progress.add_task(
-            "all runs", total=sum(map(_duration_s, jobs)), words=self._count()
+        self._all_runs = progress.add_task(
+            "all runs", total=sum(map(_duration_s, jobs)), state=self._count()
         )
 
     def passed(self, place: int, simulated_s: float) -> None:
         """The bars grow."""
         job = self._jobs[place]
-        whole_s = _duration_s(job)
+        duration_s = _duration_s(job)
+        # Only now: with fewer processes than runs most bars would stand still.
         if place not in self._rows:
             name = f"{job.run.label}, seed {job.seed}"
-            self._rows[place] = self._progress.add_task(name, total=whole_s, words="")
-        words = f"{simulated_s / 60.0:.1f} of {whole_s / 60.0:g} min"
-        self._progress.update(self._rows[place], completed=simulated_s, words=words)
+            self._rows[place] = self._progress.add_task(
+                name, total=duration_s, state=""
+            )
+        state = f"{simulated_s / 60.0:.1f} of {duration_s / 60.0:g} min"
+        self._progress.update(self._rows[place], completed=simulated_s, state=state)
         self._grow(place, simulated_s)
 
     def ended(self, place: int, outcome: Outcome) -> None:
@@ -84,16 +87,18 @@ class Bars:
         self._ended += 1
         if place in self._rows:
             self._progress.remove_task(self._rows.pop(place))
+        # Bars vanish at the end; failures must stay on the screen.
         if isinstance(outcome, FailedRun):
             self._progress.console.print(
                 f"{outcome.policy}, seed {outcome.seed}: failed"
             )
+        # A run that failed counts as done: the bar for all must reach its end.
         self._grow(place, _duration_s(self._jobs[place]))
 
     def _grow(self, place: int, simulated_s: float) -> None:
         self._simulated_s[place] = simulated_s
         self._progress.update(
-            self._whole, completed=sum(self._simulated_s), words=self._count()
+            self._all_runs, completed=sum(self._simulated_s), state=self._count()
         )
 
     def _count(self) -> str:

@@ -41,7 +41,9 @@ class SimulateOptions:
 def run_scenario(wanted: SimulateOptions) -> bool:
     """Do it; whether every run was done. Raises CliError."""
     scenario = read_scenario(wanted.scenario)
+    # Before the runs, which may take hours.
     _check_places(wanted, scenario)
+    # The tables go to stderr where a result goes to stdout.
     stream = summary_stream(wanted.output, wanted.html)
     report = simulated(
         scenario, folder_of(wanted.scenario), jobs=wanted.jobs, ray=wanted.ray
@@ -67,6 +69,7 @@ def simulated(
     ray: str | None = None,
 ) -> SimulationReport:
     """The report of all runs; traces are looked for in the folder. Raises CliError for what no run could do."""
+    # More processes than runs would only start and end.
     runs = len(scenario.spec.policies) * len(scenario.spec.seeds)
     return _run(scenario, folder, _runner(ray, min(jobs or os.cpu_count() or 1, runs)))
 
@@ -76,6 +79,7 @@ def show_failures(report: SimulationReport) -> None:
     count = len(report.failed)
     if not count:
         return
+    # A mean over four of five seeds must not pass for one over five.
     others = "; the figures are of the others" if report.runs else ""
     sys.stderr.write(
         f"Error: {count} of {counted(count + len(report.runs), 'run')} failed{others}\n"
@@ -91,9 +95,8 @@ def _check_places(wanted: SimulateOptions, scenario: SimulationScenario) -> None
         raise CliError("only one of -o and --html can be stdout")
     if output is not None and html is not None and output.resolve() == html.resolve():
         raise CliError(f"-o and --html cannot both be {output}")
-    read = {(folder_of(file) / each).resolve() for each in files_of(scenario.spec)} | {
-        file.resolve()
-    }
+    traces = {(folder_of(file) / each).resolve() for each in files_of(scenario.spec)}
+    read = {*traces, file.resolve()}
     for path in (output, html):
         check_place(path)
         if path is not None and path != STDIO and path.resolve() in read:
@@ -104,6 +107,7 @@ def _runner(ray: str | None, processes: int) -> AbstractContextManager[Runner]:
     """Where runs are done."""
     if ray is None:
         return nullcontext(make_runner(processes))
+    # Ray is no requirement: it is imported where it is asked for.
     from app.simulate.run.ray_cluster import on_ray
 
     return on_ray(ray)
@@ -116,6 +120,7 @@ def _run(
 ) -> SimulationReport:
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
+        # All runs share the fleet and the services that are checked, so that one says what is wrong with each.
         notes = check(jobs[0])
         sys.stderr.writelines(f"Warning: {note}\n" for note in notes)
         with somewhere as runner, watching(jobs) as watch:

@@ -1,14 +1,18 @@
 """Scenario files: read strictly; every complaint names file, line, field and remedy, and all come at once."""
 
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from app.base.yaml_lines import Document, FieldPath, dotted, read_documents
+from app.base.yaml_lines import Document, read_documents
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO
-from app.cli.common.manifest_files import Complaint, ManifestErrors
+from app.cli.common.manifest_files import (
+    Complaint,
+    ManifestErrors,
+    complain_to,
+    complaint,
+)
 from app.simulate.run.unusable_files import unusable_files
 from app.simulate.scenario.reading import scenario_of
 from app.simulate.scenario.scenario import SimulationScenario
@@ -21,13 +25,10 @@ def read_scenario(source: Path) -> SimulationScenario:
     """The scenario of a file, or of stdin (`-`). Raises CliError."""
     file = "stdin" if source == STDIO else str(source)
     complaints: list[Complaint] = []
-
-    def complain(line: int, field: str, problem: str) -> None:
-        complaints.append(Complaint(file=file, line=line, field=field, problem=problem))
-
-    documents = list(read_documents(_text(source), complain))
+    documents = list(read_documents(_text(source), complain_to(complaints, file)))
     if complaints:
         raise ManifestErrors(sorted(complaints), what=WHAT)
+    # Manifests are many to a file; of two scenarios it would not be clear which one is meant.
     if len(documents) != 1:
         raise CliError(
             f"{file} holds {len(documents) or 'no'} documents; a scenario is one"
@@ -41,26 +42,12 @@ def folder_of(source: Path) -> Path:
 
 
 def _validated(file: str, document: Document, folder: Path) -> SimulationScenario:
+    # Traces are opened here already: a missing one is a complaint about its field, with a line.
     scenario = scenario_of(document.value, partial(unusable_files, folder=folder))
     if isinstance(scenario, SimulationScenario):
         return scenario
-    raise _refusal(file, document, scenario)
-
-
-def _refusal(
-    file: str, document: Document, found: Iterable[tuple[FieldPath, str]]
-) -> ManifestErrors:
-    return ManifestErrors(
-        sorted(_complaint(file, document, path, words) for path, words in found),
-        what=WHAT,
-    )
-
-
-def _complaint(
-    file: str, document: Document, path: FieldPath, problem: str
-) -> Complaint:
-    return Complaint(
-        file=file, line=document.line(path), field=dotted(path), problem=problem
+    raise ManifestErrors(
+        sorted(complaint(file, document, *each) for each in scenario), what=WHAT
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from app.cli.common.output import Cells, Heading, show_table
+from app.cli.common.output import Cells, show_table
 from app.simulate.figures import describe_estimate, describe_share
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
 
@@ -12,40 +12,37 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
 
     `late`: requests that were late, rejected or are overdue; `worst`: in SLO, of the service that is worst off.
     """
-    figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
-    rows = [
-        _policy(summary, seeds_note(report, summary.policy))
-        for summary in report.policies
-    ]
     show_table(
-        [Heading("policy"), *(Heading(title, right=True) for title in figures)],
-        rows,
+        ["policy", ">USD", ">GPU h", ">kWh", ">late %", ">worst %", ">starts"],
+        [
+            _policy(summary, seeds_note(report, summary.policy))
+            for summary in report.policies
+        ],
         stream=stream,
     )
     _show_carbon(report, stream)
-    stream.write("\n")
-    show_table(
-        [
-            Heading("service"),
-            Heading("policy"),
-            *(Heading(t, right=True) for t in ("USD", "in SLO %", "p99 ms")),
-        ],
-        [
-            (
-                service.service,
-                summary.policy,
-                describe_estimate(service.cost_usd),
-                describe_share(service.attainment, digits=2),
-                describe_estimate(service.p99_ms, digits=0),
-            )
-            for place in range(len(report.policies[0].services))
-            for summary in report.policies
-            for service in [summary.services[place]]
-        ],
-        stream=stream,
-    )
+    _show_services(report, stream)
     if any(summary.tasks for summary in report.policies):
         _show_tasks(report, stream)
+
+
+def _show_services(report: SimulationReport, stream: TextIO) -> None:
+    stream.write("\n")
+    # By service, so that its line under one policy stands beside the one under the other.
+    rows = [
+        (
+            service.service,
+            summary.policy,
+            describe_estimate(service.cost_usd),
+            describe_share(service.attainment, digits=2),
+            describe_estimate(service.p99_ms, digits=0),
+        )
+        for place in range(len(report.policies[0].services))
+        for summary in report.policies
+        for service in [summary.services[place]]
+    ]
+    titles = ["service", "policy", ">USD", ">in SLO %", ">p99 ms"]
+    show_table(titles, rows, stream=stream)
 
 
 def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
@@ -63,9 +60,9 @@ def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
 
 def _show_tasks(report: SimulationReport, stream: TextIO) -> None:
     stream.write("\n")
-    figures = ("finished %", "mean min", "in time %", "GPU h of work", "own USD")
+    figures = (">finished %", ">mean min", ">in time %", ">GPU h of work", ">own USD")
     show_table(
-        [Heading("tasks under"), *(Heading(title, right=True) for title in figures)],
+        ["tasks under", *figures],
         [
             (
                 summary.policy,

@@ -10,19 +10,24 @@ import typer
 from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO
 from app.cli.common.forecasts import rate_texts
+from app.cli.common.options import command_group
 from app.cli.common.output import (
-    FAINT,
     Cells,
-    ColouredCell,
     Format,
-    Heading,
     amount,
+    faint,
     show_document,
     show_line,
     show_table,
 )
 from app.cli.simulation.trace_changes import scale, slice_trace
-from app.cli.simulation.trace_files import TraceFile, Written, in_words, list_of, write
+from app.cli.simulation.trace_files import (
+    TraceFile,
+    Written,
+    describe_load,
+    list_of,
+    write,
+)
 from app.cli.simulation.trace_generate import app as generate
 from app.simulate.traces.describe import (
     LAG_S,
@@ -45,12 +50,7 @@ from app.simulate.traces.trace import RateTrace
 
 BARS = "▁▂▃▄▅▆▇█"
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Import, make, change and describe load for simulations.",
-)
+app = command_group("Import, make, change and describe load for simulations.")
 
 
 @app.command(name="import")
@@ -105,11 +105,13 @@ def import_trace(
     rates: a time column and a column per series; azure-llm: a row per request; azure-functions: invocations by the
     minute; philly and alibaba: job lists. docs/traces.md describes the formats.
     """
+    # Silently ignored options would make files that are not what was asked for.
     _refuse_others(kind, FileKind.RATES, columns=columns, missing=missing)
     _refuse_others(kind, FileKind.AZURE_FUNCTIONS, top=top, trigger=trigger)
     options = ImportOptions(
         columns=list_of(columns) if columns else (),
         missing=missing or Missing.REFUSE,
+        # None until here, so that one that is given for another format is noticed.
         top=top or USUAL_FUNCTIONS,
         trigger=trigger or "",
         source=source,
@@ -131,6 +133,7 @@ def describe(
     the window. C: correlation of steps a minute apart. docs/traces.md explains more.
     """
     found = read_any(trace)
+    # `wide` is one of the formats of all commands, but a trace has no further columns.
     if output is Format.WIDE:
         raise typer.BadParameter(
             "a trace has nothing more to show; give table, json or yaml",
@@ -139,9 +142,9 @@ def describe(
     if output is not Format.TABLE:
         show_document(_document(found), output)
         return
-    show_line(in_words(found))
+    show_line(describe_load(found))
     for note in found.notes:
-        show_line(ColouredCell(text=note, style=FAINT))
+        show_line(faint(note))
     if isinstance(found, JobList):
         _show_jobs(describe_jobs(found))
     else:
@@ -172,11 +175,13 @@ def _document(found: RateTrace | JobList) -> object:
 def _show_series(summaries: Sequence[SeriesSummary]) -> None:
     show_table(
         [
-            Heading("series"),
-            *(Heading(title, True) for title in ("mean rps", "p99", "peak")),
-            *(Heading(f"D {window_s:g} s", True) for window_s in WINDOWS_S),
-            Heading(f"C {LAG_S:g} s", True),
-            Heading(""),
+            "series",
+            ">mean rps",
+            ">p99",
+            ">peak",
+            *(f">D {window_s:g} s" for window_s in WINDOWS_S),
+            f">C {LAG_S:g} s",
+            "",
         ],
         [_row(summary) for summary in summaries],
     )
@@ -189,6 +194,7 @@ def _row(summary: SeriesSummary) -> Cells:
     return (
         summary.name,
         *rate_texts([summary.mean_rps, summary.p99_rps, summary.peak_rps]),
+        # One column for each window.
         *map(amount, summary.dispersion),
         amount(summary.autocorrelation, 2),
         _bars(summary.outline),
@@ -221,7 +227,9 @@ def _show_jobs(summary: JobSummary) -> None:
 
 def _bars(outline: Sequence[float]) -> str:
     return "".join(
-        BARS[min(len(BARS) - 1, int(share * len(BARS)))] for share in outline
+        # A share of 1 would be one bar too high.
+        BARS[min(len(BARS) - 1, int(share * len(BARS)))]
+        for share in outline
     )
 
 

@@ -67,10 +67,12 @@ def scale(
         raise typer.BadParameter("give either --factor or --mean")
     found = read_any(trace)
     if isinstance(found, JobList):
+        # Submissions are moments: there is no rate to change.
         if time is None or factor or mean or smooth:
             raise CliError("a job list has no rates; it takes --time alone")
         write(found.faster(time), output)
         return
+    # First, as a factor would blow up the noise; last the time, since smoothing is in the trace's own seconds.
     if smooth is not None:
         found = smoothed(found, _seconds(smooth, "--smooth", 0.0))
     if factor is not None:
@@ -121,21 +123,24 @@ def slice_trace(
     write(found, output)
 
 
-def _by_series(trace: RateTrace, words: str, flag: str) -> Mapping[str, float]:
+def _by_series(trace: RateTrace, listed: str, flag: str) -> Mapping[str, float]:
     """A value for each series that is named, or for all of them. Raises BadParameter."""
     read = parse_factor if flag == "--factor" else parse_rate
-    if "=" in words:
-        return parse_pairs(words, flag, read)
+    if "=" in listed:
+        return parse_pairs(listed, flag, read)
     try:
-        return dict.fromkeys(trace.names, read(words))
+        return dict.fromkeys(trace.names, read(listed))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{flag}'") from error
 
 
-def _seconds(words: str | None, flag: str, default_s: float) -> float:
-    if words is None or words in ("0", "0s"):
-        return default_s if words is None else 0.0
+def _seconds(duration: str | None, flag: str, default_s: float) -> float:
+    if duration is None:
+        return default_s
+    # No duration elsewhere, but a trace begins there.
+    if duration in ("0", "0s"):
+        return 0.0
     try:
-        return parse_duration(words).total_seconds()
+        return parse_duration(duration).total_seconds()
     except typer.BadParameter as error:
         raise typer.BadParameter(error.message, param_hint=f"'{flag}'") from error

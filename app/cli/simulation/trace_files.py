@@ -38,22 +38,24 @@ def write(found: RateTrace | JobList, output: Path) -> None:
     write_csv(output, rows, notes=found.notes)
     hint = (
         ""
+        # Nothing is left to look at: the rows went to the next program.
         if output == STDIO
         else f"; look at it with `plimsoll trace describe {output}`"
     )
-    summary_stream(output).write(f"{in_words(found)}{hint}\n")
+    summary_stream(output).write(f"{describe_load(found)}{hint}\n")
 
 
-def in_words(found: RateTrace | JobList) -> str:
+def describe_load(found: RateTrace | JobList) -> str:
     """`292 steps of 1 s (4m52s), 9 series, 201.5 rps together`."""
     if isinstance(found, JobList):
         jobs = f"{len(found):,} job{'s' if len(found) > 1 else ''}"
         return f"{jobs}, submitted within {duration_text(float(found.submit_s[-1]))}"
+    # The texts of several rates share their decimals; here is one alone.
     (together,) = rate_texts([float(found.means_rps.sum())])
     steps = f"{len(found.rates_rps):,} steps of {found.step_s:g} s ({duration_text(found.duration_s)})"
     return f"{steps}, {count(len(found.names), 'series', 'series')}, {together} rps together"
 
 
-def list_of(words: str) -> Sequence[str]:
+def list_of(listed: str) -> Sequence[str]:
     """`a,b` as its parts."""
-    return [part.strip() for part in words.split(",")]
+    return [part.strip() for part in listed.split(",")]

@@ -1,6 +1,7 @@
 """`plimsoll trace generate`: traces made by seed, of the shapes that the simulator draws from."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -12,16 +13,12 @@ from agents.sim.load import LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO
+from app.cli.common.options import command_group
 from app.cli.common.scenario_flags import parse_rate
 from app.cli.simulation.trace_files import Written, write
 from app.simulate.traces.generate import generate
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Make a trace of a known shape: a day, a spike, a Markov chain.",
-)
+app = command_group("Make a trace of a known shape: a day, a spike, a Markov chain.")
 
 
 class BurstSource(StrEnum):
@@ -98,17 +95,11 @@ def diurnal(
         burst_service=bursts_of,
         burst_weight=bursts,
     )
-    words = f"diurnal --mean {mean:.12g} --amplitude {amplitude:.12g} --period {period}"
-    words += "" if phase is None else f" --phase {phase}"
-    _write(
-        shape,
-        words + _burst_words(bursts, bursts_of),
-        name,
-        duration,
-        seed,
-        draw=draw,
-        output=output,
-    )
+    options = f"--mean {mean:.12g} --amplitude {amplitude:.12g} --period {period}"
+    options += "" if phase is None else f" --phase {phase}"
+    options += _burst_options(bursts, bursts_of)
+    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
+    _write(shape, f"diurnal {options}", wanted)
 
 
 @app.command()
@@ -143,18 +134,16 @@ def spike(
         ramp_s=_seconds(ramp),
     )
     shape = LoadShape(
-        mean_rps=mean, spikes=(one,), burst_service=bursts_of, burst_weight=bursts
+        # A spike is a multiple of the mean, so that bursts grow with it.
+        mean_rps=mean,
+        spikes=(one,),
+        burst_service=bursts_of,
+        burst_weight=bursts,
     )
-    words = f"spike --mean {mean:.12g} --at {at} --length {length} --factor {factor:.12g} --ramp {ramp}"
-    _write(
-        shape,
-        words + _burst_words(bursts, bursts_of),
-        name,
-        duration,
-        seed,
-        draw=draw,
-        output=output,
-    )
+    options = f"--mean {mean:.12g} --at {at} --length {length} --factor {factor:.12g} --ramp {ramp}"
+    options += _burst_options(bursts, bursts_of)
+    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
+    _write(shape, f"spike {options}", wanted)
 
 
 @app.command()
@@ -177,7 +166,8 @@ def mmpp(
 
     It stays at each level for an exponential time, then goes to any of the others.
     """
-    pairs = [_level(words) for words in level]
+    pairs = [_level(each) for each in level]
+    # A chain with one state has nowhere to go.
     if len(pairs) < 2:
         raise typer.BadParameter(
             "give at least two, such as --level 20:60s --level 180:10s",
@@ -187,59 +177,60 @@ def mmpp(
         levels_rps=tuple(rate for rate, _ in pairs),
         mean_stays_s=tuple(stay for _, stay in pairs),
     )
-    words = "mmpp " + " ".join(f"--level {each}" for each in level)
-    _write(shape, words, name, duration, seed, draw=draw, output=output)
+    options = " ".join(f"--level {each}" for each in level)
+    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
+    _write(shape, f"mmpp {options}", wanted)
 
 
-def _write(
-    shape: Shape,
-    words: str,
-    name: Sequence[str] | None,
-    duration: str,
-    seed: int,
-    *,
-    draw: bool,
-    output: Path,
-) -> None:
-    duration_s = _seconds(duration)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What all shapes have in common."""
+
+    name: Sequence[str] | None
+    duration: str
+    seed: int
+    draw: bool
+    output: Path
+
+
+def _write(shape: Shape, command: str, wanted: _Wanted) -> None:
+    """Make and write it. The command that makes it again, as it was typed, becomes its note."""
+    duration_s = _seconds(wanted.duration)
+    # Requests are counted by the second.
     if duration_s != int(duration_s):
         raise typer.BadParameter(
-            f"{duration!r} is not in whole seconds", param_hint="'--duration'"
+            f"{wanted.duration!r} is not in whole seconds", param_hint="'--duration'"
         )
-    names = name or ["service"]
-    words += "".join(f" --name {quote(each)}" for each in name or ())
-    words += f" --duration {duration} --seed {seed}{' --draw' if draw else ''}"
-    note = f"plimsoll trace generate {words}"
-    write(
-        generate(
-            shape,
-            names=names,
-            duration_s=int(duration_s),
-            seed=seed,
-            draws=draw,
-            note=note,
-        ),
-        output,
+    names = "".join(f" --name {quote(each)}" for each in wanted.name or ())
+    draw = " --draw" if wanted.draw else ""
+    made = generate(
+        shape,
+        names=wanted.name or ["service"],
+        duration_s=int(duration_s),
+        seed=wanted.seed,
+        draws=wanted.draw,
+        note=f"plimsoll trace generate {command}{names} --duration {wanted.duration} --seed {wanted.seed}{draw}",
     )
+    write(made, wanted.output)
 
 
-def _seconds(words: str) -> float:
-    return parse_duration(words).total_seconds()
+def _seconds(duration: str) -> float:
+    return parse_duration(duration).total_seconds()
 
 
-def _burst_words(weight: float, service: BurstSource) -> str:
+def _burst_options(weight: float, service: BurstSource) -> str:
     return f" --bursts {weight:.12g} --bursts-of {service}" if weight else ""
 
 
-def _level(words: str) -> tuple[float, float]:
-    rate, colon, stay = words.partition(":")
+def _level(level: str) -> tuple[float, float]:
+    rate, colon, stay = level.partition(":")
     if not colon:
         raise typer.BadParameter(
-            f"{words!r} is not RPS:TIME, such as 180:10s", param_hint="'--level'"
+            f"{level!r} is not RPS:TIME, such as 180:10s", param_hint="'--level'"
         )
     try:
         return parse_rate(rate), _seconds(stay)
     except ValueError as error:
         raise typer.BadParameter(
-            f"{words!r}: {error}", param_hint="'--level'"
+            f"{level!r}: {error}", param_hint="'--level'"
         ) from error

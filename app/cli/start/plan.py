@@ -10,17 +10,16 @@ from app.cli.common.contract_files import read_problem
 from app.cli.common.errors import CliError
 from app.cli.common.files import summary_stream, write_text
 from app.cli.common.output import (
-    BAD,
-    GOOD,
-    WARN,
-    ColouredCell,
-    Heading,
+    Cells,
     amount,
+    bad,
     count,
+    good,
     plain,
     show_line,
     show_table,
     usd,
+    warn,
 )
 from app.solver.process import PlanRequest, run_policy
 from solvers.check import violations
@@ -31,8 +30,8 @@ from solvers.policies.warm_up import warm_up
 from solvers.types.outcome import Budget, PlanReport, Violation
 from solvers.types.plan import Plan, replicas_of
 from solvers.types.plan_json import plan_to_json
-from solvers.types.problem import Problem
-from solvers.types.state import Observed
+from solvers.types.problem import Problem, ServiceDemand
+from solvers.types.state import GpuType, Observed
 
 
 def plan(
@@ -83,12 +82,14 @@ def deliver(
     problem: Problem, plan: Plan, report: PlanReport, output: Path | None
 ) -> None:
     """Show a plan, and write it if it keeps every rule. Raises CliError for one that breaks any."""
+    # Whoever made the plan, the checker has the last word: figures in a report may be wrong as well.
     broken = violations(problem, plan) + report_violations(problem, plan, report)
     # The plan itself may go to stdout; the summary then stays out of its way.
     stream = summary_stream(output)
     _show_summary(problem, plan, report, stream)
     if broken:
         _show_violations(broken, stream)
+        # Shown, so that people see what is wrong; not written, so that no program takes it.
         raise CliError(
             f"the plan of {plan.policy} breaks {count(len(broken), 'rule')}; it is not written"
         )
@@ -124,9 +125,7 @@ def _show_summary(
     bound_text = "" if bound is None else f" (at least {usd(bound)}{gap})"
     show_line(
         f"Policy {plan.policy}: ",
-        ColouredCell(
-            text=report.status, style=GOOD if report.status == "optimal" else WARN
-        ),
+        good(report.status) if report.status == "optimal" else warn(report.status),
         f" after {report.seconds:.2f} s",
         stream=stream,
     )
@@ -143,92 +142,63 @@ def _show_summary(
 
 
 def _show_gpus(problem: Problem, plan: Plan, stream: TextIO) -> None:
-    rows = []
-    for gpu_type in problem.gpu_types:
-        used = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
-        number = sum(gpu.count for gpu in used)
-        replicas = sum(gpu.count * len(gpu.replicas) for gpu in used)
-        sm_percent = sum(
-            gpu.count * replica.sm_percent for gpu in used for replica in gpu.replicas
-        )
-        power_w = sum(gpu.count * gpu_power_w(problem, gpu) for gpu in used)
-        rows.append(
-            (
-                gpu_type.name,
-                str(number),
-                "any" if gpu_type.count is None else str(gpu_type.count),
-                str(replicas),
-                amount(sm_percent / number if number else None, 0),
-                amount(power_w / number if number else None, 0),
-                usd(gpu_type.price_usd_per_hour * number, 2),
-            )
-        )
-    figures = ("used", "of", "replicas", "sm %", "W each", "price/h")
-    show_table(
-        [Heading("GPU type"), *(Heading(title, right=True) for title in figures)],
-        rows,
-        stream=stream,
+    titles = ["GPU type", ">used", ">of", ">replicas", ">sm %", ">W each", ">price/h"]
+    rows = [_gpu_row(problem, plan, gpu_type) for gpu_type in problem.gpu_types]
+    show_table(titles, rows, stream=stream)
+
+
+def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
+    used = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
+    number = sum(gpu.count for gpu in used)
+    replicas = sum(gpu.count * len(gpu.replicas) for gpu in used)
+    sm_percent = sum(
+        gpu.count * replica.sm_percent for gpu in used for replica in gpu.replicas
+    )
+    power_w = sum(gpu.count * gpu_power_w(problem, gpu) for gpu in used)
+    return (
+        gpu_type.name,
+        str(number),
+        "any" if gpu_type.count is None else str(gpu_type.count),
+        str(replicas),
+        # Means over the used GPUs: unused ones are off, and would only hide how full the others are.
+        amount(sm_percent / number if number else None, 0),
+        amount(power_w / number if number else None, 0),
+        usd(gpu_type.price_usd_per_hour * number, 2),
     )
 
 
 def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
-    rows = []
-    for service in problem.services:
-        groups: dict[tuple[str, float, int], int] = defaultdict(int)
-        for gpu, replica in replicas_of(plan, service.name):
-            groups[gpu.gpu_type, replica.sm_percent, replica.batch] += gpu.count
-        planned = sum(
-            gpu.count * replica.arrival_rate_rps
-            for gpu, replica in replicas_of(plan, service.name)
-        )
-        missing = [entry for entry in plan.unserved if entry.service == service.name]
-        rows.append(
-            (
-                service.name,
-                f"p{100 * service.percentile:g} ≤ {plain(service.slo_ms)} ms",
-                amount(service.arrival_rate_rps),
-                ColouredCell(text=amount(planned), style=BAD if missing else GOOD),
-                "; ".join(
-                    [
-                        f"{number} × {name} at {sm:g} %, batch {batch}"
-                        for (name, sm, batch), number in groups.items()
-                    ]
-                    + [
-                        f"{entry.rate_rps:.1f} unserved ({entry.reason})"
-                        for entry in missing
-                    ]
-                )
-                or "-",
-            )
-        )
-    headings = [
-        Heading("service"),
-        Heading("slo"),
-        Heading("rps", True),
-        Heading("planned", True),
-        Heading("replicas"),
+    titles = ["service", "slo", ">rps", ">planned", "replicas"]
+    rows = [_service_row(plan, service) for service in problem.services]
+    show_table(titles, rows, stream=stream)
+
+
+def _service_row(plan: Plan, service: ServiceDemand) -> Cells:
+    # GPUs with other neighbours or clocks are other entries of the plan: here only the replicas' own settings count.
+    groups: dict[tuple[str, float, int], int] = defaultdict(int)
+    planned_rps = 0.0
+    for gpu, replica in replicas_of(plan, service.name):
+        groups[gpu.gpu_type, replica.sm_percent, replica.batch] += gpu.count
+        planned_rps += gpu.count * replica.arrival_rate_rps
+    missing = [entry for entry in plan.unserved if entry.service == service.name]
+    parts = [
+        f"{number} × {name} at {sm:g} %, batch {batch}"
+        for (name, sm, batch), number in groups.items()
     ]
-    show_table(headings, rows, stream=stream)
+    parts += [f"{entry.rate_rps:.1f} unserved ({entry.reason})" for entry in missing]
+    planned = amount(planned_rps)
+    return (
+        service.name,
+        f"p{100 * service.percentile:g} ≤ {plain(service.slo_ms)} ms",
+        amount(service.arrival_rate_rps),
+        bad(planned) if missing else good(planned),
+        "; ".join(parts) or "-",
+    )
 
 
 def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
     stream.write("\n")
     rows = [
-        (
-            ColouredCell(text=entry.rule, style=BAD),
-            entry.severity,
-            entry.where,
-            entry.detail,
-        )
-        for entry in broken
+        (bad(entry.rule), entry.severity, entry.where, entry.detail) for entry in broken
     ]
-    show_table(
-        [
-            Heading("broken rule"),
-            Heading("severity"),
-            Heading("where"),
-            Heading("detail"),
-        ],
-        rows,
-        stream=stream,
-    )
+    show_table(["broken rule", "severity", "where", "detail"], rows, stream=stream)

@@ -4,6 +4,7 @@ import math
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Literal
 
 import httpx2
@@ -24,7 +25,7 @@ from agents.replicas.server_metrics import (
 from app.cli.common.client import Api, ControlPlaneUnreachable, Document, number
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import Heading, show_line, show_table
+from app.cli.common.output import show_line, show_table
 
 Kind = Literal["vllm", "triton", "mlserver", "dcgm"]
 ASK_S = 5.0
@@ -81,19 +82,20 @@ def relay(
             "a DCGM exporter tells of GPUs, not of a service",
             hint="leave --service out to see what it says",
         )
+    read = partial(_read, url, cli, kind, served_as or service)
     with Api(cli) as api:
-        slo_ms = number(
-            api.get(f"/api/v1/services/{service}"), "spec", "slo", "latency_ms"
-        )
+        spec = api.get(f"/api/v1/services/{service}")
+        slo_ms = number(spec, "spec.slo.latency_ms")
         if slo_ms is None:
             raise CliError(f"service {service} has no SLO")
-        before = _reading(_page(url, cli), kind, served_as or service)
+        before = read()
         pushed = 0
         while windows is None or pushed < windows:
             cli.sleep(period_s)
-            after = _reading(_page(url, cli), kind, served_as or service)
+            after = read()
             is_pushed = _push(api, service, make_window(source, before, after, slo_ms))
             pushed += is_pushed
+            # What was not pushed is part of the next window, unless that grew too long to be taken.
             if is_pushed or after.at_s - before.at_s + period_s > MAX_WINDOW_S:
                 before = after
 
@@ -108,6 +110,7 @@ def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
     try:
         api.post(f"/api/v1/services/{service}/telemetry", window)
     except ControlPlaneUnreachable as error:
+        # The server goes on counting; a control plane that comes back learns all of it.
         show_line(f"{window['window_start']}: not pushed: {error}")
         return False
     show_line(
@@ -134,8 +137,9 @@ class ServerReading:
     counts: ServerCounts
 
 
-def _reading(page: Page, kind: ServerKind, served_as: str) -> ServerReading:
-    counts = read_server(page, kind, served_as)
+def _read(url: str, cli: CliContext, kind: ServerKind, served_as: str) -> ServerReading:
+    counts = read_server(_page(url, cli), kind, served_as)
+    # All zero from the start on would look like a service that nobody asks anything.
     if not told(counts):
         raise CliError(
             f"the server says nothing of {served_as!r}",
@@ -155,7 +159,7 @@ def _show(page: Page, kind: Kind, served_as: str) -> None:
             f"nothing there is known of {kind}",
             hint="give --served-as, the server's own name",
         )
-    show_table([Heading("what"), Heading("value", right=True)], rows)
+    show_table(["what", ">value"], rows)
 
 
 def _text(value: float | str | Histogram) -> str:
@@ -178,6 +182,7 @@ def make_window(
     # Of one reading: a counter of answers may be a request ahead of the histogram.
     served = sum(latency.counts)
     failed = round(_since(after.counts.failed, before.counts.failed))
+    # Who still waits has arrived as well: without them a growing queue would look like falling demand.
     more = _at_hand(after.counts) - _at_hand(before.counts)
     return {
         "source": source,
@@ -185,6 +190,7 @@ def make_window(
         "window_s": after.at_s - before.at_s,
         "arrivals": max(0, served + failed + round(more)),
         "served": served,
+        # Buckets say how many at most were within a limit between two ends; a promise is counted down.
         "in_slo": min(served, math.floor(latency.within(slo_ms))),
         "rejected": failed,
         "latency_ms": _buckets(latency),
@@ -194,6 +200,7 @@ def make_window(
 def _since(now: float | None, before: float | None) -> float:
     if now is None:
         return 0.0
+    # A counter that fell was started anew.
     return now if before is None or now < before else now - before
 
 
@@ -204,6 +211,7 @@ def _at_hand(counts: ServerCounts) -> float:
 def _buckets(latency: Histogram) -> list[Document]:
     pairs = zip(latency.ends_ms, latency.counts, strict=True)
     return [
+        # JSON has no infinity: the last bucket has no end.
         {"count": count} | ({"up_to_ms": end} if math.isfinite(end) else {})
         for end, count in pairs
         if count

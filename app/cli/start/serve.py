@@ -85,15 +85,18 @@ def controller(
 
 def _begin(settings: Settings) -> None:
     configure_logs(settings)
+    # Settings in force are the first question of every report of a fault; secrets are masked.
     structlog.get_logger(__name__).info("starting", **settings.printable())
 
 
 @contextmanager
 def _database(settings: Settings, command: str, *, upgrade: bool) -> Iterator[str]:
     """The URL of the database, which has this program's schema. Raises CliError."""
+    # Without --upgrade an empty database would fail the check anyway, and leave its files behind.
     with open_database(settings, create=upgrade) as url:
         if upgrade:
             migrate.upgrade(url)
+        # Also after an upgrade: the database may be newer than this program.
         problem = migrate.check(url)
         if problem is not None:
             raise CliError(problem, hint=f"`plimsoll {command} --upgrade` does both")

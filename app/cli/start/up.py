@@ -49,10 +49,12 @@ def up(
         raise typer.BadParameter(
             "--keep is for --demo; without it everything runs until Ctrl-C"
         )
+    # Defaults cannot be told from the same values that were typed: those do no harm.
     if not demo and (speed != SPEED or seed != SEED):
         raise typer.BadParameter("--speed and --seed are for --demo")
     settings = load_settings(data_dir=data_dir)
     if demo:
+        # Numba and the catalogue load in seconds, which only the demo needs.
         from app.demo.run import DemoOptions, run_demo
 
         run_demo(
@@ -65,8 +67,9 @@ def up(
     token_path = cli_context(context).saved_token_path()
     console = Console()
 
-    def say(words: str) -> None:
-        console.print(words, soft_wrap=True, highlight=False)
+    def say(message: str) -> None:
+        # A token that is broken into two lines cannot be copied.
+        console.print(message, soft_wrap=True, highlight=False)
 
     with open_database(settings, create=True) as url:
         run_everything(settings, url, nodes=nodes, token_path=token_path, say=say)

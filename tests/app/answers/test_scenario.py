@@ -9,7 +9,7 @@ from app.answers.scenario import (
     changed,
     max_suggested,
     suggested,
-    words,
+    describe_scenario,
 )
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Prices, ServicePrice
@@ -31,7 +31,7 @@ def rates(scenario: WhatIfScenario) -> dict[str, float]:
 
 def test_nothing_different_leaves_the_problem_as_it_is() -> None:
     assert changed(PROBLEM, WhatIfScenario()) == PROBLEM
-    assert words(WhatIfScenario()) == "nothing different"
+    assert describe_scenario(WhatIfScenario()) == "nothing different"
 
 
 def test_demand_is_multiplied_and_a_service_s_own_factor_goes_before_that_of_all() -> (
@@ -63,7 +63,7 @@ def test_stock_prices_and_slos_change_where_asked_and_nowhere_else() -> None:
         (None, 2.5),
     ]
     assert [service.slo_ms for service in after.services] == [80.0, 100.0]
-    assert words(scenario) == "-2 T4, A100 at $2.5/h, SLO of chat 80 ms"
+    assert describe_scenario(scenario) == "-2 T4, A100 at $2.5/h, SLO of chat 80 ms"
 
 
 def test_services_come_go_and_take_the_place_of_others() -> None:
@@ -171,7 +171,10 @@ def test_the_usual_questions_are_growth_stock_and_the_slos_of_the_dearest_servic
         ),
         gpu_types=(),
     )
-    asked = [words(scenario) for scenario in suggested(PROBLEM, a_plan("chat"), prices)]
+    asked = [
+        describe_scenario(scenario)
+        for scenario in suggested(PROBLEM, a_plan("chat"), prices)
+    ]
     assert asked == [
         "all demand × 1.2",
         "+1 T4",
@@ -183,12 +186,16 @@ def test_the_usual_questions_are_growth_stock_and_the_slos_of_the_dearest_servic
 
 
 def test_without_prices_the_dearest_services_are_those_with_most_of_the_gpus() -> None:
-    asked = [words(scenario) for scenario in suggested(PROBLEM, a_plan("search"), None)]
+    asked = [
+        describe_scenario(scenario)
+        for scenario in suggested(PROBLEM, a_plan("search"), None)
+    ]
     assert [one for one in asked if "SLO" in one] == ["SLO of search +10 % (110 ms)"]
 
 
 def test_no_gpu_is_taken_where_there_is_none() -> None:
     bare = replace(PROBLEM, gpu_types=(a_type("T4", count=0),))
     assert "-1 T4" not in [
-        words(scenario) for scenario in suggested(bare, a_plan("chat"), None)
+        describe_scenario(scenario)
+        for scenario in suggested(bare, a_plan("chat"), None)
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.scenario import WhatIfScenario, changed, words
+from app.answers.scenario import WhatIfScenario, changed, describe_scenario
 from app.answers.what_if import TODAY, Planned, ScenarioAnswer, answers, ask
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import PlanReport
@@ -173,7 +173,7 @@ def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves
     found = asyncio.run(
         ask(make_plan, PROBLEM, [], suggest=True, seconds=1.0, is_free_to_move=True)
     )
-    asked = {words(one.scenario) for one in found}
+    asked = {describe_scenario(one.scenario) for one in found}
     assert {
         "+1 gpu",
         "-1 gpu",

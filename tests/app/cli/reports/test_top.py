@@ -54,9 +54,11 @@ def a_board(
     return board
 
 
-def drawn(board: TopicTables, *, height: int = 40, is_whole: bool = False) -> list[str]:
+def drawn(
+    board: TopicTables, *, height: int = 40, is_entire: bool = False
+) -> list[str]:
     screen = Console(file=io.StringIO(), width=110, height=height, no_color=True)
-    screen.print(frame(board, screen, is_whole=is_whole))
+    screen.print(frame(board, screen, is_entire=is_entire))
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue().splitlines()
 
@@ -122,7 +124,7 @@ def test_a_large_fleet_is_cut_to_the_screen_and_whole_where_that_is_asked_for() 
     cut = drawn(board, height=30)
     assert len(cut) <= 30
     assert sum("more" in line for line in cut) == 2
-    assert len(drawn(board, is_whole=True)) >= 700
+    assert len(drawn(board, is_entire=True)) >= 700
 
 
 def test_without_the_fleet_only_the_services_are_shown() -> None:

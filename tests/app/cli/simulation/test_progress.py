@@ -21,12 +21,12 @@ def test_bars_grow_in_simulated_time_and_go_with_their_runs() -> None:
     bars.passed(0, 30.0)
     bars.passed(1, 90.0)
     whole, first, second = progress.tasks
-    assert (whole.completed, whole.total, whole.fields["words"]) == (
+    assert (whole.completed, whole.total, whole.fields["state"]) == (
         120.0,
         240.0,
         "0 of 2 runs",
     )
-    assert (first.description, first.fields["words"]) == (
+    assert (first.description, first.fields["state"]) == (
         "hetsev_greedy, seed 1",
         "0.5 of 2 min",
     )
@@ -39,7 +39,7 @@ def test_bars_grow_in_simulated_time_and_go_with_their_runs() -> None:
     bars.ended(0, FailedRun(policy="hetsev_greedy", seed=1, reason="lost"))
     bars.ended(1, a_run("hetsev_greedy", seed=2))
     assert [
-        (task.description, task.completed, task.fields["words"])
+        (task.description, task.completed, task.fields["state"])
         for task in progress.tasks
     ] == [("all runs", 240.0, "2 of 2 runs")]
     assert "hetsev_greedy, seed 1: failed" in shown.getvalue()
