@@ -55,6 +55,7 @@ def tune(
     if not usable:
         return ()
     latency_s = np.array([latency_of(one, demand.inputs) for one in usable])
+    # As many such jobs as share a GPU at most: section 3.4.2 limits a batch to four.
     jobs = np.minimum(MAX_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
     per_gpu_rps = jobs * demand.inputs / latency_s
     found = ScoredSettings(
@@ -63,6 +64,7 @@ def tune(
         epc=_epc(usable, boards, latency_s),
     )
     score = scores(demand, found) - GAMMA * (1.0 - demand.load) * _loss(usable)
+    # Stable, on options that are sorted: equal scores keep the documented order.
     order = np.argsort(-score, kind="stable")
     return tuple(
         _setting(usable[at], latency_s[at], per_gpu_rps[at], score[at])
@@ -91,6 +93,7 @@ def scores(demand: JobDemand, found: ScoredSettings) -> Reals:
 
 def latency_of(option: JobOption, inputs: int) -> float:
     """Seconds until all inputs are done, batch after batch."""
+    # Rounded up: a last batch that is not full takes as long as a full one.
     return -(-inputs // option.batch) * option.iteration_ms / 1000.0
 
 
@@ -116,6 +119,7 @@ def _usable(
         for one in options
         if one.gpu_type in boards and one.memory_mib <= boards[one.gpu_type].memory_mib
     ]
+    # Where every batch is larger than the job, the smallest one is still how it can run.
     smallest = min((one.batch for one in fitting), default=1)
     # A batch is worth trying up to the first size that holds all inputs.
     largest = min(
@@ -127,6 +131,7 @@ def _usable(
 
 def _normalised(values: Reals) -> Reals:
     low, high = float(values.min()), float(values.max())
+    # Alike for all means that the term chooses nothing, whatever its value.
     return (values - low) / (high - low) if high > low else np.zeros(len(values))
 
 
@@ -143,6 +148,7 @@ def _epc(
     memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
     return estimated_power_consumption(
         base_w=BASE_W,
+        # A board may draw less than the paper's 60 W of base power at most: its variable part is then 0.
         tdp_w=np.maximum(BASE_W, [boards[one.gpu_type].tdp_w for one in options]),
         sm_percent=[one.sm_percent for one in options],
         memory_share=memory,
@@ -152,11 +158,10 @@ def _epc(
 
 def _loss(options: Sequence[JobOption]) -> Reals:
     accuracy = np.array([one.accuracy for one in options])
-    return (
-        1.0 - _normalised(accuracy)
-        if accuracy.max() > accuracy.min()
-        else np.zeros(len(accuracy))
-    )
+    # Without variants nothing is lost; normalised alone, all of them would count as the worst.
+    if accuracy.max() == accuracy.min():
+        return np.zeros(len(accuracy))
+    return 1.0 - _normalised(accuracy)
 
 
 def _setting(
@@ -187,10 +192,9 @@ def estimated_power_consumption(
 
     `memory_share`: memory used / memory of the GPU, 0 to 1. Raises ValueError where a GPU's TDP is below its base.
     """
-    base, tdp = (
-        np.asarray(base_w, dtype=np.float64),
-        np.asarray(tdp_w, dtype=np.float64),
-    )
+    base = np.asarray(base_w, dtype=np.float64)
+    tdp = np.asarray(tdp_w, dtype=np.float64)
+    # The variable part would be negative, and more use of a GPU would count as less power.
     if np.any(tdp < base):
         raise ValueError(f"the base power {base} W must not be above the TDP {tdp} W")
     utilisation = np.asarray(sm_percent) / 100.0 * np.asarray(memory_share)
