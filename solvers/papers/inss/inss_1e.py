@@ -11,7 +11,7 @@ from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
 NAME = "inss_1e"
-_VARIANT = InssVariant(name=NAME, belief=ProvisioningRules(one_gpu_each=True))
+_VARIANT = InssVariant(name=NAME, rules=ProvisioningRules(one_gpu_each=True))
 
 
 def make_plan(

@@ -11,7 +11,7 @@ from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
 NAME = "inss_ni"
-_VARIANT = InssVariant(name=NAME, belief=ProvisioningRules(knows_neighbours=False))
+_VARIANT = InssVariant(name=NAME, rules=ProvisioningRules(knows_neighbours=False))
 
 
 def make_plan(

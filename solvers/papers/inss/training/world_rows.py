@@ -16,7 +16,7 @@ Flags = npt.NDArray[np.bool_]
 
 NEVER = 1e12  # Milliseconds, MiB and watts of an operating row that is not there: more than any SLO and GPU has.
 TOLERANCE = 1e-6
-"""Of SM percents; of memory and watts as a fraction."""
+"""Rounding, in SM percents, and in memory and watts as a fraction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,9 @@ class OperatingArrays:
     """(J, G)."""
 
 
+_FIGURES = ("transfer_ms", "launch_ms", "run_ms", "memory_mib", "power_w")
+
+
 def read_rows(
     problem: Problem,
     setting: ActorSetting,
@@ -63,24 +66,22 @@ def read_rows(
     """The rows at each GPU type's clock; `service_of`: (J,) places among the setting's services."""
     types = problem.gpu_types
     shape = (len(service_of), len(types), len(setting.sm_percents), len(batches))
-    figures = {
-        name: np.full(shape, NEVER)
-        for name in ("transfer_ms", "launch_ms", "run_ms", "memory_mib", "power_w")
-    }
+    figures = {name: np.full(shape, NEVER) for name in _FIGURES}
     pressure = np.zeros(shape)
     sensitivity = np.zeros(shape[:2])
+    percents = np.array(setting.sm_percents)
     known = {service.name: service for service in problem.services}
     demands = [known.get(setting.services[service]) for service in service_of]
     for (slot, demand), (kind, gpu_type) in product(
         enumerate(demands), enumerate(types)
     ):
+        # A missing row costs NEVER, so that whatever is asked of it exceeds every limit, and no branch has to ask.
         if demand is None or not demand.allows(gpu_type.name):
             continue
         points = problem.points_of(demand.network, gpu_type.name)
         if points is None:
             continue
         sensitivity[slot, kind] = points.sensitivity
-        percents = np.array(setting.sm_percents)
         for row, at in _known_rows(points.rows, clocks_mhz[kind], gpu_type, percents):
             place = (slot, kind, at, int(np.searchsorted(batches, row.batch)))
             for name, values in figures.items():
@@ -90,6 +91,7 @@ def read_rows(
         **figures,
         min_mib=figures["memory_mib"].min(axis=3),
         min_w=figures["power_w"].min(axis=3),
+        # The most over the batches: neighbours' batches are decided later, and none may unsettle another.
         worst_pressure=pressure.max(axis=3),
         sensitivity=sensitivity,
     )
