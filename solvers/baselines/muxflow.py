@@ -75,6 +75,7 @@ def idle_percent(problem: Problem, host: Host) -> float:
         sensitivity=seat.sensitivity,
         gpu_type=problem.gpu_type(host.gpu.gpu_type),
     )
+    # Utilisation by the batch: the replica is busy for one execution in every batch's worth of arrivals.
     part = min(1.0, replica.arrival_rate_rps * busy_ms / (1000.0 * replica.batch))
     return 100.0 - part * replica.sm_percent
 
@@ -91,6 +92,7 @@ def _match(
     for at, pair in pairs.items():
         if pair is not None:
             speeds[at] = pair[2]
+    # A maximum matching, as the paper has it: greedy pairs would leave the last tasks the worst GPUs.
     for o, f in zip(*linear_sum_assignment(speeds, maximize=True), strict=True):
         pair = pairs[int(o), int(f)]
         if pair is not None:
@@ -102,27 +104,19 @@ def _pair(
     problem: Problem, left: LeftOver, host: Host, task: Task
 ) -> tuple[OperatingPoint, HostTenant, float] | None:
     """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
-    idle = idle_percent(problem, host)
-    seats = [
-        seat
-        for seat in left.seats(task, host)
-        if seat.row.sm_percent <= idle + SM_PERCENT_TOLERANCE
-    ]
+    max_percent = idle_percent(problem, host) + SM_PERCENT_TOLERANCE
+    seats = left.seats(task, host)
+    # Widest first: the task takes what the service leaves idle on average, and the service the rest.
     for seat in reversed(seats):
+        if seat.row.sm_percent > max_percent:
+            continue
         row = _widest_row(problem, host, 100.0 - seat.row.sm_percent)
         if row is None:
             continue
-        beside = Host(
-            gpu=host.gpu,
-            gpu_type=host.gpu_type,
-            replicas=(replace(host.replicas[0], row=row),),
-        )
+        replica = replace(host.replicas[0], row=row)
+        beside = Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=(replica,))
         if beside.fits(seat):
-            return (
-                row,
-                seat,
-                left.seats(task, host)[-1].row.solo_ms / beside.iteration_ms(seat),
-            )
+            return row, seat, seats[-1].row.solo_ms / beside.iteration_ms(seat)
     return None
 
 

@@ -55,6 +55,7 @@ from solvers.greedy.scaling_rules import (
     SaturationRule,
     ScalingStep,
     decide_saturation,
+    remembered_services,
 )
 from solvers.laws.colocation import beside
 from solvers.types.outcome import Budget, PlanReport, SolveReport
@@ -129,7 +130,7 @@ def _make_tick(
         rates_rps=rates_rps,
         configurations={(one.service, one.gpu_type): one for one in options},
         now_s=observed.at_s,
-        timers=_timers_of(memory),
+        timers=remembered_services(memory, MEMORY_VERSION),
     )
 
 
@@ -351,11 +352,3 @@ def _message(decision: _Decision) -> str:
         f"{decision.service}: {direction}, {load.rate_rps:.1f} rps are "
         f"{load.rate_rps / load.capacity_rps:.0%} of its capacity"
     )
-
-
-def _timers_of(memory: Json) -> Mapping[str, Json]:
-    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
-        services = memory.get("services")
-        if isinstance(services, Mapping):
-            return services
-    return {}

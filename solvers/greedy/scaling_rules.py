@@ -171,6 +171,15 @@ def _remembered(memory: Json, name: str, now_s: float) -> float:
     return now_s
 
 
+def remembered_services(memory: Json, version: int) -> Mapping[str, Json]:
+    """What a policy of that version remembered of each service; nothing where it cannot be read."""
+    if isinstance(memory, Mapping) and memory.get("version") == version:
+        services = memory.get("services")
+        if isinstance(services, Mapping):
+            return services
+    return {}
+
+
 def _fields(memory: Json) -> Mapping[str, Json]:
     if isinstance(memory, Mapping) and memory.get("version") == _VERSION:
         return memory
