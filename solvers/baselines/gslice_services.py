@@ -40,6 +40,7 @@ class ShareLadder:
     def row(self, steps: int) -> OperatingPoint:
         """The operating row of that share."""
         row = self.profile.largest_batch(self.share(steps))
+        # Shares come from `rates_rps`, which leaves out those that no batch can use.
         assert row is not None, "a share that serves nothing is among those to try"
         return row
 

@@ -111,6 +111,7 @@ class LeftOver:
     def put(self, gpu: BoundGpu) -> Host:
         """Take a GPU as it is, with its replicas; promises are nobody's business here."""
         host = make_host(self._wanted.problem, self._rows, gpu)
+        # An infinite limit: `fits` then asks for SMs, memory and watts alone, as these baselines do.
         seats = tuple(replace(seat, longest_ms=float("inf")) for seat in host.replicas)
         self._hosts[gpu.id] = Host(gpu=gpu, gpu_type=host.gpu_type, replicas=seats)
         return self._hosts[gpu.id]

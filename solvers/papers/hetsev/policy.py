@@ -38,13 +38,11 @@ from solvers.greedy.autoscale_inputs import (
 )
 from solvers.greedy.configure import Configuration, TypeNeighbours, configure
 from solvers.greedy.report import heuristic_report
-from solvers.greedy.routing import ArrangedReplica, Carrier, route
+from solvers.greedy.routing import route
 from solvers.laws.colocation import max_execution_ms
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.hetsev.choice import Choice, ChoiceKind, Draft, choose, describe
-from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
-from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
-from solvers.placement.solve import solve as solve_placement
+from solvers.papers.hetsev.instance_scheduling import schedule_instances
 from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
 from solvers.sharing.solve import solve as solve_sharing
 from solvers.types.outcome import (
@@ -71,10 +69,6 @@ SOLVE_SHARE = 0.2
 """Part of the budget's work for one solve: a plan takes up to five of them."""
 
 Configurations = Mapping[Key, Configuration]
-
-# k and β of Algorithm 1, to which the paper gives no numbers.
-QUEUES = 4
-PICKS_PER_ROUND = 4
 
 
 def make_plan(
@@ -159,7 +153,7 @@ def _draft(
     """All five steps once, and the keys of replicas that found no place."""
     counts, reasons, count_report = _count(problem, configurations, budget, lost=lost)
     rows, share_report = _shrink(problem, configurations, counts, budget)
-    carriers, left_out, place_report = _place(problem, counts, rows, budget)
+    carriers, left_out, place_report = schedule_instances(problem, counts, rows, budget)
     # Smaller shares and places per GPU type rather than in sum may leave room that the counts could not see.
     carriers = top_up(problem, carriers, tuple(configurations.values()))
     for key, reason in left_out:
@@ -329,90 +323,6 @@ def _limited(
             execution_ms=tuple(executions.tolist()),
         ),
         limit_ms=limit_ms,
-    )
-
-
-def _place(
-    problem: Problem,
-    counts: Mapping[Key, int],
-    rows: Mapping[Key, OperatingPoint],
-    budget: Budget,
-) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
-    """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
-    waiting = [key for key, count in sorted(counts.items()) for _ in range(count)]
-    # Zero-padded, so that names sort as numbers do.
-    names = {f"{number:06d}": key for number, key in enumerate(waiting)}
-    pending = [_pending(problem, name, key, rows[key]) for name, key in names.items()]
-    solution, report = solve_placement(
-        PlacementProblem(
-            replicas=tuple(pending),
-            gpus=_stock(problem),
-            order=_fair_names(problem, names, rows),
-        ),
-        budget,
-    )
-    seats = {
-        name: ArrangedReplica(service=key[0], row=rows[key])
-        for name, key in names.items()
-    }
-    carriers = [
-        Carrier(
-            gpu_type=gpu.gpu_type, seats=tuple(map(seats.__getitem__, gpu.replicas))
-        )
-        for gpu in solution.gpus
-    ]
-    left_out: list[tuple[Key, UnservedReason]] = [
-        (names[entry.replica], entry.reason) for entry in solution.unplaced
-    ]
-    return carriers, left_out, report
-
-
-def _fair_names(
-    problem: Problem, names: Mapping[str, Key], rows: Mapping[Key, OperatingPoint]
-) -> tuple[str, ...]:
-    """The order of Algorithm 1; all wait from now on, so that the queues' lengths decide."""
-    return fair_order(
-        [
-            WaitingReplica(
-                name=name,
-                network=problem.service(key[0]).network,
-                memory_mib=rows[key].memory_mib,
-                waiting_s=0.0,
-            )
-            for name, key in names.items()
-        ],
-        queues=QUEUES,
-        per_round=PICKS_PER_ROUND,
-    )
-
-
-def _stock(problem: Problem) -> tuple[GpuStock, ...]:
-    return tuple(
-        GpuStock(
-            gpu_type=gpu_type.name,
-            count=gpu_type.count,
-            price_usd_per_hour=gpu_type.price_usd_per_hour,
-            memory_mib=gpu_type.memory_mib,
-            # Rows hold the watts above idle: what is left of the cap is theirs.
-            power_w=gpu_type.power_cap_w - gpu_type.idle_w,
-            max_replicas=problem.max_replicas_per_gpu,
-        )
-        for gpu_type in problem.gpu_types
-    )
-
-
-def _pending(
-    problem: Problem, name: str, key: Key, row: OperatingPoint
-) -> PendingReplica:
-    return PendingReplica(
-        name=name,
-        gpu_type=key[1],
-        sm_percent=row.sm_percent,
-        memory_mib=row.memory_mib,
-        power_w=row.power_w,
-        value=problem.service(key[0]).priority,
-        # The anti-affinity label of section 4.2: no two instances of one model share a GPU (section 3.2 measures why).
-        labels=(key[0],),
     )
 
 

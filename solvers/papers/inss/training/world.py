@@ -15,8 +15,8 @@ it took, so that masks keep (1a) and (1b), where the paper lets an infeasible jo
 rate that a replica carries is that of the capacity law, not b / t, at which a queue grows without end; v follows.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,11 +25,16 @@ from solvers.papers.inss.training.world_rows import (
     NEVER,
     TOLERANCE,
     ActorSetting,
+    BatchNeeds,
     DecidedBatches,
     Flags,
+    GpuRooms,
     Indices,
     Reals,
+    at_batch,
+    batches_of,
     read_rows,
+    take_batches,
 )
 from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
 
@@ -61,7 +66,7 @@ class ProvisioningWorld:
         self.slo_ms = np.array(
             [service.slo_ms if service else 1.0 for service in services]
         )
-        self.batches = _batches_of(problem, services)
+        self.batches = batches_of(problem, services)
         self._rows = read_rows(
             problem,
             setting,
@@ -167,14 +172,14 @@ class ProvisioningWorld:
         is_lawful = self._obeys(room)[np.arange(len(chosen))[:, None], gpu] & is_placed
         carried[~is_lawful] = 0.0
         # The room is what smallest batches leave: a larger one takes from it only what it needs beyond.
-        more = _Needs(
+        more = BatchNeeds(
             memory_mib=self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None],
             power_w=self._rows.power_w[at] - self._rows.min_w[at][:, :, None],
         )
-        batch = _take_batches(gpu, carried, more, room)
+        batch = take_batches(gpu, carried, more, room)
         has_batch = batch >= 0
-        carried_rps = np.where(has_batch, _at_batch(carried, batch), 0.0)
-        more_mib = np.where(has_batch, _at_batch(more.memory_mib, batch), 0.0)
+        carried_rps = np.where(has_batch, at_batch(carried, batch), 0.0)
+        more_mib = np.where(has_batch, at_batch(more.memory_mib, batch), 0.0)
         used_mib = self._rows.min_mib[at] + more_mib
         return DecidedBatches(
             batch=batch,
@@ -195,7 +200,7 @@ class ProvisioningWorld:
         carried[~in_time] = 0.0
         return carried
 
-    def _obeys(self, room: "_Room") -> Flags:
+    def _obeys(self, room: GpuRooms) -> Flags:
         """(N, K) whether a GPU keeps (1a), (1b) and the limit of replicas."""
         obeys: Flags = (
             (room.sm_percent >= -TOLERANCE)
@@ -274,7 +279,7 @@ class ProvisioningWorld:
         """(N, S) what the replicas execute at most, b / t."""
         gpu, share, is_placed = self._split(chosen)
         at = (np.arange(chosen.shape[1])[None, :], self.type_of[gpu], share)
-        times = _at_batch(self._execution_ms(at, gpu, is_placed), decided.batch)
+        times = at_batch(self._execution_ms(at, gpu, is_placed), decided.batch)
         batches = self.batches[np.maximum(decided.batch, 0)]
         rates = np.where(decided.batch >= 0, 1000.0 * batches / times, 0.0)
         return self._by_service(rates)
@@ -292,11 +297,11 @@ class ProvisioningWorld:
         gpu, share = np.divmod(np.where(is_placed, chosen, 0), len(self._percents))
         return gpu, share, is_placed
 
-    def _room(self, chosen: Indices) -> "_Room":
+    def _room(self, chosen: Indices) -> GpuRooms:
         """What the smallest batches of these options leave."""
         gpu, share, is_placed = self._split(chosen)
         shape, rows = (len(chosen), len(self.setting.gpus)), np.arange(len(chosen))
-        room = _Room(
+        room = GpuRooms(
             sm_percent=np.full(shape, 100.0),
             memory_mib=np.tile(self._memory_mib * (1.0 + TOLERANCE), (shape[0], 1)),
             power_w=np.tile(self._room_w * (1.0 + TOLERANCE), (shape[0], 1)),
@@ -384,55 +389,6 @@ class ProvisioningWorld:
         return np.asarray(
             np.maximum(carried.max(axis=(0, 2))[:: self.setting.slots], 1e-3)
         )
-
-
-class _Needs(NamedTuple):
-    """What batches need beyond the smallest one, (N, J, B)."""
-
-    memory_mib: Reals
-    power_w: Reals
-
-
-class _Room(NamedTuple):
-    """What is left of GPUs, (N, K)."""
-
-    sm_percent: Reals
-    memory_mib: Reals
-    power_w: Reals
-    replicas: Indices
-    """How many there are."""
-
-
-def _take_batches(gpu: Indices, carried: Reals, more: _Needs, room: _Room) -> Indices:
-    """(N, J) each slot's best batch, in turn; takes from the room what it needs beyond the smallest; −1 = none."""
-    batch = np.full(gpu.shape, -1, dtype=np.intp)
-    rows = np.arange(len(gpu))
-    for slot in range(gpu.shape[1]):
-        on = gpu[:, slot]
-        fits = np.ones(carried[:, slot].shape, dtype=bool)
-        for needs, left in zip(more, (room.memory_mib, room.power_w), strict=True):
-            fits &= needs[:, slot] <= left[rows, on][:, None]
-        options = np.where(fits, carried[:, slot], 0.0)
-        best = options.argmax(axis=1)
-        has = options[rows, best] > 0.0
-        for needs, left in zip(more, (room.memory_mib, room.power_w), strict=True):
-            left[rows, on] -= np.where(has, needs[rows, slot, best], 0.0)
-        batch[:, slot] = np.where(has, best, -1)
-    return batch
-
-
-def _at_batch(figures: Reals, batch: Indices) -> Reals:
-    """(N, J) the figures (N, J, B) at each slot's batch; without a batch, at the first."""
-    place = np.maximum(batch, 0)[:, :, None]
-    return np.asarray(np.take_along_axis(figures, place, axis=2)[:, :, 0])
-
-
-def _batches_of(problem: Problem, services: Iterable[ServiceDemand | None]) -> Indices:
-    """All batches that were profiled of some service, ascending."""
-    networks = {service.network for service in services if service}
-    used = [points for points in problem.points if points.network in networks]
-    batches = {row.batch for points in used for row in points.rows}
-    return np.array(sorted(batches), dtype=np.intp)
 
 
 def late_shares(carried_rps: Reals, rates_rps: Reals) -> Reals:

@@ -1,13 +1,14 @@
-"""What InSS's world reads and answers: its setting, operating rows as arrays, decided batches."""
+"""What InSS's world reads and answers: its setting, operating rows as arrays, rooms of GPUs, decided batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 Reals = npt.NDArray[np.float64]
@@ -106,6 +107,7 @@ def _known_rows(
     """The rows at that clock that an empty GPU holds, each with its place among the SM percents."""
     watts = gpu_type.power_cap_w - gpu_type.idle_w
     for row in rows:
+        # An actor's percents were profiled when it was trained; a row that came since has no option.
         near = np.flatnonzero(np.abs(percents - row.sm_percent) <= TOLERANCE)
         if (
             len(near)
@@ -124,3 +126,54 @@ class DecidedBatches:
     """Place among the world's batches; −1 where the slot is nowhere, or has no batch."""
     carried_rps: Reals
     memory_mib: Reals
+
+
+class BatchNeeds(NamedTuple):
+    """What batches need beyond the smallest one, (N, J, B)."""
+
+    memory_mib: Reals
+    power_w: Reals
+
+
+class GpuRooms(NamedTuple):
+    """What is left of GPUs, (N, K)."""
+
+    sm_percent: Reals
+    memory_mib: Reals
+    power_w: Reals
+    replicas: Indices
+    """How many there are."""
+
+
+def take_batches(
+    gpu: Indices, carried: Reals, more: BatchNeeds, room: GpuRooms
+) -> Indices:
+    """(N, J) each slot's best batch, in turn; takes from the room what it needs beyond the smallest; −1 = none."""
+    batch = np.full(gpu.shape, -1, dtype=np.intp)
+    rows = np.arange(len(gpu))
+    for slot in range(gpu.shape[1]):
+        on = gpu[:, slot]
+        fits = np.ones(carried[:, slot].shape, dtype=bool)
+        for needs, left in zip(more, (room.memory_mib, room.power_w), strict=True):
+            fits &= needs[:, slot] <= left[rows, on][:, None]
+        options = np.where(fits, carried[:, slot], 0.0)
+        best = options.argmax(axis=1)
+        has = options[rows, best] > 0.0
+        for needs, left in zip(more, (room.memory_mib, room.power_w), strict=True):
+            left[rows, on] -= np.where(has, needs[rows, slot, best], 0.0)
+        batch[:, slot] = np.where(has, best, -1)
+    return batch
+
+
+def at_batch(figures: Reals, batch: Indices) -> Reals:
+    """(N, J) the figures (N, J, B) at each slot's batch; without a batch, at the first."""
+    place = np.maximum(batch, 0)[:, :, None]
+    return np.asarray(np.take_along_axis(figures, place, axis=2)[:, :, 0])
+
+
+def batches_of(problem: Problem, services: Iterable[ServiceDemand | None]) -> Indices:
+    """All batches that were profiled of some service, ascending."""
+    networks = {service.network for service in services if service}
+    used = [points for points in problem.points if points.network in networks]
+    batches = {row.batch for points in used for row in points.rows}
+    return np.array(sorted(batches), dtype=np.intp)
