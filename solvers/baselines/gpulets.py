@@ -43,7 +43,10 @@ NAME = "gpulets"
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of elastic partitioning for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
@@ -130,7 +133,10 @@ class _Partitioning:
         return carriers
 
     def _best_fit(
-        self, service: str, ideal: float, left_rps: float
+        self,
+        service: str,
+        ideal: float,
+        left_rps: float,
     ) -> tuple[Gpu, Gpu] | None:
         """The GPU that changes (empty: a new one) and what it becomes; None where nothing fits."""
         min_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
@@ -149,7 +155,10 @@ class _Partitioning:
         return self._best_gain(halves, service, left_rps)
 
     def _best_gain(
-        self, halves: Sequence[Gpu], service: str, left_rps: float
+        self,
+        halves: Sequence[Gpu],
+        service: str,
+        left_rps: float,
     ) -> tuple[Gpu, Gpu] | None:
         """No GPU is left: whatever carries most is better than nothing."""
         changes = [

@@ -69,7 +69,10 @@ MEMORY_VERSION = 1
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan after one step of tuning, its report, and where every service's tuning stands."""
     begun = budget.elapsed()
@@ -181,7 +184,9 @@ def _carried_rps(one: ServiceSlices, steps: int) -> float:
 
 
 def _resize(
-    problem: Problem, tuned: Sequence[ServiceSlices], carriers: list[Carrier]
+    problem: Problem,
+    tuned: Sequence[ServiceSlices],
+    carriers: list[Carrier],
 ) -> None:
     """Give the running replicas their shares: on their GPU if it holds them, else on another, else not at all."""
     rows = {
@@ -199,7 +204,9 @@ def _resize(
 
 
 def _resized(
-    problem: Problem, carrier: Carrier, rows: Mapping[Key, OperatingPoint]
+    problem: Problem,
+    carrier: Carrier,
+    rows: Mapping[Key, OperatingPoint],
 ) -> Carrier:
     """The carrier with the shares that it holds, narrower ones first; without services that it cannot serve."""
     seats = [seat for seat in carrier.seats if (seat.service, carrier.gpu_type) in rows]
@@ -221,7 +228,10 @@ def _resized(
 
 
 def _with_one_moved(
-    problem: Problem, carriers: Sequence[Carrier], key: Key, row: OperatingPoint
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    key: Key,
+    row: OperatingPoint,
 ) -> list[Carrier] | None:
     """The carriers with one replica that has another row put where the row fits; None if none has, or none fits."""
     service, gpu_type = key
@@ -239,7 +249,9 @@ def _with_one_moved(
 
 
 def _without_surplus(
-    problem: Problem, tuned: Sequence[ServiceSlices], carriers: Sequence[Carrier]
+    problem: Problem,
+    tuned: Sequence[ServiceSlices],
+    carriers: Sequence[Carrier],
 ) -> list[Carrier]:
     counts, wanted = replica_counts(carriers), {}
     for one in tuned:
@@ -293,6 +305,7 @@ def _rows(
     carriers: Sequence[Carrier],
 ) -> defaultdict[str, Counter[tuple[str, OperatingPoint]]]:
     """By service, its replicas by GPU type and row."""
+    # Counted, not listed: which GPU of a type a replica is on, a plan does not say.
     rows: defaultdict[str, Counter[tuple[str, OperatingPoint]]] = defaultdict(Counter)
     for carrier in carriers:
         for seat in carrier.seats:

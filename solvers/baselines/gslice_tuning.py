@@ -99,7 +99,10 @@ def _is_miss(reading: ServiceObservation, slo_ms: float) -> bool:
 
 
 def _is_known_to_miss(
-    tuning: Tuning, steps: int, reading: ServiceObservation, now_s: float
+    tuning: Tuning,
+    steps: int,
+    reading: ServiceObservation,
+    now_s: float,
 ) -> bool:
     """Whether so few steps were lately too few for a rate like this."""
     if tuning.missed_steps is None or now_s > tuning.missed_at_s + MISS_COUNTS_S:

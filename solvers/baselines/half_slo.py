@@ -52,7 +52,9 @@ class SoloProfile:
     """By SM percent, ascending; of each the batches, ascending."""
 
     def execution_ms(
-        self, row: OperatingPoint, neighbours: Neighbours = ALONE
+        self,
+        row: OperatingPoint,
+        neighbours: Neighbours = ALONE,
     ) -> float:
         """Milliseconds that a batch takes next to these neighbours."""
         return execution_ms(
@@ -64,7 +66,9 @@ class SoloProfile:
         return half_slo_rps(row, self.execution_ms(row, neighbours), slo_ms=self.slo_ms)
 
     def largest_batch(
-        self, sm_percent: float, neighbours: Neighbours = ALONE
+        self,
+        sm_percent: float,
+        neighbours: Neighbours = ALONE,
     ) -> OperatingPoint | None:
         """The row with the largest batch that runs within half the SLO; None where none does."""
         # The largest batch within half the SLO is what all three systems choose.

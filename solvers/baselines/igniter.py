@@ -48,7 +48,10 @@ Seats = tuple[ArrangedReplica, ...]
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan that iGniter's algorithm makes for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
@@ -192,7 +195,10 @@ def _place(
 
 
 def _joined(
-    problem: Problem, stage: TypeStage, needs: _Needs, seats: Seats
+    problem: Problem,
+    stage: TypeStage,
+    needs: _Needs,
+    seats: Seats,
 ) -> Seats | None:
     """The seats as wide as they must be together; None where one GPU cannot carry them."""
     # Rules that need no search first: most GPUs are too full for most replicas.
@@ -229,6 +235,7 @@ def _widen(needs: _Needs, seats: Seats) -> Seats | None:
 
 def _next_row(profile: SoloProfile, row: OperatingPoint) -> OperatingPoint | None:
     """The row of the same batch with the next larger SM percent."""
+    # The same batch, as iGniter sets it once, for the service alone, and gives neighbours more SMs instead.
     wider = (
         one
         for percent, rows in profile.rows.items()

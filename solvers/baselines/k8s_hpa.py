@@ -45,7 +45,10 @@ _SHORTAGE_TOLERANCE = 1e-9
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan that Kubernetes would reach in this period, its report and the memory for the next."""
     begun = budget.elapsed()
@@ -119,6 +122,7 @@ class _Fleet:
 def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
     """The fleets as they run now, by falling priority, with as many replicas as there are GPUs for."""
     remembered = remembered_services(memory, _VERSION)
+    # Stock may have shrunk: replicas of lost GPUs are not counted as running.
     free = _free_gpus(problem, ())
     fleets = []
     for service in sorted(

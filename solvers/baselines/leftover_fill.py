@@ -65,7 +65,9 @@ def knee_percent(seats: Sequence[HostTenant]) -> float:
 
 
 def fill_left_over(
-    wanted: FillProblem, choose: Choose, limits: FillLimits | None = None
+    wanted: FillProblem,
+    choose: Choose,
+    limits: FillLimits | None = None,
 ) -> tuple[BoundGpu, ...]:
     """The bound plan's GPUs with at most one task each, and idle ones that tasks were given, by id.
 

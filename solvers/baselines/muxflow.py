@@ -34,7 +34,10 @@ NAME = "muxflow"
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The services' plan, its report, and since when each service has needed fewer GPUs than it has."""
     return _POLICY.make_plan(problem, observed, memory, budget)
@@ -81,7 +84,10 @@ def idle_percent(problem: Problem, host: Host) -> float:
 
 
 def _match(
-    problem: Problem, left: LeftOver, online: list[Host], offline: list[Task]
+    problem: Problem,
+    left: LeftOver,
+    online: list[Host],
+    offline: list[Task],
 ) -> None:
     pairs = {
         (o, f): _pair(problem, left, host, task)
@@ -101,7 +107,10 @@ def _match(
 
 
 def _pair(
-    problem: Problem, left: LeftOver, host: Host, task: Task
+    problem: Problem,
+    left: LeftOver,
+    host: Host,
+    task: Task,
 ) -> tuple[OperatingPoint, HostTenant, float] | None:
     """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
     max_percent = idle_percent(problem, host) + SM_PERCENT_TOLERANCE
@@ -121,7 +130,9 @@ def _pair(
 
 
 def _widest_row(
-    problem: Problem, host: Host, max_percent: float
+    problem: Problem,
+    host: Host,
+    max_percent: float,
 ) -> OperatingPoint | None:
     """The replica's row with the largest share up to that, at its batch and clock."""
     (replica,) = host.gpu.replicas
@@ -138,6 +149,7 @@ def _widest_row(
 
 def _at_row(gpu: BoundGpu, row: OperatingPoint) -> BoundGpu:
     (replica,) = gpu.replicas
+    # Another share is another process: without an id the replica is started anew, and gets one then.
     if abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE:
         return gpu
     return replace(

@@ -70,7 +70,11 @@ class OnePerGpu:
     carries: Carries = by_law
 
     def make_plan(
-        self, problem: Problem, observed: Observed, memory: Json, budget: Budget
+        self,
+        problem: Problem,
+        observed: Observed,
+        memory: Json,
+        budget: Budget,
     ) -> tuple[Plan, PlanReport, Json]:
         """The plan, its report, and since when each service has needed fewer GPUs than it has."""
         begun = budget.elapsed()
@@ -265,7 +269,10 @@ class _Counting:
         return self._with_best(service, carrier, [carrier.seats[0].row, *ways])
 
     def _with_best(
-        self, service: ServiceDemand, carrier: Carrier, rows: Sequence[OperatingPoint]
+        self,
+        service: ServiceDemand,
+        carrier: Carrier,
+        rows: Sequence[OperatingPoint],
     ) -> Carrier:
         # The first of equals, which is the present row: nothing changes without need.
         best = max(rows, key=lambda row: self._carries(self._problem, service, row))
@@ -278,7 +285,9 @@ def _alone(service: ServiceDemand, gpu_type: str, row: OperatingPoint) -> Carrie
 
 
 def _ways(
-    problem: Problem, service: ServiceDemand, carries: Carries
+    problem: Problem,
+    service: ServiceDemand,
+    carries: Carries,
 ) -> tuple[_Way, ...]:
     """The GPU types on which a service can keep its SLO."""
     ways = []
@@ -307,7 +316,9 @@ def _ways(
 
 
 def _equal_parts(
-    problem: Problem, carriers: Sequence[Carrier], carries: Carries
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    carries: Carries,
 ) -> Callable[[Problem, Carrier], Sequence[float]]:
     """What each replica is to get: the same for all of a service, or less where it carries less."""
 

@@ -47,7 +47,9 @@ class TypePolicy:
 
 
 def plan_type_by_type(
-    problem: Problem, rules: TypePolicy, budget: Budget
+    problem: Problem,
+    rules: TypePolicy,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport]:
     """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
     begun = budget.elapsed()
@@ -97,7 +99,9 @@ def _fill(
 
 
 def _without_served(
-    problem: Problem, carriers: Sequence[Carrier], plan: Plan
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    plan: Plan,
 ) -> Problem:
     """The problem of what a plan leaves unserved."""
     replicas = _counts(carriers)
@@ -120,7 +124,9 @@ def _without_served(
 
 
 def _running_plan(
-    problem: Problem, rules: TypePolicy, able: Container[str]
+    problem: Problem,
+    rules: TypePolicy,
+    able: Container[str],
 ) -> Plan | None:
     """What runs, with the present rates; None where another policy made it or its counts are over the limits."""
     if problem.current is None or problem.current.policy != rules.name:

@@ -15,7 +15,12 @@ from solvers.placement.integer_problem import SM, Groups, TypePacking
 
 
 def build(
-    packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups
+    packing: TypePacking,
+    classes: Classes,
+    gpus: int,
+    *,
+    needs_all: bool,
+    start: Groups,
 ) -> PlacementProgram:
     """The formulation for at most that many GPUs, with `start` as a hint."""
     sat = cp_model.CpModel()

@@ -21,7 +21,12 @@ MAX_PARTIAL_PATTERNS = 20_000
 
 
 def build(
-    packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups
+    packing: TypePacking,
+    classes: Classes,
+    gpus: int,
+    *,
+    needs_all: bool,
+    start: Groups,
 ) -> PlacementProgram | None:
     """The formulation for at most that many GPUs, with `start` as a hint; None when there are too many patterns."""
     patterns = maximal_patterns(packing, classes)

@@ -56,7 +56,9 @@ class Improvement:
 
 
 def place_better(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> Improvement:
     """More value, or the same on fewer GPUs, than `start`."""
     if has_all(packing, start):
@@ -65,7 +67,9 @@ def place_better(
 
 
 def _use_fewer_gpus(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> Improvement:
     value, bound = score(packing, start).value, min_gpus(packing)
     proven = Improvement(
@@ -91,7 +95,9 @@ def _use_fewer_gpus(
 
 
 def _place_more_value(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> Improvement:
     value_bound = max_value(packing)
     formulation = build(packing, packing.gpus, needs_all=False, start=start)
@@ -116,7 +122,9 @@ def _place_more_value(
 
 
 def place_more_evenly(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> tuple[Groups, SolveStatus]:
     """As much value on as many GPUs as `start` with a lower peak SM percent; status OPTIMAL when none is lower.
 
@@ -144,7 +152,11 @@ def place_more_evenly(
 
 
 def build(
-    packing: TypePacking, gpus: int, *, needs_all: bool, start: Groups
+    packing: TypePacking,
+    gpus: int,
+    *,
+    needs_all: bool,
+    start: Groups,
 ) -> PlacementProgram:
     """By patterns where they are few enough, else by assignment; with `start` as a hint."""
     classes = classes_of(packing)
@@ -154,7 +166,8 @@ def build(
 
 
 def _solve(
-    formulation: PlacementProgram, limits: SolveLimits
+    formulation: PlacementProgram,
+    limits: SolveLimits,
 ) -> tuple[SolveStatus, Groups | None, int]:
     """Status, placement if there is one, and the bound on the objective (meaningless without a placement)."""
     solver = cp_model.CpSolver()

@@ -74,7 +74,10 @@ def place_in_order(packing: TypePacking, order: Sequence[int], *, fit: Fit) -> G
 
 
 def _choose(
-    left: Integers, taken: npt.NDArray[np.bool_], rooms: Integers, fit: Fit
+    left: Integers,
+    taken: npt.NDArray[np.bool_],
+    rooms: Integers,
+    fit: Fit,
 ) -> int | None:
     """The open GPU to take, given what would be left on each (M, D) and where labels are taken (labels, M)."""
     possible = (left >= 0).all(axis=1) & ~taken.any(axis=0)

@@ -113,7 +113,9 @@ def split(problem: PlacementProblem) -> tuple[TypePacking, ...]:
 
 
 def _packing(
-    stock: GpuStock, replicas: tuple[PendingReplica, ...], gpus: int
+    stock: GpuStock,
+    replicas: tuple[PendingReplica, ...],
+    gpus: int,
 ) -> TypePacking:
     sizes = np.array([replica.sizes() for replica in replicas])
     # In units of their common divisor: smaller numbers are easier for the solver. Rooms may be rounded down to them,

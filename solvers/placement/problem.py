@@ -134,7 +134,8 @@ class PlacementSolution:
 
 
 def broken_rules(
-    problem: PlacementProblem, gpus: Sequence[PackedGpu]
+    problem: PlacementProblem,
+    gpus: Sequence[PackedGpu],
 ) -> tuple[str, ...]:
     """What is wrong with a placement, in words; empty when it obeys every constraint."""
     replicas = {replica.name: replica for replica in problem.replicas}

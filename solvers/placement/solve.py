@@ -52,7 +52,8 @@ class _Answer:
 
 
 def solve(
-    problem: PlacementProblem, budget: Budget
+    problem: PlacementProblem,
+    budget: Budget,
 ) -> tuple[PlacementSolution, SolveReport]:
     """Most placed value, then least price, then most even; what cannot be placed is listed with its reason.
 
@@ -153,7 +154,8 @@ def _evened(answer: _Answer, budget: Budget) -> _Answer:
 
 
 def _solution(
-    problem: PlacementProblem, answers: Sequence[_Answer]
+    problem: PlacementProblem,
+    answers: Sequence[_Answer],
 ) -> PlacementSolution:
     gpus = tuple(_used_gpus(answers))
     placed = {name for gpu in gpus for name in gpu.replicas}

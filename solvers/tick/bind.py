@@ -92,7 +92,9 @@ def bind(
 
 
 def _match(
-    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
 ) -> tuple[list[tuple[GpuPlace, PlanSlot]], list[GpuPlan]]:
     """Places with what they get, and the GPUs of the plan that got none."""
     taken: list[tuple[GpuPlace, PlanSlot]] = []
@@ -111,7 +113,8 @@ def _match(
 
 
 def _still_there(
-    running: BoundPlan | None, gpus: Sequence[Gpu]
+    running: BoundPlan | None,
+    gpus: Sequence[Gpu],
 ) -> tuple[BoundGpu, ...]:
     """The running GPUs that still exist under their id and type."""
     types = {gpu.id: gpu.gpu_type for gpu in gpus}
@@ -149,7 +152,10 @@ def _replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
 
 
 def _unnamed(
-    problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan
+    problem: Problem,
+    rows: OperatingRows,
+    gpu: GpuPlan,
+    replica: ReplicaPlan,
 ) -> BoundReplica:
     # The row is looked up although only its memory is needed: a plan without such a row must fail here, not on a
     # node.
@@ -184,7 +190,9 @@ def _by_identity(
 
 
 def _places(
-    gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGpu]
+    gpus: Sequence[Gpu],
+    nodes: Sequence[Node],
+    before: Sequence[BoundGpu],
 ) -> list[GpuPlace]:
     """The GPUs that may take something, by id."""
     node_by_id = {node.id: node for node in nodes}
@@ -214,7 +222,9 @@ def _places(
 
 
 def _bound_gpus(
-    problem: Problem, taken: Sequence[tuple[GpuPlace, PlanSlot]], generation: int
+    problem: Problem,
+    taken: Sequence[tuple[GpuPlace, PlanSlot]],
+    generation: int,
 ) -> tuple[BoundGpu, ...]:
     """The GPUs with their replicas, by GPU id; kept replicas keep their ids, new ones are numbered in that order."""
     bound = []
@@ -244,7 +254,9 @@ def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
 
 
 def _with_ids(
-    gpus: Iterable[BoundGpu], generation: int, numbers: Iterator[int]
+    gpus: Iterable[BoundGpu],
+    generation: int,
+    numbers: Iterator[int],
 ) -> tuple[BoundGpu, ...]:
     return tuple(
         replace(

@@ -101,7 +101,9 @@ def variant_costs(problem: Problem, service: Service) -> tuple[VariantCost, ...]
 
 
 def choose_variants(
-    problem: Problem, services: Sequence[Service], running: Mapping[str, str]
+    problem: Problem,
+    services: Sequence[Service],
+    running: Mapping[str, str],
 ) -> tuple[VariantChoice, ...]:
     """The choices of services that have variants, by name; running: the network that serves each now."""
     named = sorted(

@@ -46,7 +46,9 @@ class GpuPlace:
 
 
 def match_slots(
-    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
 ) -> list[GpuPlace | None]:
     """The place of each slot, None where there is none; all of one GPU type."""
     occupied = [place for place in places if place.replicas]
@@ -71,7 +73,9 @@ def _task_count(place: GpuPlace) -> int:
 
 
 def _costs(
-    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
 ) -> tuple[Costs, Flags]:
     """(S, G) costs whose sum orders matchings as the module says, and (S, G) pairs that are not allowed.
 
@@ -132,7 +136,9 @@ def _overlap_fits(
 
 
 def _changes(
-    slots: Sequence[PlanSlot], places: Sequence[GpuPlace], kept: Costs
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
+    kept: Costs,
 ) -> Costs:
     """(S, G): kept replicas whose batch changes, plus 1 where the clock changes under kept replicas."""
     new_batches = [
@@ -156,7 +162,8 @@ def _changes(
 
 
 def _common(
-    wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]
+    wanted: Sequence[Collection[Key]],
+    weights: Sequence[Mapping[Key, float]],
 ) -> Costs:
     """(S, G): the summed weights, per pair, of the keys that both have.
 

@@ -85,7 +85,9 @@ class _Move:
 
 
 def transition(
-    problem: Problem, before: Sequence[BoundGpu], after: Sequence[BoundGpu]
+    problem: Problem,
+    before: Sequence[BoundGpu],
+    after: Sequence[BoundGpu],
 ) -> tuple[TransitionStep, ...]:
     """The ordered steps from `before` to `after`; empty when nothing changes.
 
@@ -189,7 +191,8 @@ def _rate_rps(replicas: Mapping[ReplicaId, BoundReplica]) -> float:
 
 
 def _with_losses(
-    steps: Sequence[TransitionStep], moves: Sequence[_Move]
+    steps: Sequence[TransitionStep],
+    moves: Sequence[_Move],
 ) -> tuple[TransitionStep, ...]:
     """The steps with their losses, from walking through them once."""
     by_gpu = {move.gpu.id: move for move in moves}
@@ -239,7 +242,8 @@ def _carried_rps(moves: Sequence[_Move]) -> defaultdict[str, float]:
 
 
 def _rate_changes(
-    move: _Move, step: TransitionStep
+    move: _Move,
+    step: TransitionStep,
 ) -> tuple[defaultdict[str, float], defaultdict[str, float]]:
     """By service, the rate that the step adds and the rate that it takes away."""
     up_rps: defaultdict[str, float] = defaultdict(float)

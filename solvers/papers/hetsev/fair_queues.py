@@ -25,7 +25,10 @@ class WaitingReplica:
 
 
 def fair_order(
-    waiting: Sequence[WaitingReplica], *, queues: int, per_round: int
+    waiting: Sequence[WaitingReplica],
+    *,
+    queues: int,
+    per_round: int,
 ) -> tuple[str, ...]:
     """All names in the order in which to place them; rounds of `per_round` ≥ 1 picks from at most `queues` ≥ 1 queues.
 
@@ -46,7 +49,8 @@ def fair_order(
 
 
 def make_queues(
-    waiting: Sequence[WaitingReplica], queues: int
+    waiting: Sequence[WaitingReplica],
+    queues: int,
 ) -> list[list[WaitingReplica]]:
     """At most that many queues of similar replicas, each with the longest wait first."""
     # Clusters depend on the order of their points, so that the order must depend on the replicas alone.

@@ -56,7 +56,9 @@ def schedule_instances(
 
 
 def _fair_names(
-    problem: Problem, names: Mapping[str, Key], rows: Mapping[Key, OperatingPoint]
+    problem: Problem,
+    names: Mapping[str, Key],
+    rows: Mapping[Key, OperatingPoint],
 ) -> tuple[str, ...]:
     """The order of Algorithm 1; all wait from now on, so that the queues' lengths decide."""
     return fair_order(
@@ -90,7 +92,10 @@ def _stock(problem: Problem) -> tuple[GpuStock, ...]:
 
 
 def _pending(
-    problem: Problem, name: str, key: Key, row: OperatingPoint
+    problem: Problem,
+    name: str,
+    key: Key,
+    row: OperatingPoint,
 ) -> PendingReplica:
     return PendingReplica(
         name=name,

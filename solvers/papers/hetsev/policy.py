@@ -72,7 +72,10 @@ Configurations = Mapping[Key, Configuration]
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report, and since when a consolidation has looked worthwhile."""
     chosen = _choose(
@@ -89,7 +92,11 @@ def make_plan(
 
 
 def _choose(
-    problem: Problem, budget: Budget, *, since_s: float | None, now_s: float
+    problem: Problem,
+    budget: Budget,
+    *,
+    since_s: float | None,
+    now_s: float,
 ) -> Choice:
     # The changed arrangement comes first: it is what the next seconds depend on, should the time run out.
     changed = _changed(problem, budget)
@@ -136,7 +143,10 @@ def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> Draft:
 
 
 def _configurations(
-    problem: Problem, *, keep_running: bool, sharers: int = 1
+    problem: Problem,
+    *,
+    keep_running: bool,
+    sharers: int = 1,
 ) -> Configurations:
     return {
         (one.service, one.gpu_type): one

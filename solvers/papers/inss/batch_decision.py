@@ -60,7 +60,10 @@ class BatchHost:
 
 
 def carried_rps(
-    host: BatchHost, tenant: BatchTenant, row: OperatingPoint, neighbours: Neighbours
+    host: BatchHost,
+    tenant: BatchTenant,
+    row: OperatingPoint,
+    neighbours: Neighbours,
 ) -> float:
     """What the tenant carries with that row; 0 where its task latency is over the SLO (4b)."""
     duration_ms = execution_ms(
@@ -117,7 +120,8 @@ def task_latency_ms(
 
 
 def decide_batches(
-    host: BatchHost, tenants: Sequence[BatchTenant]
+    host: BatchHost,
+    tenants: Sequence[BatchTenant],
 ) -> tuple[BatchDecision, ...] | None:
     """A batch for every tenant, in their order; None where the GPU has not even room for the smallest ones."""
     smallest = [tenant.rows[0] for tenant in tenants]
@@ -162,7 +166,8 @@ def _best(
 
 
 def neighbours_of_all(
-    host: BatchHost, tenants: Sequence[BatchTenant]
+    host: BatchHost,
+    tenants: Sequence[BatchTenant],
 ) -> list[Neighbours]:
     """Each tenant's neighbours, at the batches that press most."""
     if not host.knows_neighbours:

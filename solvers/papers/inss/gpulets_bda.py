@@ -23,7 +23,10 @@ NAME = "gpulets_bda"
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of `gpulets` with other batches, its report; it remembers nothing."""
     # `gpulets` keeps what runs only where it made it itself: its partition is ours.

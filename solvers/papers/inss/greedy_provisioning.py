@@ -100,7 +100,11 @@ class _Filling:
                 yield from self._options_at(at, service.name, gpu_type, left_rps)
 
     def _options_at(
-        self, at: int | None, service: str, gpu_type: GpuType, left_rps: float
+        self,
+        at: int | None,
+        service: str,
+        gpu_type: GpuType,
+        left_rps: float,
     ) -> Iterator["_Option"]:
         """Rising SM percents on one GPU, up to the first that is enough."""
         for percent in self._decider.percents(service, gpu_type.name):
@@ -115,7 +119,10 @@ class _Filling:
                 break
 
     def _places(
-        self, gpu_type: str, service: str, stock: int | None
+        self,
+        gpu_type: str,
+        service: str,
+        stock: int | None,
     ) -> Iterator[int | None]:
         """Different GPUs that might take the service, the fullest first; None = one that is still empty."""
         mine = [at for at, gpu in enumerate(self._gpus) if gpu.gpu_type == gpu_type]
@@ -133,7 +140,11 @@ class _Filling:
             yield None
 
     def _option(
-        self, at: int | None, share: Share, gpu_type: str, left_rps: float
+        self,
+        at: int | None,
+        share: Share,
+        gpu_type: str,
+        left_rps: float,
     ) -> "_Option | None":
         before = Provisioned(gpu_type) if at is None else self._gpus[at]
         gpu = Provisioned(gpu_type, (*before.shares, share))
@@ -200,7 +211,9 @@ def _widened(decider: BatchDecider, provision: Provision) -> Provision:
 
 
 def _widened_gpu(
-    decider: BatchDecider, gpu: Provisioned, replicas: Mapping[str, int]
+    decider: BatchDecider,
+    gpu: Provisioned,
+    replicas: Mapping[str, int],
 ) -> Provisioned:
     now, rooms = gpu, _rooms(decider, gpu, replicas)
     while rooms is not None:
@@ -230,7 +243,9 @@ def _one_wider(
 
 
 def _rooms(
-    decider: BatchDecider, gpu: Provisioned, replicas: Mapping[str, int]
+    decider: BatchDecider,
+    gpu: Provisioned,
+    replicas: Mapping[str, int],
 ) -> list[float] | None:
     """What each share carries over its part of its service's rate; None where the GPU cannot hold them."""
     batches = decider.settle_gpu(gpu, replicas)

@@ -15,7 +15,10 @@ _VARIANT = InssVariant(name=NAME, rules=ProvisioningRules(one_gpu_each=True))
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report and the provision, as of policy `inss`."""
     return plan_as(_VARIANT, problem, observed, memory, budget)

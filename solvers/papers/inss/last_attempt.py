@@ -48,7 +48,11 @@ class Tried:
 
 
 def tried_with(
-    problem: Problem, rules: ProvisioningRules, *, actor: bytes | None, seed: int
+    problem: Problem,
+    rules: ProvisioningRules,
+    *,
+    actor: bytes | None,
+    seed: int,
 ) -> Tried:
     """What is asked now."""
     services = sorted(problem.services, key=lambda service: service.name)

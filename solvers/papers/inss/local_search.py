@@ -24,7 +24,11 @@ _GAIN = 1e-9
 
 
 def random_starts(
-    world: ProvisioningWorld, rates_rps: Reals, *, count: int, seed: int
+    world: ProvisioningWorld,
+    rates_rps: Reals,
+    *,
+    count: int,
+    seed: int,
 ) -> Indices:
     """(count, J) lawful provisions: slots in turn take a random option; the first start is empty."""
     random = np.random.default_rng(seed)
@@ -42,7 +46,11 @@ def random_starts(
 
 
 def improve(
-    world: ProvisioningWorld, starts: Indices, figures: ServiceFigures, *, passes: int
+    world: ProvisioningWorld,
+    starts: Indices,
+    figures: ServiceFigures,
+    *,
+    passes: int,
 ) -> tuple[Indices, float]:
     """The best provision (J,) that is reached from N starts, and its score."""
     chosen, count = starts.copy(), len(starts)
@@ -62,7 +70,10 @@ def improve(
 
 
 def _best_of(
-    world: ProvisioningWorld, trials: Indices, starts: int, figures: ServiceFigures
+    world: ProvisioningWorld,
+    trials: Indices,
+    starts: int,
+    figures: ServiceFigures,
 ) -> tuple[Indices, Reals]:
     """The best of each start's trials (starts · T, J), and its score."""
     scores = _scores(world, trials, figures).reshape(starts, -1)
@@ -84,7 +95,9 @@ def _swaps(chosen: Indices) -> Indices:
 
 
 def _scores(
-    world: ProvisioningWorld, chosen: Indices, figures: ServiceFigures
+    world: ProvisioningWorld,
+    chosen: Indices,
+    figures: ServiceFigures,
 ) -> Reals:
     rates_rps, queued, weights = figures
     wanted = rates_rps > 0.0

@@ -68,7 +68,9 @@ MAX_SLOTS = 24
 
 
 def best_proposals(
-    decider: BatchDecider, world: ProvisioningWorld, proposals: Indices
+    decider: BatchDecider,
+    world: ProvisioningWorld,
+    proposals: Indices,
 ) -> tuple[Settled, Indices]:
     """The best proposal by the world's reward, and the best few as starts of a search."""
     figures = figures_of(decider, world)
@@ -123,7 +125,9 @@ def setting_without_actor(decider: BatchDecider) -> ActorSetting:
 
 
 def situation_of(
-    decider: BatchDecider, world: ProvisioningWorld, held: Settled
+    decider: BatchDecider,
+    world: ProvisioningWorld,
+    held: Settled,
 ) -> Situation:
     """What the actor sees of a provision that runs."""
     figures = figures_of(decider, world)

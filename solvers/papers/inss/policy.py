@@ -101,7 +101,10 @@ INSS = InssVariant(name=NAME, rules=ProvisioningRules())
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of the present provision at the present rates, or of a new one; its report; and the provision."""
     return plan_as(INSS, problem, observed, memory, budget)
@@ -133,7 +136,11 @@ def plan_as(
 
 
 def _find(
-    decider: BatchDecider, observed: Observed, memory: Json, *, seed: int
+    decider: BatchDecider,
+    observed: Observed,
+    memory: Json,
+    *,
+    seed: int,
 ) -> tuple["_Found", Tried | None]:
     """The provision and its batches, and what was asked when provisions were last proposed."""
     before = remembered(decider.problem, memory)
@@ -160,7 +167,11 @@ class _Found:
 
 
 def _provision(
-    decider: BatchDecider, held: Settled, observed: Observed, *, seed: int
+    decider: BatchDecider,
+    held: Settled,
+    observed: Observed,
+    *,
+    seed: int,
 ) -> _Found:
     """Case 2: the best proposal, or what is held where none is clearly better."""
     short = ", ".join(service.name for service in decider.short(held))
@@ -190,7 +201,11 @@ def _provision(
 
 
 def _ask_actor(
-    decider: BatchDecider, actor: Actor, held: Settled, *, seed: int
+    decider: BatchDecider,
+    actor: Actor,
+    held: Settled,
+    *,
+    seed: int,
 ) -> tuple[_Found, Indices]:
     """The best of the actor's proposals, and the best few as starts of a search."""
     world = world_of(decider, setting_of(actor, decider.problem))

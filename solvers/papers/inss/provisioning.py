@@ -134,7 +134,9 @@ class BatchDecider:
         )
 
     def settle_gpu(
-        self, gpu: Provisioned, replicas: Mapping[str, int]
+        self,
+        gpu: Provisioned,
+        replicas: Mapping[str, int],
     ) -> tuple[BatchDecision, ...] | None:
         """The batches of one GPU, None where it cannot hold them; `replicas`: how many share a service's rate."""
         if len(gpu.shares) > self.problem.max_replicas_per_gpu:

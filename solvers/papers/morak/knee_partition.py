@@ -86,7 +86,9 @@ def partition(requests: Sequence[ShareRequest]) -> tuple[float, ...] | None:
 
 
 def _able_to_grow(
-    requests: Sequence[ShareRequest], places: Sequence[int], given: Sequence[float]
+    requests: Sequence[ShareRequest],
+    places: Sequence[int],
+    given: Sequence[float],
 ) -> list[int]:
     left = 100.0 - sum(given) + _TOLERANCE
     return [

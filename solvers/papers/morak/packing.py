@@ -64,7 +64,10 @@ class _Packing:
     """GPUs as they fill up; those with the same services are counted, not listed."""
 
     def __init__(
-        self, problem: Problem, stage: TypeStage, tenants: Mapping[str, MorakTenant]
+        self,
+        problem: Problem,
+        stage: TypeStage,
+        tenants: Mapping[str, MorakTenant],
     ) -> None:
         self._problem, self._stage, self._tenants = problem, stage, tenants
         self._room = stage.room
@@ -123,7 +126,9 @@ class _Packing:
 
 
 def _partitioned(
-    problem: Problem, stage: TypeStage, neighbours: Sequence[MorakTenant]
+    problem: Problem,
+    stage: TypeStage,
+    neighbours: Sequence[MorakTenant],
 ) -> Carrier | None:
     """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
 

@@ -55,7 +55,10 @@ _ROUNDS = 6
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of knees for the Problem's rates, its report, and which services count as wider."""
     names = {service.name for service in problem.services}
@@ -87,7 +90,9 @@ def make_plan(
 
 
 def _fill(
-    wider: Mapping[str, int], problem: Problem, stage: TypeStage
+    wider: Mapping[str, int],
+    problem: Problem,
+    stage: TypeStage,
 ) -> list[Carrier]:
     tenants = {}
     for service in problem.services:
@@ -152,7 +157,10 @@ def _seats(carriers: Sequence[Carrier]) -> int:
 
 
 def _tenant(
-    problem: Problem, stage: TypeStage, service: ServiceDemand, extra_percent: float
+    problem: Problem,
+    stage: TypeStage,
+    service: ServiceDemand,
+    extra_percent: float,
 ) -> MorakTenant | None:
     row = _knee_row(stage.profiles[service.name])
     points = problem.points_of(service.network, stage.gpu_type.name)
@@ -235,7 +243,9 @@ def _more(
 
 
 def _remembered(
-    memory: Json, services: set[str], now_s: float
+    memory: Json,
+    services: set[str],
+    now_s: float,
 ) -> tuple[dict[str, int], float | None]:
     """How many steps wider each service counts, and when a request was last heard; None = never."""
     if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:

@@ -103,7 +103,11 @@ def posterior(tried: Reals, values: Reals, asked: Reals) -> tuple[Reals, Reals]:
 
 
 def lower_bounds(
-    mean: Reals, deviation: Reals, *, trial: int, candidates: int
+    mean: Reals,
+    deviation: Reals,
+    *,
+    trial: int,
+    candidates: int,
 ) -> Reals:
     """μ − √β_n · σ with β_n of the `trial`-th trial (from 1 on) among so many candidates."""
     beta = 2.0 * math.log(candidates * trial**2 * math.pi**2 / (6.0 * _DELTA))

@@ -73,7 +73,9 @@ class Iterations:
         return found
 
     def _seen_on(
-        self, gpu: BoundGpu, rows: OperatingRows
+        self,
+        gpu: BoundGpu,
+        rows: OperatingRows,
     ) -> Iterator[tuple[Task, Seen]]:
         """What is seen of the tasks beside one replica; nothing where the laws know the GPU only in part."""
         if len(gpu.replicas) != 1 or not gpu.tasks:

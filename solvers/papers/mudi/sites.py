@@ -39,7 +39,12 @@ class SiteTuning:
     """Changes sites as one problem's laws and one tuner's tunings have it."""
 
     def __init__(
-        self, problem: Problem, tasks: Mapping[str, Task], *, seats: Seats, tuner: Tuner
+        self,
+        problem: Problem,
+        tasks: Mapping[str, Task],
+        *,
+        seats: Seats,
+        tuner: Tuner,
     ) -> None:
         self.rows = OperatingRows(problem)
         self._problem = problem
@@ -114,7 +119,11 @@ class SiteTuning:
         return True
 
     def tuned(
-        self, host: Host, tuned: Tuned, tasks: Sequence[Task], was: Sequence[BoundTask]
+        self,
+        host: Host,
+        tuned: Tuned,
+        tasks: Sequence[Task],
+        was: Sequence[BoundTask],
     ) -> Host:
         """The host as tuned; tasks that keep their share go on."""
         before = {task.name: task for task in was}

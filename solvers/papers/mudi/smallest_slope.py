@@ -122,7 +122,10 @@ class Slopes:
         return self._demanded[key]
 
     def _stretch(
-        self, network: str, host: Host, tasks: Sequence[Task]
+        self,
+        network: str,
+        host: Host,
+        tasks: Sequence[Task],
     ) -> Iterator[Stretched]:
         """The network's curves on a host beside these tasks, one for each batch."""
         points = self._problem.points_of(network, host.gpu.gpu_type)

@@ -70,7 +70,11 @@ class Tuner:
     """What was tried, host by host."""
 
     def tune(
-        self, host: Host, tasks: Sequence[Task], *, room: float = ROOM
+        self,
+        host: Host,
+        tasks: Sequence[Task],
+        *,
+        room: float = ROOM,
     ) -> Tuned | None:
         """The best tuning of a host for these tasks, whatever they have now; None where they cannot all sit there.
 
@@ -137,7 +141,11 @@ class _Bench:
     """One host on which tunings are tried."""
 
     def __init__(
-        self, tuner: Tuner, host: Host, tasks: tuple[Task, ...], room: float
+        self,
+        tuner: Tuner,
+        host: Host,
+        tasks: tuple[Task, ...],
+        room: float,
     ) -> None:
         (replica,) = host.gpu.replicas
         problem = tuner.problem
@@ -191,7 +199,9 @@ class _Bench:
         return None if tuned is None else self._with_rest(tuned)
 
     def slownesses(
-        self, row: OperatingPoint, seats: Sequence[HostTenant]
+        self,
+        row: OperatingPoint,
+        seats: Sequence[HostTenant],
     ) -> list[float] | None:
         """The slowness of each task with these seats taken; None where that breaks a limit."""
         replica = HostTenant(
@@ -217,7 +227,10 @@ class _Bench:
         ]
 
     def _tuned(
-        self, batch: int, sm_percent: float | None, seats: tuple[HostTenant, ...]
+        self,
+        batch: int,
+        sm_percent: float | None,
+        seats: tuple[HostTenant, ...],
     ) -> Tuned | None:
         rows = (
             row
@@ -228,7 +241,9 @@ class _Bench:
         return None if row is None else self._at_row(row, seats)
 
     def _at_row(
-        self, row: OperatingPoint, seats: tuple[HostTenant, ...]
+        self,
+        row: OperatingPoint,
+        seats: tuple[HostTenant, ...],
     ) -> Tuned | None:
         found = self.slownesses(row, seats)
         if found is None:
@@ -301,7 +316,10 @@ class _Bench:
 
 
 def longest_ms(
-    law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float
+    law: CapacityLaw,
+    service: ServiceDemand,
+    batch: int,
+    rate_rps: float,
 ) -> float:
     """The longest execution that both Mudi's constraint and the capacity law allow."""
     waiting = waiting_requests(service, batch=batch, rate_rps=rate_rps)
@@ -317,7 +335,10 @@ def longest_ms(
 
 
 def tuning_limit_ms(
-    law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float
+    law: CapacityLaw,
+    service: ServiceDemand,
+    batch: int,
+    rate_rps: float,
 ) -> float:
     """The same at ROOM times the rate."""
     return longest_ms(law, service, batch, ROOM * rate_rps)

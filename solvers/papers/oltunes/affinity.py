@@ -43,7 +43,8 @@ def sensitivity_ratio(sensitivity: float, median: float) -> float:
 
 
 def ratios_of(
-    measured: Mapping[str, float], sensitivities: Mapping[str, float]
+    measured: Mapping[str, float],
+    sensitivities: Mapping[str, float],
 ) -> dict[str, float]:
     """Ratio by network: the measured ones, and all others from their sensitivity."""
     # The upper median, a value of some network, so that this one's ratio is just COMPUTE_FROM.

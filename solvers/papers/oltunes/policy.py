@@ -64,7 +64,10 @@ MAX_HOSTS = 64
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The services' plan and its report; it remembers nothing."""
     del observed, memory
@@ -111,7 +114,9 @@ def _load(problem: Problem, used: int) -> float:
 
 
 def _ranked(
-    problem: Problem, service: ServiceDemand, load: float
+    problem: Problem,
+    service: ServiceDemand,
+    load: float,
 ) -> tuple[_Choice, ...]:
     rows = [
         choice
@@ -156,7 +161,9 @@ def _scored(problem: Problem, rows: Sequence[_Choice]) -> ScoredSettings:
 
 
 def _rows(
-    problem: Problem, service: ServiceDemand, gpu_type: GpuType
+    problem: Problem,
+    service: ServiceDemand,
+    gpu_type: GpuType,
 ) -> Iterator[_Choice]:
     """The rows on one GPU type that keep the SLO alone."""
     points = problem.points_of(service.network, gpu_type.name)
@@ -206,7 +213,9 @@ def _without_surplus(problem: Problem, running: Sequence[Carrier]) -> list[Carri
 
 
 def _drop_surplus(
-    problem: Problem, carriers: list[Carrier], service: ServiceDemand
+    problem: Problem,
+    carriers: list[Carrier],
+    service: ServiceDemand,
 ) -> None:
     """Take away what one service does without, beside most neighbours first: those get faster by it. In place."""
     holders = [
@@ -283,7 +292,10 @@ def _add(
 
 
 def _may_join(
-    problem: Problem, carriers: Sequence[Carrier], at: int, seat: ArrangedReplica
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    at: int,
+    seat: ArrangedReplica,
 ) -> bool:
     """Whether a new replica suits those on a GPU, keeps the rules there, and no service loses what it carries."""
     host = carriers[at]

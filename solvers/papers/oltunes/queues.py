@@ -29,7 +29,9 @@ def put_back(queues: Queues, jobs: Iterable[Job]) -> Queues:
 
 
 def impatient(
-    jobs: Iterable[Job], now_s: float, patience_s: float = PATIENCE_S
+    jobs: Iterable[Job],
+    now_s: float,
+    patience_s: float = PATIENCE_S,
 ) -> list[Job]:
     """Those that have waited for at least `patience_s`, the longest wait first; the order of `jobs` changes nothing."""
     return sorted(

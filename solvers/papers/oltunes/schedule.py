@@ -59,7 +59,10 @@ MIN_MS = FIRST_WINDOW_MS
 
 
 def schedule(
-    state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: DispatchRules
+    state: DispatchState,
+    gpus: Sequence[JobGpu],
+    now_s: float,
+    rules: DispatchRules,
 ) -> Round:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
     moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
@@ -337,7 +340,8 @@ MIN_GAIN = 1e-9
 
 
 def auto_tune(
-    members: Sequence[PlacedJob], room: Room
+    members: Sequence[PlacedJob],
+    room: Room,
 ) -> tuple[tuple[PlacedJob, ...], str | None]:
     """The members, one of them perhaps at a faster setting of the same network; and its name, or None.
 

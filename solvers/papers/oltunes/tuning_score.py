@@ -44,7 +44,9 @@ TYPES_KEPT = 2
 
 
 def tune(
-    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], demand: JobDemand
+    options: Sequence[JobOption],
+    boards: Mapping[str, PowerFacts],
+    demand: JobDemand,
 ) -> tuple[JobSetting, ...]:
     """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
 
@@ -112,7 +114,9 @@ def mean_latency_s(settings: Sequence[JobSetting], types: Sequence[str]) -> floa
 
 
 def _usable(
-    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], inputs: int
+    options: Sequence[JobOption],
+    boards: Mapping[str, PowerFacts],
+    inputs: int,
 ) -> list[JobOption]:
     fitting = [
         one
@@ -143,7 +147,9 @@ def _slack(latency_s: Reals, left_s: float) -> Reals:
 
 
 def _epc(
-    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], latency_s: Reals
+    options: Sequence[JobOption],
+    boards: Mapping[str, PowerFacts],
+    latency_s: Reals,
 ) -> Reals:
     memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
     return estimated_power_consumption(
@@ -165,7 +171,10 @@ def _loss(options: Sequence[JobOption]) -> Reals:
 
 
 def _setting(
-    option: JobOption, latency_s: float, per_gpu_rps: float, score: float
+    option: JobOption,
+    latency_s: float,
+    per_gpu_rps: float,
+    score: float,
 ) -> JobSetting:
     return JobSetting(
         network=option.network,

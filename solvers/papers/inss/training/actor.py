@@ -115,7 +115,10 @@ def setting_of(actor: Actor, problem: Problem) -> ActorSetting:
 
 
 def setting_to_train(
-    problem: Problem, *, clocks_mhz: Sequence[float], slots: int = 1
+    problem: Problem,
+    *,
+    clocks_mhz: Sequence[float],
+    slots: int = 1,
 ) -> ActorSetting:
     """What an actor for the Problem's fleet and services is trained on: services that carry least choose first.
 
@@ -144,7 +147,11 @@ def setting_to_train(
 
 
 def actor_of(
-    layers: Layers, setting: ActorSetting, problem: Problem, *, notes: str
+    layers: Layers,
+    setting: ActorSetting,
+    problem: Problem,
+    *,
+    notes: str,
 ) -> Actor:
     """The actor with these weights, trained on that setting of the Problem."""
     return Actor(

@@ -146,7 +146,10 @@ class GpuRooms(NamedTuple):
 
 
 def take_batches(
-    gpu: Indices, carried: Reals, more: BatchNeeds, room: GpuRooms
+    gpu: Indices,
+    carried: Reals,
+    more: BatchNeeds,
+    room: GpuRooms,
 ) -> Indices:
     """(N, J) each slot's best batch, in turn; takes from the room what it needs beyond the smallest; −1 = none."""
     batch = np.full(gpu.shape, -1, dtype=np.intp)
