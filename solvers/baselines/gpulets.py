@@ -43,7 +43,10 @@ NAME = "gpulets"
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of elastic partitioning for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
@@ -103,26 +106,19 @@ class _Partitioning:
         """Give the service gpu-lets until its rate is served or none is left."""
         profile = self._stage.profiles[service.name]
         left_rps, replicas = service.arrival_rate_rps, 0
-        most = max_replicas(service, self._room)
-        while (
+        limit = max_replicas(service, self._room)
+        while replicas < limit and (
             left_rps > ROUNDING * service.arrival_rate_rps
             or replicas < service.min_replicas
         ):
-            ideal = (
-                _ideal_percent(profile, left_rps, most - replicas)
-                if replicas < most
-                else None
-            )
-            found = (
-                self._best_fit(service.name, ideal, left_rps)
-                if ideal is not None
-                else None
-            )
+            ideal = _ideal_percent(profile, left_rps, limit - replicas)
+            found = self._best_fit(service.name, ideal, left_rps)
             if found is None:
                 break
             old, new = found
             self._replace(old, new)
             left_rps -= _gain_rps(old, new, service.name)
+            # A merge widens the gpu-let that is there: then there is no replica more.
             replicas += len(new) - len(old)
         self._room -= replicas
 
@@ -137,25 +133,34 @@ class _Partitioning:
         return carriers
 
     def _best_fit(
-        self, service: str, ideal: float, left_rps: float
+        self,
+        service: str,
+        ideal: float,
+        left_rps: float,
     ) -> tuple[Gpu, Gpu] | None:
         """The GPU that changes (empty: a new one) and what it becomes; None where nothing fits."""
         min_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
+        # The smallest free half first, as the paper's best fit has it.
         halves = sorted((gpu for gpu in self._gpus if len(gpu) == 1), key=_free_percent)
         for gpu in halves:
-            grown = (
-                self._beside(gpu, service, left_rps)
-                if _free_percent(gpu) >= ideal
-                else None
-            )
-            if grown is not None and _gain_rps(gpu, grown, service) >= min_rps * (
-                1.0 - ROUNDING
-            ):
+            if _free_percent(gpu) < ideal:
+                continue
+            grown = self._beside(gpu, service, left_rps)
+            enough_rps = min_rps * (1.0 - ROUNDING)
+            if grown is not None and _gain_rps(gpu, grown, service) >= enough_rps:
                 return gpu, grown
         stock = self._stage.gpu_type.count
         if stock is None or self._gpus.total() < stock:
             return (), (_GpuLet(service=service, sm_percent=ideal, rate_rps=min_rps),)
-        # No GPU is left: whatever carries most is better than nothing.
+        return self._best_gain(halves, service, left_rps)
+
+    def _best_gain(
+        self,
+        halves: Sequence[Gpu],
+        service: str,
+        left_rps: float,
+    ) -> tuple[Gpu, Gpu] | None:
+        """No GPU is left: whatever carries most is better than nothing."""
         changes = [
             (gpu, grown)
             for gpu in halves
@@ -169,31 +174,22 @@ class _Partitioning:
         """The GPU with its free half given to the service; None where they may not share, or nothing is won."""
         profile, (tenant,) = self._stage.profiles[service], gpu
         if tenant.service == service:
-            widest = max(profile.rates_rps)
-            rate_rps = min(tenant.rate_rps + left_rps, profile.rates_rps[widest])
-            return (
-                (_GpuLet(service=service, sm_percent=widest, rate_rps=rate_rps),)
-                if left_rps > 0.0
-                else None
-            )
+            return _merged(profile, tenant, left_rps)
         sm_percent = max(
             (percent for percent in profile.rates_rps if percent <= _free_percent(gpu)),
             default=None,
         )
         if sm_percent is None:
             return None
-        pair = (tenant, _GpuLet(service=service, sm_percent=sm_percent, rate_rps=0.0))
-        rows = self._rows(pair)
-        if rows is None or not obeys(self._problem, self._carrier(pair, rows)):
+        new = _GpuLet(service=service, sm_percent=sm_percent, rate_rps=0.0)
+        rows = self._rows((tenant, new))
+        if rows is None or not obeys(self._problem, self._carrier((tenant, new), rows)):
             return None
-        mine_rps = profile.rate_rps(rows[1])
-        if self._stage.profiles[tenant.service].rate_rps(rows[0]) < tenant.rate_rps * (
-            1.0 - ROUNDING
-        ):
+        # The one that is there may be slowed down, but not below what it was given.
+        tenant_rps = self._stage.profiles[tenant.service].rate_rps(rows[0])
+        if tenant_rps < tenant.rate_rps * (1.0 - ROUNDING):
             return None
-        return tenant, _GpuLet(
-            service=service, sm_percent=sm_percent, rate_rps=min(left_rps, mine_rps)
-        )
+        return tenant, replace(new, rate_rps=min(left_rps, profile.rate_rps(rows[1])))
 
     def _rows(self, gpu: Gpu) -> list[OperatingPoint] | None:
         """The largest batches that keep half the SLO next to each other; None where one has none."""
@@ -225,6 +221,15 @@ class _Partitioning:
             if not self._gpus[old]:
                 del self._gpus[old]
         self._gpus[new] += 1
+
+
+def _merged(profile: SoloProfile, tenant: _GpuLet, left_rps: float) -> Gpu | None:
+    """One gpu-let as large as the GPU; None where nothing is asked of it any more."""
+    if left_rps <= 0.0:
+        return None
+    widest = max(profile.rates_rps)
+    rate_rps = min(tenant.rate_rps + left_rps, profile.rates_rps[widest])
+    return (replace(tenant, sm_percent=widest, rate_rps=rate_rps),)
 
 
 def _free_percent(gpu: Gpu) -> float:
@@ -265,16 +270,13 @@ def fill(wanted: FillProblem) -> tuple[BoundGpu, ...]:
 
     Raises InvalidInput for a replica without a service or row.
     """
+    # A task is the second gpu-let: a GPU that is split already has no third.
     halves = tuple(gpu for gpu in wanted.bound.gpus if len(gpu.replicas) == 1)
-    whole = tuple(gpu for gpu in wanted.bound.gpus if len(gpu.replicas) > 1)
-    taken = {gpu.id for gpu in whole}
+    full = [gpu for gpu in wanted.bound.gpus if len(gpu.replicas) > 1]
+    taken = {gpu.id for gpu in full}
     free = [gpu for gpu in wanted.gpus if gpu.id not in taken]
     filled = fill_left_over(
         replace(wanted, bound=replace(wanted.bound, gpus=halves), gpus=free), best_fit
     )
-    return tuple(
-        sorted(
-            (*filled, *(replace(gpu, tasks=()) for gpu in whole)),
-            key=lambda gpu: gpu.id,
-        )
-    )
+    without_tasks = (replace(gpu, tasks=()) for gpu in full)
+    return tuple(sorted((*filled, *without_tasks), key=lambda gpu: gpu.id))

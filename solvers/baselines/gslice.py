@@ -46,10 +46,19 @@ from solvers.baselines.half_slo import (
     replicas_for,
 )
 from solvers.baselines.leftover_fill import fill_left_over, widest
-from solvers.greedy.arrange import Key, add, arrange, obeys, running_carriers, without
+from solvers.greedy.arrange import (
+    Key,
+    add,
+    arrange,
+    obeys,
+    replica_counts,
+    running_carriers,
+    without,
+)
 from solvers.greedy.configure import MAX_REPLICAS
+from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import ArrangedReplica, Carrier, reasons_short, route
-from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.greedy.scaling_rules import remembered_services
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import BoundGpu, Plan
 from solvers.types.problem import OperatingPoint, Problem
@@ -60,7 +69,10 @@ MEMORY_VERSION = 1
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan after one step of tuning, its report, and where every service's tuning stands."""
     begun = budget.elapsed()
@@ -68,43 +80,37 @@ def make_plan(
     carriers = list(running)
     before = {
         name: tuning_from_json(entry, now_s=observed.at_s)
-        for name, entry in _services_of(memory).items()
+        for name, entry in remembered_services(memory, MEMORY_VERSION).items()
     }
     tuned = [
         _tune(one, observed, before.get(one.service.name, FRESH))
         for one in _slices(problem, carriers)
     ]
+    # Shares first, then who goes, then who comes: a replica more is the last resort, and needs the room of the others.
     _resize(problem, tuned, carriers)
     carriers = _without_surplus(problem, tuned, carriers)
     for one in tuned:
         _grow(problem, one, carriers)
     able = {one.service.name for one in tuned if one.ways}
-    plan = route(
+    reasons = reasons_short(problem, carriers, able)
+    plan = route(problem, NAME, carriers, reasons, capacities=_capacities)
+    report = heuristic_report(
         problem,
-        NAME,
-        carriers,
-        reasons_short(problem, carriers, able),
-        capacities=_capacities,
-    )
-    report = PlanReport(
-        status="greedy",
-        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+        plan,
         seconds=budget.elapsed() - begun,
         method=NAME,
-        messages=tuple(
+        messages=(
             f"{one.service.name}: step {one.tuning.steps:+d} from the knee"
             for one in tuned
             if one.tuning.steps != before.get(one.service.name, FRESH).steps
         ),
-        served_weight=served_weight(problem, plan)
-        if problem.objective == "max_goodput"
-        else None,
     )
     return plan, report, _remember(tuned, running, carriers, now_s=observed.at_s)
 
 
 def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
     """What each replica serves alone within half its SLO, whatever its neighbours do to it."""
+    # Not `true_capacities`: GSLICE knows no interference but by its readings, and its plans are to show that.
     slos_ms = (problem.service(seat.service).slo_ms for seat in carrier.seats)
     return [
         half_slo_rps(seat.row, seat.row.solo_ms, slo_ms=slo_ms)
@@ -115,7 +121,7 @@ def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
 def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[ServiceSlices]:
     """Every service with its ways, by falling priority."""
     by_type = [profiles(problem, gpu_type) for gpu_type in problem.gpu_types]
-    counts = _counts(carriers)
+    counts = replica_counts(carriers)
     slices = []
     for service in sorted(
         problem.services, key=lambda service: (-service.priority, service.name)
@@ -124,6 +130,7 @@ def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[ServiceSlices
             share_ladder(able[service.name]) for able in by_type if service.name in able
         ]
         running = {way.gpu_type: counts[service.name, way.gpu_type] for way in found}
+        # Where it runs comes first, since a replica on another type would have to start.
         found.sort(
             key=lambda way: (
                 -running[way.gpu_type],
@@ -141,26 +148,25 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
     """The service after its step, if its reading asks for one."""
     if not one.ways:
         return one
-    first = one.ways[0]
+    service, first = one.service, one.ways[0]
     top = len(first.shares) - 1 - first.knee
     # At most twice the replicas: where that does not help, more of them would not either.
-    most = top + max(1, replicas_for(one.service.arrival_rate_rps, first.rate_rps(top)))
-    steps = min(max(before.steps, -first.knee), most)
+    needed = replicas_for(service.arrival_rate_rps, first.rate_rps(top))
+    highest = top + max(1, needed)
+    # Shares may have been profiled anew since: what was remembered is brought to those that there are.
+    steps = min(max(before.steps, -first.knee), highest)
     # Where nothing runs, nothing was measured that a share could have changed.
-    reading = observed.reading(one.service.name) if any(one.running.values()) else None
-    rate_rps = max(
-        one.service.arrival_rate_rps, reading.arrival_rate_rps if reading else 0.0
-    )
+    reading = observed.reading(service.name) if any(one.running.values()) else None
+    rate_rps = service.arrival_rate_rps
+    if reading is not None:
+        rate_rps = max(rate_rps, reading.arrival_rate_rps)
     is_enough_narrower = _carried_rps(one, steps - 1) >= rate_rps
-    allowed = StepRange(
-        lowest=max(-first.knee, steps - 1) if is_enough_narrower else steps,
-        highest=most,
-    )
+    lowest = max(-first.knee, steps - 1) if is_enough_narrower else steps
     tuning = tune(
         before.at(steps),
         reading,
-        allowed,
-        slo_ms=one.service.slo_ms,
+        StepRange(lowest=lowest, highest=highest),
+        slo_ms=service.slo_ms,
         now_s=observed.at_s,
     )
     return replace(one, tuning=tuning)
@@ -178,7 +184,9 @@ def _carried_rps(one: ServiceSlices, steps: int) -> float:
 
 
 def _resize(
-    problem: Problem, tuned: Sequence[ServiceSlices], carriers: list[Carrier]
+    problem: Problem,
+    tuned: Sequence[ServiceSlices],
+    carriers: list[Carrier],
 ) -> None:
     """Give the running replicas their shares: on their GPU if it holds them, else on another, else not at all."""
     rows = {
@@ -189,13 +197,16 @@ def _resize(
     for index, carrier in enumerate(carriers):
         carriers[index] = _resized(problem, carrier, rows)
     for key, row in rows.items():
+        # One at a time, since each that moves may leave room for the next one.
         while (moved := _with_one_moved(problem, carriers, key, row)) is not None:
             carriers[:] = moved
     carriers[:] = [carrier for carrier in carriers if carrier.seats]
 
 
 def _resized(
-    problem: Problem, carrier: Carrier, rows: Mapping[Key, OperatingPoint]
+    problem: Problem,
+    carrier: Carrier,
+    rows: Mapping[Key, OperatingPoint],
 ) -> Carrier:
     """The carrier with the shares that it holds, narrower ones first; without services that it cannot serve."""
     seats = [seat for seat in carrier.seats if (seat.service, carrier.gpu_type) in rows]
@@ -203,6 +214,7 @@ def _resized(
         ArrangedReplica(service=seat.service, row=rows[seat.service, carrier.gpu_type])
         for seat in seats
     ]
+    # Those that shrink first, so that those that grow find the room.
     for at in sorted(
         range(len(seats)),
         key=lambda at: wanted[at].row.sm_percent - seats[at].row.sm_percent,
@@ -216,7 +228,10 @@ def _resized(
 
 
 def _with_one_moved(
-    problem: Problem, carriers: Sequence[Carrier], key: Key, row: OperatingPoint
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    key: Key,
+    row: OperatingPoint,
 ) -> list[Carrier] | None:
     """The carriers with one replica that has another row put where the row fits; None if none has, or none fits."""
     service, gpu_type = key
@@ -234,9 +249,11 @@ def _with_one_moved(
 
 
 def _without_surplus(
-    problem: Problem, tuned: Sequence[ServiceSlices], carriers: Sequence[Carrier]
+    problem: Problem,
+    tuned: Sequence[ServiceSlices],
+    carriers: Sequence[Carrier],
 ) -> list[Carrier]:
-    counts, wanted = _counts(carriers), {}
+    counts, wanted = replica_counts(carriers), {}
     for one in tuned:
         want = replica_want(one)
         for way in one.ways:
@@ -248,33 +265,18 @@ def _without_surplus(
 
 def _grow(problem: Problem, one: ServiceSlices, carriers: list[Carrier]) -> None:
     """Add the replicas that the service lacks, as far as there is room."""
-    counts, want, steps = _counts(carriers), replica_want(one), one.tuning.steps
+    counts, want, steps = replica_counts(carriers), replica_want(one), one.tuning.steps
+    # All that run count before any is added: a preferred type must not get what another one has already.
     for way in one.ways:
         want.get(way.rate_rps(steps), counts[one.service.name, way.gpu_type])
     room = MAX_REPLICAS - counts.total()
     for way in one.ways:
-        asked = min(want.ask(way.rate_rps(steps)), room)
-        placed = (
-            add(
-                problem,
-                carriers,
-                (one.service.name, way.gpu_type),
-                way.row(steps),
-                asked,
-            )
-            if asked > 0
-            else 0
-        )
-        want.get(way.rate_rps(steps), placed)
-        room -= placed
-
-
-def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
-    return Counter(
-        (seat.service, carrier.gpu_type)
-        for carrier in carriers
-        for seat in carrier.seats
-    )
+        rate_rps, key = way.rate_rps(steps), (one.service.name, way.gpu_type)
+        asked = min(want.ask(rate_rps), room)
+        if asked > 0:
+            placed = add(problem, carriers, key, way.row(steps), asked)
+            want.get(rate_rps, placed)
+            room -= placed
 
 
 def _remember(
@@ -291,6 +293,7 @@ def _remember(
         name = one.service.name
         tuning = (
             one.tuning
+            # Any change restarts the wait for readings, also one that another service's growth forced on it.
             if old[name] == new[name]
             else replace(one.tuning, changed_at_s=now_s)
         )
@@ -302,19 +305,12 @@ def _rows(
     carriers: Sequence[Carrier],
 ) -> defaultdict[str, Counter[tuple[str, OperatingPoint]]]:
     """By service, its replicas by GPU type and row."""
+    # Counted, not listed: which GPU of a type a replica is on, a plan does not say.
     rows: defaultdict[str, Counter[tuple[str, OperatingPoint]]] = defaultdict(Counter)
     for carrier in carriers:
         for seat in carrier.seats:
             rows[seat.service][carrier.gpu_type, seat.row] += 1
     return rows
-
-
-def _services_of(memory: Json) -> Mapping[str, Json]:
-    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
-        services = memory.get("services")
-        if isinstance(services, Mapping):
-            return services
-    return {}
 
 
 def fill(wanted: FillProblem) -> tuple[BoundGpu, ...]:

@@ -40,6 +40,7 @@ class ShareLadder:
     def row(self, steps: int) -> OperatingPoint:
         """The operating row of that share."""
         row = self.profile.largest_batch(self.share(steps))
+        # Shares come from `rates_rps`, which leaves out those that no batch can use.
         assert row is not None, "a share that serves nothing is among those to try"
         return row
 
@@ -68,27 +69,28 @@ class ReplicaWant:
 
     left_rps: float
     extra: int
-    least: int
-    most: int
+    """Replicas beyond the rate's need: the steps beyond the widest share."""
+    min_replicas: int
+    max_replicas: int
 
     def ask(self, rate_rps: float) -> int:
         """How many replicas that serve so much it would take."""
-        return min(
-            max(replicas_for(self.left_rps, rate_rps) + self.extra, self.least),
-            self.most,
-        )
+        needed = replicas_for(self.left_rps, rate_rps) + self.extra
+        return min(max(needed, self.min_replicas), self.max_replicas)
 
     def get(self, rate_rps: float, replicas: int) -> None:
         """Count replicas that it has got."""
-        self.extra = max(
-            0, self.extra - max(0, replicas - replicas_for(self.left_rps, rate_rps))
-        )
+        # Those that the rate needs count for it first: only the others make up for the extra ones.
+        beyond = max(0, replicas - replicas_for(self.left_rps, rate_rps))
+        self.extra = max(0, self.extra - beyond)
         self.left_rps = max(0.0, self.left_rps - replicas * rate_rps)
-        self.least, self.most = max(0, self.least - replicas), self.most - replicas
+        self.min_replicas = max(0, self.min_replicas - replicas)
+        self.max_replicas -= replicas
 
 
 def share_ladder(profile: SoloProfile) -> ShareLadder:
     """The shares to step through from the knee, STEP_PERCENT or more apart, and the widest and narrowest."""
+    # In both directions from the knee, where tuning begins, so that it is one of the shares.
     knee = profile.knee_percent
     wider, narrower = [knee], [knee]
     for percent in sorted(profile.rates_rps):
@@ -115,6 +117,6 @@ def replica_want(one: ServiceSlices) -> ReplicaWant:
     return ReplicaWant(
         left_rps=service.arrival_rate_rps,
         extra=one.extra_replicas if one.ways else 0,
-        least=service.min_replicas,
-        most=max_replicas(service, MAX_REPLICAS),
+        min_replicas=service.min_replicas,
+        max_replicas=max_replicas(service, MAX_REPLICAS),
     )

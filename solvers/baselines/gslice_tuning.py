@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from solvers.types.state import Json, ServiceObservation
 
 SLACK = 0.8
-"""Of the SLO: a measured latency below it leaves room for a step down."""
+"""A measured latency below this part of the SLO leaves room for a step down."""
 SERVED = 0.9
-"""Of the arrival rate: replicas that serve less do not keep up. Of a miss's rate: below it, the miss counts no more."""
+"""Replicas that serve less than this part of the arrival rate do not keep up. Below this part of a miss's rate, the
+miss counts no more."""
 SETTLE_S = 100.0
 """From a change to the first reading that counts: 20 s to start, as much again for the queue that this left, and the
 minute that a reading looks back."""
@@ -63,10 +64,11 @@ def tune(
     now_s: float,
 ) -> Tuning:
     """The tuning after the reading; the same where it asks for no step, or came too soon after the last change."""
-    settled_s = (
-        -math.inf if tuning.changed_at_s is None else tuning.changed_at_s + SETTLE_S
-    )
-    if reading is None or now_s - reading.age_s < settled_s:
+    if reading is None:
+        return tuning
+    changed_at_s = tuning.changed_at_s
+    # What was measured counts by when that was, not by when it is read.
+    if changed_at_s is not None and now_s - reading.age_s < changed_at_s + SETTLE_S:
         return tuning
     if _is_miss(reading, slo_ms):
         missed = replace(
@@ -75,17 +77,15 @@ def tune(
             missed_rps=reading.arrival_rate_rps,
             missed_at_s=now_s,
         )
-        up = min(tuning.steps + 1, allowed.highest)
-        return (
-            replace(missed, steps=up, changed_at_s=now_s)
-            if up > tuning.steps
-            else missed
-        )
+        # A miss at the highest step is remembered, too, but changes nothing that a reading would have to wait for.
+        if tuning.steps >= allowed.highest:
+            return missed
+        return replace(missed, steps=tuning.steps + 1, changed_at_s=now_s)
     down = tuning.steps - 1
-    has_slack = reading.latency_ms is not None and reading.latency_ms < SLACK * slo_ms
     if (
-        has_slack
-        and down >= allowed.lowest
+        down >= allowed.lowest
+        and reading.latency_ms is not None
+        and reading.latency_ms < SLACK * slo_ms
         and not _is_known_to_miss(tuning, down, reading, now_s)
     ):
         return replace(tuning, steps=down, changed_at_s=now_s)
@@ -93,12 +93,16 @@ def tune(
 
 
 def _is_miss(reading: ServiceObservation, slo_ms: float) -> bool:
+    # Either sign is enough: a queue that grows is late only later, and requests that are refused never are.
     is_late = reading.latency_ms is not None and reading.latency_ms > slo_ms
     return is_late or reading.served_rps < SERVED * reading.arrival_rate_rps
 
 
 def _is_known_to_miss(
-    tuning: Tuning, steps: int, reading: ServiceObservation, now_s: float
+    tuning: Tuning,
+    steps: int,
+    reading: ServiceObservation,
+    now_s: float,
 ) -> bool:
     """Whether so few steps were lately too few for a rate like this."""
     if tuning.missed_steps is None or now_s > tuning.missed_at_s + MISS_COUNTS_S:
@@ -127,11 +131,11 @@ def tuning_from_json(memory: Json, *, now_s: float) -> Tuning:
         _past(fields.get(name), now_s) for name in ("changed_at_s", "missed_at_s")
     )
     return Tuning(
-        steps=_whole(fields.get("steps")) or 0,
+        steps=_integer(fields.get("steps")) or 0,
         changed_at_s=changed_at_s,
         missed_steps=None
         if missed_at_s is None
-        else _whole(fields.get("missed_steps")),
+        else _integer(fields.get("missed_steps")),
         missed_rps=_real(fields.get("missed_rps")) or 0.0,
         missed_at_s=missed_at_s or 0.0,
     )
@@ -142,7 +146,7 @@ def _past(value: Json, now_s: float) -> float | None:
     return None if moment_s is None or moment_s > now_s else moment_s
 
 
-def _whole(value: Json) -> int | None:
+def _integer(value: Json) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -29,14 +29,15 @@ from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 _MIN_BEND = 0.05
-"""Of the highest rate: a rate curve that lies nowhere higher above its chord counts as straight."""
+"""A rate curve that lies nowhere higher above its chord than this part of the highest rate counts as straight."""
 
 _GUARD = 1e-7
-"""Of a replica's rate: a remainder as small as this is rounding, and needs no further replica."""
+"""A remainder below this part of a replica's rate is rounding, and needs no further replica."""
 
 
 def half_slo_rps(row: OperatingPoint, execution_ms: float, *, slo_ms: float) -> float:
     """The rate that the rule gives a replica that takes so long for a batch; 0 where that is over half the SLO."""
+    # Half the SLO for the batch that runs, half for the own one: see the module.
     return 1000.0 * row.batch / execution_ms if 2.0 * execution_ms <= slo_ms else 0.0
 
 
@@ -51,7 +52,9 @@ class SoloProfile:
     """By SM percent, ascending; of each the batches, ascending."""
 
     def execution_ms(
-        self, row: OperatingPoint, neighbours: Neighbours = ALONE
+        self,
+        row: OperatingPoint,
+        neighbours: Neighbours = ALONE,
     ) -> float:
         """Milliseconds that a batch takes next to these neighbours."""
         return execution_ms(
@@ -63,9 +66,12 @@ class SoloProfile:
         return half_slo_rps(row, self.execution_ms(row, neighbours), slo_ms=self.slo_ms)
 
     def largest_batch(
-        self, sm_percent: float, neighbours: Neighbours = ALONE
+        self,
+        sm_percent: float,
+        neighbours: Neighbours = ALONE,
     ) -> OperatingPoint | None:
         """The row with the largest batch that runs within half the SLO; None where none does."""
+        # The largest batch within half the SLO is what all three systems choose.
         rows = reversed(self.rows.get(sm_percent, ()))
         return next(
             (row for row in rows if self.rate_rps(row, neighbours) >= MIN_CAPACITY_RPS),
@@ -108,6 +114,7 @@ class SoloProfile:
         above = {
             percent: rate - slope * percent for percent, rate in self.rates_rps.items()
         }
+        # Of equals the smallest share, since the rest of the GPU is worth something to others.
         knee = max(above, key=lambda percent: (above[percent], -percent))
         return knee if above[knee] > _MIN_BEND * self.highest_rps else widest
 
@@ -121,6 +128,7 @@ def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, SoloProfile]:
         points = problem.points_of(service.network, gpu_type.name)
         if points is None or not service.allows(gpu_type.name):
             continue
+        # Services of one network share its rows, of which a large fleet's problem has thousands.
         if service.network not in by_network:
             by_network[service.network] = _by_percent(
                 fitting_rows(problem, service, gpu_type, clock_mhz)

@@ -42,13 +42,16 @@ from solvers.types.state import Json, Observed
 NAME = "igniter"
 
 _GUARD = 1e-9
-"""Of a rate: a replica that serves so little less serves it."""
+"""A replica that serves less by this part of a rate serves it."""
 
 Seats = tuple[ArrangedReplica, ...]
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan that iGniter's algorithm makes for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
@@ -65,7 +68,7 @@ class _Workload:
     service: str
     replicas: int
     rate_rps: float
-    """Of one replica."""
+    """What each replica is to serve."""
     row: OperatingPoint
     """What one replica needs alone."""
 
@@ -110,6 +113,7 @@ def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
     # Equal GPUs are one entry: they are equally good for the next replica.
     gpus: Counter[Seats] = Counter()
     room = stage.room
+    # Widest first, while GPUs are empty: a wide replica would find no place later.
     for workload in sorted(
         workloads, key=lambda one: (-one.row.sm_percent, one.service)
     ):
@@ -130,6 +134,7 @@ def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
 def _workload(service: ServiceDemand, profile: SoloProfile, room: int) -> _Workload:
     needed = replicas_for(service.arrival_rate_rps, profile.highest_rps)
     replicas = min(max(needed, service.min_replicas), max_replicas(service, room))
+    # Where even as many replicas as are allowed cannot carry the rate, each carries what it can.
     rate_rps = min(service.arrival_rate_rps / max(1, replicas), profile.highest_rps)
     row = min(
         _sufficient(profile, rate_rps),
@@ -142,11 +147,11 @@ def _workload(service: ServiceDemand, profile: SoloProfile, room: int) -> _Workl
 
 def _sufficient(profile: SoloProfile, rate_rps: float) -> Iterator[OperatingPoint]:
     """The rows of the least SM percent that serves the rate alone; never empty for a rate up to the highest."""
-    least = rate_rps * (1.0 - _GUARD)
+    min_rps = rate_rps * (1.0 - _GUARD)
     for rows in profile.rows.values():
-        found = [row for row in rows if 0.0 < profile.rate_rps(row) >= least]
-        if found:
-            yield from found
+        enough = [row for row in rows if 0.0 < profile.rate_rps(row) >= min_rps]
+        if enough:
+            yield from enough
             return
 
 
@@ -169,18 +174,12 @@ def _place(
     best: tuple[float, Seats, Seats] | None = None
     for seats in gpus:
         before = _percent(seats) + seat.row.sm_percent
-        if before > 100.0 + SM_PERCENT_TOLERANCE or any(
-            other.service == seat.service for other in seats
-        ):
-            continue
-        widened = _widen(needs, (*seats, seat))
-        if widened is None or not obeys(
-            problem, Carrier(gpu_type=stage.gpu_type.name, seats=widened)
-        ):
-            continue
-        extra = _percent(widened) - before
-        if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
-            best = extra, seats, widened
+        widened = _joined(problem, stage, needs, (*seats, seat))
+        if widened is not None:
+            extra = _percent(widened) - before
+            # The first GPU of equals stays; the tolerance keeps rounding from deciding.
+            if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
+                best = extra, seats, widened
     if best is not None:
         _, seats, widened = best
         gpus[seats] -= 1
@@ -195,12 +194,32 @@ def _place(
     return True
 
 
+def _joined(
+    problem: Problem,
+    stage: TypeStage,
+    needs: _Needs,
+    seats: Seats,
+) -> Seats | None:
+    """The seats as wide as they must be together; None where one GPU cannot carry them."""
+    # Rules that need no search first: most GPUs are too full for most replicas.
+    if _percent(seats) > 100.0 + SM_PERCENT_TOLERANCE or any(
+        other.service == seats[-1].service for other in seats[:-1]
+    ):
+        return None
+    widened = _widen(needs, seats)
+    if widened is None:
+        return None
+    carrier = Carrier(gpu_type=stage.gpu_type.name, seats=widened)
+    return widened if obeys(problem, carrier) else None
+
+
 def _widen(needs: _Needs, seats: Seats) -> Seats | None:
     """The seats with as much more SM percent as they need next to each other; None where a GPU has not so much."""
     widened = list(seats)
     is_settled = False
     while not is_settled:
         is_settled = True
+        # A wider share presses more on the others, so that all are asked again until none has to grow.
         for at, seat in enumerate(widened):
             if needs.are_met(seat, neighbours_of([other.row for other in widened], at)):
                 continue
@@ -216,6 +235,7 @@ def _widen(needs: _Needs, seats: Seats) -> Seats | None:
 
 def _next_row(profile: SoloProfile, row: OperatingPoint) -> OperatingPoint | None:
     """The row of the same batch with the next larger SM percent."""
+    # The same batch, as iGniter sets it once, for the service alone, and gives neighbours more SMs instead.
     wider = (
         one
         for percent, rows in profile.rows.items()

@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from solvers.baselines.one_per_gpu import by_law
 from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS
-from solvers.greedy.scaling_rules import HpaRule, decide_hpa
-from solvers.laws.colocation import capacity_rps
-from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.greedy.report import heuristic_report
+from solvers.greedy.scaling_rules import HpaRule, decide_hpa, remembered_services
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import (
     GpuPlan,
@@ -37,7 +37,7 @@ from solvers.types.state import GpuType, Json, Observed
 
 NAME = "k8s_hpa"
 TARGET = 0.8
-"""Of the profiled capacity."""
+"""The target metric, as a part of the profiled capacity."""
 
 _VERSION = 1
 # A shortage below this share of the rate is rounding (the contract's allowance is 1e-6).
@@ -45,14 +45,19 @@ _SHORTAGE_TOLERANCE = 1e-9
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan that Kubernetes would reach in this period, its report and the memory for the next."""
     begun = budget.elapsed()
     fleets = _running_fleets(problem, memory)
     for fleet in fleets:
         _decide(fleet, observed)
+        # The list is oldest first, so that the newest go.
         del fleet.gpu_types[fleet.wanted :]
+    # All scale down before any scales up, so that GPUs that one gives back serve the others in the same period.
     free = _free_gpus(problem, fleets)
     for fleet in fleets:
         _grow(fleet, free, seed=budget.seed)
@@ -61,31 +66,23 @@ def make_plan(
         gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
         unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
     )
-    is_goodput = problem.objective == "max_goodput"
-    report = PlanReport(
-        status="greedy",
-        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+    report = heuristic_report(
+        problem,
+        plan,
         seconds=budget.elapsed() - begun,
         method=NAME,
-        messages=tuple(
+        messages=(
             f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, but no GPU is free for them"
             for fleet in fleets
             if fleet.ways and not _is_enough(fleet)
         ),
-        served_weight=served_weight(problem, plan) if is_goodput else None,
     )
-    return (
-        plan,
-        report,
-        {
-            "version": _VERSION,
-            "services": {fleet.service.name: _remember(fleet) for fleet in fleets},
-        },
-    )
+    services: Json = {fleet.service.name: _remember(fleet) for fleet in fleets}
+    return plan, report, {"version": _VERSION, "services": services}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WholeGpu:
+class _EntireGpu:
     """How a service runs alone on one GPU type."""
 
     row: OperatingPoint
@@ -97,7 +94,7 @@ class _Fleet:
     """One service's replicas while the plan is made."""
 
     service: ServiceDemand
-    ways: Mapping[str, _WholeGpu]
+    ways: Mapping[str, _EntireGpu]
     """By GPU type, in the order of names: those that meet the SLO."""
     gpu_types: list[str] = field(default_factory=list)
     """One entry per replica, oldest first."""
@@ -115,16 +112,17 @@ class _Fleet:
     @property
     def rule(self) -> HpaRule:
         """Kubernetes runs at least one replica, unless even one is more than the service allows."""
-        least = max(1, self.service.min_replicas)
-        most = self.service.max_replicas
-        return HpaRule(
-            min_replicas=least if most is None else min(least, most), max_replicas=most
-        )
+        limit = self.service.max_replicas
+        replicas = max(1, self.service.min_replicas)
+        if limit is not None:
+            replicas = min(replicas, limit)
+        return HpaRule(min_replicas=replicas, max_replicas=limit)
 
 
 def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
     """The fleets as they run now, by falling priority, with as many replicas as there are GPUs for."""
-    remembered = _services_of(memory)
+    remembered = remembered_services(memory, _VERSION)
+    # Stock may have shrunk: replicas of lost GPUs are not counted as running.
     free = _free_gpus(problem, ())
     fleets = []
     for service in sorted(
@@ -136,6 +134,7 @@ def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
         fleet = _Fleet(
             service=service,
             ways=_ways(problem, service),
+            # Numbered for ever: a draw that was made again would give every new replica the same type.
             draws=draws if isinstance(draws, int) else 0,
             hpa=fields.get("hpa"),
         )
@@ -161,21 +160,18 @@ def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]
     return sorted(running.elements()) + known
 
 
-def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _WholeGpu]:
+def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _EntireGpu]:
     ways = {}
     for gpu_type in sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name):
         points = problem.points_of(service.network, gpu_type.name)
         if points is None or not points.rows or not service.allows(gpu_type.name):
             continue
+        # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
         widest = max(row.sm_percent for row in points.rows)
-        fitting = [
-            row
+        able = [
+            _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
             for row in points.rows
             if row.sm_percent == widest and _fits(row, gpu_type)
-        ]
-        able = [
-            _WholeGpu(row=row, capacity_rps=_capacity_rps(problem, service, row))
-            for row in fitting
         ]
         best = max(
             able,
@@ -195,20 +191,9 @@ def _fits(row: OperatingPoint, gpu_type: GpuType) -> bool:
     )
 
 
-def _capacity_rps(
-    problem: Problem, service: ServiceDemand, row: OperatingPoint
-) -> float:
-    return capacity_rps(
-        problem.capacity_law,
-        percentile=service.percentile,
-        batch=row.batch,
-        slo_ms=service.slo_ms,
-        execution_ms=row.solo_ms,
-    )
-
-
 def _decide(fleet: _Fleet, observed: Observed) -> None:
     """Set what is wanted, by the autoscaler's rule where something runs."""
+    # Without replicas there is no metric, and what was recommended for earlier ones says nothing.
     if not fleet.gpu_types:
         fleet.hpa = None
         return
@@ -216,10 +201,9 @@ def _decide(fleet: _Fleet, observed: Observed) -> None:
     rate_rps = (
         fleet.service.arrival_rate_rps if reading is None else reading.arrival_rate_rps
     )
-    metric = rate_rps / fleet.capacity_rps
     decision, fleet.hpa = decide_hpa(
         len(fleet.gpu_types),
-        metric / TARGET,
+        rate_rps / fleet.capacity_rps / TARGET,
         fleet.rule,
         now_s=observed.at_s,
         memory=fleet.hpa,
@@ -289,6 +273,7 @@ def _even_rates(fleet: _Fleet) -> dict[str, float]:
     left_rps, left_replicas = fleet.service.arrival_rate_rps, len(fleet.gpu_types)
     counts = Counter(fleet.gpu_types)
     rates = {}
+    # Weakest first: what they cannot take falls to the stronger ones, which come after them.
     for name in sorted(counts, key=lambda name: (fleet.ways[name].capacity_rps, name)):
         rates[name] = min(
             max(0.0, left_rps) / left_replicas, fleet.ways[name].capacity_rps
@@ -305,11 +290,10 @@ def _unserved(fleet: _Fleet) -> Iterator[Unserved]:
         shortage = 0.0
     missing = max(0, service.min_replicas - len(fleet.gpu_types))
     if shortage or missing:
-        reason = _reason(fleet)
         yield Unserved(
             service=service.name,
             rate_rps=shortage,
-            reason=reason,
+            reason=_reason(fleet),
             replicas_missing=missing,
         )
 
@@ -323,11 +307,3 @@ def _reason(fleet: _Fleet) -> UnservedReason:
 
 def _remember(fleet: _Fleet) -> Json:
     return {"draws": fleet.draws, "gpu_types": list(fleet.gpu_types), "hpa": fleet.hpa}
-
-
-def _services_of(memory: Json) -> Mapping[str, Json]:
-    if isinstance(memory, Mapping) and memory.get("version") == _VERSION:
-        services = memory.get("services")
-        if isinstance(services, Mapping):
-            return services
-    return {}

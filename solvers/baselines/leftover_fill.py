@@ -32,7 +32,7 @@ from solvers.types.state import Gpu, GpuId, Task
 Place = tuple[Host, HostTenant]
 SeatsOn = Callable[[Host], Sequence[HostTenant]]
 Choose = Callable[[Sequence[Place], SeatsOn], Place]
-"""Of the free GPUs, each with the widest seat that it has left, and all seats of the task on a GPU: the one to take."""
+"""Chooses among the free GPUs, each with the widest seat that it has left, given all seats of the task on a GPU."""
 
 
 def widest(places: Sequence[Place], seats_on: SeatsOn) -> Place:
@@ -65,7 +65,9 @@ def knee_percent(seats: Sequence[HostTenant]) -> float:
 
 
 def fill_left_over(
-    wanted: FillProblem, choose: Choose, limits: FillLimits | None = None
+    wanted: FillProblem,
+    choose: Choose,
+    limits: FillLimits | None = None,
 ) -> tuple[BoundGpu, ...]:
     """The bound plan's GPUs with at most one task each, and idle ones that tasks were given, by id.
 
@@ -89,27 +91,29 @@ class LeftOver:
         self._hosts: dict[GpuId, Host] = {}
         self._placed: set[str] = set()
         running = wanted.running.gpus if wanted.running else ()
-        alone = (
+        alone = [
             gpu
             for gpu in running
             if gpu.tasks and not gpu.replicas and _is_same_type(gpu, self._unused)
-        )
+        ]
         for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
             self.put(replace(gpu, tasks=()))
             self._unused.pop(gpu.id, None)
-        tasks = {task.name: task for task in wanted.tasks}
+        self._keep_running(running)
+
+    def _keep_running(self, running: Iterable[BoundGpu]) -> None:
+        tasks = {task.name: task for task in self._wanted.tasks}
         for gpu in running:
+            # One task per GPU: a second one, of another policy's plan, looks for a place of its own.
             for was in gpu.tasks[:1]:
-                if (
-                    gpu.id in self._hosts
-                    and was.name in tasks
-                    and is_same(tasks[was.name], was)
-                ):
-                    self._keep(self._hosts[gpu.id], tasks[was.name], was)
+                task = tasks.get(was.name)
+                if gpu.id in self._hosts and task is not None and is_same(task, was):
+                    self._keep(self._hosts[gpu.id], task, was)
 
     def put(self, gpu: BoundGpu) -> Host:
         """Take a GPU as it is, with its replicas; promises are nobody's business here."""
         host = make_host(self._wanted.problem, self._rows, gpu)
+        # An infinite limit: `fits` then asks for SMs, memory and watts alone, as these baselines do.
         seats = tuple(replace(seat, longest_ms=float("inf")) for seat in host.replicas)
         self._hosts[gpu.id] = Host(gpu=gpu, gpu_type=host.gpu_type, replicas=seats)
         return self._hosts[gpu.id]
@@ -161,22 +165,17 @@ class LeftOver:
             host, seat = choose(places, partial(self._seats.on, task))
             self.take(task, host, seat)
         elif task.waiting_s >= self._limits.wait_s:
-            self._take_idle(
-                task,
-                (
-                    gpu
-                    for key, gpu in sorted(self._unused.items())
-                    if key not in self._cordoned
-                ),
-            )
+            self._take_idle(task)
 
-    def _take_idle(self, task: Task, idle: Iterable[Gpu]) -> None:
-        for gpu in idle:
+    def _take_idle(self, task: Task) -> None:
+        for key, gpu in sorted(self._unused.items()):
+            if key in self._cordoned:
+                continue
             host = empty_host(self._wanted.problem, gpu)
             seat = self.widest_seat(task, host)
             if seat is not None:
-                self._hosts[gpu.id] = host
-                del self._unused[gpu.id]
+                self._hosts[key] = host
+                del self._unused[key]
                 self.take(task, host, seat)
                 return
 

@@ -34,7 +34,10 @@ NAME = "muxflow"
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The services' plan, its report, and since when each service has needed fewer GPUs than it has."""
     return _POLICY.make_plan(problem, observed, memory, budget)
@@ -75,12 +78,16 @@ def idle_percent(problem: Problem, host: Host) -> float:
         sensitivity=seat.sensitivity,
         gpu_type=problem.gpu_type(host.gpu.gpu_type),
     )
+    # Utilisation by the batch: the replica is busy for one execution in every batch's worth of arrivals.
     part = min(1.0, replica.arrival_rate_rps * busy_ms / (1000.0 * replica.batch))
     return 100.0 - part * replica.sm_percent
 
 
 def _match(
-    problem: Problem, left: LeftOver, online: list[Host], offline: list[Task]
+    problem: Problem,
+    left: LeftOver,
+    online: list[Host],
+    offline: list[Task],
 ) -> None:
     pairs = {
         (o, f): _pair(problem, left, host, task)
@@ -91,6 +98,7 @@ def _match(
     for at, pair in pairs.items():
         if pair is not None:
             speeds[at] = pair[2]
+    # A maximum matching, as the paper has it: greedy pairs would leave the last tasks the worst GPUs.
     for o, f in zip(*linear_sum_assignment(speeds, maximize=True), strict=True):
         pair = pairs[int(o), int(f)]
         if pair is not None:
@@ -99,35 +107,32 @@ def _match(
 
 
 def _pair(
-    problem: Problem, left: LeftOver, host: Host, task: Task
+    problem: Problem,
+    left: LeftOver,
+    host: Host,
+    task: Task,
 ) -> tuple[OperatingPoint, HostTenant, float] | None:
     """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
-    idle = idle_percent(problem, host)
-    seats = [
-        seat
-        for seat in left.seats(task, host)
-        if seat.row.sm_percent <= idle + SM_PERCENT_TOLERANCE
-    ]
+    max_percent = idle_percent(problem, host) + SM_PERCENT_TOLERANCE
+    seats = left.seats(task, host)
+    # Widest first: the task takes what the service leaves idle on average, and the service the rest.
     for seat in reversed(seats):
+        if seat.row.sm_percent > max_percent:
+            continue
         row = _widest_row(problem, host, 100.0 - seat.row.sm_percent)
         if row is None:
             continue
-        beside = Host(
-            gpu=host.gpu,
-            gpu_type=host.gpu_type,
-            replicas=(replace(host.replicas[0], row=row),),
-        )
+        replica = replace(host.replicas[0], row=row)
+        beside = Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=(replica,))
         if beside.fits(seat):
-            return (
-                row,
-                seat,
-                left.seats(task, host)[-1].row.solo_ms / beside.iteration_ms(seat),
-            )
+            return row, seat, seats[-1].row.solo_ms / beside.iteration_ms(seat)
     return None
 
 
 def _widest_row(
-    problem: Problem, host: Host, max_percent: float
+    problem: Problem,
+    host: Host,
+    max_percent: float,
 ) -> OperatingPoint | None:
     """The replica's row with the largest share up to that, at its batch and clock."""
     (replica,) = host.gpu.replicas
@@ -144,6 +149,7 @@ def _widest_row(
 
 def _at_row(gpu: BoundGpu, row: OperatingPoint) -> BoundGpu:
     (replica,) = gpu.replicas
+    # Another share is another process: without an id the replica is started anew, and gets one then.
     if abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE:
         return gpu
     return replace(

@@ -15,7 +15,8 @@ service has is given there; counting them is ours, as are the types.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.greedy.arrange import obeys, running_carriers
@@ -25,6 +26,7 @@ from solvers.greedy.configure import (
     fitting_rows,
     planning_clock_mhz,
 )
+from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import (
     ROUNDING,
     SAFE,
@@ -34,7 +36,6 @@ from solvers.greedy.routing import (
     route,
 )
 from solvers.laws.colocation import capacity_rps
-from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
@@ -69,11 +70,16 @@ class OnePerGpu:
     carries: Carries = by_law
 
     def make_plan(
-        self, problem: Problem, observed: Observed, memory: Json, budget: Budget
+        self,
+        problem: Problem,
+        observed: Observed,
+        memory: Json,
+        budget: Budget,
     ) -> tuple[Plan, PlanReport, Json]:
         """The plan, its report, and since when each service has needed fewer GPUs than it has."""
         begun = budget.elapsed()
         counting = _Counting(problem, self.carries, _since(memory), observed.at_s)
+        # In this order, so that a GPU more is asked for only where no other batch or share helps.
         counting.reset()
         counting.add()
         counting.drop()
@@ -85,14 +91,8 @@ class OnePerGpu:
             reasons_short(problem, carriers, counting.able),
             capacities=_equal_parts(problem, carriers, self.carries),
         )
-        report = PlanReport(
-            status="greedy",
-            cost_usd_per_hour=cost_usd_per_hour(problem, plan),
-            seconds=budget.elapsed() - begun,
-            method=self.name,
-            served_weight=served_weight(problem, plan)
-            if problem.objective == "max_goodput"
-            else None,
+        report = heuristic_report(
+            problem, plan, seconds=budget.elapsed() - begun, method=self.name
         )
         return (
             plan,
@@ -122,12 +122,8 @@ class _Counting:
         since_s: Mapping[str, float],
         now_s: float,
     ) -> None:
-        self._problem, self._carries, self._before, self._now_s = (
-            problem,
-            carries,
-            since_s,
-            now_s,
-        )
+        self._problem, self._carries = problem, carries
+        self._before, self._now_s = since_s, now_s
         self._ways = {
             service.name: _ways(problem, service, carries)
             for service in problem.services
@@ -141,16 +137,18 @@ class _Counting:
         self.able = {name for name, ways in self._ways.items() if ways}
         self.since_s: dict[str, float] = {}
         for carrier in running_carriers(problem):
-            seat = min(
-                carrier.seats,
-                key=lambda each: (
-                    -problem.service(each.service).priority,
-                    each.service,
-                ),
-            )
-            mine = self._running[seat.service]
-            if len(mine) < _most(problem.service(seat.service)):
-                mine.append(Carrier(gpu_type=carrier.gpu_type, seats=(seat,)))
+            self._keep_one(carrier)
+
+    def _keep_one(self, carrier: Carrier) -> None:
+        """Keep the replica of a GPU's most important service; the others of another policy's plan go."""
+
+        def key(seat: ArrangedReplica) -> tuple[float, str]:
+            return -self._problem.service(seat.service).priority, seat.service
+
+        seat = min(carrier.seats, key=key)
+        mine = self._running[seat.service]
+        if len(mine) < _max_replicas(self._problem.service(seat.service)):
+            mine.append(Carrier(gpu_type=carrier.gpu_type, seats=(seat,)))
 
     def carriers(self) -> list[Carrier]:
         """All GPUs."""
@@ -161,47 +159,53 @@ class _Counting:
     def reset(self) -> None:
         """Let replicas that run carry more where their service falls short."""
         for service in self._ordered:
-            mine = self._running[service.name]
-            for change in (self._rebatched, self._whole):
-                for at in sorted(
-                    range(len(mine)),
-                    key=lambda at: (self._carried(service, mine[at]), at),
-                ):
-                    if self._missing_rps(service) > 0.0:
-                        mine[at] = change(service, mine[at])
+            # Another batch changes in place; a wider share is a new process.
+            for change in (self._rebatched, self._on_entire_gpu):
+                self._change_while_short(service, change)
+
+    def _change_while_short(
+        self,
+        service: ServiceDemand,
+        change: Callable[[ServiceDemand, Carrier], Carrier],
+    ) -> None:
+        mine = self._running[service.name]
+        # Those that carry least have most to gain.
+        for at in sorted(
+            range(len(mine)), key=lambda at: (self._carried(service, mine[at]), at)
+        ):
+            if self._missing_rps(service) > 0.0:
+                mine[at] = change(service, mine[at])
 
     def add(self) -> None:
         """Give services the GPUs that they lack, as far as there are any."""
-        for most in (1, MAX_REPLICAS):
+        # Two rounds: each service its first GPU before any a second.
+        for limit in (1, MAX_REPLICAS):
             for service in self._ordered:
-                mine, limit = self._running[service.name], min(most, _most(service))
-                while len(mine) < limit and (
-                    len(mine) < service.min_replicas or self._missing_rps(service) > 0.0
-                ):
-                    way = self._next_way(service)
-                    if way is None:
-                        break
-                    mine.append(
-                        Carrier(
-                            gpu_type=way.gpu_type,
-                            seats=(ArrangedReplica(service=service.name, row=way.row),),
-                        )
-                    )
+                self._add_up_to(service, min(limit, _max_replicas(service)))
+
+    def _add_up_to(self, service: ServiceDemand, limit: int) -> None:
+        mine = self._running[service.name]
+        while len(mine) < limit and (
+            len(mine) < service.min_replicas or self._missing_rps(service) > 0.0
+        ):
+            way = self._next_way(service)
+            if way is None:
+                break
+            mine.append(_alone(service, way.gpu_type, way.row))
 
     def drop(self) -> None:
         """Take a GPU from each service that has needed fewer for long."""
         for service in self._ordered:
             mine = self._running[service.name]
+            # By what each could carry: a replica that a fill made narrow is not the weakest for that.
             carried = sorted(
                 (self._best(service, carrier), -at) for at, carrier in enumerate(mine)
             )
             rest_rps = math.fsum(rps for rps, _ in carried[1:])
-            if (
-                len(mine) <= service.min_replicas
-                or not mine
-                or rest_rps < ROOM * service.arrival_rate_rps
-            ):
+            is_needed = rest_rps < ROOM * service.arrival_rate_rps
+            if len(mine) <= service.min_replicas or not mine or is_needed:
                 continue
+            # A clock that was set back must not make the drop wait for longer than the hold.
             since_s = min(self._before.get(service.name, self._now_s), self._now_s)
             if self._now_s - since_s >= HOLD_S:
                 del mine[-carried[0][1]]
@@ -211,24 +215,23 @@ class _Counting:
 
     def _next_way(self, service: ServiceDemand) -> _Way | None:
         """The type with a GPU left whose GPUs carry what is missing at the least price."""
-        used = [carrier.gpu_type for mine in self._running.values() for carrier in mine]
-        if len(used) >= MAX_REPLICAS:
+        used = Counter(
+            carrier.gpu_type for mine in self._running.values() for carrier in mine
+        )
+        if used.total() >= MAX_REPLICAS:
             return None
         missing_rps = self._missing_rps(service)
 
         def price(way: _Way) -> tuple[float, str]:
             gpus = max(1, math.ceil(missing_rps / way.capacity_rps - ROUNDING))
-            return gpus * self._problem.gpu_type(
-                way.gpu_type
-            ).price_usd_per_hour, way.gpu_type
+            gpu_type = self._problem.gpu_type(way.gpu_type)
+            return gpus * gpu_type.price_usd_per_hour, way.gpu_type
 
-        free = [
-            way
-            for way in self._ways[service.name]
-            if (stock := self._problem.gpu_type(way.gpu_type).count) is None
-            or used.count(way.gpu_type) < stock
-        ]
-        return min(free, key=price, default=None)
+        def is_left(way: _Way) -> bool:
+            stock = self._problem.gpu_type(way.gpu_type).count
+            return stock is None or used[way.gpu_type] < stock
+
+        return min(filter(is_left, self._ways[service.name]), key=price, default=None)
 
     def _missing_rps(self, service: ServiceDemand) -> float:
         carried = math.fsum(
@@ -242,19 +245,21 @@ class _Counting:
 
     def _best(self, service: ServiceDemand, carrier: Carrier) -> float:
         """What the replica would carry on the whole GPU."""
-        return self._carried(service, self._whole(service, carrier))
+        return self._carried(service, self._on_entire_gpu(service, carrier))
 
     def _rebatched(self, service: ServiceDemand, carrier: Carrier) -> Carrier:
         """The replica with the batch that carries most at its share."""
         row = carrier.seats[0].row
         same = [
             each
-            for each in self._rows(service, carrier)
+            for way in self._ways[service.name]
+            if way.gpu_type == carrier.gpu_type
+            for each in way.rows
             if (each.sm_percent, each.clock_mhz) == (row.sm_percent, row.clock_mhz)
         ]
         return self._with_best(service, carrier, [row, *same])
 
-    def _whole(self, service: ServiceDemand, carrier: Carrier) -> Carrier:
+    def _on_entire_gpu(self, service: ServiceDemand, carrier: Carrier) -> Carrier:
         """The replica on the whole GPU, if that carries more."""
         ways = [
             way.row
@@ -264,29 +269,25 @@ class _Counting:
         return self._with_best(service, carrier, [carrier.seats[0].row, *ways])
 
     def _with_best(
-        self, service: ServiceDemand, carrier: Carrier, rows: Sequence[OperatingPoint]
+        self,
+        service: ServiceDemand,
+        carrier: Carrier,
+        rows: Sequence[OperatingPoint],
     ) -> Carrier:
-        best = max(
-            rows, key=lambda row: self._carries(self._problem, service, row)
-        )  # the first of equals: as it is
-        return Carrier(
-            gpu_type=carrier.gpu_type,
-            seats=(ArrangedReplica(service=service.name, row=best),),
-        )
+        # The first of equals, which is the present row: nothing changes without need.
+        best = max(rows, key=lambda row: self._carries(self._problem, service, row))
+        return _alone(service, carrier.gpu_type, best)
 
-    def _rows(
-        self, service: ServiceDemand, carrier: Carrier
-    ) -> Iterator[OperatingPoint]:
-        return (
-            row
-            for way in self._ways[service.name]
-            if way.gpu_type == carrier.gpu_type
-            for row in way.rows
-        )
+
+def _alone(service: ServiceDemand, gpu_type: str, row: OperatingPoint) -> Carrier:
+    seat = ArrangedReplica(service=service.name, row=row)
+    return Carrier(gpu_type=gpu_type, seats=(seat,))
 
 
 def _ways(
-    problem: Problem, service: ServiceDemand, carries: Carries
+    problem: Problem,
+    service: ServiceDemand,
+    carries: Carries,
 ) -> tuple[_Way, ...]:
     """The GPU types on which a service can keep its SLO."""
     ways = []
@@ -294,66 +295,57 @@ def _ways(
         if not service.allows(gpu_type.name):
             continue
         clock_mhz = planning_clock_mhz(problem, gpu_type)
-        rows = [
+        rows = tuple(
             row
             for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
-            if obeys(
-                problem,
-                Carrier(
-                    gpu_type=gpu_type.name,
-                    seats=(ArrangedReplica(service=service.name, row=row),),
-                ),
-            )
-        ]
-        best = max(
-            rows,
-            key=lambda row: (carries(problem, service, row), row.sm_percent),
-            default=None,
+            if obeys(problem, _alone(service, gpu_type.name, row))
         )
-        rate_rps = 0.0 if best is None else carries(problem, service, best)
-        if best is not None and rate_rps >= MIN_CAPACITY_RPS:
+        rates_rps = {row: carries(problem, service, row) for row in rows}
+        # Of equal rates the widest: nobody else needs the SMs, and tasks get what `fill` leaves them.
+        best = max(rows, key=lambda row: (rates_rps[row], row.sm_percent), default=None)
+        if best is not None and rates_rps[best] >= MIN_CAPACITY_RPS:
             ways.append(
                 _Way(
                     gpu_type=gpu_type.name,
                     row=best,
-                    rows=tuple(rows),
-                    capacity_rps=rate_rps,
+                    rows=rows,
+                    capacity_rps=rates_rps[best],
                 )
             )
     return tuple(ways)
 
 
 def _equal_parts(
-    problem: Problem, carriers: Sequence[Carrier], carries: Carries
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    carries: Carries,
 ) -> Callable[[Problem, Carrier], Sequence[float]]:
     """What each replica is to get: the same for all of a service, or less where it carries less."""
+
+    def carried_rps(seat: ArrangedReplica) -> float:
+        return carries(problem, problem.service(seat.service), seat.row)
+
     by_service: dict[str, list[float]] = {
         service.name: [] for service in problem.services
     }
     for carrier in carriers:
         (seat,) = carrier.seats
-        by_service[seat.service].append(
-            carries(problem, problem.service(seat.service), seat.row)
-        )
+        by_service[seat.service].append(carried_rps(seat))
     levels = {
         name: _level(problem.service(name).arrival_rate_rps, rates)
         for name, rates in by_service.items()
     }
 
-    def parts(problem: Problem, carrier: Carrier) -> list[float]:
-        return [
-            min(
-                levels[seat.service],
-                carries(problem, problem.service(seat.service), seat.row),
-            )
-            for seat in carrier.seats
-        ]
+    # Given to `route` as capacities, which it fills in proportion: equal ones get equal rates.
+    def parts(_: Problem, carrier: Carrier) -> list[float]:
+        return [min(levels[seat.service], carried_rps(seat)) for seat in carrier.seats]
 
     return parts
 
 
 def _level(rate_rps: float, capacities_rps: Sequence[float]) -> float:
     """The least level with Σ min(level, capacity) ≥ rate / SAFE; infinite where all together carry less."""
+    # Squared, so that the level lies above that of rate / SAFE by more than rounding.
     left_rps = rate_rps / SAFE**2
     ordered = sorted(capacities_rps)
     for at, capacity in enumerate(ordered):
@@ -364,7 +356,7 @@ def _level(rate_rps: float, capacities_rps: Sequence[float]) -> float:
     return math.inf
 
 
-def _most(service: ServiceDemand) -> int:
+def _max_replicas(service: ServiceDemand) -> int:
     return MAX_REPLICAS if service.max_replicas is None else service.max_replicas
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from solvers.baselines.half_slo import SoloProfile, profiles
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.configure import MAX_REPLICAS
+from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import Capacities, Carrier, reasons_short, route
-from solvers.laws.cost import cost_usd_per_hour, served_weight
-from solvers.types.outcome import Budget, PlanReport
+from solvers.types.outcome import Budget, PlanReport, PlanStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
@@ -47,7 +47,9 @@ class TypePolicy:
 
 
 def plan_type_by_type(
-    problem: Problem, rules: TypePolicy, budget: Budget
+    problem: Problem,
+    rules: TypePolicy,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport]:
     """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
     begun = budget.elapsed()
@@ -55,18 +57,18 @@ def plan_type_by_type(
         gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types
     }
     able = {service for found in by_type.values() for service in found}
-    fresh = _plan(problem, rules, _fill(problem, rules, by_type), able)
+    plan = _plan(problem, rules, _fill(problem, rules, by_type), able)
+    status: PlanStatus = "greedy"
+    # Of equals what runs: these policies know no price of a move, and would change places for nothing.
     running = _running_plan(problem, rules, able)
-    is_kept = running is not None and _rank(problem, running) <= _rank(problem, fresh)
-    plan = running if running is not None and is_kept else fresh
-    report = PlanReport(
-        status="kept" if is_kept else "greedy",
-        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+    if running is not None and _rank(problem, running) <= _rank(problem, plan):
+        plan, status = running, "kept"
+    report = heuristic_report(
+        problem,
+        plan,
+        status=status,
         seconds=budget.elapsed() - begun,
         method=rules.name,
-        served_weight=served_weight(problem, plan)
-        if problem.objective == "max_goodput"
-        else None,
     )
     return plan, report
 
@@ -82,16 +84,12 @@ def _fill(
         room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
         trials = {}
         for name in types:
-            filled = rules.fill(
-                left,
-                TypeStage(
-                    gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room
-                ),
-            )
-            trials[name] = (
-                filled,
-                route(left, rules.name, filled, {}, capacities=rules.capacities),
-            )
+            gpu_type = problem.gpu_type(name)
+            stage = TypeStage(gpu_type=gpu_type, profiles=by_type[name], room=room)
+            filled = rules.fill(left, stage)
+            # Judged by what the policy believes its replicas to serve, which the capacity law may not confirm.
+            plan = route(left, rules.name, filled, {}, capacities=rules.capacities)
+            trials[name] = (filled, plan)
         best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
         filled, plan = trials[best]
         carriers.extend(filled)
@@ -101,31 +99,34 @@ def _fill(
 
 
 def _without_served(
-    problem: Problem, carriers: Sequence[Carrier], plan: Plan
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    plan: Plan,
 ) -> Problem:
     """The problem of what a plan leaves unserved."""
     replicas = _counts(carriers)
     services = []
     for entry in plan.unserved:
         service = problem.service(entry.service)
-        most = (
-            None
-            if service.max_replicas is None
-            else service.max_replicas - replicas[service.name]
-        )
-        if most is None or most > 0:
-            left = replace(
+        limit = service.max_replicas
+        if limit is not None:
+            limit -= replicas[service.name]
+        # Who has all replicas that it may have would only take GPUs away from the others.
+        if limit is None or limit > 0:
+            residual = replace(
                 service,
                 arrival_rate_rps=entry.rate_rps,
                 min_replicas=entry.replicas_missing,
-                max_replicas=most,
+                max_replicas=limit,
             )
-            services.append(left)
+            services.append(residual)
     return replace(problem, services=tuple(services))
 
 
 def _running_plan(
-    problem: Problem, rules: TypePolicy, able: Container[str]
+    problem: Problem,
+    rules: TypePolicy,
+    able: Container[str],
 ) -> Plan | None:
     """What runs, with the present rates; None where another policy made it or its counts are over the limits."""
     if problem.current is None or problem.current.policy != rules.name:

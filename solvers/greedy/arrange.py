@@ -4,9 +4,8 @@ Replicas that stay keep their GPU. Surplus replicas go first where that empties 
 running GPU that holds them, an empty GPU only when none does.
 """
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
 from solvers.greedy.routing import (
@@ -21,10 +20,19 @@ from solvers.laws.operating_rows import (
     OperatingRows,
 )
 from solvers.types.plan import GpuPlan, ReplicaPlan
-from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
 Key = tuple[str, str]
 """(service, GPU type)."""
+
+
+def replica_counts(carriers: Iterable[Carrier]) -> Counter[Key]:
+    """How many replicas there are by service and GPU type."""
+    return Counter(
+        (seat.service, carrier.gpu_type)
+        for carrier in carriers
+        for seat in carrier.seats
+    )
 
 
 def running_carriers(problem: Problem) -> list[Carrier]:
@@ -39,22 +47,21 @@ def running_carriers(problem: Problem) -> list[Carrier]:
         gpu_type.name: [] for gpu_type in problem.gpu_types
     }
     for gpu in problem.current.gpus if problem.current is not None else ():
-        if gpu.gpu_type in by_type:
-            seats = tuple(
-                seat
-                for replica in gpu.replicas
-                for seat in _seats(problem, rows, gpu, replica)
-            )
-            carrier = _lawful(problem, Carrier(gpu_type=gpu.gpu_type, seats=seats))
-            by_type[gpu.gpu_type].extend(
-                [carrier] * min(gpu.count, MAX_REPLICAS) if carrier.seats else []
-            )
+        # A GPU type may have left the fleet with its last GPU.
+        if gpu.gpu_type not in by_type:
+            continue
+        seats = tuple(
+            seat
+            for replica in gpu.replicas
+            for seat in _seats(problem, rows, gpu, replica)
+        )
+        carrier = _lawful(problem, Carrier(gpu_type=gpu.gpu_type, seats=seats))
+        if carrier.seats:
+            by_type[gpu.gpu_type] += [carrier] * min(gpu.count, MAX_REPLICAS)
     return [
         carrier
         for gpu_type in problem.gpu_types
-        for carrier in _stocked(
-            by_type[gpu_type.name], problem.gpu_type(gpu_type.name).count
-        )
+        for carrier in _stocked(by_type[gpu_type.name], gpu_type.count)
     ]
 
 
@@ -98,6 +105,7 @@ def _stocked(carriers: Sequence[Carrier], stock: int | None) -> Sequence[Carrier
     """As many carriers as there are GPUs, the fullest ones, in their order."""
     if stock is None or len(carriers) <= stock:
         return carriers
+    # The emptiest are taken for lost: of those fewer replicas would have to start elsewhere, if it is so.
     fullest = sorted(
         range(len(carriers)),
         key=lambda index: (-total_sm_percent(carriers[index]), index),
@@ -115,12 +123,9 @@ def arrange(
 
     `wanted` and `rows` are by (service, GPU type). Running replicas with another row than `rows` stay as they are.
     """
+    # What goes, goes first: its room is what the new replicas are to have.
     carriers = _remove_surplus(running, wanted)
-    have = Counter(
-        (seat.service, carrier.gpu_type)
-        for carrier in carriers
-        for seat in carrier.seats
-    )
+    have = replica_counts(carriers)
     for key in sorted(wanted):
         if wanted[key] > have[key]:
             add(problem, carriers, key, rows[key], wanted[key] - have[key])
@@ -135,7 +140,6 @@ def top_up(
     Highest priority first; of each service's options the cheapest per rps first. What is there stays as it is.
     """
     filled = list(carriers)
-    room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in filled)
     by_efficiency = sorted(
         options,
         key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type),
@@ -143,40 +147,42 @@ def top_up(
     for service in sorted(
         problem.services, key=lambda service: (-service.priority, service.name)
     ):
-        count = sum(
-            seat.service == service.name for carrier in filled for seat in carrier.seats
-        )
-        spare = (
-            math.inf if service.max_replicas is None else service.max_replicas - count
-        )
-        missing_rps = service.arrival_rate_rps - total_capacity_rps(
-            problem, filled, service.name
-        )
-        rounding_rps = ROUNDING * service.arrival_rate_rps
-        for option in (one for one in by_efficiency if one.service == service.name):
-            key = (service.name, option.gpu_type)
-            while (
-                missing_rps > rounding_rps
-                and min(spare, room) > 0
-                and add(problem, filled, key, option.row, 1)
-            ):
-                missing_rps, spare, room = (
-                    missing_rps - option.capacity_rps,
-                    spare - 1,
-                    room - 1,
-                )
+        own = [one for one in by_efficiency if one.service == service.name]
+        _add_missing(problem, filled, service, own)
     return filled
+
+
+def _add_missing(
+    problem: Problem,
+    carriers: list[Carrier],
+    service: ServiceDemand,
+    options: Sequence[Configuration],
+) -> None:
+    """Seat replicas of one service until its rate is carried; changes `carriers`."""
+    counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    room = MAX_REPLICAS - counts.total()
+    if service.max_replicas is not None:
+        room = min(room, service.max_replicas - counts[service.name])
+    missing_rps = service.arrival_rate_rps - total_capacity_rps(
+        problem, carriers, service.name
+    )
+    # A new replica counts with its capacity beside the worst neighbours, so that it carries at least as much.
+    for option in options:
+        key = (service.name, option.gpu_type)
+        while (
+            missing_rps > ROUNDING * service.arrival_rate_rps
+            and room > 0
+            and add(problem, carriers, key, option.row, 1)
+        ):
+            missing_rps -= option.capacity_rps
+            room -= 1
 
 
 def _remove_surplus(
     running: Sequence[Carrier], wanted: Mapping[Key, int]
 ) -> list[Carrier]:
     carriers = list(running)
-    have = Counter(
-        (seat.service, carrier.gpu_type)
-        for carrier in carriers
-        for seat in carrier.seats
-    )
+    have = replica_counts(carriers)
     for key in sorted(have):
         service, gpu_type = key
         holders = [
@@ -185,15 +191,14 @@ def _remove_surplus(
             if carrier.gpu_type == gpu_type
             and any(seat.service == service for seat in carrier.seats)
         ]
-        for index in removal_order(carriers, holders)[
-            : max(0, have[key] - wanted.get(key, 0))
-        ]:
+        surplus = max(0, have[key] - wanted.get(key, 0))
+        for index in removal_order(carriers, holders)[:surplus]:
             carriers[index] = without(carriers[index], service)
     return carriers
 
 
 def removal_order(carriers: Sequence[Carrier], holders: Sequence[int]) -> list[int]:
-    """Of the carriers that hold a replica, which gives it up first: the emptiest, of equals the last."""
+    """In which order the carriers that hold a replica give it up: the emptiest first, of equals the last."""
     return sorted(
         holders, key=lambda index: (total_sm_percent(carriers[index]), -index)
     )
@@ -216,35 +221,44 @@ def add(
     """
     service, gpu_type = key
     seat = ArrangedReplica(service=service, row=row)
-    fitting = [
-        index
-        for index, carrier in enumerate(carriers)
-        if carrier.gpu_type == gpu_type
-        and carrier.seats
-        and total_sm_percent(carrier) + row.sm_percent <= 100.0 + SM_PERCENT_TOLERANCE
-        and obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
-    ]
     # A GPU holds one replica of a service, so that seating one changes nothing for the other GPUs.
-    fullest = sorted(
-        fitting, key=lambda index: (-total_sm_percent(carriers[index]), index)
-    )[:count]
+    fullest = _fullest_with_room(problem, carriers, gpu_type, seat)[:count]
     for index in fullest:
         carriers[index] = Carrier(
             gpu_type=gpu_type, seats=(*carriers[index].seats, seat)
         )
     fresh = count - len(fullest)
     if fresh > 0:
+        # A GPU that lost its last replica is stock again; it stays in the list until now, so that indices stay valid.
         carriers[:] = [carrier for carrier in carriers if carrier.seats]
         stock = problem.gpu_type(gpu_type).count
         if stock is not None:
-            fresh = min(
-                fresh,
-                max(
-                    0, stock - sum(carrier.gpu_type == gpu_type for carrier in carriers)
-                ),
-            )
+            used = sum(carrier.gpu_type == gpu_type for carrier in carriers)
+            fresh = min(fresh, max(0, stock - used))
         carriers.extend([Carrier(gpu_type=gpu_type, seats=(seat,))] * fresh)
     return len(fullest) + fresh
+
+
+def _fullest_with_room(
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    gpu_type: str,
+    seat: ArrangedReplica,
+) -> list[int]:
+    """The GPUs in use that may carry one more such replica, the fullest first."""
+    fitting = [
+        index
+        for index, carrier in enumerate(carriers)
+        if carrier.gpu_type == gpu_type
+        and carrier.seats
+        # `obeys` asks this too; to ask it first, without building a carrier, is what makes long lists affordable.
+        and total_sm_percent(carrier) + seat.row.sm_percent
+        <= 100.0 + SM_PERCENT_TOLERANCE
+        and obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
+    ]
+    return sorted(
+        fitting, key=lambda index: (-total_sm_percent(carriers[index]), index)
+    )
 
 
 def obeys(problem: Problem, carrier: Carrier) -> bool:
@@ -253,9 +267,11 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
     rows = [seat.row for seat in carrier.seats]
     clocks_mhz = {row.clock_mhz for row in rows}
     return (
+        # Two replicas of a service on one GPU would only take from each other what one of both shares has.
         len({seat.service for seat in carrier.seats})
         == len(rows)
         <= problem.max_replicas_per_gpu
+        # All replicas of a GPU run at its one clock.
         and len(clocks_mhz) <= 1
         and all(
             any(abs(one - clock) <= CLOCK_TOLERANCE_MHZ for one in gpu_type.clocks_mhz)

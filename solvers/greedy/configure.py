@@ -40,7 +40,7 @@ class Configuration:
     capacity_rps: float
     """> 0."""
     cost_usd_per_hour: float
-    """The price of the part of a GPU that the replica occupies: its largest share of SMs, memory, watts or places."""
+    """Price of the part of a GPU that the replica occupies: its largest share of SMs, memory, watts or places."""
 
 
 def configure(
@@ -57,6 +57,8 @@ def configure(
         neighbour_sets = TypeNeighbours(problem, gpu_type)
         for service in problem.services:
             candidates = neighbour_sets.candidates(service)
+            # A cost is a footprint times the price, so that 1/sharers of the price is a footprint with room for the
+            # others.
             narrow_usd = gpu_type.price_usd_per_hour / sharers * (1.0 + 1e-9)
             candidates = [
                 each for each in candidates if each.cost_usd_per_hour <= narrow_usd
@@ -81,6 +83,7 @@ def planning_clock_mhz(problem: Problem, gpu_type: GpuType) -> float:
         points = problem.points_of(network, gpu_type.name)
         for clock_mhz in {row.clock_mhz for row in points.rows} if points else ():
             profiled[clock_mhz] += services
+    # Of equally common clocks the highest, at which a replica carries most.
     return max(
         gpu_type.clocks_mhz, key=lambda clock_mhz: (profiled[clock_mhz], clock_mhz)
     )
@@ -95,6 +98,7 @@ def fitting_rows(
     return tuple(
         row
         for row in (points.rows if points else ())
+        # Clocks are compared exactly: the planning clock is one of the rows' own.
         if row.clock_mhz == clock_mhz
         and row.memory_mib <= gpu_type.memory_mib
         and row.power_w <= watts
@@ -129,6 +133,7 @@ class TypeNeighbours:
         """The worst neighbours of a service."""
         if self._all is not None:
             return self._all
+        # Without itself, since no GPU holds two replicas of a service.
         return self._neighbours_of(
             tuple(rows for name, rows in self._rows.items() if name != service)
         )
@@ -155,6 +160,7 @@ class TypeNeighbours:
                 service=service.name,
                 gpu_type=self._gpu_type.name,
                 row=row,
+                # A plan travels as strict JSON, which has no larger number.
                 capacity_rps=min(float(capacity), MAX_NUMBER),
                 cost_usd_per_hour=self._footprint(row)
                 * self._gpu_type.price_usd_per_hour,
@@ -181,6 +187,7 @@ class TypeNeighbours:
             row.sm_percent / 100.0,
             row.memory_mib / self._gpu_type.memory_mib,
             row.power_w / watts if row.power_w > 0 else 0.0,
+            # Replica slots run out as well: a tiny replica on a GPU for four blocks a quarter of it.
             1.0 / self._places,
         )
 
@@ -193,37 +200,41 @@ def _choose(
     keep_running: bool,
 ) -> Configuration:
     """The candidate with the least cost of enough replicas; ties by fewer replicas, then by a smaller row."""
+    # No GPU holds two replicas of a service, so that the type's stock limits them as well.
     limits = (problem.gpu_type(candidates[0].gpu_type).count, service.max_replicas)
-    most = min((limit for limit in limits if limit is not None), default=None)
-    best = min(candidates, key=lambda candidate: _rank(service, candidate, most))
+    max_replicas = min((limit for limit in limits if limit is not None), default=None)
+
+    def rank(candidate: Configuration) -> tuple[float, float, int, float, int]:
+        return _rank(service, candidate, max_replicas)
+
+    best = min(candidates, key=rank)
     if not keep_running:
         return best
     running = _running_rows(problem, service.name, best.gpu_type)
     kept = [candidate for candidate in candidates if candidate.row[:3] in running]
     if not kept:
         return best
-    favourite = min(kept, key=lambda candidate: _rank(service, candidate, most))
-    beyond, cost = _rank(service, favourite, most)[:2]
-    best_beyond, best_cost = _rank(service, best, most)[:2]
-    return (
-        favourite
-        if beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE
-        else best
-    )
+    favourite = min(kept, key=rank)
+    beyond, cost = rank(favourite)[:2]
+    best_beyond, best_cost = rank(best)[:2]
+    is_close = beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE
+    return favourite if is_close else best
 
 
 def _rank(
-    service: ServiceDemand, candidate: Configuration, most: int | None
+    service: ServiceDemand, candidate: Configuration, max_replicas: int | None
 ) -> tuple[float, float, int, float, int]:
-    """Rate that at most `most` replicas cannot carry, then cost, replicas, SM percent, batch."""
+    """Rate that at most `max_replicas` cannot carry, then cost, replicas, SM percent, batch."""
+    # 1e-9 of a replica is the rounding of the division, and must not ask for one more.
     needed = max(
         1,
         service.min_replicas,
         math.ceil(service.arrival_rate_rps / candidate.capacity_rps - 1e-9),
     )
     beyond = 0.0
-    if most is not None and needed > most:
-        beyond = max(0.0, service.arrival_rate_rps - most * candidate.capacity_rps)
+    if max_replicas is not None and needed > max_replicas:
+        carried_rps = max_replicas * candidate.capacity_rps
+        beyond = max(0.0, service.arrival_rate_rps - carried_rps)
     return (
         beyond,
         needed * candidate.cost_usd_per_hour,
@@ -251,6 +262,6 @@ def _running_rows(
 
 
 MAX_REPLICAS = 10_000
-"""Of one plan, and of one entry of the running one; what more would serve is unserved."""
+"""No plan has more replicas, nor is more read of one entry of the running one; what more would serve is unserved."""
 MIN_CAPACITY_RPS = 1e-6
 """A replica that serves less, one request in eleven days, counts as one that misses its SLO."""

@@ -31,26 +31,33 @@ from solvers.greedy.arrange import (
     Key,
     arrange,
     removal_order,
+    replica_counts,
     running_carriers,
     top_up,
     without,
 )
-from solvers.greedy.autoscale_inputs import cut, missing_capacity, missing_rps
+from solvers.greedy.autoscale_inputs import (
+    cut,
+    missing_capacity,
+    missing_rps,
+    positive_counts,
+)
 from solvers.greedy.configure import (
     MAX_REPLICAS,
     MIN_CAPACITY_RPS,
     Configuration,
     configure,
 )
+from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import Carrier, route, total_capacity_rps
 from solvers.greedy.scaling_rules import (
     ReplicaLoad,
     SaturationRule,
     ScalingStep,
     decide_saturation,
+    remembered_services,
 )
 from solvers.laws.colocation import beside
-from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport, SolveReport
 from solvers.types.plan import Plan, UnservedReason
 from solvers.types.problem import Problem
@@ -92,46 +99,45 @@ def make_plan(
     """The plan that the triggers ask for, its report, and every service's timers."""
     begun = budget.elapsed()
     carriers = _useful(problem, running_carriers(problem))
-    rates_rps = _rates_rps(problem, carriers, observed)
-    options = configure(_aiming(problem, rates_rps), keep_running=True)
-    tick = _Tick(
-        problem=problem,
-        rates_rps=rates_rps,
-        configurations={(one.service, one.gpu_type): one for one in options},
-        now_s=observed.at_s,
-        timers=_timers_of(memory),
-    )
+    tick = _make_tick(problem, observed, memory, carriers)
+    # Limits before triggers: a trigger measures what is left when they are kept.
     carriers = arrange(problem, carriers, _within_limits(tick, carriers), {})
     carriers, decisions = _decide(tick, carriers)
     saturated = {one.service for one in decisions if one.step is ScalingStep.OUT}
     carriers, reasons, step = _grow(tick, carriers, saturated, budget)
     plan = route(problem, NAME, carriers, reasons)
-    report = PlanReport(
-        status="greedy",
-        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+    triggered = (one for one in decisions if one.step is not ScalingStep.HOLD)
+    report = heuristic_report(
+        problem,
+        plan,
         seconds=budget.elapsed() - begun,
         method=f"{step.technique} {step.method}",
-        messages=(
-            *(_message(one) for one in decisions if one.step is not ScalingStep.HOLD),
-            *step.messages,
-        ),
-        served_weight=served_weight(problem, plan)
-        if problem.objective == "max_goodput"
-        else None,
+        messages=(*map(_message, triggered), *step.messages),
         steps=(step,),
     )
-    return (
-        plan,
-        report,
-        {
-            "version": MEMORY_VERSION,
-            "services": {one.service: one.memory for one in decisions},
-        },
+    timers: Json = {one.service: one.memory for one in decisions}
+    return plan, report, {"version": MEMORY_VERSION, "services": timers}
+
+
+def _make_tick(
+    problem: Problem, observed: Observed, memory: Json, carriers: Sequence[Carrier]
+) -> _Tick:
+    rates_rps = _rates_rps(problem, carriers, observed)
+    # Rows are chosen for the rate at the threshold, which is what a service is scaled out to.
+    options = configure(_aiming(problem, rates_rps), keep_running=True)
+    return _Tick(
+        problem=problem,
+        rates_rps=rates_rps,
+        configurations={(one.service, one.gpu_type): one for one in options},
+        now_s=observed.at_s,
+        timers=remembered_services(memory, MEMORY_VERSION),
     )
 
 
 def _useful(problem: Problem, carriers: Sequence[Carrier]) -> list[Carrier]:
     """The carriers without the replicas that miss their SLO next to their neighbours."""
+    # Neighbours may be another policy's, or their rows' points were refitted: what carried something may carry
+    # nothing now.
     useful = []
     for carrier in carriers:
         gpu_type = problem.gpu_type(carrier.gpu_type)
@@ -153,6 +159,7 @@ def _rates_rps(
     readings = {
         reading.service: reading.arrival_rate_rps
         for reading in observed.readings
+        # A reading without replicas counts nothing but what was refused: then the forecast is the better guess.
         if reading.service in running
     }
     return {
@@ -179,14 +186,15 @@ def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
 
 def _within_limits(tick: _Tick, carriers: Sequence[Carrier]) -> dict[Key, int]:
     """How many of the running replicas the largest numbers allow; those on the dearest types give way."""
-    counts = _counts(carriers)
+    counts = replica_counts(carriers)
     replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
     for key in sorted(counts, key=lambda key: _dearness(tick, key), reverse=True):
-        most = tick.problem.service(key[0]).max_replicas
-        if most is not None:
-            gone = min(counts[key], max(0, replicas[key[0]] - most))
+        limit = tick.problem.service(key[0]).max_replicas
+        if limit is not None:
+            gone = min(counts[key], max(0, replicas[key[0]] - limit))
             counts[key] -= gone
             replicas[key[0]] -= gone
+    # The reasons of this cut are not kept: the counts to come find the same limit again.
     return cut(tick.problem, counts, {})
 
 
@@ -194,28 +202,35 @@ def _decide(
     tick: _Tick, carriers: Sequence[Carrier]
 ) -> tuple[list[Carrier], list[_Decision]]:
     """Every service's decision, by name, and the carriers without the replicas that go."""
-    left, decisions = list(carriers), []
+    remaining, decisions = list(carriers), []
     holders: dict[str, list[int]] = defaultdict(list)
-    for index, carrier in enumerate(left):
+    for index, carrier in enumerate(remaining):
         for seat in carrier.seats:
             holders[seat.service].append(index)
     for name in sorted(tick.rates_rps):
         # Replicas that went before leave their neighbours faster: every service is measured on what is left.
-        own = [left[index] for index in holders[name]]
-        first, load = _measure(tick, name, own)
-        step, memory = decide_saturation(
-            load, RULE, now_s=tick.now_s, memory=tick.timers.get(name)
+        first, decision = _decide_one(
+            tick, name, [remaining[index] for index in holders[name]]
         )
-        if (
-            step is ScalingStep.IN
-            and len(own) <= tick.problem.service(name).min_replicas
-        ):
-            step = ScalingStep.HOLD
-        if step is ScalingStep.IN:
+        if decision.step is ScalingStep.IN:
             index = holders[name][first]
-            left[index] = without(left[index], name)
-        decisions.append(_Decision(service=name, step=step, load=load, memory=memory))
-    return left, decisions
+            remaining[index] = without(remaining[index], name)
+        decisions.append(decision)
+    return remaining, decisions
+
+
+def _decide_one(
+    tick: _Tick, name: str, own: Sequence[Carrier]
+) -> tuple[int, _Decision]:
+    """Which of a service's carriers would give up its replica, and whether one does."""
+    first, load = _measure(tick, name, own)
+    step, memory = decide_saturation(
+        load, RULE, now_s=tick.now_s, memory=tick.timers.get(name)
+    )
+    # The trigger knows no limits; its timers start anew all the same, as after a replica that went.
+    if step is ScalingStep.IN and len(own) <= tick.problem.service(name).min_replicas:
+        step = ScalingStep.HOLD
+    return first, _Decision(service=name, step=step, load=load, memory=memory)
 
 
 def _measure(
@@ -230,27 +245,26 @@ def _measure(
     capacities = [
         total_capacity_rps(tick.problem, [carrier], service) for carrier in own
     ]
-    capacity_rps = math.fsum(capacities)
     by_type: dict[str, list[int]] = defaultdict(list)
     for index, carrier in enumerate(own):
         by_type[carrier.gpu_type].append(index)
-    rest = {removal_order(own, indices)[0]: 0.0 for indices in by_type.values()}
-    for index in rest:
-        rest[index] = math.fsum(
-            each for other, each in enumerate(capacities) if other != index
-        )
-    first = max(
-        rest,
-        key=lambda index: (
-            min(rest[index], rate_rps / RULE.threshold),
-            _dearness(tick, (service, own[index].gpu_type)),
-        ),
-        default=0,
-    )
+    emptiest = [removal_order(own, indices)[0] for indices in by_type.values()]
+    # Summed anew without each, since a difference of large sums would lose the small ones.
+    rest_rps = {
+        index: math.fsum((*capacities[:index], *capacities[index + 1 :]))
+        for index in emptiest
+    }
+
+    def preference(index: int) -> tuple[float, tuple[float, Key]]:
+        # Capped where it is enough, so that among those that can be spared the price decides.
+        enough_rps = min(rest_rps[index], rate_rps / RULE.threshold)
+        return enough_rps, _dearness(tick, (service, own[index].gpu_type))
+
+    first = max(emptiest, key=preference, default=0)
     return first, ReplicaLoad(
         rate_rps=rate_rps,
-        capacity_rps=capacity_rps,
-        capacity_without_one_rps=rest.get(first, 0.0),
+        capacity_rps=math.fsum(capacities),
+        capacity_without_one_rps=rest_rps.get(first, 0.0),
     )
 
 
@@ -265,24 +279,26 @@ def _grow(
     New replicas are counted by the technique's greedy in what the running ones leave free; those that find no place
     as counted are made up for wherever there is one.
     """
-    problem = tick.problem
-    aims = _aiming(problem, {name: tick.rates_rps[name] for name in saturated})
-    seats = sum(len(carrier.seats) for carrier in carriers)
+    aims = _aiming(tick.problem, {name: tick.rates_rps[name] for name in saturated})
     solution, report = solve_autoscale(
         missing_capacity(aims, carriers, tick.configurations), budget, method="greedy"
     )
     reasons = {entry.service: entry.reason for entry in solution.unserved}
-    added = {
-        (entry.service, entry.gpu_type): entry.count
-        for entry in solution.counts
-        if entry.count > 0
-    }
-    added = cut(problem, added, reasons, room=MAX_REPLICAS - seats)
-    grown, wanted = list(carriers), _counts(carriers)
+    room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
+    added = cut(tick.problem, positive_counts(solution), reasons, room=room)
+    grown = _add_by_priority(tick, carriers, added)
+    grown = top_up(aims, grown, tuple(tick.configurations.values()))
+    return grown, _reasons(tick, aims, grown, reasons), report
+
+
+def _add_by_priority(
+    tick: _Tick, carriers: Sequence[Carrier], added: Mapping[Key, int]
+) -> list[Carrier]:
+    # Totals that suffice may be fragmented: the more important must find the larger holes.
+    problem, grown, wanted = tick.problem, list(carriers), replica_counts(carriers)
     rows = {key: one.row for key, one in tick.configurations.items()}
-    for priority in sorted(
-        {service.priority for service in problem.services}, reverse=True
-    ):
+    for priority in sorted({each.priority for each in problem.services}, reverse=True):
+        # The counts replace those of the running replicas of the same key.
         wanted.update(
             {
                 key: count
@@ -291,8 +307,7 @@ def _grow(
             }
         )
         grown = arrange(problem, grown, wanted, rows)
-    grown = top_up(aims, grown, tuple(tick.configurations.values()))
-    return grown, _reasons(tick, aims, grown, reasons), report
+    return grown
 
 
 def _reasons(
@@ -316,16 +331,9 @@ def _reasons(
         elif name not in configured:
             reasons[name] = "slo"
         else:
+            # One that is not short, and yet serves less than its rate, waits for its trigger to add replicas.
             reasons[name] = "stock" if is_short else "replicas"
     return reasons
-
-
-def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
-    return Counter(
-        (seat.service, carrier.gpu_type)
-        for carrier in carriers
-        for seat in carrier.seats
-    )
 
 
 def _dearness(tick: _Tick, key: Key) -> tuple[float, Key]:
@@ -344,11 +352,3 @@ def _message(decision: _Decision) -> str:
         f"{decision.service}: {direction}, {load.rate_rps:.1f} rps are "
         f"{load.rate_rps / load.capacity_rps:.0%} of its capacity"
     )
-
-
-def _timers_of(memory: Json) -> Mapping[str, Json]:
-    if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
-        services = memory.get("services")
-        if isinstance(services, Mapping):
-            return services
-    return {}

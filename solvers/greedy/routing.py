@@ -68,12 +68,12 @@ def route(
         service.name: _used(service, by_service[service.name])
         for service in problem.services
     }
-    counts = {name: len(values) for name, values in by_service.items()}
     gpus = tuple(
         _gpu_plan(carrier, values, used)
         for carrier, values in zip(carriers, carried, strict=True)
         if carrier.seats
     )
+    counts = {name: len(values) for name, values in by_service.items()}
     return Plan(
         policy=policy,
         gpus=merge_equal(gpus),
@@ -88,6 +88,7 @@ def reasons_short(
     counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
     reasons: dict[str, UnservedReason] = {}
     for service in problem.services:
+        # In the order of what an operator can do about it: an SLO that no GPU meets is not helped by more GPUs.
         if service.name not in able:
             reasons[service.name] = "slo"
         elif (
@@ -106,6 +107,7 @@ def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
     """Equal GPUs as one entry with a count, in a canonical order."""
     counts: dict[GpuPlan, int] = defaultdict(int)
     for gpu in gpus:
+        # Whoever made the entries may have counted some of them already.
         counts[replace(gpu, count=1)] += gpu.count
     ordered = sorted(
         counts,
@@ -134,6 +136,7 @@ def total_capacity_rps(
 
 def _used(service: ServiceDemand, capacities_rps: Sequence[float]) -> float:
     """The part of every replica's capacity that the service's rate takes."""
+    # Exact sums do not depend on the order of the carriers, so that equal arrangements give equal plans.
     total_rps = math.fsum(capacities_rps)
     return min(SAFE, service.arrival_rate_rps / total_rps) if total_rps > 0.0 else 0.0
 
@@ -173,15 +176,18 @@ def _unserved(
             served[replica.service].append(replica.arrival_rate_rps)
     entries = []
     for service in sorted(problem.services, key=lambda service: service.name):
-        missing_rps = service.arrival_rate_rps - math.fsum(served[service.name])
-        missing = max(0, service.min_replicas - counts.get(service.name, 0))
-        is_short = missing_rps > ROUNDING * service.arrival_rate_rps
-        if is_short or missing:
+        name = service.name
+        missing_rps = service.arrival_rate_rps - math.fsum(served[name])
+        # SAFE may leave a billionth of a rate over, which is no shortage.
+        if missing_rps <= ROUNDING * service.arrival_rate_rps:
+            missing_rps = 0.0
+        missing = max(0, service.min_replicas - counts.get(name, 0))
+        if missing_rps or missing:
             entries.append(
                 Unserved(
-                    service=service.name,
-                    rate_rps=missing_rps if is_short else 0.0,
-                    reason=reasons.get(service.name, "stock"),
+                    service=name,
+                    rate_rps=missing_rps,
+                    reason=reasons.get(name, "stock"),
                     replicas_missing=missing,
                 )
             )

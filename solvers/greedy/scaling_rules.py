@@ -77,6 +77,7 @@ def decide_saturation(
     With no replica and some rate there is nothing to measure, so it says OUT at once. After OUT and IN the timers
     start anew. Source: HetSev, section 4.1.
     """
+    # Section 4.1 computes saturation of running instances, and so never says how the first one starts.
     if load.capacity_rps <= 0:
         return (ScalingStep.OUT if load.rate_rps > 0 else ScalingStep.HOLD), _timers()
     saturated_s = slack_s = None
@@ -87,6 +88,8 @@ def decide_saturation(
     elif load.rate_rps <= rule.threshold * load.capacity_without_one_rps:
         slack_s = _remembered(memory, "slack_since_s", now_s)
         if now_s - slack_s >= rule.cool_down_s:
+            # The slack goes on without the replica that went: the next one may go a cool-down later, and need not be
+            # found anew.
             return ScalingStep.IN, _timers(slack_since_s=now_s)
     return ScalingStep.HOLD, _timers(
         saturated_since_s=saturated_s, slack_since_s=slack_s
@@ -110,6 +113,7 @@ def decide_hpa(
     """
     recommended = _within(_recommendation(current, metric_over_target, rule), rule)
     window = [*_recommendations(memory, rule, current, now_s), (now_s, recommended)]
+    # Kubernetes calls this stabilisation: the highest recommendation of the window holds the count up.
     floor = max(replicas for _, replicas in window)
     replicas = recommended if recommended >= current else min(current, floor)
     decision = HpaDecision(replicas=_within(replicas, rule), recommended=recommended)
@@ -127,8 +131,10 @@ def _recommendation(current: int, metric_over_target: float, rule: HpaRule) -> i
 
 
 def _within(replicas: int, rule: HpaRule) -> int:
-    most = replicas if rule.max_replicas is None else min(replicas, rule.max_replicas)
-    return max(most, rule.min_replicas)
+    # The least number wins over the largest, as in Kubernetes, where the two may not contradict each other.
+    if rule.max_replicas is not None:
+        replicas = min(replicas, rule.max_replicas)
+    return max(replicas, rule.min_replicas)
 
 
 def _recommendations(
@@ -140,6 +146,7 @@ def _recommendations(
     window: list[tuple[float, int]] = []
     for entry in entries:
         match entry:
+            # A time in the future is of a clock that was set back since, and would never leave the window.
             case [float() | int() as at_s, int() as replicas] if (
                 now_s - rule.scale_down_window_s < at_s <= now_s
             ):
@@ -162,6 +169,15 @@ def _remembered(memory: Json, name: str, now_s: float) -> float:
     if isinstance(since_s, int | float) and since_s <= now_s:
         return float(since_s)
     return now_s
+
+
+def remembered_services(memory: Json, version: int) -> Mapping[str, Json]:
+    """What a policy of that version remembered of each service; nothing where it cannot be read."""
+    if isinstance(memory, Mapping) and memory.get("version") == version:
+        services = memory.get("services")
+        if isinstance(services, Mapping):
+            return services
+    return {}
 
 
 def _fields(memory: Json) -> Mapping[str, Json]:

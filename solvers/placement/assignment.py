@@ -15,13 +15,18 @@ from solvers.placement.integer_problem import SM, Groups, TypePacking
 
 
 def build(
-    packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups
+    packing: TypePacking,
+    classes: Classes,
+    gpus: int,
+    *,
+    needs_all: bool,
+    start: Groups,
 ) -> PlacementProgram:
     """The formulation for at most that many GPUs, with `start` as a hint."""
     sat = cp_model.CpModel()
     counts = [
-        [sat.new_int_var(0, most, f"x_{number}_{gpu}") for gpu in range(gpus)]
-        for number, most in enumerate(classes.most.tolist())
+        [sat.new_int_var(0, limit, f"x_{number}_{gpu}") for gpu in range(gpus)]
+        for number, limit in enumerate(classes.max_per_gpu.tolist())
     ]
     used = [sat.new_bool_var(f"y_{gpu}") for gpu in range(gpus)]
     for members, row in zip(classes.members, counts, strict=True):
@@ -33,6 +38,7 @@ def build(
     def decode(solver: cp_model.CpSolver) -> list[list[int]]:
         groups: list[list[int]] = [[] for _ in used]
         for members, row in zip(classes.members, counts, strict=True):
+            # A class says how many; which of its members, does not matter.
             waiting = iter(members)
             for group, count in zip(groups, row, strict=True):
                 group += itertools.islice(waiting, round(solver.value(count)))
@@ -44,9 +50,7 @@ def build(
     return PlacementProgram(
         sat=sat,
         used=cp_model.LinearExpr.sum(used),
-        value=cp_model.LinearExpr.weighted_sum(
-            [count for row in counts for count in row], values
-        ),
+        value=cp_model.LinearExpr.weighted_sum(list(itertools.chain(*counts)), values),
         decode=decode,
     )
 
@@ -59,19 +63,19 @@ def _limit_gpus(
     used: list[cp_model.IntVar],
 ) -> None:
     label_sets = _sharing_a_label(packing, classes)
-    columns = [list(column) for column in zip(*counts, strict=True)]
-    for column, is_used in zip(columns, used, strict=True):
-        for d, room in enumerate(packing.rooms.tolist()):
-            sat.add(
-                cp_model.LinearExpr.weighted_sum(column, classes.sizes[:, d].tolist())
-                <= room * is_used
-            )
+    loads = []
+    for column, is_used in zip(zip(*counts, strict=True), used, strict=True):
+        taken = [
+            cp_model.LinearExpr.weighted_sum(column, sizes)
+            for sizes in classes.sizes.T.tolist()
+        ]
+        # Room times y: what an unused GPU carries is nothing, and the relaxation is tighter than with two constraints.
+        for expression, room in zip(taken, packing.rooms.tolist(), strict=True):
+            sat.add(expression <= room * is_used)
         for bearers in label_sets:
             sat.add_at_most_one(column[number] for number in bearers)
-    loads = [
-        cp_model.LinearExpr.weighted_sum(column, classes.sizes[:, SM].tolist())
-        for column in columns
-    ]
+        loads.append(taken[SM])
+    # GPUs are alike: one order of them stands for all, and the solver need not look at the others.
     for falling in (loads, used):
         for left, right in itertools.pairwise(falling):
             sat.add(left >= right)
@@ -94,6 +98,7 @@ def _hint(
     start: Groups,
 ) -> None:
     """Suggest the start, fullest GPU first; those that the formulation has no place for are left out."""
+    # The same order as the constraints ask for: another one would be no feasible hint.
     by_load = sorted(
         start, key=lambda group: -int(packing.sizes[list(group), SM].sum())
     )

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from solvers.placement.integer_problem import SM, Reals, TypePacking, Whole
+from solvers.placement.integer_problem import SM, Integers, Reals, TypePacking
 
 _MEAN_PARTS = 1 << 30
 """Whole parts of the mean dimension's room; its sizes are rounded down, so that the bound stays one."""
@@ -46,26 +46,27 @@ def max_value(packing: TypePacking) -> int:
     return min(_poured(values, sizes[:, d], int(room)) for d, room in enumerate(rooms))
 
 
-def _volume_bound(sizes: Whole, room: int) -> int:
+def _volume_bound(sizes: Integers, room: int) -> int:
     """L2: for every threshold t, replicas wider than room − t are alone, and those above half a GPU do not meet."""
+    # Between two sizes nothing changes: the sizes themselves are all thresholds that count.
     halves = np.unique(sizes[2 * sizes <= room])
-    return max(_threshold_bound(sizes, room, int(least)) for least in (0, *halves))
+    return max(_threshold_bound(sizes, room, int(one)) for one in (0, *halves))
 
 
-def _threshold_bound(sizes: Whole, room: int, least: int) -> int:
-    alone = sizes > room - least
+def _threshold_bound(sizes: Integers, room: int, threshold: int) -> int:
+    alone = sizes > room - threshold
     wide = ~alone & (2 * sizes > room)
-    narrow = (2 * sizes <= room) & (sizes >= least)
+    narrow = (2 * sizes <= room) & (sizes >= threshold)
     left_beside_wide = int(wide.sum()) * room - int(sizes[wide].sum())
+    # What the narrow ones need beyond that, poured into further GPUs without regard to where one ends.
     overflow = max(0, int(sizes[narrow].sum()) - left_beside_wide)
-    return (
-        int(alone.sum()) + int(wide.sum()) + (-(-overflow // room) if overflow else 0)
-    )
+    return int(alone.sum()) + int(wide.sum()) - (-overflow // room if overflow else 0)
 
 
-def _mean_sizes(packing: TypePacking) -> Whole:
+def _mean_sizes(packing: TypePacking) -> Integers:
     rooms = np.maximum(packing.rooms, 1)
-    floored: Whole = np.floor(
+    # A trifle less, since a mean that is rounded up could make the bound exceed what is possible.
+    floored: Integers = np.floor(
         (packing.sizes / rooms).mean(axis=1) * (1.0 - 1e-12) * _MEAN_PARTS
     ).astype(np.int64)
     return floored
@@ -80,6 +81,8 @@ def _kept_by_labels(packing: TypePacking) -> list[int]:
     for index in sorted(
         range(len(packing.replicas)), key=lambda index: -packing.values[index]
     ):
+        # At most one replica with a label stands on a GPU, so that those beyond the number of GPUs are left out
+        # anyway.
         (label,) = packing.labels[index]
         taken[label] += 1
         if taken[label] <= packing.gpus:
@@ -87,13 +90,15 @@ def _kept_by_labels(packing: TypePacking) -> list[int]:
     return sorted(kept)
 
 
-def _poured(values: Reals, sizes: Whole, room: int) -> int:
+def _poured(values: Reals, sizes: Integers, room: int) -> int:
+    """The value of the densest replicas that fill the room, and of the part of the next one that still fits."""
     by_density = np.argsort(-values / np.maximum(sizes, 1e-9), kind="stable")
     filled = np.cumsum(sizes[by_density])
-    whole = filled <= room
-    total = float(values[by_density][whole].sum())
-    if not whole.all():
-        first = by_density[int(np.argmin(whole))]
-        left = room - int(filled[whole][-1]) if whole.any() else room
+    fits = filled <= room
+    total = float(values[by_density][fits].sum())
+    if not fits.all():
+        first = by_density[int(np.argmin(fits))]
+        left = room - int(filled[fits][-1]) if fits.any() else room
         total += float(values[first]) * left / float(sizes[first])
+    # Values are integers, so that the bound may be rounded down; 1e-6 is the sum's own rounding.
     return int(np.floor(total + 1e-6))

@@ -14,14 +14,19 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from solvers.placement.formulation import Classes, PlacementProgram
-from solvers.placement.integer_problem import Groups, TypePacking, Whole
+from solvers.placement.integer_problem import Groups, Integers, TypePacking
 
 MAX_PARTIAL_PATTERNS = 20_000
 """Beyond it listing patterns costs more (about 20 ms) than it gains."""
 
 
 def build(
-    packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups
+    packing: TypePacking,
+    classes: Classes,
+    gpus: int,
+    *,
+    needs_all: bool,
+    start: Groups,
 ) -> PlacementProgram | None:
     """The formulation for at most that many GPUs, with `start` as a hint; None when there are too many patterns."""
     patterns = maximal_patterns(packing, classes)
@@ -33,20 +38,15 @@ def build(
     ]
     placed = []
     for number, members in enumerate(classes.members):
-        placed.append(
-            sat.new_int_var(
-                len(members) if needs_all else 0, len(members), f"s_{number}"
-            )
-        )
-        sat.add(
-            cp_model.LinearExpr.weighted_sum(counts, patterns[:, number].tolist())
-            >= placed[-1]
-        )
+        total, min_placed = len(members), len(members) if needs_all else 0
+        placed.append(sat.new_int_var(min_placed, total, f"s_{number}"))
+        carried = cp_model.LinearExpr.weighted_sum(counts, patterns[:, number].tolist())
+        # At least, so that maximal patterns are enough: one with a replica less is never needed.
+        sat.add(carried >= placed[-1])
     used = cp_model.LinearExpr.sum(counts)
     sat.add(used <= gpus)
-    for count, hint in zip(
-        counts, _hints(patterns, classes, start).tolist(), strict=True
-    ):
+    hints = _hints(patterns, classes, start)
+    for count, hint in zip(counts, hints.tolist(), strict=True):
         sat.add_hint(count, hint)
 
     def decode(solver: cp_model.CpSolver) -> list[list[int]]:
@@ -58,21 +58,21 @@ def build(
     return PlacementProgram(sat=sat, used=used, value=value, decode=decode)
 
 
-def maximal_patterns(packing: TypePacking, classes: Classes) -> Whole | None:
+def maximal_patterns(packing: TypePacking, classes: Classes) -> Integers | None:
     """(P, C) every maximal pattern; None when more than MAX_PARTIAL_PATTERNS have to be looked at.
 
     Level by level: all patterns of k replicas are extended by one replica of the last class in them or a later one.
     """
     width = len(classes.members)
     patterns, last = np.zeros((1, width), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    maximal: list[Whole] = []
+    maximal: list[Integers] = []
     looked_at = 1
     while len(patterns):
         left = packing.rooms - patterns @ classes.sizes
-        can_add = (left[:, None, :] >= classes.sizes).all(axis=2) & (
-            patterns < classes.most
-        )
+        can_add = (left[:, None, :] >= classes.sizes).all(axis=2)
+        can_add &= patterns < classes.max_per_gpu
         can_add &= (patterns > 0).astype(np.int64) @ classes.excludes == 0
+        # Maximal by all classes, extended by the later ones only: so every pattern is made once, in one order.
         maximal.append(patterns[~can_add.any(axis=1)])
         which, added = np.nonzero(can_add & (np.arange(width) >= last[:, None]))
         looked_at += len(which)
@@ -83,7 +83,7 @@ def maximal_patterns(packing: TypePacking, classes: Classes) -> Whole | None:
     return np.concatenate(maximal)
 
 
-def _hints(patterns: Whole, classes: Classes, start: Groups) -> Whole:
+def _hints(patterns: Integers, classes: Classes, start: Groups) -> Integers:
     """(P,) how often each pattern is used when every GPU of the start takes the first pattern that covers it."""
     hints = np.zeros(len(patterns), dtype=np.int64)
     for group in start:
@@ -93,7 +93,7 @@ def _hints(patterns: Whole, classes: Classes, start: Groups) -> Whole:
     return hints
 
 
-def _unfold(gpus: Whole, classes: Classes, totals: list[int]) -> list[list[int]]:
+def _unfold(gpus: Integers, classes: Classes, totals: list[int]) -> list[list[int]]:
     """Replicas for the places of each GPU (M, C), until each class's total is reached."""
     groups: list[list[int]] = [[] for _ in gpus]
     for number, (members, total) in enumerate(

@@ -56,7 +56,9 @@ class Improvement:
 
 
 def place_better(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> Improvement:
     """More value, or the same on fewer GPUs, than `start`."""
     if has_all(packing, start):
@@ -65,69 +67,74 @@ def place_better(
 
 
 def _use_fewer_gpus(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> Improvement:
-    value, least = score(packing, start).value, min_gpus(packing)
-    if len(start) <= least:
-        return Improvement(
-            groups=start,
-            status=SolveStatus.OPTIMAL,
-            value_bound=value,
-            gpus_bound=len(start),
-        )
+    value, bound = score(packing, start).value, min_gpus(packing)
+    proven = Improvement(
+        groups=start,
+        status=SolveStatus.OPTIMAL,
+        value_bound=value,
+        gpus_bound=len(start),
+    )
+    if len(start) <= bound:
+        return proven
+    # One GPU less than the start: without an answer the start is the optimum, and proven to be.
     formulation = build(packing, len(start) - 1, needs_all=True, start=start)
-    formulation.sat.add(formulation.used >= least)
+    formulation.sat.add(formulation.used >= bound)
     formulation.sat.minimize(formulation.used)
-    status, groups, bound = _solve(formulation, limits)
+    status, groups, solver_bound = _solve(formulation, limits)
     if status is SolveStatus.INFEASIBLE:
-        return Improvement(
-            groups=start,
-            status=SolveStatus.OPTIMAL,
-            value_bound=value,
-            gpus_bound=len(start),
-        )
+        return proven
     if groups is None:
-        return Improvement(
-            groups=start, status=status, value_bound=value, gpus_bound=least
-        )
-    return Improvement(
-        groups=groups, status=status, value_bound=value, gpus_bound=max(least, bound)
+        return replace(proven, status=status, gpus_bound=bound)
+    return replace(
+        proven, groups=groups, status=status, gpus_bound=max(bound, solver_bound)
     )
 
 
 def _place_more_value(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> Improvement:
-    most = max_value(packing)
+    value_bound = max_value(packing)
     formulation = build(packing, packing.gpus, needs_all=False, start=start)
+    # The bounds are constraints, too: they cut off what the solver would have to refute.
     formulation.sat.add(formulation.value >= score(packing, start).value)
-    formulation.sat.add(formulation.value <= most)
+    formulation.sat.add(formulation.value <= value_bound)
     # One unit of value outweighs all GPUs: the sum's optimum is the lexicographic one.
     weight = packing.gpus + 1
     formulation.sat.minimize(formulation.used - weight * formulation.value)
     status, groups, bound = _solve(formulation, limits)
     if groups is None:
-        return Improvement(groups=start, status=status, value_bound=most, gpus_bound=1)
+        return Improvement(
+            groups=start, status=status, value_bound=value_bound, gpus_bound=1
+        )
     # used − weight · value ≥ bound, for every placement; and used ≤ weight − 1.
     return Improvement(
         groups=groups,
         status=status,
-        value_bound=min(most, (weight - 1 - bound) // weight),
+        value_bound=min(value_bound, (weight - 1 - bound) // weight),
         gpus_bound=max(1, bound + weight * score(packing, groups).value),
     )
 
 
 def place_more_evenly(
-    packing: TypePacking, start: Groups, limits: SolveLimits
+    packing: TypePacking,
+    start: Groups,
+    limits: SolveLimits,
 ) -> tuple[Groups, SolveStatus]:
     """As much value on as many GPUs as `start` with a lower peak SM percent; status OPTIMAL when none is lower.
 
     Bisection on the peak: each step, with limits of its own, asks for a placement with that much less SM room.
     """
     needs_all, value = has_all(packing, start), score(packing, start).value
-    groups, least = start, lowest_peak(packing, len(start)) if needs_all else 0
-    while least < peak(packing, groups):
-        tried = (least + peak(packing, groups)) // 2
+    # The bound holds for all replicas: where some are left out, another choice of them may be narrower.
+    groups, low = start, lowest_peak(packing, len(start)) if needs_all else 0
+    while low < peak(packing, groups):
+        tried = (low + peak(packing, groups)) // 2
         rooms = packing.rooms.copy()
         rooms[SM] = tried
         formulation = build(
@@ -135,27 +142,32 @@ def place_more_evenly(
         )
         formulation.sat.add(formulation.value >= value)
         status, found, _ = _solve(formulation, limits)
-        if found is None and status is not SolveStatus.INFEASIBLE:
+        if found is not None:
+            groups = found
+        elif status is SolveStatus.INFEASIBLE:
+            low = tried + 1
+        else:
             return groups, status
-        groups, least = (found, least) if found is not None else (groups, tried + 1)
     return groups, SolveStatus.OPTIMAL
 
 
 def build(
-    packing: TypePacking, gpus: int, *, needs_all: bool, start: Groups
+    packing: TypePacking,
+    gpus: int,
+    *,
+    needs_all: bool,
+    start: Groups,
 ) -> PlacementProgram:
     """By patterns where they are few enough, else by assignment; with `start` as a hint."""
     classes = classes_of(packing)
-    by_patterns = covering.build(
+    return covering.build(
         packing, classes, gpus, needs_all=needs_all, start=start
-    )
-    return by_patterns or assignment.build(
-        packing, classes, gpus, needs_all=needs_all, start=start
-    )
+    ) or assignment.build(packing, classes, gpus, needs_all=needs_all, start=start)
 
 
 def _solve(
-    formulation: PlacementProgram, limits: SolveLimits
+    formulation: PlacementProgram,
+    limits: SolveLimits,
 ) -> tuple[SolveStatus, Groups | None, int]:
     """Status, placement if there is one, and the bound on the objective (meaningless without a placement)."""
     solver = cp_model.CpSolver()
@@ -163,6 +175,7 @@ def _solve(
     solver.parameters.random_seed = limits.seed
     solver.parameters.max_time_in_seconds = limits.seconds
     solver.parameters.max_deterministic_time = limits.work
+    # CP-SAT's own gap would end a search before the proof, which is what a placement is called OPTIMAL for.
     solver.parameters.relative_gap_limit = 0.0
     status = STATUS.get(solver.solve(formulation.sat), SolveStatus.UNKNOWN)
     if not status.has_solution:

@@ -1,13 +1,13 @@
 """What both formulations of one GPU type's placement share. Imports ortools: about 1 s."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from solvers.placement.integer_problem import TypePacking, Whole
+from solvers.placement.integer_problem import Integers, TypePacking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,16 @@ class Classes:
 
     members: tuple[tuple[int, ...], ...]
     """(C,) indices."""
-    sizes: Whole
+    sizes: Integers
     """(C, D)."""
     values: tuple[int, ...]
     """(C,)."""
-    most: Whole
+    max_per_gpu: Integers
     """(C,) how many may stand on one GPU, as far as the class alone tells."""
-    excludes: Whole
+    excludes: Integers
     """(C, C) 1 where two classes share a label, also with itself; such never share a GPU."""
 
-    def counts(self, group: tuple[int, ...]) -> Whole:
+    def counts(self, group: tuple[int, ...]) -> Integers:
         """(C,) how many replicas of each class a GPU carries."""
         return np.array(
             [len(set(members) & set(group)) for members in self.members], dtype=np.int64
@@ -47,30 +47,31 @@ class Classes:
 
 def classes_of(packing: TypePacking) -> Classes:
     """The packing's classes, in the order of their first replicas."""
-    alike: dict[object, list[int]] = defaultdict(list)
-    for index, (labels, value) in enumerate(
-        zip(packing.labels, packing.values, strict=True)
-    ):
-        alike[labels, value, tuple(packing.sizes[index].tolist())].append(index)
+    # Alike replicas are interchangeable: without classes the solver would try each of their permutations.
+    alike: defaultdict[object, list[int]] = defaultdict(list)
+    facts = zip(packing.labels, packing.values, packing.sizes.tolist(), strict=True)
+    for index, (labels, value, sizes) in enumerate(facts):
+        alike[labels, value, tuple(sizes)].append(index)
     members = tuple(tuple(indices) for indices in alike.values())
     firsts = [indices[0] for indices in members]
-    sizes = packing.sizes[firsts]
-    borne = [set(packing.labels[first]) for first in firsts]
-    fitting = np.where(
-        sizes > 0, packing.rooms // np.maximum(sizes, 1), len(packing.replicas)
-    ).min(axis=1)
-    alone = np.array(
-        [
-            1 if one else len(indices)
-            for one, indices in zip(borne, members, strict=True)
-        ]
-    )
+    labels_of = [set(packing.labels[first]) for first in firsts]
+    excludes = [[int(bool(one & other)) for other in labels_of] for one in labels_of]
     return Classes(
         members=members,
-        sizes=sizes,
+        sizes=packing.sizes[firsts],
         values=tuple(packing.values[first] for first in firsts),
-        most=np.minimum(fitting, alone),
-        excludes=np.array(
-            [[int(bool(one & other)) for other in borne] for one in borne]
-        ),
+        max_per_gpu=_max_per_gpu(packing, members),
+        excludes=np.array(excludes),
     )
+
+
+def _max_per_gpu(packing: TypePacking, members: Sequence[tuple[int, ...]]) -> Integers:
+    """(C,) the fewer of what an empty GPU has room for and what its labels and number allow."""
+    sizes = packing.sizes[[indices[0] for indices in members]]
+    # What takes nothing of a dimension is not limited by it.
+    per_dimension = np.where(
+        sizes > 0, packing.rooms // np.maximum(sizes, 1), len(packing.replicas)
+    )
+    allowed = [1 if packing.labels[indices[0]] else len(indices) for indices in members]
+    limits: Integers = np.minimum(per_dimension.min(axis=1), allowed)
+    return limits

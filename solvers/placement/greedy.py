@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from solvers.placement.integer_problem import (
     Groups,
+    Integers,
     Reals,
     TypePacking,
-    Whole,
     canonical,
     has_all,
     score,
@@ -28,9 +28,10 @@ Fit = Literal["best", "worst"]
 def place_greedily(packing: TypePacking, order: Sequence[str]) -> Groups:
     """The best, by `score`, of worst fit in that order, best fit by descending size, and filling GPU by GPU.
 
-    Where none of them places all: of best fit by descending value for size, too.
+    Where none of them places all, best fit by descending value for size is tried as well.
     """
     sizes = _relative_sizes(packing)
+    # Two measures of size: one dimension may be scarce, or all of them, and no rule is best for both.
     largest, total = sizes.max(axis=1), sizes.sum(axis=1)
     groups = [
         place_in_order(packing, _given_order(packing, order), fit="worst"),
@@ -60,9 +61,10 @@ def place_in_order(packing: TypePacking, order: Sequence[int], *, fit: Fit) -> G
             packing.rooms,
             fit,
         )
-        if gpu is None and len(groups) == packing.gpus:
-            continue
         if gpu is None:
+            # Algorithm 1, lines 10 and 11: one that finds no GPU is passed over, and the next one tried.
+            if len(groups) == packing.gpus:
+                continue
             gpu = len(groups)
             groups.append([])
         groups[gpu].append(index)
@@ -72,13 +74,17 @@ def place_in_order(packing: TypePacking, order: Sequence[int], *, fit: Fit) -> G
 
 
 def _choose(
-    left: Whole, taken: npt.NDArray[np.bool_], rooms: Whole, fit: Fit
+    left: Integers,
+    taken: npt.NDArray[np.bool_],
+    rooms: Integers,
+    fit: Fit,
 ) -> int | None:
     """The open GPU to take, given what would be left on each (M, D) and where labels are taken (labels, M)."""
     possible = (left >= 0).all(axis=1) & ~taken.any(axis=0)
     if not possible.any():
         return None
     scarcest = (left / np.maximum(rooms, 1)).min(axis=1)
+    # argmax and argmin take the first of equals, so that the GPU opened first wins and answers are repeatable.
     if fit == "worst":
         return int(np.argmax(np.where(possible, scarcest, -np.inf)))
     return int(np.argmin(np.where(possible, scarcest, np.inf)))
@@ -92,33 +98,35 @@ def fill_one_by_one(packing: TypePacking, preference: Reals) -> Groups:
     """
     queues = _queues(packing, preference)
     left = Counter(label for labels in packing.labels for label in labels)
+
+    def key(index: int) -> tuple[int, float, int]:
+        max_left = max((left[label] for label in packing.labels[index]), default=0)
+        return -max_left, -preference[index], index
+
     groups: list[list[int]] = []
     while queues and len(groups) < packing.gpus:
-        ranked = sorted(
-            (
-                index
-                for queue in queues
-                for index in (queue if not packing.labels[queue[0]] else (queue[0],))
-            ),
-            key=lambda index: (
-                -max((left[x] for x in packing.labels[index]), default=0),
-                -preference[index],
-                index,
-            ),
+        first = (
+            index
+            for queue in queues
+            for index in (queue if not packing.labels[queue[0]] else (queue[0],))
         )
-        groups.append([])
-        room, taken = packing.rooms.copy(), set[int]()
-        for index in ranked:
-            if (
-                taken.isdisjoint(packing.labels[index])
-                and (packing.sizes[index] <= room).all()
-            ):
-                groups[-1].append(index)
-                room -= packing.sizes[index]
-                taken.update(packing.labels[index])
+        groups.append(_fill(packing, sorted(first, key=key)))
         left.subtract(label for index in groups[-1] for label in packing.labels[index])
         queues = _without(queues, groups[-1])
     return canonical(groups)
+
+
+def _fill(packing: TypePacking, ranked: Sequence[int]) -> list[int]:
+    """What one GPU takes of these replicas, in their order."""
+    group: list[int] = []
+    room, taken = packing.rooms.copy(), set[int]()
+    for index in ranked:
+        labels = packing.labels[index]
+        if taken.isdisjoint(labels) and (packing.sizes[index] <= room).all():
+            group.append(index)
+            room -= packing.sizes[index]
+            taken.update(labels)
+    return group
 
 
 def _queues(packing: TypePacking, preference: Reals) -> list[deque[int]]:

@@ -1,8 +1,7 @@
 """One GPU type's part of a placement problem in whole numbers: what the greedy, the bounds and the solver work on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import gcd
 from typing import TypeAlias
 
@@ -16,7 +15,7 @@ from solvers.placement.problem import (
     PlacementProblem,
 )
 
-Whole: TypeAlias = npt.NDArray[np.int64]
+Integers: TypeAlias = npt.NDArray[np.int64]
 Reals: TypeAlias = npt.NDArray[np.float64]
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
@@ -35,9 +34,9 @@ class TypePacking:
     """By name."""
     gpus: int
     """How many GPUs may be used; never more than replicas."""
-    sizes: Whole
+    sizes: Integers
     """(N, D) in units of their own per dimension."""
-    rooms: Whole
+    rooms: Integers
     """(D,) of one empty GPU, in the same units."""
     values: tuple[int, ...]
     """(N,) in millionths of the largest value, at least 1, without common divisor: how finely values are compared."""
@@ -106,6 +105,7 @@ def split(problem: PlacementProblem) -> tuple[TypePacking, ...]:
                 size <= room for size, room in zip(replica.sizes(), rooms, strict=True)
             )
         ]
+        # More GPUs than replicas are never used, and "as many as wanted" is no number.
         gpus = len(replicas) if stock.count is None else min(stock.count, len(replicas))
         if gpus > 0:
             parts.append(_packing(stock, tuple(replicas), gpus))
@@ -113,29 +113,28 @@ def split(problem: PlacementProblem) -> tuple[TypePacking, ...]:
 
 
 def _packing(
-    stock: GpuStock, replicas: tuple[PendingReplica, ...], gpus: int
+    stock: GpuStock,
+    replicas: tuple[PendingReplica, ...],
+    gpus: int,
 ) -> TypePacking:
-    columns = list(zip(*(replica.sizes() for replica in replicas), strict=True))
-    units = [reduce(gcd, column) or 1 for column in columns]
+    sizes = np.array([replica.sizes() for replica in replicas])
+    # In units of their common divisor: smaller numbers are easier for the solver. Rooms may be rounded down to them,
+    # since no sum of sizes lies between two multiples.
+    units = np.maximum(np.gcd.reduce(sizes, axis=0), 1)
     largest = max(replica.value for replica in replicas)
+    # At least 1, so that no replica is left out for nothing.
     values = [
         max(1, round(replica.value / largest * MILLIONTHS)) for replica in replicas
     ]
-    unit = reduce(gcd, values)
-    numbers = _numbers([label for replica in replicas for label in replica.labels])
+    unit = gcd(*values)
+    labels = sorted({label for replica in replicas for label in replica.labels})
+    numbers = {label: number for number, label in enumerate(labels)}
     return TypePacking(
         stock=stock,
         replicas=replicas,
         gpus=gpus,
-        sizes=np.array(
-            [
-                [size // unit for size in column]
-                for column, unit in zip(columns, units, strict=True)
-            ]
-        ).T,
-        rooms=np.array(
-            [room // unit for room, unit in zip(stock.rooms(), units, strict=True)]
-        ),
+        sizes=sizes // units,
+        rooms=np.array(stock.rooms()) // units,
         values=tuple(value // unit for value in values),
         value_unit=largest * unit / MILLIONTHS,
         value_rounding=len(replicas) * largest / (2 * MILLIONTHS),
@@ -144,7 +143,3 @@ def _packing(
             for replica in replicas
         ),
     )
-
-
-def _numbers(names: Sequence[str]) -> Mapping[str, int]:
-    return {name: number for number, name in enumerate(sorted(set(names)))}

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from solvers.placement.integer_problem import SM, Groups, TypePacking, Whole, canonical
+from solvers.placement.integer_problem import (
+    SM,
+    Groups,
+    Integers,
+    TypePacking,
+    canonical,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -13,15 +19,15 @@ class _Loads:
     """A placement while it is being changed; M GPUs, K placed replicas, L labels."""
 
     packing: TypePacking
-    gpu_of: Whole
+    gpu_of: Integers
     """(K,) for each of `placed`, its GPU."""
-    placed: Whole
+    placed: Integers
     """(K,) indices of the placed replicas."""
-    loads: Whole
+    loads: Integers
     """(M, D)."""
     bears: npt.NDArray[np.bool_]
     """(N, L)."""
-    bearers: Whole
+    bearers: Integers
     """(M, L) how many replicas with the label a GPU carries."""
 
 
@@ -59,14 +65,16 @@ def _start(packing: TypePacking, groups: Groups) -> _Loads:
 def _step(state: _Loads) -> bool:
     """Relieve a fullest GPU by its best move or swap; False when it has none."""
     full = int(np.argmax(state.loads[:, SM]))
-    best: tuple[int, int, int] | None = None
-    for position in np.flatnonzero(state.gpu_of == full).tolist():
-        for peak, partner in (_best_move(state, position), _best_swap(state, position)):
-            if peak < state.loads[full, SM] and (best is None or peak < best[0]):
-                best = (peak, position, partner)
-    if best is None:
+    options = [
+        (peak, position, partner)
+        for position in np.flatnonzero(state.gpu_of == full).tolist()
+        for peak, partner in (_best_move(state, position), _best_swap(state, position))
+        if peak < state.loads[full, SM]
+    ]
+    if not options:
         return False
-    _, position, partner = best
+    # The first of equals: for the same replica a move before a swap, since it changes less.
+    _, position, partner = min(options, key=lambda option: option[0])
     if partner >= 0:
         other = int(state.gpu_of[partner])
         _carry(state, partner, full)
@@ -83,12 +91,12 @@ def _best_move(state: _Loads, position: int) -> tuple[int, int]:
     """(the higher SM percent of the two GPUs afterwards, −1 − the other GPU)."""
     index, full = state.placed[position], state.gpu_of[position]
     after = state.loads + state.packing.sizes[index]
-    possible = (after <= state.packing.rooms).all(axis=1) & ~(
-        state.bearers[:, state.bears[index]] > 0
-    ).any(axis=1)
+    has_label = (state.bearers[:, state.bears[index]] > 0).any(axis=1)
+    possible = (after <= state.packing.rooms).all(axis=1) & ~has_label
     possible[full] = False
     left = state.loads[full, SM] - state.packing.sizes[index, SM]
     peaks = np.where(possible, np.maximum(after[:, SM], left), _NO_PEAK)
+    # Where none is possible the first one is chosen, at a peak that no caller takes.
     other = int(np.argmin(peaks))
     return int(peaks[other]), -1 - other
 
@@ -99,17 +107,25 @@ def _best_swap(state: _Loads, position: int) -> tuple[int, int]:
     growth = state.packing.sizes[index] - state.packing.sizes[state.placed]
     after_other = state.loads[state.gpu_of] + growth
     after_full = state.loads[full] - growth
-    rooms = state.packing.rooms
-    theirs = state.bears[state.placed]
-    met_there = (state.bearers[state.gpu_of] - theirs)[:, state.bears[index]] > 0
-    met_here = theirs & (state.bearers[full] - state.bears[index] > 0)
-    possible = (after_other <= rooms).all(axis=1) & (after_full <= rooms).all(axis=1)
-    possible &= ~met_there.any(axis=1) & ~met_here.any(axis=1) & (state.gpu_of != full)
+    fits = (
+        (after_other <= state.packing.rooms) & (after_full <= state.packing.rooms)
+    ).all(axis=1)
+    possible = fits & ~_labels_meet(state, index, full) & (state.gpu_of != full)
     peaks = np.where(
         possible, np.maximum(after_other[:, SM], after_full[:, SM]), _NO_PEAK
     )
     partner = int(np.argmin(peaks))
     return int(peaks[partner]), partner
+
+
+def _labels_meet(state: _Loads, index: int, full: int) -> npt.NDArray[np.bool_]:
+    """(K,) whether a label would be twice on a GPU after the replica was exchanged for each placed one."""
+    theirs = state.bears[state.placed]
+    # Without the one that goes: a label that both bear stands in no way.
+    met_there = (state.bearers[state.gpu_of] - theirs)[:, state.bears[index]] > 0
+    met_here = theirs & (state.bearers[full] - state.bears[index] > 0)
+    meets: npt.NDArray[np.bool_] = met_there.any(axis=1) | met_here.any(axis=1)
+    return meets
 
 
 def _carry(state: _Loads, position: int, gpu: int) -> None:

@@ -50,7 +50,7 @@ class PendingReplica:
 
     def sizes(self) -> tuple[int, ...]:
         """What it takes of SM percent, memory and watts in whole millionths, and of places."""
-        return (*map(_whole, (self.sm_percent, self.memory_mib, self.power_w)), 1)
+        return (*map(_millionths, (self.sm_percent, self.memory_mib, self.power_w)), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class GpuStock:
     def rooms(self) -> tuple[int, ...]:
         """What one GPU has of SM percent, memory and watts in whole millionths, and of places."""
         return (
-            *map(_whole, (self.sm_percent, self.memory_mib, self.power_w)),
+            *map(_millionths, (self.sm_percent, self.memory_mib, self.power_w)),
             self.max_replicas,
         )
 
@@ -134,7 +134,8 @@ class PlacementSolution:
 
 
 def broken_rules(
-    problem: PlacementProblem, gpus: Sequence[PackedGpu]
+    problem: PlacementProblem,
+    gpus: Sequence[PackedGpu],
 ) -> tuple[str, ...]:
     """What is wrong with a placement, in words; empty when it obeys every constraint."""
     replicas = {replica.name: replica for replica in problem.replicas}
@@ -144,13 +145,14 @@ def broken_rules(
         for name, times in _repeats([n for gpu in gpus for n in gpu.replicas])
     ]
     for gpu_type, used in Counter(gpu.gpu_type for gpu in gpus).items():
+        # An independent check, by sums over the answer and not by the formulation's own variables.
         count = stocks[gpu_type].count
         if count is not None and used > count:
             wrong.append(f"{used} GPUs of type {gpu_type} are used, {count} exist")
     for index, gpu in enumerate(gpus):
         wrong += [
-            f"gpus[{index}]: {words}"
-            for words in _broken_on_gpu(
+            f"gpus[{index}]: {message}"
+            for message in _broken_on_gpu(
                 stocks[gpu.gpu_type], [replicas[name] for name in gpu.replicas]
             )
         ]
@@ -167,6 +169,8 @@ def _broken_on_gpu(stock: GpuStock, replicas: Sequence[PendingReplica]) -> list[
         f"label {label}: {times} replicas"
         for label, times in _repeats([x for r in replicas for x in r.labels])
     ]
+    # The same integers as the methods compare, so that a placement which they let through is not refused for
+    # rounding.
     sums = [
         sum(sizes)
         for sizes in zip(*(replica.sizes() for replica in replicas), strict=True)
@@ -195,7 +199,7 @@ def why_left_out(replica: PendingReplica, stock: GpuStock | None) -> Reason:
     return next(lacking, "stock")
 
 
-def _whole(quantity: float) -> int:
+def _millionths(quantity: float) -> int:
     return round(quantity * MILLIONTHS)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from solvers.placement.bounds import lowest_peak, max_value, min_gpus
 from solvers.placement.greedy import place_greedily
@@ -23,6 +24,9 @@ from solvers.placement.problem import (
     why_left_out,
 )
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
+
+if TYPE_CHECKING:
+    from solvers.placement.exact import SolveLimits
 
 EVENNESS_WORK = 0.02
 """Part of the budget's work for the tie-break: evenness never delays a plan noticeably."""
@@ -48,7 +52,8 @@ class _Answer:
 
 
 def solve(
-    problem: PlacementProblem, budget: Budget
+    problem: PlacementProblem,
+    budget: Budget,
 ) -> tuple[PlacementSolution, SolveReport]:
     """Most placed value, then least price, then most even; what cannot be placed is listed with its reason.
 
@@ -62,20 +67,17 @@ def solve(
     shared = replace(budget, work=budget.work / max(1, open_types))
     answers = [_evened(_improved(answer, shared), shared) for answer in greedy]
     solution = _solution(problem, answers)
+    # No answer of a solver is trusted unchecked: the greedy's stands instead, and the report says why.
     wrong = broken_rules(problem, solution.gpus)
     if wrong:
-        solution, answers = (
-            _solution(problem, greedy),
-            [replace(one, messages=wrong) for one in greedy],
-        )
+        solution = _solution(problem, greedy)
+        answers = [replace(one, messages=wrong) for one in greedy]
+    is_exact = any(answer.method == "cp-sat" for answer in answers)
+    is_proven = all(answer.is_proven for answer in answers)
     report = SolveReport(
         technique="placement",
-        method="cp-sat"
-        if any(answer.method == "cp-sat" for answer in answers)
-        else "greedy",
-        status=SolveStatus.OPTIMAL
-        if all(answer.is_proven for answer in answers)
-        else SolveStatus.FEASIBLE,
+        method="cp-sat" if is_exact else "greedy",
+        status=SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE,
         objective=solution.price_usd_per_hour,
         bound=solution.price_bound_usd_per_hour,
         seconds=budget.elapsed() - started,
@@ -101,18 +103,10 @@ def _improved(answer: _Answer, budget: Budget) -> _Answer:
         return answer
     if budget.remaining_s() <= 0.0:
         return replace(answer, messages=(f"{name}: no time left for CP-SAT",))
-    from solvers.placement.exact import (
-        SolveLimits,  # Imports ortools: only where a search is needed.
-        place_better,
-    )
+    # Imports ortools, about 1 s: only where a search is needed.
+    from solvers.placement.exact import place_better
 
-    limits = SolveLimits(
-        seconds=budget.remaining_s(),
-        work=budget.work,
-        seed=budget.seed,
-        threads=budget.threads,
-    )
-    better = place_better(answer.packing, answer.groups, limits)
+    better = place_better(answer.packing, answer.groups, _limits(budget))
     improved = replace(
         answer,
         groups=better.groups,
@@ -122,72 +116,68 @@ def _improved(answer: _Answer, budget: Budget) -> _Answer:
     )
     if better.status is SolveStatus.OPTIMAL:
         return improved
-    return replace(
-        improved,
-        messages=(f"{name}: CP-SAT ended with {better.status} before the proof",),
+    message = f"{name}: CP-SAT ended with {better.status} before the proof"
+    return replace(improved, messages=(message,))
+
+
+def _limits(budget: Budget, *, part: float = 1.0) -> "SolveLimits":
+    """What is left of the time, and a part of the work."""
+    from solvers.placement.exact import SolveLimits
+
+    return SolveLimits(
+        seconds=budget.remaining_s(),
+        work=budget.work * part,
+        seed=budget.seed,
+        threads=budget.threads,
     )
 
 
 def _evened(answer: _Answer, budget: Budget) -> _Answer:
     """The answer with a lower peak SM percent, by moves and swaps; then by CP-SAT, unless price is still open."""
     packing, groups = answer.packing, even_out(answer.packing, answer.groups)
-    least = lowest_peak(packing, len(groups)) if has_all(packing, groups) else 0
+    min_peak = lowest_peak(packing, len(groups)) if has_all(packing, groups) else 0
+    # Evenness of a placement that costs too much is not worth a search.
     if (
-        peak(packing, groups) <= least
+        peak(packing, groups) <= min_peak
         or not answer.is_proven
         or budget.remaining_s() <= 0.0
     ):
         return replace(answer, groups=groups)
-    from solvers.placement.exact import (
-        SolveLimits,  # As above.
-        place_more_evenly,
-    )
+    from solvers.placement.exact import place_more_evenly
 
-    work = budget.work * EVENNESS_WORK
-    limits = SolveLimits(
-        seconds=budget.remaining_s(),
-        work=work,
-        seed=budget.seed,
-        threads=budget.threads,
-    )
-    evened, status = place_more_evenly(packing, groups, limits)
-    if status is SolveStatus.OPTIMAL:
-        return replace(answer, groups=evened)
-    return replace(
-        answer,
-        groups=evened,
-        messages=(
-            *answer.messages,
-            f"{packing.stock.gpu_type}: evenness is not proven",
-        ),
-    )
+    limits = _limits(budget, part=EVENNESS_WORK)
+    groups, status = place_more_evenly(packing, groups, limits)
+    messages = answer.messages
+    if status is not SolveStatus.OPTIMAL:
+        messages += (f"{packing.stock.gpu_type}: evenness is not proven",)
+    return replace(answer, groups=groups, messages=messages)
 
 
 def _solution(
-    problem: PlacementProblem, answers: Sequence[_Answer]
+    problem: PlacementProblem,
+    answers: Sequence[_Answer],
 ) -> PlacementSolution:
     gpus = tuple(_used_gpus(answers))
     placed = {name for gpu in gpus for name in gpu.replicas}
     stocks = {stock.gpu_type: stock for stock in problem.gpus}
-    left_out = sorted(
-        (one for one in problem.replicas if one.name not in placed),
-        key=lambda one: one.name,
-    )
+    unplaced = [
+        Unplaced(replica=one.name, reason=why_left_out(one, stocks.get(one.gpu_type)))
+        for one in sorted(problem.replicas, key=lambda one: one.name)
+        if one.name not in placed
+    ]
+    prices = [answer.packing.stock.price_usd_per_hour for answer in answers]
     return PlacementSolution(
         gpus=gpus,
-        unplaced=tuple(
-            Unplaced(
-                replica=one.name, reason=why_left_out(one, stocks.get(one.gpu_type))
-            )
-            for one in left_out
-        ),
-        placed_value=sum(_value(answer) for answer in answers),
-        placed_value_bound=sum(_value_bound(answer) for answer in answers),
+        unplaced=tuple(unplaced),
+        placed_value=sum(map(_value, answers)),
+        placed_value_bound=sum(map(_value_bound, answers)),
         price_usd_per_hour=sum(
-            len(a.groups) * a.packing.stock.price_usd_per_hour for a in answers
+            len(answer.groups) * price
+            for answer, price in zip(answers, prices, strict=True)
         ),
         price_bound_usd_per_hour=sum(
-            a.gpus_bound * a.packing.stock.price_usd_per_hour for a in answers
+            answer.gpus_bound * price
+            for answer, price in zip(answers, prices, strict=True)
         ),
     )
 
@@ -212,6 +202,7 @@ def _value_bound(answer: _Answer) -> float:
     packing = answer.packing
     if score(packing, answer.groups).value == answer.value_bound:
         return _value(answer)
+    # The rounding of units may take the bound beyond all that there is.
     everything = sum(replica.value for replica in packing.replicas)
     return min(
         everything, answer.value_bound * packing.value_unit + packing.value_rounding

@@ -17,7 +17,7 @@ replica runs there already. An unhealthy GPU takes nothing. What the plan does n
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
@@ -35,6 +35,7 @@ from solvers.types.plan import (
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, Node, ReplicaId
 
+# A Kubernetes name has at most 253 characters; generation and number take at most 50 of them.
 MAX_ID_PREFIX = 200
 """Characters of the service's name in a replica id, so that no id exceeds the wire's 253."""
 
@@ -67,25 +68,16 @@ def bind(
     Complexity: one assignment problem per GPU type, O(n³) in its GPUs.
     """
     parent = running.generation if running else 0
+    # Replica ids hold the generation: an old one would give new replicas the ids of others.
     if generation <= parent:
         raise InvalidInput(
             "generation",
             f"{generation} is not newer than {parent}, the generation that runs",
         )
     before = _still_there(running, gpus)
-    slots = _slots(problem, plan)
-    places = _places(gpus, nodes, before)
-    taken: list[tuple[GpuPlace, PlanSlot]] = []
-    unplaced: list[GpuPlan] = []
-    for name in sorted({slot.gpu.gpu_type for slot in slots}):
-        of_type = [slot for slot in slots if slot.gpu.gpu_type == name]
-        offered = [place for place in places if place.gpu.gpu_type == name]
-        matched = match_slots(problem, of_type, offered)
-        for slot, place in zip(of_type, matched, strict=True):
-            if place is None:
-                unplaced.append(slot.gpu)
-            else:
-                taken.append((place, slot))
+    taken, unplaced = _match(
+        problem, _slots(problem, plan), _places(gpus, nodes, before)
+    )
     after = _bound_gpus(problem, taken, generation)
     bound = BoundPlan(
         generation=generation,
@@ -99,8 +91,30 @@ def bind(
     )
 
 
+def _match(
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
+) -> tuple[list[tuple[GpuPlace, PlanSlot]], list[GpuPlan]]:
+    """Places with what they get, and the GPUs of the plan that got none."""
+    taken: list[tuple[GpuPlace, PlanSlot]] = []
+    unplaced: list[GpuPlan] = []
+    # Types apart: a replica can run on no other type than planned, and the smaller problems are much cheaper.
+    for name in sorted({slot.gpu.gpu_type for slot in slots}):
+        of_type = [slot for slot in slots if slot.gpu.gpu_type == name]
+        offered = [place for place in places if place.gpu.gpu_type == name]
+        matched = match_slots(problem, of_type, offered)
+        for slot, place in zip(of_type, matched, strict=True):
+            if place is None:
+                unplaced.append(slot.gpu)
+            else:
+                taken.append((place, slot))
+    return taken, unplaced
+
+
 def _still_there(
-    running: BoundPlan | None, gpus: Sequence[Gpu]
+    running: BoundPlan | None,
+    gpus: Sequence[Gpu],
 ) -> tuple[BoundGpu, ...]:
     """The running GPUs that still exist under their id and type."""
     types = {gpu.id: gpu.gpu_type for gpu in gpus}
@@ -138,8 +152,13 @@ def _replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
 
 
 def _unnamed(
-    problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan
+    problem: Problem,
+    rows: OperatingRows,
+    gpu: GpuPlan,
+    replica: ReplicaPlan,
 ) -> BoundReplica:
+    # The row is looked up although only its memory is needed: a plan without such a row must fail here, not on a
+    # node.
     row = rows.row_of(gpu, replica)
     return BoundReplica(
         id=ReplicaId(""),
@@ -163,13 +182,17 @@ def _by_identity(
             replica.network,
             round(replica.sm_percent, SM_PERCENT_DIGITS),
         )
+        # Plans of other policies may hold a service twice on a GPU: without the ordinal the second would hide the
+        # first.
         identified[*alike, seen[alike]] = replica
         seen[alike] += 1
     return identified
 
 
 def _places(
-    gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGpu]
+    gpus: Sequence[Gpu],
+    nodes: Sequence[Node],
+    before: Sequence[BoundGpu],
 ) -> list[GpuPlace]:
     """The GPUs that may take something, by id."""
     node_by_id = {node.id: node for node in nodes}
@@ -180,40 +203,33 @@ def _places(
             raise InvalidInput(
                 "nodes", f"the node {gpu.node!r} of GPU {gpu.id!r} is not among them"
             )
-        cordoned = gpu.cordoned or node_by_id[gpu.node].cordoned
         there = running.get(gpu.id)
-        if not gpu.healthy or (cordoned and not (there and there.replicas)):
+        replicas = there.replicas if there else ()
+        cordoned = gpu.cordoned or node_by_id[gpu.node].cordoned
+        if not gpu.healthy or (cordoned and not replicas):
             continue
-        replicas = (
-            _by_identity(sorted(there.replicas, key=lambda replica: replica.id))
-            if there
-            else {}
-        )
+        # By id, so that ordinals of equal replicas do not depend on the order of the stored plan.
+        by_id = sorted(replicas, key=lambda replica: replica.id)
         places.append(
-            GpuPlace(gpu=gpu, cordoned=cordoned, running=there, replicas=replicas)
+            GpuPlace(
+                gpu=gpu,
+                cordoned=cordoned,
+                running=there,
+                replicas=_by_identity(by_id),
+            )
         )
     return places
 
 
 def _bound_gpus(
-    problem: Problem, taken: Sequence[tuple[GpuPlace, PlanSlot]], generation: int
+    problem: Problem,
+    taken: Sequence[tuple[GpuPlace, PlanSlot]],
+    generation: int,
 ) -> tuple[BoundGpu, ...]:
     """The GPUs with their replicas, by GPU id; kept replicas keep their ids, new ones are numbered in that order."""
-    numbers = itertools.count(1)
     bound = []
     for place, slot in sorted(taken, key=lambda pair: pair[0].gpu.id):
         gpu_type = problem.gpu_type(place.gpu.gpu_type)
-        replicas = _reserved(
-            slot.replicas, place.replicas, memory_mib=gpu_type.memory_mib
-        )
-        named = [
-            replica
-            if replica.id
-            else replace(
-                replica, id=_new_id(replica.service, generation, next(numbers))
-            )
-            for replica in replicas
-        ]
         bound.append(
             BoundGpu(
                 id=place.gpu.id,
@@ -221,10 +237,12 @@ def _bound_gpus(
                 gpu_type=place.gpu.gpu_type,
                 clock_mhz=slot.gpu.clock_mhz,
                 power_cap_w=gpu_type.power_cap_w,
-                replicas=tuple(named),
+                replicas=_reserved(
+                    slot.replicas, place.replicas, memory_mib=gpu_type.memory_mib
+                ),
             )
         )
-    return tuple(bound)
+    return _with_ids(bound, generation, itertools.count(1))
 
 
 def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
@@ -232,6 +250,14 @@ def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
     gpus = tuple(gpus)
     # What the plan numbered before it numbered from 1 on, each replica once.
     numbers = itertools.count(1 + sum(len(gpu.replicas) for gpu in gpus))
+    return _with_ids(gpus, generation, numbers)
+
+
+def _with_ids(
+    gpus: Iterable[BoundGpu],
+    generation: int,
+    numbers: Iterator[int],
+) -> tuple[BoundGpu, ...]:
     return tuple(
         replace(
             gpu,
@@ -251,34 +277,34 @@ def _reserved(
     running: Mapping[ReplicaIdentity, BoundReplica],
     *,
     memory_mib: float,
-) -> list[BoundReplica]:
+) -> tuple[BoundReplica, ...]:
     """The wanted replicas; those that run with enough memory keep id and reservation, the others have no id yet.
 
     Where the kept reservations leave too little for the rest, the largest excess is given up first: that replica
     starts anew with what it needs.
     """
-    kept = {
-        identity: running[identity]
+    # A running process cannot reserve more, and does not give back what it has.
+    excess_mib = {
+        identity: running[identity].memory_mib - replica.memory_mib
         for identity, replica in wanted.items()
         if identity in running and running[identity].memory_mib >= replica.memory_mib
     }
-    excess_mib = {
-        identity: old.memory_mib - wanted[identity].memory_mib
-        for identity, old in kept.items()
-    }
-    spare_mib = memory_mib - sum(replica.memory_mib for replica in wanted.values())
+    needed_mib = sum(replica.memory_mib for replica in wanted.values())
+    spare_mib = max(0.0, memory_mib - needed_mib)
     for identity in sorted(
-        kept, key=lambda identity: (-excess_mib[identity], identity)
+        excess_mib, key=lambda identity: (-excess_mib[identity], identity)
     ):
-        if sum(excess_mib[each] for each in kept) <= max(0.0, spare_mib):
+        if sum(excess_mib.values()) <= spare_mib:
             break
-        del kept[identity]
-    return [
-        replace(replica, id=kept[identity].id, memory_mib=kept[identity].memory_mib)
-        if identity in kept
+        del excess_mib[identity]
+    return tuple(
+        replace(
+            replica, id=running[identity].id, memory_mib=running[identity].memory_mib
+        )
+        if identity in excess_mib
         else replica
         for identity, replica in wanted.items()
-    ]
+    )
 
 
 def _new_id(service: str, generation: int, number: int) -> ReplicaId:

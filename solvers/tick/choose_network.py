@@ -33,7 +33,7 @@ from solvers.types.problem import (
 from solvers.types.state import GpuType, Service, Variant
 
 MIN_SAVING = 0.1
-"""Of its cost: less is not worth to start all replicas of a service anew."""
+"""A saving below this share of the cost is not worth starting all replicas of a service anew."""
 _W_PER_KW = 1000.0
 
 
@@ -53,7 +53,7 @@ class VariantChoice:
     service: str
     network: str
     costs: tuple[VariantCost, ...]
-    """Of all variants above the floor, the cheapest first; those that cannot serve last."""
+    """All variants above the floor, the cheapest first; those that cannot serve last."""
 
 
 def choose_variant(
@@ -69,22 +69,23 @@ def choose_variant(
     running: the network that serves now; None: nothing does. The service's own network where no variant can serve, or
     none reaches the floor. Raises KeyError for a service that the problem lacks.
     """
-    found = variant_costs(problem, service)
-    costs = {each.variant.network: each.usd_per_hour for each in found}
-    best = found[0] if found and found[0].usd_per_hour is not None else None
-    if best is None:
-        kept = running if running in costs else None
-        return VariantChoice(
-            service=service.name, network=kept or service.network, costs=found
-        )
-    now, least = costs.get(running or ""), best.usd_per_hour
-    stays = now is not None and least is not None and least >= now * (1.0 - min_saving)
-    network = running if stays and running is not None else best.variant.network
-    return VariantChoice(service=service.name, network=network, costs=found)
+    ranked = variant_costs(problem, service)
+    costs = {each.variant.network: each.usd_per_hour for each in ranked}
+    min_usd = ranked[0].usd_per_hour if ranked else None
+    if min_usd is None:
+        # A change would start everything anew and serve nothing all the same.
+        network = running if running in costs else None
+        network = network or service.network
+    else:
+        now_usd = costs.get(running or "")
+        # A network that cannot serve any more has no cost, so that it never stays.
+        stays = now_usd is not None and min_usd >= now_usd * (1.0 - min_saving)
+        network = running if stays and running else ranked[0].variant.network
+    return VariantChoice(service=service.name, network=network, costs=ranked)
 
 
 def variant_costs(problem: Problem, service: Service) -> tuple[VariantCost, ...]:
-    """Of all variants that reach the floor, the cheapest first; those that cannot serve last.
+    """All variants that reach the floor with their costs, the cheapest first; those that cannot serve last.
 
     The problem is as for `choose_variant`. Raises KeyError for a service that it lacks.
     """
@@ -92,15 +93,17 @@ def variant_costs(problem: Problem, service: Service) -> tuple[VariantCost, ...]
     able = (
         each for each in service.variants if each.accuracy >= service.accuracy_floor
     )
-    found = (
+    costs = (
         VariantCost(variant=each, usd_per_hour=_cost(problem, demand, each.network))
         for each in able
     )
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(costs, key=_order))
 
 
 def choose_variants(
-    problem: Problem, services: Sequence[Service], running: Mapping[str, str]
+    problem: Problem,
+    services: Sequence[Service],
+    running: Mapping[str, str],
 ) -> tuple[VariantChoice, ...]:
     """The choices of services that have variants, by name; running: the network that serves each now."""
     named = sorted(
@@ -141,29 +144,37 @@ def _row_cost(
     row: OperatingPoint,
 ) -> float | None:
     part = _part(gpu_type, row)
-    duration_ms = execution_ms(row, sensitivity=points.sensitivity, gpu_type=gpu_type)
-    law, percentile = problem.capacity_law, demand.percentile
-    carried = capacity_rps(
-        law,
-        percentile=percentile,
+    carried_rps = capacity_rps(
+        problem.capacity_law,
+        percentile=demand.percentile,
         batch=row.batch,
         slo_ms=demand.slo_ms,
-        execution_ms=duration_ms,
+        # Alone: who the neighbours will be is the planner's choice, which comes after this one.
+        execution_ms=execution_ms(
+            row, sensitivity=points.sensitivity, gpu_type=gpu_type
+        ),
     )
-    if part > 1.0 or carried <= 0.0:
+    if part > 1.0 or carried_rps <= 0.0:
         return None
-    replicas = max(demand.arrival_rate_rps / carried, float(demand.min_replicas), 1.0)
+    # Not rounded up: neighbours may fill what a fraction leaves, but nothing runs on less than one replica.
+    replicas = max(
+        demand.arrival_rate_rps / carried_rps, float(demand.min_replicas), 1.0
+    )
     if demand.max_replicas is not None and replicas > demand.max_replicas:
         return None
     watt_price = problem.energy_price_usd_per_kwh / _W_PER_KW
-    whole = gpu_type.price_usd_per_hour + watt_price * gpu_type.idle_w
-    return replicas * (part * whole + watt_price * row.power_w)
+    gpu_usd = gpu_type.price_usd_per_hour + watt_price * gpu_type.idle_w
+    return replicas * (part * gpu_usd + watt_price * row.power_w)
 
 
 def _part(gpu_type: GpuType, row: OperatingPoint) -> float:
     """What one replica takes of a GPU; above 1 where it does not fit."""
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
-    watts = (
-        row.power_w / room_w if room_w > 0.0 else (0.0 if row.power_w <= 0.0 else 2.0)
+    # A cap at the idle watts has room for rows that draw nothing alone; any part above 1 says so.
+    if room_w <= 0.0 < row.power_w:
+        return 2.0
+    return max(
+        row.sm_percent / 100.0,
+        row.memory_mib / gpu_type.memory_mib,
+        row.power_w / room_w if room_w > 0.0 else 0.0,
     )
-    return max(row.sm_percent / 100.0, row.memory_mib / gpu_type.memory_mib, watts)

@@ -1,8 +1,9 @@
 """Which GPU of the plan goes to which GPU of the fleet: one min-cost matching per GPU type.
 
-`bind` says what the matching puts first; here its levels become whole numbers whose sum orders matchings that way.
+`bind` says what the matching puts first; here its levels become integers whose sum orders matchings that way.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -45,12 +46,15 @@ class GpuPlace:
 
 
 def match_slots(
-    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
 ) -> list[GpuPlace | None]:
     """The place of each slot, None where there is none; all of one GPU type."""
     occupied = [place for place in places if place.replicas]
     # A task would have to make room: GPUs on which tasks run are taken last.
     empty = sorted((place for place in places if not place.replicas), key=_task_count)
+    # No matching uses more empty GPUs than there are slots, and the solver takes the cube of their number.
     offered = occupied + empty[: len(slots)]
     cost, forbidden = _costs(problem, slots, offered)
     chosen: list[GpuPlace | None] = [None] * len(slots)
@@ -69,23 +73,22 @@ def _task_count(place: GpuPlace) -> int:
 
 
 def _costs(
-    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
 ) -> tuple[Costs, Flags]:
     """(S, G) costs whose sum orders matchings as the module says, and (S, G) pairs that are not allowed.
 
-    Whole numbers; each level's unit exceeds all that the levels below can add up to.
+    Integers; each level's unit exceeds all that the levels below can add up to.
     """
     wanted = [list(slot.replicas) for slot in slots]
     kept = _common(wanted, [dict.fromkeys(place.replicas, 1.0) for place in places])
-    starts = np.array([len(slot.replicas) for slot in slots])[:, None] - kept
-    stops = np.array([len(place.replicas) for place in places])[None, :] - kept
+    starts = _column([len(slot.replicas) for slot in slots]) - kept
+    stops = np.array([len(place.replicas) for place in places]) - kept
     cordoned = np.array([place.cordoned for place in places], dtype=bool)
-    forbidden = cordoned[None, :] & (starts > 0)
-    drains = (
-        (starts > 0)
-        & (stops > 0)
-        & ~_overlap_fits(problem, slots, places, kept + starts + stops)
-    )
+    forbidden = cordoned & (starts > 0)
+    fits = _overlap_fits(problem, slots, places, kept + starts + stops)
+    drains = (starts > 0) & (stops > 0) & ~fits
 
     # A unit is one more than the largest sum of all lower levels, so that no number of lower gains outweighs it.
     pairs = min(len(slots), len(places))
@@ -93,14 +96,18 @@ def _costs(
     drain_unit = pairs * (max_replicas + 1) + 1
     start_unit = drain_unit * (pairs + 1)
     forbidden_unit = start_unit * (pairs * max_replicas + 1)
-    changes = _changes(slots, places, kept)
+    # A forbidden pair has a price instead of infinity, so that the solver finds a matching where all are forbidden.
     cost = (
-        changes
+        _changes(slots, places, kept)
         + drain_unit * drains
         + start_unit * (max_replicas - kept)
         + forbidden_unit * forbidden
     )
     return cost, forbidden
+
+
+def _column(values: Sequence[float]) -> Costs:
+    return np.array(values)[:, None]
 
 
 def _overlap_fits(
@@ -117,11 +124,10 @@ def _overlap_fits(
     new_total_mib = [
         sum(replica.memory_mib for replica in slot.replicas.values()) for slot in slots
     ]
-    old_total_mib = [sum(each.values()) for each in old_mib]
+    old_total_mib = np.array([sum(each.values()) for each in old_mib])
+    # A kept replica is in both totals and runs once.
     kept_mib = _common([list(slot.replicas) for slot in slots], old_mib)
-    needed_mib = (
-        np.array(new_total_mib)[:, None] + np.array(old_total_mib)[None, :] - kept_mib
-    )
+    needed_mib = _column(new_total_mib) + old_total_mib - kept_mib
     memory_mib = problem.gpu_type(slots[0].gpu.gpu_type).memory_mib
     fits: Flags = (needed_mib <= memory_mib) & (
         together <= problem.max_replicas_per_gpu
@@ -130,7 +136,9 @@ def _overlap_fits(
 
 
 def _changes(
-    slots: Sequence[PlanSlot], places: Sequence[GpuPlace], kept: Costs
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
+    kept: Costs,
 ) -> Costs:
     """(S, G): kept replicas whose batch changes, plus 1 where the clock changes under kept replicas."""
     new_batches = [
@@ -146,30 +154,33 @@ def _changes(
     old_clock_mhz = np.array(
         [place.running.clock_mhz if place.running else 0.0 for place in places]
     )
-    new_clock_mhz = np.array([slot.gpu.clock_mhz for slot in slots])
-    clock_changes = (new_clock_mhz[:, None] != old_clock_mhz[None, :]) & (kept > 0)
+    new_clock_mhz = _column([slot.gpu.clock_mhz for slot in slots])
+    # Under nothing that is kept, a clock change disturbs nobody.
+    clock_changes = (new_clock_mhz != old_clock_mhz) & (kept > 0)
     changes: Costs = kept - same_batch + clock_changes
     return changes
 
 
 def _common(
-    wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]
+    wanted: Sequence[Collection[Key]],
+    weights: Sequence[Mapping[Key, float]],
 ) -> Costs:
     """(S, G): the summed weights, per pair, of the keys that both have.
 
     Key by key, for each is on a few GPUs only: a product of (S, keys) and (keys, G) would be almost all zeros.
     """
-    slots_with: dict[Key, list[int]] = {}
+    slots_with: defaultdict[Key, list[int]] = defaultdict(list)
     for slot, keys in enumerate(wanted):
         for key in keys:
-            slots_with.setdefault(key, []).append(slot)
-    places_with: dict[Key, dict[int, float]] = {}
+            slots_with[key].append(slot)
+    places_with: defaultdict[Key, dict[int, float]] = defaultdict(dict)
     for place, weight_by_key in enumerate(weights):
         for key, weight in weight_by_key.items():
-            places_with.setdefault(key, {})[place] = weight
+            places_with[key][place] = weight
     common: Costs = np.zeros((len(wanted), len(weights)))
     for key, slots in slots_with.items():
         if weight_at := places_with.get(key):
             cells = np.array(slots)[:, None], list(weight_at)
+            # A cell gets a key's weight once, since no list names a GPU twice for it: += would lose repetitions.
             common[cells] += list(weight_at.values())
     return common

@@ -85,7 +85,9 @@ class _Move:
 
 
 def transition(
-    problem: Problem, before: Sequence[BoundGpu], after: Sequence[BoundGpu]
+    problem: Problem,
+    before: Sequence[BoundGpu],
+    after: Sequence[BoundGpu],
 ) -> tuple[TransitionStep, ...]:
     """The ordered steps from `before` to `after`; empty when nothing changes.
 
@@ -96,7 +98,17 @@ def transition(
         _move(problem, old.get(id_), new.get(id_))
         for id_ in sorted(old.keys() | new.keys())
     ]
-    ranked = [step for move in moves for step in _steps(move)]
+    ranked = [
+        (
+            kind,
+            -move.gain_rps,
+            move.gpu.id,
+            replace(step, keep=_left_alone(move, step)),
+        )
+        for move in moves
+        for kind, step in _steps(move)
+    ]
+    # Without the step itself, which has no order; the sort is stable.
     ranked.sort(key=lambda each: each[:3])
     return _with_losses([step for *_, step in ranked], moves)
 
@@ -106,19 +118,20 @@ def _move(problem: Problem, before: BoundGpu | None, after: BoundGpu | None) -> 
     assert gpu is not None
     old = {replica.id: replica for replica in before.replicas} if before else {}
     new = {replica.id: replica for replica in after.replicas} if after else {}
-    kept = sorted(old.keys() & new.keys())
-    retuned = (
-        before
-        and after
-        and (before.clock_mhz, before.power_cap_w)
-        != (after.clock_mhz, after.power_cap_w)
+    # Clock and cap are the GPU's: another one changes every replica that stays on it.
+    is_retuned = before is not None and (before.clock_mhz, before.power_cap_w) != (
+        gpu.clock_mhz,
+        gpu.power_cap_w,
     )
-    change = tuple(id_ for id_ in kept if retuned or old[id_] != new[id_])
     return _Move(
         gpu=gpu,
         old=old,
         new=new,
-        change=change,
+        change=tuple(
+            id_
+            for id_ in sorted(old.keys() & new.keys())
+            if is_retuned or old[id_] != new[id_]
+        ),
         overlap_fits=_overlap_fits(problem, gpu, old, new),
     )
 
@@ -129,10 +142,12 @@ def _overlap_fits(
     old: Mapping[ReplicaId, BoundReplica],
     new: Mapping[ReplicaId, BoundReplica],
 ) -> bool:
+    # Where nothing starts, or nothing stops, there is no moment with more than one of the two plans.
     if old.keys() <= new.keys() or new.keys() <= old.keys():
         return True
     together = old.keys() | new.keys()
     memory_mib = sum(
+        # A kept replica may need another batch's memory after the step: the larger of both is there at some time.
         max(each[id_].memory_mib for each in (old, new) if id_ in each)
         for id_ in together
     )
@@ -145,42 +160,30 @@ def _overlap_fits(
 _ADD, _SWAP, _REMOVE = range(3)
 
 
-def _steps(move: _Move) -> Iterator[tuple[int, float, GpuId, TransitionStep]]:
-    """The steps of one GPU, each after its rank."""
-
-    def ranked(
-        kind: int, step: TransitionStep
-    ) -> tuple[int, float, GpuId, TransitionStep]:
-        return (
-            kind,
-            -move.gain_rps,
-            move.gpu.id,
-            replace(step, keep=_left_alone(move, step)),
-        )
-
+def _steps(move: _Move) -> Iterator[tuple[int, TransitionStep]]:
+    """The steps of one GPU, each after its kind."""
     start, change, stop = move.start, move.change, move.stop
     step = TransitionStep(gpu=move.gpu.id, node=move.gpu.node, mode="shadow")
+    full = replace(step, start=start, change=change, stop=stop)
     if start and stop and move.overlap_fits:
-        yield ranked(_ADD, replace(step, start=start))
-        yield ranked(_REMOVE, replace(step, change=change, stop=stop))
+        yield _ADD, replace(step, start=start)
+        # What changes waits for the second step: until then the old replicas need the GPU as it is.
+        yield _REMOVE, replace(full, start=())
     elif start and stop:
-        yield ranked(
-            _SWAP,
-            replace(step, mode="drain_first", start=start, change=change, stop=stop),
-        )
+        yield _SWAP, replace(full, mode="drain_first")
+    # Without a stop, more rate counts as capacity added, and less as capacity taken away.
     elif start or (change and not stop and move.gain_rps >= 0.0):
-        yield ranked(_ADD, replace(step, start=start, change=change))
+        yield _ADD, full
     elif change or stop:
-        yield ranked(_REMOVE, replace(step, change=change, stop=stop))
+        yield _REMOVE, full
 
 
 def _left_alone(move: _Move, step: TransitionStep) -> tuple[ReplicaId, ...]:
-    there = (
-        move.new.keys() | move.old.keys()
-        if move.overlap_fits and step.stop
-        else move.old.keys()
-    )
-    return tuple(sorted(there - set(step.start) - set(step.change) - set(step.stop)))
+    there = set(move.old)
+    # A step that stops beside an overlap is the second one: what the first one started is there as well.
+    if move.overlap_fits and step.stop:
+        there |= set(move.new)
+    return tuple(sorted(there.difference(step.start, step.change, step.stop)))
 
 
 def _rate_rps(replicas: Mapping[ReplicaId, BoundReplica]) -> float:
@@ -188,40 +191,41 @@ def _rate_rps(replicas: Mapping[ReplicaId, BoundReplica]) -> float:
 
 
 def _with_losses(
-    steps: Sequence[TransitionStep], moves: Sequence[_Move]
+    steps: Sequence[TransitionStep],
+    moves: Sequence[_Move],
 ) -> tuple[TransitionStep, ...]:
     """The steps with their losses, from walking through them once."""
     by_gpu = {move.gpu.id: move for move in moves}
     needed_rps, carried_rps = _needed_rps(moves), _carried_rps(moves)
-    told = []
+    with_losses = []
     for step in steps:
         up_rps, down_rps = _rate_changes(by_gpu[step.gpu], step)
         losses = []
         for service in sorted(down_rps):
             lowest_rps = carried_rps[service] - down_rps[service]
+            # Without room for both, what starts is ready only after what stops is gone.
             if step.mode == "shadow":
                 lowest_rps += up_rps[service]
-            if needed_rps[service] - lowest_rps > LOSS_TOLERANCE * needed_rps[service]:
-                losses.append(
-                    RateLoss(service=service, rate_rps=needed_rps[service] - lowest_rps)
-                )
+            lost_rps = needed_rps[service] - lowest_rps
+            if lost_rps > LOSS_TOLERANCE * needed_rps[service]:
+                losses.append(RateLoss(service=service, rate_rps=lost_rps))
         for service in sorted(up_rps.keys() | down_rps.keys()):
             carried_rps[service] += up_rps[service] - down_rps[service]
-        told.append(replace(step, losses=tuple(losses)))
-    return tuple(told)
+        with_losses.append(replace(step, losses=tuple(losses)))
+    return tuple(with_losses)
 
 
 def _needed_rps(moves: Sequence[_Move]) -> dict[str, float]:
+    """By service, the smaller of the rates before and after: a plan that serves less on purpose loses nothing."""
     old_rps: defaultdict[str, float] = defaultdict(float)
     new_rps: defaultdict[str, float] = defaultdict(float)
     for move in moves:
-        for replica in move.old.values():
-            old_rps[replica.service] += replica.arrival_rate_rps
-        for replica in move.new.values():
-            new_rps[replica.service] += replica.arrival_rate_rps
+        for replicas, rps in ((move.old, old_rps), (move.new, new_rps)):
+            for replica in replicas.values():
+                rps[replica.service] += replica.arrival_rate_rps
     return {
         service: min(old_rps[service], new_rps[service])
-        for service in sorted(old_rps.keys() | new_rps.keys())
+        for service in old_rps.keys() | new_rps.keys()
     }
 
 
@@ -238,7 +242,8 @@ def _carried_rps(moves: Sequence[_Move]) -> defaultdict[str, float]:
 
 
 def _rate_changes(
-    move: _Move, step: TransitionStep
+    move: _Move,
+    step: TransitionStep,
 ) -> tuple[defaultdict[str, float], defaultdict[str, float]]:
     """By service, the rate that the step adds and the rate that it takes away."""
     up_rps: defaultdict[str, float] = defaultdict(float)
@@ -249,5 +254,6 @@ def _rate_changes(
         down_rps[move.old[id_].service] += move.old[id_].arrival_rate_rps
     for id_ in () if move.only_routes else step.change:
         more_rps = move.new[id_].arrival_rate_rps - move.old[id_].arrival_rate_rps
+        # A replica that changes carries its old rate until the step and its new one after it.
         (up_rps if more_rps > 0 else down_rps)[move.new[id_].service] += abs(more_rps)
     return up_rps, down_rps

@@ -21,11 +21,12 @@ operating points (`throughput_curve`).
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _MIN_W = 1e-9
-"""Less is nothing."""
+"""Fewer watts count as none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +53,23 @@ def fill(
     """
     ordered = sorted(takers, key=lambda taker: taker.id)
     given = {taker.id: taker.min_w for taker in ordered}
-    nodes = {taker.node for taker in ordered}
-    left = {node: (node_caps_w or {}).get(node, math.inf) for node in sorted(nodes)}
+    caps_w = node_caps_w or {}
+    left = {taker.node: caps_w.get(taker.node, math.inf) for taker in ordered}
     for taker in ordered:
         left[taker.node] -= taker.min_w
-    total_w = budget_w - sum(given.values())
+    min_w = sum(given.values())
+    total_w = budget_w - min_w
     # Rounding: a plan that was found to fit draws the whole budget and a little less, or a little more.
-    slack_w = 1e-6 * sum(given.values())
-    if total_w < -slack_w or any(watts < -slack_w for watts in left.values()):
+    if min((total_w, *left.values())) < -1e-6 * min_w:
         return None
+    # Steepest first; a concave curve gives its own segments in their order, since their slopes fall.
     for _, taker_id, node, watts in sorted(
         _segments(ordered), key=lambda segment: (-segment[0], *segment[1:])
     ):
         more_w = max(0.0, min(watts, left[node], total_w))
-        given[taker_id], left[node], total_w = (
-            given[taker_id] + more_w,
-            left[node] - more_w,
-            total_w - more_w,
-        )
+        given[taker_id] += more_w
+        left[node] -= more_w
+        total_w -= more_w
     _share_rest(ordered, given, left, total_w)
     return given
 
@@ -98,13 +98,12 @@ def _share_rest(
     """Raise all alike until they are full, or their node, or the cluster is; changes `given`."""
     open_takers = [taker for taker in takers if taker.max_w - given[taker.id] > _MIN_W]
     while open_takers and total_w > _MIN_W:
-        counts = {
-            node: sum(taker.node == node for taker in open_takers) for node in left
-        }
+        # The longest step that overfills nothing: each step fills a GPU, a node or the cluster, so that they end.
+        counts = Counter(taker.node for taker in open_takers)
         step_w = min(
             total_w / len(open_takers),
             *(taker.max_w - given[taker.id] for taker in open_takers),
-            *(left[node] / count for node, count in counts.items() if count),
+            *(left[node] / count for node, count in counts.items()),
         )
         step_w = max(0.0, step_w)
         for taker in open_takers:
@@ -126,6 +125,8 @@ def throughput_curve(
     for watts, value in sorted(set(points), key=lambda point: (point[0], -point[1])):
         if hull and (watts - hull[-1][0] <= _MIN_W or value <= hull[-1][1]):
             continue
+        # A point below the line between its neighbours is not on the hull: a mixture of the two draws as much and
+        # brings more.
         while len(hull) >= 2 and _slope(hull[-1], (watts, value)) >= _slope(
             hull[-2], hull[-1]
         ):

@@ -25,7 +25,10 @@ class WaitingReplica:
 
 
 def fair_order(
-    waiting: Sequence[WaitingReplica], *, queues: int, per_round: int
+    waiting: Sequence[WaitingReplica],
+    *,
+    queues: int,
+    per_round: int,
 ) -> tuple[str, ...]:
     """All names in the order in which to place them; rounds of `per_round` ≥ 1 picks from at most `queues` ≥ 1 queues.
 
@@ -36,6 +39,7 @@ def fair_order(
         raise ValueError(
             f"queues and per_round must be at least 1, not {queues} and {per_round}"
         )
+    # The paper clusters again as replicas arrive; one call has all of them, so its queues are made once (line 1).
     remaining = make_queues(waiting, queues)
     order: list[str] = []
     while remaining:
@@ -45,9 +49,11 @@ def fair_order(
 
 
 def make_queues(
-    waiting: Sequence[WaitingReplica], queues: int
+    waiting: Sequence[WaitingReplica],
+    queues: int,
 ) -> list[list[WaitingReplica]]:
     """At most that many queues of similar replicas, each with the longest wait first."""
+    # Clusters depend on the order of their points, so that the order must depend on the replicas alone.
     by_name = sorted(waiting, key=lambda replica: replica.name)
     labels = cluster(_features(by_name), queues)
     made: list[list[WaitingReplica]] = [
@@ -59,29 +65,29 @@ def make_queues(
 
 
 def weight(queue: Sequence[WaitingReplica]) -> float:
-    """Length × median waiting time."""
+    """Length × median waiting time, as section 4.2, step 2, has it."""
     return len(queue) * statistics.median(replica.waiting_s for replica in queue)
 
 
 def _pick_round(queues: list[list[WaitingReplica]], picks: int) -> list[str]:
     """Take the replica that waits longest, then share the other picks among the queues by their weights."""
+    # Weights are those at the start of the round, as in Algorithm 1, line 3: picks of one round do not change them.
     weights = [weight(queue) for queue in queues]
     lengths = [len(queue) for queue in queues]
     taken = [0] * len(queues)
+
+    def average(number: int) -> tuple[float, float]:
+        # Highest averages (D'Hondt): parts in proportion to the weights; by length where nobody has waited yet.
+        parts = taken[number] + 1
+        return weights[number] / parts, lengths[number] / parts
+
     names: list[str] = []
     for pick in range(min(picks, sum(lengths))):
         waiting = [number for number, queue in enumerate(queues) if queue]
         if pick == 0:
             chosen = min(waiting, key=lambda number: _longest_first(queues[number][0]))
         else:
-            # Highest averages (D'Hondt): parts in proportion to the weights; by length where nobody has waited yet.
-            chosen = max(
-                waiting,
-                key=lambda number: (
-                    weights[number] / (taken[number] + 1),
-                    lengths[number] / (taken[number] + 1),
-                ),
-            )
+            chosen = max(waiting, key=average)
         names.append(queues[chosen].pop(0).name)
         taken[chosen] += 1
     return names
@@ -97,6 +103,7 @@ Reals = npt.NDArray[np.float64]
 def _features(replicas: Sequence[WaitingReplica]) -> Reals:
     """(N, 1 + networks): standardised memory, and 1 in the column of the replica's network."""
     memory = np.array([replica.memory_mib for replica in replicas], dtype=np.float64)
+    # Standardised, since the paper's L1 distance would otherwise see nothing but MiB beside a network's 0 or 1.
     spread = memory.std() if len(memory) else 0.0
     standardised = (
         (memory - memory.mean()) / spread if spread > 0.0 else np.zeros(len(memory))
@@ -106,6 +113,7 @@ def _features(replicas: Sequence[WaitingReplica]) -> Reals:
         [[replica.network == network for network in networks] for replica in replicas],
         dtype=float,
     )
+    # Without replicas the array has one dimension, which column_stack would refuse.
     return np.column_stack(
         [standardised, is_network.reshape(len(replicas), len(networks))]
     )
@@ -143,6 +151,7 @@ def _first_centres(points: Reals, clusters: int) -> Reals:
     distance = np.abs(points - np.median(points, axis=0)).sum(axis=1)
     chosen = [int(np.argmin(distance))]
     nearest = np.abs(points - points[chosen[0]]).sum(axis=1)
+    # Distance 0 means that every different point is a centre already: one more would leave a cluster empty.
     while len(chosen) < clusters and nearest.max() > 0.0:
         chosen.append(int(np.argmax(nearest)))
         nearest = np.minimum(nearest, np.abs(points - points[chosen[-1]]).sum(axis=1))

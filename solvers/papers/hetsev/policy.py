@@ -16,32 +16,38 @@ without a cap); memory, SM and power totals are per GPU type; all services are s
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
-from solvers.greedy.arrange import Key, arrange, running_carriers, top_up
+from solvers.greedy.arrange import (
+    Key,
+    arrange,
+    replica_counts,
+    running_carriers,
+    top_up,
+)
 from solvers.greedy.autoscale_inputs import (
     LAUNCH_WEIGHT_PER_S,
     Taken,
     cut,
     option,
+    positive_counts,
     service_target,
     type_totals,
 )
 from solvers.greedy.configure import Configuration, TypeNeighbours, configure
-from solvers.greedy.routing import ArrangedReplica, Carrier, route
+from solvers.greedy.report import heuristic_report
+from solvers.greedy.routing import route
 from solvers.laws.colocation import max_execution_ms
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.hetsev.choice import Choice, ChoiceKind, Draft, choose, describe
-from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
-from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
-from solvers.placement.solve import solve as solve_placement
+from solvers.papers.hetsev.instance_scheduling import schedule_instances
 from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
 from solvers.sharing.solve import solve as solve_sharing
 from solvers.types.outcome import (
     Budget,
     PlanReport,
-    PlanStatus,
     Reason,
     SolveReport,
     SolveStatus,
@@ -62,27 +68,22 @@ MAX_SHARERS = 4
 SOLVE_SHARE = 0.2
 """Part of the budget's work for one solve: a plan takes up to five of them."""
 
-QUEUES = 4
-PICKS_PER_ROUND = 4
+Configurations = Mapping[Key, Configuration]
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report, and since when a consolidation has looked worthwhile."""
-    budget = replace(budget, work=budget.work * SOLVE_SHARE)
-    since_s = _since_s(memory)
-    changed = _changed(problem, budget)  # First: it is what the next seconds depend on.
-    if changed is None:
-        chosen = Choice(
-            draft=_fresh(problem, budget), reason=Reason(kind=ChoiceKind.FRESH)
-        )
-    elif budget.remaining_s() <= 0.0:
-        reason = Reason(kind=ChoiceKind.NO_TIME)
-        chosen = Choice(draft=changed, reason=reason, since_s=since_s)
-    else:
-        fresh = _fresh(problem, budget)
-        chosen = choose(problem, changed, fresh, since_s=since_s, now_s=observed.at_s)
+    chosen = _choose(
+        problem,
+        replace(budget, work=budget.work * SOLVE_SHARE),
+        since_s=_since_s(memory),
+        now_s=observed.at_s,
+    )
     return (
         chosen.draft.plan,
         _report(problem, chosen),
@@ -90,13 +91,35 @@ def make_plan(
     )
 
 
+def _choose(
+    problem: Problem,
+    budget: Budget,
+    *,
+    since_s: float | None,
+    now_s: float,
+) -> Choice:
+    # The changed arrangement comes first: it is what the next seconds depend on, should the time run out.
+    changed = _changed(problem, budget)
+    if changed is None:
+        return Choice(
+            draft=_fresh(problem, budget), reason=Reason(kind=ChoiceKind.FRESH)
+        )
+    if budget.remaining_s() <= 0.0:
+        # Having had no time says nothing against the consolidation, so that its hold goes on.
+        reason = Reason(kind=ChoiceKind.NO_TIME)
+        return Choice(draft=changed, reason=reason, since_s=since_s)
+    return choose(
+        problem, changed, _fresh(problem, budget), since_s=since_s, now_s=now_s
+    )
+
+
 def _fresh(problem: Problem, budget: Budget) -> Draft:
     """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
     best = _fresh_of(problem, budget, sharers=1)
-    for sharers in range(
-        2, min(MAX_SHARERS, problem.max_replicas_per_gpu, len(problem.services)) + 1
-    ):
+    max_sharers = min(MAX_SHARERS, problem.max_replicas_per_gpu, len(problem.services))
+    for sharers in range(2, max_sharers + 1):
         is_short = any(entry.reason in WANT_OF_GPUS for entry in best.plan.unserved)
+        # One draft may take as long as all before it: with less than half the time left it might not end in time.
         if not is_short or budget.remaining_s() < 0.5 * budget.seconds:
             break
         narrower = _fresh_of(problem, budget, sharers=sharers)
@@ -105,27 +128,49 @@ def _fresh(problem: Problem, budget: Budget) -> Draft:
 
 
 def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> Draft:
-    configured = configure(problem, keep_running=False, sharers=sharers)
-    configurations = {(one.service, one.gpu_type): one for one in configured}
+    """The best of some drafts, each counted without the room that fragmentation took from those before it."""
+    configurations = _configurations(problem, keep_running=False, sharers=sharers)
     lost: Counter[Key] = Counter()
     drafts: list[Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):
-        counts, reasons, count_report = _count(
-            problem, configurations, budget, lost=lost, running={}
-        )
-        rows, share_report = _shrink(problem, configurations, counts, budget)
-        carriers, left_out, place_report = _place(problem, counts, rows, budget)
-        carriers = top_up(problem, carriers, tuple(configurations.values()))
-        for key, reason in left_out:
-            lost[key] += 1
-            reasons.setdefault(key[0], reason)
-        plan = route(problem, NAME, carriers, reasons)
-        drafts.append(
-            Draft(plan=plan, steps=(count_report, share_report, place_report))
-        )
+        draft, left_out = _draft(problem, configurations, budget, lost)
+        drafts.append(draft)
+        lost.update(left_out)
         if not left_out or budget.remaining_s() < 0.5 * budget.seconds:
             break
+    # A later draft need not be better: giving up a replica may also cost more than its fragment was worth.
     return max(drafts, key=lambda draft: _merit(problem, draft.plan))
+
+
+def _configurations(
+    problem: Problem,
+    *,
+    keep_running: bool,
+    sharers: int = 1,
+) -> Configurations:
+    return {
+        (one.service, one.gpu_type): one
+        for one in configure(problem, keep_running=keep_running, sharers=sharers)
+    }
+
+
+def _draft(
+    problem: Problem,
+    configurations: Configurations,
+    budget: Budget,
+    lost: Mapping[Key, int],
+) -> tuple[Draft, list[Key]]:
+    """All five steps once, and the keys of replicas that found no place."""
+    counts, reasons, count_report = _count(problem, configurations, budget, lost=lost)
+    rows, share_report = _shrink(problem, configurations, counts, budget)
+    carriers, left_out, place_report = schedule_instances(problem, counts, rows, budget)
+    # Smaller shares and places per GPU type rather than in sum may leave room that the counts could not see.
+    carriers = top_up(problem, carriers, tuple(configurations.values()))
+    for key, reason in left_out:
+        reasons.setdefault(key[0], reason)
+    plan = route(problem, NAME, carriers, reasons)
+    draft = Draft(plan=plan, steps=(count_report, share_report, place_report))
+    return draft, [key for key, _ in left_out]
 
 
 def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
@@ -134,6 +179,7 @@ def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
         service.priority * service.arrival_rate_rps for service in problem.services
     )
     served = served_weight(problem, plan) / everything if everything > 0.0 else 1.0
+    # Rounded, so that plans that serve all there is are compared by their cost and not by rounding.
     return round(served, 6), -cost_usd_per_hour(problem, plan)
 
 
@@ -142,45 +188,37 @@ def _changed(problem: Problem, budget: Budget) -> Draft | None:
     running = running_carriers(problem)
     if not running:
         return None
-    configurations = {
-        (one.service, one.gpu_type): one
-        for one in configure(problem, keep_running=True)
-    }
-    seats = Counter(
-        (seat.service, carrier.gpu_type)
-        for carrier in running
-        for seat in carrier.seats
-    )
+    configurations = _configurations(problem, keep_running=True)
     counts, reasons, report = _count(
-        problem, configurations, budget, lost={}, running=seats
+        problem, configurations, budget, running=replica_counts(running)
     )
-    carriers = arrange(
-        problem, running, counts, {key: one.row for key, one in configurations.items()}
-    )
+    # Shares are not shrunk here: another share would restart what runs, and the configurations prefer its rows.
+    rows = {key: one.row for key, one in configurations.items()}
+    carriers = arrange(problem, running, counts, rows)
     carriers = top_up(problem, carriers, tuple(configurations.values()))
     kept, plan = (route(problem, NAME, each, reasons) for each in (running, carriers))
-    return Draft(
-        plan=kept if _starts_in_vain(problem, kept, plan) else plan, steps=(report,)
-    )
+    is_vain = _starts_in_vain(problem, kept, plan)
+    return Draft(plan=kept if is_vain else plan, steps=(report,))
 
 
 def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan) -> bool:
     """Whether `changed` starts replicas although `kept`, without any start, serves as much and costs no more."""
-    starts = any(change.after > change.before for change in diff(kept, changed))
+    if not any(change.after > change.before for change in diff(kept, changed)):
+        return False
+    counts = Counter[str]()
+    for gpu in kept.gpus:
+        counts.update({replica.service: gpu.count for replica in gpu.replicas})
+    # Limits are rules even where they bring nothing: replicas may have to start or stop for their number alone.
+    is_allowed = all(
+        each.max_replicas is None or counts[each.name] <= each.max_replicas
+        for each in problem.services
+    )
     missing, changed_missing = (
         sum(entry.replicas_missing for entry in plan.unserved)
         for plan in (kept, changed)
     )
-    counts = Counter[str]()
-    for gpu in kept.gpus:
-        counts.update({replica.service: gpu.count for replica in gpu.replicas})
-    allowed = all(
-        each.max_replicas is None or counts[each.name] <= each.max_replicas
-        for each in problem.services
-    )
     return (
-        starts
-        and allowed
+        is_allowed
         and missing <= changed_missing
         and _merit(problem, kept) >= _merit(problem, changed)
     )
@@ -188,11 +226,11 @@ def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan) -> bool:
 
 def _count(
     problem: Problem,
-    configurations: Mapping[Key, Configuration],
+    configurations: Configurations,
     budget: Budget,
     *,
-    lost: Mapping[Key, int],
-    running: Mapping[Key, int],
+    lost: Mapping[Key, int] = MappingProxyType({}),
+    running: Mapping[Key, int] = MappingProxyType({}),
 ) -> tuple[dict[Key, int], dict[str, UnservedReason], SolveReport]:
     """Replicas per (service, GPU type), why services fall short, and how it was found.
 
@@ -201,11 +239,12 @@ def _count(
     taken = (
         Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
         for key, times in sorted(lost.items())
-        if key in configurations
     )
+    # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that whoever
+    # came first would take what a more important one needs: here one program has all of them.
     solution, report = solve_autoscale(
         AutoscaleProblem(
-            services=tuple(service_target(service) for service in problem.services),
+            services=tuple(map(service_target, problem.services)),
             options=tuple(
                 option(one, running.get(key, 0))
                 for key, one in sorted(configurations.items())
@@ -215,71 +254,76 @@ def _count(
         ),
         budget,
     )
-    counts = {
-        (entry.service, entry.gpu_type): entry.count
-        for entry in solution.counts
-        if entry.count > 0
-    }
     reasons = {entry.service: entry.reason for entry in solution.unserved}
-    return cut(problem, counts, reasons), reasons, report
+    return cut(problem, positive_counts(solution), reasons), reasons, report
 
 
 def _shrink(
     problem: Problem,
-    configurations: Mapping[Key, Configuration],
+    configurations: Configurations,
     counts: Mapping[Key, int],
     budget: Budget,
 ) -> tuple[dict[Key, OperatingPoint], SolveReport]:
     """The smallest row per key with which its replicas carry their part of the rate beside the worst neighbours."""
     neighbour_sets = {
-        gpu_type.name: TypeNeighbours(problem, gpu_type)
-        for gpu_type in problem.gpu_types
+        each.name: TypeNeighbours(problem, each) for each in problem.gpu_types
     }
-    capacity: dict[str, float] = defaultdict(float)
-    for (service, gpu_type), count in counts.items():
-        capacity[service] += configurations[service, gpu_type].capacity_rps * count
+    capacity_rps: dict[str, float] = defaultdict(float)
+    for key, count in counts.items():
+        capacity_rps[key[0]] += configurations[key].capacity_rps * count
     keys = sorted(counts)
-    limited = tuple(
-        _limited(problem, neighbour_sets[key[1]], configurations[key], capacity[key[0]])
-        for key in keys
-    )
+    pairs = [(neighbour_sets[key[1]], configurations[key]) for key in keys]
+    limited = tuple(_limited(problem, *pair, capacity_rps) for pair in pairs)
     solution, report = solve_sharing(SharingProblem(replicas=limited), budget)
-    rows = {}
-    for key, sm_percent in zip(keys, solution.sm_percent, strict=True):
-        chosen = configurations[key].row
-        if sm_percent is not None and sm_percent < chosen.sm_percent:
-            wanted = (sm_percent, chosen.batch, chosen.clock_mhz)
-            chosen = next(
-                row for row in neighbour_sets[key[1]].rows(key[0]) if row[:3] == wanted
-            )
-        rows[key] = chosen
+    rows = {
+        key: _row_with_share(*pair, sm_percent)
+        for key, pair, sm_percent in zip(keys, pairs, solution.sm_percent, strict=True)
+    }
     return rows, report
+
+
+def _row_with_share(
+    neighbour_sets: TypeNeighbours,
+    configuration: Configuration,
+    sm_percent: float | None,
+) -> OperatingPoint:
+    """The configuration's row with a smaller share; as it is where there is none, or the share is no smaller."""
+    row = configuration.row
+    if sm_percent is None or sm_percent >= row.sm_percent:
+        return row
+    # Batch and clock stay: the curve whose shares were searched is that of one batch.
+    wanted = (sm_percent, row.batch, row.clock_mhz)
+    return next(
+        each
+        for each in neighbour_sets.rows(configuration.service)
+        if each[:3] == wanted
+    )
 
 
 def _limited(
     problem: Problem,
     neighbour_sets: TypeNeighbours,
     configuration: Configuration,
-    capacity_rps: float,
+    capacity_rps: Mapping[str, float],
 ) -> LimitedCurve:
     """The worst-neighbours curve at the configuration's batch, with the longest time that still carries its part."""
     service = problem.service(configuration.service)
     points = problem.points_of(service.network, configuration.gpu_type)
     assert points is not None, "a configuration has operating points"
+    batch = configuration.row.batch
     rows = sorted(
-        row
-        for row in neighbour_sets.rows(service.name)
-        if row.batch == configuration.row.batch
+        row for row in neighbour_sets.rows(service.name) if row.batch == batch
     )
     executions = neighbour_sets.of(service.name).executions_ms(
         rows, sensitivity=points.sensitivity
     )
-    load = min(1.0, service.arrival_rate_rps / capacity_rps)
+    load = min(1.0, service.arrival_rate_rps / capacity_rps[service.name])
     limit_ms = max_execution_ms(
         problem.capacity_law,
         percentile=service.percentile,
-        batch=configuration.row.batch,
+        batch=batch,
         slo_ms=service.slo_ms,
+        # Never 0, for which the law allows any execution time, beyond the SLO too.
         rate_rps=max(load * configuration.capacity_rps, 1e-6),
     )
     return LimitedCurve(
@@ -292,100 +336,20 @@ def _limited(
     )
 
 
-def _place(
-    problem: Problem,
-    counts: Mapping[Key, int],
-    rows: Mapping[Key, OperatingPoint],
-    budget: Budget,
-) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
-    """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
-    waiting = [key for key, count in sorted(counts.items()) for _ in range(count)]
-    names = {f"{number:06d}": key for number, key in enumerate(waiting)}
-    order = fair_order(
-        [
-            WaitingReplica(
-                name=name,
-                network=problem.service(key[0]).network,
-                memory_mib=rows[key].memory_mib,
-                waiting_s=0.0,
-            )
-            for name, key in names.items()
-        ],
-        queues=QUEUES,
-        per_round=PICKS_PER_ROUND,
-    )
-    solution, report = solve_placement(
-        PlacementProblem(
-            replicas=tuple(
-                _pending(problem, name, key, rows[key]) for name, key in names.items()
-            ),
-            gpus=tuple(
-                GpuStock(
-                    gpu_type=gpu_type.name,
-                    count=gpu_type.count,
-                    price_usd_per_hour=gpu_type.price_usd_per_hour,
-                    memory_mib=gpu_type.memory_mib,
-                    power_w=gpu_type.power_cap_w - gpu_type.idle_w,
-                    max_replicas=problem.max_replicas_per_gpu,
-                )
-                for gpu_type in problem.gpu_types
-            ),
-            order=order,
-        ),
-        budget,
-    )
-    carriers = [
-        Carrier(
-            gpu_type=gpu.gpu_type,
-            seats=tuple(
-                ArrangedReplica(service=names[name][0], row=rows[names[name]])
-                for name in gpu.replicas
-            ),
-        )
-        for gpu in solution.gpus
-    ]
-    return (
-        carriers,
-        [(names[entry.replica], entry.reason) for entry in solution.unplaced],
-        report,
-    )
-
-
-def _pending(
-    problem: Problem, name: str, key: Key, row: OperatingPoint
-) -> PendingReplica:
-    return PendingReplica(
-        name=name,
-        gpu_type=key[1],
-        sm_percent=row.sm_percent,
-        memory_mib=row.memory_mib,
-        power_w=row.power_w,
-        value=problem.service(key[0]).priority,
-        labels=(key[0],),
-    )
-
-
 def _report(problem: Problem, chosen: Choice) -> PlanReport:
     draft = chosen.draft
-    exact = any(
+    # A plan is called feasible where its counts are proven, the only step that decides what it costs and serves.
+    is_exact = any(
         step.status is SolveStatus.OPTIMAL and step.method != "greedy"
         for step in draft.steps[:1]
     )
-    status: PlanStatus = "feasible" if exact else "greedy"
-    weight = (
-        served_weight(problem, draft.plan)
-        if problem.objective == "max_goodput"
-        else None
-    )
-    return PlanReport(
-        status=status,
-        cost_usd_per_hour=cost_usd_per_hour(problem, draft.plan),
+    step_messages = (message for step in draft.steps for message in step.messages)
+    return heuristic_report(
+        problem,
+        draft.plan,
+        status="feasible" if is_exact else "greedy",
         method=" + ".join(f"{step.technique} {step.method}" for step in draft.steps),
-        messages=(
-            describe(chosen.reason),
-            *(message for step in draft.steps for message in step.messages),
-        ),
-        served_weight=weight,
+        messages=(describe(chosen.reason), *step_messages),
         steps=draft.steps,
     )
 

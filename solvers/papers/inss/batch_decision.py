@@ -29,7 +29,7 @@ from solvers.types.problem import CapacityLaw, OperatingPoint
 from solvers.types.state import GpuType
 
 _ROUNDING = 1e-7
-"""Of memory and watts, as in the contract."""
+"""Rounding of memory and watts, as in the contract."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class BatchTenant:
     slo_ms: float
     percentile: float
     arrival_rate_rps: float
-    """Of this replica."""
+    """This replica's part of the service's rate."""
     queued: float = 0.0
     """Requests that wait for it."""
 
@@ -60,12 +60,16 @@ class BatchHost:
 
 
 def carried_rps(
-    host: BatchHost, tenant: BatchTenant, row: OperatingPoint, neighbours: Neighbours
+    host: BatchHost,
+    tenant: BatchTenant,
+    row: OperatingPoint,
+    neighbours: Neighbours,
 ) -> float:
     """What the tenant carries with that row; 0 where its task latency is over the SLO (4b)."""
     duration_ms = execution_ms(
         row, neighbours, sensitivity=tenant.sensitivity, gpu_type=host.gpu_type
     )
+    # At an infinite rate a batch is gathered at once, so that eq. 2 has no wait for it.
     rate_rps = tenant.arrival_rate_rps if host.fills_batches else math.inf
     latency_ms = task_latency_ms(
         row.batch, duration_ms, arrival_rate_rps=rate_rps, queued=tenant.queued
@@ -102,6 +106,7 @@ def task_latency_ms(
     Either enough wait to fill batches, W = queued + 1 ≥ b, and it goes with the ⌈W / b⌉-th of them; or it waits until
     its batch is gathered. Both begin when the running batch is through, of which `remainder_ms` is left (None: all).
     """
+    # The worst case: it comes just after a batch has begun.
     remainder = execution_ms if remainder_ms is None else remainder_ms
     waiting = queued + 1.0
     if waiting >= batch:
@@ -115,37 +120,34 @@ def task_latency_ms(
 
 
 def decide_batches(
-    host: BatchHost, tenants: Sequence[BatchTenant]
+    host: BatchHost,
+    tenants: Sequence[BatchTenant],
 ) -> tuple[BatchDecision, ...] | None:
     """A batch for every tenant, in their order; None where the GPU has not even room for the smallest ones."""
-    first = [tenant.rows[0] for tenant in tenants]
+    smallest = [tenant.rows[0] for tenant in tenants]
     gpu_type = host.gpu_type
-    room_mib = gpu_type.memory_mib * (1.0 + _ROUNDING) - sum(
-        row.memory_mib for row in first
-    )
-    room_w = (
-        gpu_type.power_cap_w * (1.0 + _ROUNDING)
-        - gpu_type.idle_w
-        - sum(row.power_w for row in first)
-    )
+    room_mib = gpu_type.memory_mib * (1.0 + _ROUNDING)
+    room_mib -= sum(row.memory_mib for row in smallest)
+    room_w = gpu_type.power_cap_w * (1.0 + _ROUNDING) - gpu_type.idle_w
+    room_w -= sum(row.power_w for row in smallest)
     if room_mib < 0.0 or room_w < 0.0:
         return None
-    neighbours = neighbours_of_all(host, tenants)
     decided = []
-    for tenant, others in zip(tenants, neighbours, strict=True):
-        smallest = tenant.rows[0]
+    neighbours = neighbours_of_all(host, tenants)
+    for tenant, first, others in zip(tenants, smallest, neighbours, strict=True):
         rows = [
             row
             for row in tenant.rows
-            if row.memory_mib - smallest.memory_mib <= room_mib
-            and row.power_w - smallest.power_w <= room_w
+            if row.memory_mib - first.memory_mib <= room_mib
+            and row.power_w - first.power_w <= room_w
         ]
         best = _best(host, tenant, rows, others)
         if best.carried_rps == 0.0 and tenant.queued > 0.0:
             # The queue is too long for every batch: the one that carries most ends it soonest.
             best = _best(host, replace(tenant, queued=0.0), rows, others)
-        room_mib -= best.row.memory_mib - smallest.memory_mib
-        room_w -= max(0.0, best.row.power_w - smallest.power_w)
+        room_mib -= best.row.memory_mib - first.memory_mib
+        # A larger batch may draw less by its profile; the others are not given what may be noise.
+        room_w -= max(0.0, best.row.power_w - first.power_w)
         decided.append(best)
     return tuple(decided)
 
@@ -164,11 +166,13 @@ def _best(
 
 
 def neighbours_of_all(
-    host: BatchHost, tenants: Sequence[BatchTenant]
+    host: BatchHost,
+    tenants: Sequence[BatchTenant],
 ) -> list[Neighbours]:
     """Each tenant's neighbours, at the batches that press most."""
     if not host.knows_neighbours:
         return [Neighbours(count=0, pressure=0.0)] * len(tenants)
+    # Pressure of the batches that press most, as their own decisions come before or after this one.
     worst = [max(row.pressure for row in tenant.rows) for tenant in tenants]
     return [
         Neighbours(

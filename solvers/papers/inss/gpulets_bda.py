@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from solvers.baselines import gpulets
 from solvers.greedy.arrange import running_carriers
-from solvers.greedy.routing import reasons_short, route, true_capacities
-from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.greedy.report import heuristic_report
+from solvers.greedy.routing import reasons_short, route
 from solvers.papers.inss.provisioning import (
     BatchDecider,
-    Provisioned,
     ProvisioningRules,
-    Share,
+    provision_of_plan,
 )
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
@@ -24,50 +23,34 @@ NAME = "gpulets_bda"
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of `gpulets` with other batches, its report; it remembers nothing."""
-    current = (
-        None
-        if problem.current is None
-        else replace(problem.current, policy=gpulets.NAME)
-    )
-    first, report, _ = gpulets.make_plan(
+    # `gpulets` keeps what runs only where it made it itself: its partition is ours.
+    current = problem.current
+    if current is not None:
+        current = replace(current, policy=gpulets.NAME)
+    partitioned, report, _ = gpulets.make_plan(
         replace(problem, current=current), observed, memory, budget
     )
-    settler = BatchDecider(problem=problem, belief=ProvisioningRules())
-    settled = settler.settle(
-        tuple(
-            Provisioned(
-                gpu.gpu_type,
-                tuple(
-                    Share(replica.service, replica.sm_percent)
-                    for replica in gpu.replicas
-                ),
-            )
-            for gpu in first.gpus
-            for _ in range(gpu.count)
-        )
-    )
-    carriers = settled.carriers()
+    decider = BatchDecider(problem=problem, rules=ProvisioningRules())
+    carriers = decider.settle(provision_of_plan(partitioned)).carriers()
     able = {
         seat.service
-        for carrier in running_carriers(replace(problem, current=first))
+        for carrier in running_carriers(replace(problem, current=partitioned))
         for seat in carrier.seats
     }
-    plan = route(
+    plan = route(problem, NAME, carriers, reasons_short(problem, carriers, able))
+    report = heuristic_report(
         problem,
-        NAME,
-        carriers,
-        reasons_short(problem, carriers, able),
-        capacities=true_capacities,
-    )
-    weight = (
-        served_weight(problem, plan) if problem.objective == "max_goodput" else None
-    )
-    cost = cost_usd_per_hour(problem, plan)
-    return (
         plan,
-        replace(report, cost_usd_per_hour=cost, method=NAME, served_weight=weight),
-        None,
+        method=NAME,
+        status=report.status,
+        seconds=report.seconds,
+        messages=report.messages,
+        steps=report.steps,
     )
+    return plan, report, None

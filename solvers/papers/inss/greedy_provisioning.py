@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS
 from solvers.greedy.routing import ROUNDING
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
-from solvers.papers.inss.batch_decision import BatchDecision
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     Provision,
@@ -29,37 +28,34 @@ from solvers.types.state import GpuType
 _TRIES = 4
 """Orders of services that the greedy provisioner goes through while some fall short."""
 _GPUS_TO_TRY = 8
-"""Of each GPU type, the fullest ones with room; beyond, a fleet of hundreds would be looked at for every replica."""
+"""GPUs of each type, the fullest with room; beyond, a fleet of hundreds would be looked at for every replica."""
 
 
-def provision_greedily(settler: BatchDecider) -> Settled:
+def provision_greedily(decider: BatchDecider) -> Settled:
     """The best of a few orders in which services are served."""
-    order = _hardest_first(settler)
-    best: Settled | None = None
+    order = _hardest_first(decider)
+    tried: list[Settled] = []
     for _ in range(_TRIES):
-        settled = settler.settle(_widened(settler, _Filling(settler).fill(order)))
-        if (
-            best is None
-            or settler.unserved(settled) < settler.unserved(best) - ROUNDING
-        ):
-            best = settled
-        short = [service.name for service in settler.short(settled)]
-        retried = [
-            *(each for each in order if each.name in short),
-            *(each for each in order if each.name not in short),
-        ]
+        settled = decider.settle(_widened(decider, _Filling(decider).fill(order)))
+        tried.append(settled)
+        short = {service.name for service in decider.short(settled)}
+        # Stable: who falls short comes first, and both parts keep their order.
+        retried = sorted(order, key=lambda each: each.name not in short)
         if not short or retried == order:
             break
         order = retried
-    assert best is not None, "at least one order is tried"
+    best = tried[0]
+    for settled in tried[1:]:
+        if decider.unserved(settled) < decider.unserved(best) - ROUNDING:
+            best = settled
     return best
 
 
 class _Filling:
     """GPUs while they are given away."""
 
-    def __init__(self, settler: BatchDecider) -> None:
-        self._settler = settler
+    def __init__(self, decider: BatchDecider) -> None:
+        self._decider = decider
         self._gpus: list[Provisioned] = []
         self._needs: list[dict[str, float]] = []
         self._replicas: Counter[str] = Counter()
@@ -71,62 +67,69 @@ class _Filling:
         return tuple(self._gpus)
 
     def _serve(self, service: ServiceDemand) -> None:
-        left_rps = service.arrival_rate_rps
-        most = self._settler.max_replicas(service)
+        name, left_rps = service.name, service.arrival_rate_rps
+        limit = self._decider.max_replicas(service)
         while (
             left_rps > ROUNDING * service.arrival_rate_rps
-            or self._replicas[service.name] < service.min_replicas
+            or self._replicas[name] < service.min_replicas
         ):
-            if (
-                self._replicas[service.name] >= most
-                or self._replicas.total() >= MAX_REPLICAS
-            ):
+            if self._replicas[name] >= limit or self._replicas.total() >= MAX_REPLICAS:
                 break
-            self._replicas[service.name] += 1
-            options = list(self._options(service, left_rps))
-            if not options:
-                self._replicas[service.name] -= 1
+            # Counted before it is placed, since the service's rate is shared by one replica more.
+            self._replicas[name] += 1
+            options = self._options(service, left_rps)
+            best = min(options, key=lambda option: option.rank, default=None)
+            if best is None:
+                self._replicas[name] -= 1
                 break
-            best = min(options, key=lambda option: option.rank)
             if best.at is None:
                 self._gpus.append(best.gpu)
                 self._needs.append({})
             at = len(self._gpus) - 1 if best.at is None else best.at
             self._gpus[at] = best.gpu
-            self._needs[at][service.name] = min(left_rps, best.carried_rps)
+            self._needs[at][name] = min(left_rps, best.carried_rps)
             left_rps -= best.carried_rps
 
     def _options(self, service: ServiceDemand, left_rps: float) -> Iterator["_Option"]:
         for gpu_type in sorted(
-            self._settler.problem.gpu_types, key=lambda one: one.name
+            self._decider.problem.gpu_types, key=lambda one: one.name
         ):
-            if not self._settler.percents(service.name, gpu_type.name):
+            if not self._decider.percents(service.name, gpu_type.name):
                 continue
             for at in self._places(gpu_type.name, service.name, gpu_type.count):
                 yield from self._options_at(at, service.name, gpu_type, left_rps)
 
     def _options_at(
-        self, at: int | None, service: str, gpu_type: GpuType, left_rps: float
+        self,
+        at: int | None,
+        service: str,
+        gpu_type: GpuType,
+        left_rps: float,
     ) -> Iterator["_Option"]:
         """Rising SM percents on one GPU, up to the first that is enough."""
-        for percent in self._settler.percents(service, gpu_type.name):
+        for percent in self._decider.percents(service, gpu_type.name):
             option = self._option(at, Share(service, percent), gpu_type.name, left_rps)
             if option is None:
                 continue
             before, paid, after = option.rank[:2], option.rank[2], option.rank[3:]
             price = gpu_type.price_usd_per_hour
             yield replace(option, rank=(*before, paid * price, *after))
+            # More than enough would only cost more.
             if not option.rank[0]:
                 break
 
     def _places(
-        self, gpu_type: str, service: str, stock: int | None
+        self,
+        gpu_type: str,
+        service: str,
+        stock: int | None,
     ) -> Iterator[int | None]:
         """Different GPUs that might take the service, the fullest first; None = one that is still empty."""
         mine = [at for at, gpu in enumerate(self._gpus) if gpu.gpu_type == gpu_type]
         seen: set[tuple[Share, ...]] = set()
         for at in sorted(mine, key=lambda at: (-self._gpus[at].given_percent, at)):
             shares = self._gpus[at].shares
+            # GPUs with equal shares would give equal options.
             if shares in seen or any(share.service == service for share in shares):
                 continue
             seen.add(shares)
@@ -137,14 +140,19 @@ class _Filling:
             yield None
 
     def _option(
-        self, at: int | None, share: Share, gpu_type: str, left_rps: float
+        self,
+        at: int | None,
+        share: Share,
+        gpu_type: str,
+        left_rps: float,
     ) -> "_Option | None":
         before = Provisioned(gpu_type) if at is None else self._gpus[at]
         gpu = Provisioned(gpu_type, (*before.shares, share))
-        batches = self._settler.settle_gpu(gpu, self._replicas)
+        batches = self._decider.settle_gpu(gpu, self._replicas)
         if batches is None or batches[-1].carried_rps < MIN_CAPACITY_RPS:
             return None
         needs = {} if at is None else self._needs[at]
+        # Those who are there may lose what they have beyond their needs, and nothing else.
         for other, batch in zip(before.shares, batches[:-1], strict=True):
             if batch.carried_rps < needs.get(other.service, 0.0) * (1.0 - ROUNDING):
                 return None
@@ -172,80 +180,96 @@ class _Option:
     """Whether it is too little, then how little; what it costs; how full the GPU is already: less is better."""
 
 
-def _hardest_first(settler: BatchDecider) -> list[ServiceDemand]:
+def _hardest_first(decider: BatchDecider) -> list[ServiceDemand]:
     """By the part of a whole GPU that the rate takes, the greatest first."""
 
     def part(service: ServiceDemand) -> float:
         max_rps = 0.0
-        for gpu_type in settler.problem.gpu_types:
-            percents = settler.percents(service.name, gpu_type.name)
+        for gpu_type in decider.problem.gpu_types:
+            percents = decider.percents(service.name, gpu_type.name)
             if percents:
                 alone = Provisioned(gpu_type.name, (Share(service.name, percents[-1]),))
-                batches = settler.settle_gpu(alone, {})
+                batches = decider.settle_gpu(alone, {})
                 max_rps = max(max_rps, batches[0].carried_rps if batches else 0.0)
         return service.arrival_rate_rps / max_rps if max_rps > 0.0 else 0.0
 
-    parts = {service.name: part(service) for service in settler.problem.services}
+    parts = {service.name: part(service) for service in decider.problem.services}
     return sorted(
-        settler.problem.services,
+        decider.problem.services,
         key=lambda service: (-service.priority, -parts[service.name], service.name),
     )
 
 
-def _widened(settler: BatchDecider, provision: Provision) -> Provision:
+def _widened(decider: BatchDecider, provision: Provision) -> Provision:
     """The provision with what is free given, step by step, to whoever has least room on its GPU."""
     replicas = Counter(share.service for gpu in provision for share in gpu.shares)
     widened: dict[Provisioned, Provisioned] = {}
     for gpu in provision:
         if gpu not in widened:
-            widened[gpu] = _widened_gpu(settler, gpu, replicas)
+            widened[gpu] = _widened_gpu(decider, gpu, replicas)
     return tuple(widened[gpu] for gpu in provision)
 
 
 def _widened_gpu(
-    settler: BatchDecider, gpu: Provisioned, replicas: Mapping[str, int]
+    decider: BatchDecider,
+    gpu: Provisioned,
+    replicas: Mapping[str, int],
 ) -> Provisioned:
-    def room(carried: BatchDecision, share: Share) -> float:
-        rate_rps = settler.problem.service(share.service).arrival_rate_rps / max(
-            1, replicas[share.service]
-        )
-        return carried.carried_rps / rate_rps if rate_rps > 0.0 else math.inf
-
-    now = gpu
-    while (batches := settler.settle_gpu(now, replicas)) is not None:
-        rooms = [
-            room(batch, share) for batch, share in zip(batches, now.shares, strict=True)
-        ]
-        for at in sorted(range(len(rooms)), key=lambda at: (rooms[at], at)):
-            wider = _wider(settler, now, at)
-            after = settler.settle_gpu(wider, replicas) if wider is not None else None
-            if wider is None or after is None:
-                continue
-            new = [
-                room(batch, share)
-                for batch, share in zip(after, wider.shares, strict=True)
-            ]
-            if min(new) >= min(rooms) * (1.0 - ROUNDING) and new[at] > rooms[at]:
-                now = wider
-                break
-        else:
+    now, rooms = gpu, _rooms(decider, gpu, replicas)
+    while rooms is not None:
+        widened = _one_wider(decider, now, rooms, replicas)
+        if widened is None:
             return now
+        now, rooms = widened
     return now
 
 
-def _wider(settler: BatchDecider, gpu: Provisioned, at: int) -> Provisioned | None:
+def _one_wider(
+    decider: BatchDecider,
+    gpu: Provisioned,
+    rooms: Sequence[float],
+    replicas: Mapping[str, int],
+) -> tuple[Provisioned, list[float]] | None:
+    """The GPU with one share wider, the first that gains by it, in the order of least room; and the rooms then."""
+    for at in sorted(range(len(rooms)), key=lambda at: (rooms[at], at)):
+        wider = _wider(decider, gpu, at)
+        after = _rooms(decider, wider, replicas) if wider is not None else None
+        if wider is None or after is None:
+            continue
+        # A wider share presses more on the others: whoever has least room must not pay for it.
+        if min(after) >= min(rooms) * (1.0 - ROUNDING) and after[at] > rooms[at]:
+            return wider, after
+    return None
+
+
+def _rooms(
+    decider: BatchDecider,
+    gpu: Provisioned,
+    replicas: Mapping[str, int],
+) -> list[float] | None:
+    """What each share carries over its part of its service's rate; None where the GPU cannot hold them."""
+    batches = decider.settle_gpu(gpu, replicas)
+    if batches is None:
+        return None
+    rooms = []
+    for share, batch in zip(gpu.shares, batches, strict=True):
+        service = decider.problem.service(share.service)
+        rate_rps = service.arrival_rate_rps / max(1, replicas[share.service])
+        rooms.append(batch.carried_rps / rate_rps if rate_rps > 0.0 else math.inf)
+    return rooms
+
+
+def _wider(decider: BatchDecider, gpu: Provisioned, at: int) -> Provisioned | None:
     """The GPU with that share at the next SM percent; None where there is none."""
     share = gpu.shares[at]
-    steps = settler.percents(share.service, gpu.gpu_type)
-    wider = next(
-        (step for step in steps if step > share.sm_percent + SM_PERCENT_TOLERANCE), None
-    )
-    if (
-        wider is None
-        or gpu.given_percent + wider - share.sm_percent > 100.0 + SM_PERCENT_TOLERANCE
-    ):
-        return None
-    return Provisioned(
-        gpu.gpu_type,
-        (*gpu.shares[:at], Share(share.service, wider), *gpu.shares[at + 1 :]),
-    )
+    free_percent = 100.0 - gpu.given_percent
+    for step in decider.percents(share.service, gpu.gpu_type):
+        if step > share.sm_percent + SM_PERCENT_TOLERANCE:
+            # The next step alone: to skip one that does not fit would find none that does.
+            if step - share.sm_percent > free_percent + SM_PERCENT_TOLERANCE:
+                return None
+            wider = Share(share.service, step)
+            return Provisioned(
+                gpu.gpu_type, (*gpu.shares[:at], wider, *gpu.shares[at + 1 :])
+            )
+    return None

@@ -11,11 +11,14 @@ from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
 NAME = "inss_1e"
-_VARIANT = InssVariant(name=NAME, belief=ProvisioningRules(one_gpu_each=True))
+_VARIANT = InssVariant(name=NAME, rules=ProvisioningRules(one_gpu_each=True))
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report and the provision, as of policy `inss`."""
     return plan_as(_VARIANT, problem, observed, memory, budget)

@@ -11,11 +11,14 @@ from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
 NAME = "inss_ni"
-_VARIANT = InssVariant(name=NAME, belief=ProvisioningRules(knows_neighbours=False))
+_VARIANT = InssVariant(name=NAME, rules=ProvisioningRules(knows_neighbours=False))
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report and the provision, as of policy `inss`."""
     return plan_as(_VARIANT, problem, observed, memory, budget)

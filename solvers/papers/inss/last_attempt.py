@@ -12,19 +12,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from solvers.greedy.configure import MAX_REPLICAS
 from solvers.papers.inss.provisioning import (
     Provision,
     Provisioned,
     ProvisioningRules,
     Share,
+    provision_of_plan,
 )
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Json
 
 MEMORY_VERSION = 1
 SAME = 0.05
-"""Of a rate or a time: below it, what was proposed for the old one counts for the new one."""
+"""A drift of a rate or a time below this part of it: what was proposed for the old one counts for the new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Tried:
     """One question to whoever proposes provisions."""
 
     fingerprint: str
-    """Of all that must be equal."""
+    """A hash of all that must be equal."""
     rates_rps: Mapping[str, float]
     """By service."""
     times_ms: Mapping[str, float]
@@ -48,7 +48,11 @@ class Tried:
 
 
 def tried_with(
-    problem: Problem, belief: ProvisioningRules, *, actor: bytes | None, seed: int
+    problem: Problem,
+    rules: ProvisioningRules,
+    *,
+    actor: bytes | None,
+    seed: int,
 ) -> Tried:
     """What is asked now."""
     services = sorted(problem.services, key=lambda service: service.name)
@@ -57,13 +61,15 @@ def tried_with(
         (entry for entry in problem.points if entry.network in networks),
         key=lambda entry: (entry.network, entry.gpu_type),
     )
+    # In the order of names, and without what may drift; the classes' own text says all of their fields.
     facts = (
         sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name),
+        # Rates and times are compared by how far they drifted, and so are left out of the hash.
         [replace(service, arrival_rate_rps=0.0) for service in services],
         [_without_times(entry) for entry in points],
         problem.capacity_law,
         problem.max_replicas_per_gpu,
-        belief,
+        rules,
         None if actor is None else hashlib.sha256(actor).hexdigest(),
         seed,
     )
@@ -136,41 +142,28 @@ def remembered(problem: Problem, memory: Json) -> Provision:
             return tuple(
                 found for entry in gpus if (found := _provisioned(entry)) is not None
             )
-    current = problem.current.gpus if problem.current is not None else ()
-    return tuple(
-        Provisioned(
-            gpu.gpu_type,
-            tuple(
-                Share(replica.service, replica.sm_percent) for replica in gpu.replicas
-            ),
-        )
-        for gpu in current
-        for _ in range(min(gpu.count, MAX_REPLICAS))
-    )
+    # Not the running plan first: it lacks what is provisioned for services that have no rate now.
+    return provision_of_plan(problem.current) if problem.current is not None else ()
 
 
 def _provisioned(entry: Json) -> Provisioned | None:
     """A remembered GPU; None for what is none."""
-    if not (isinstance(entry, list | tuple) and len(entry) == 2):
-        return None
-    name, shares = entry
-    if not isinstance(name, str) or not isinstance(shares, list | tuple):
-        return None
-    found = []
-    for share in shares:
-        if not (isinstance(share, list | tuple) and len(share) == 2):
-            return None
-        service, percent = share
-        if (
-            not isinstance(service, str)
-            or isinstance(percent, bool)
-            or not isinstance(percent, int | float)
+    match entry:
+        case [str() as name, [*entries]]:
+            shares = [_share(each) for each in entries]
+            known = tuple(share for share in shares if share is not None)
+            return Provisioned(name, known) if len(known) == len(shares) else None
+    return None
+
+
+def _share(entry: Json) -> Share | None:
+    match entry:
+        # A Boolean is an int to Python, and no SM percent.
+        case [str() as service, int() | float() as percent] if not isinstance(
+            percent, bool
         ):
-            return None
-        if not math.isfinite(percent):
-            return None
-        found.append(Share(service, float(percent)))
-    return Provisioned(name, tuple(found))
+            return Share(service, float(percent)) if math.isfinite(percent) else None
+    return None
 
 
 def remembered_try(memory: Json) -> Tried | None:

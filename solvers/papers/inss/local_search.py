@@ -13,6 +13,7 @@ Source: ours, for where InSS (section 5.2) has no valid actor, or its proposals 
 
 import numpy as np
 
+from solvers.papers.inss.options import ServiceFigures
 from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.papers.inss.training.world_rows import Indices, Reals
 
@@ -23,7 +24,11 @@ _GAIN = 1e-9
 
 
 def random_starts(
-    world: ProvisioningWorld, rates_rps: Reals, *, count: int, seed: int
+    world: ProvisioningWorld,
+    rates_rps: Reals,
+    *,
+    count: int,
+    seed: int,
 ) -> Indices:
     """(count, J) lawful provisions: slots in turn take a random option; the first start is empty."""
     random = np.random.default_rng(seed)
@@ -35,6 +40,7 @@ def random_starts(
         )
         # Narrow shares are preferred, so that the later slots find room.
         weights /= 1.0 + world.option_percents / 20.0
+        # All rows are drawn, the empty first one as well, so that its being kept changes no other start.
         chosen[1:, slot] = weights.argmax(axis=1)[1:]
     return chosen
 
@@ -42,36 +48,21 @@ def random_starts(
 def improve(
     world: ProvisioningWorld,
     starts: Indices,
-    rates_rps: Reals,
-    queued: Reals,
-    weights: Reals,
+    figures: ServiceFigures,
     *,
     passes: int,
 ) -> tuple[Indices, float]:
-    """The best provision (J,) that is reached from N starts, and its score; rates, queues and weights: (S,)."""
-    chosen = starts.copy()
-    scores = _scores(world, chosen, rates_rps, queued, weights)
+    """The best provision (J,) that is reached from N starts, and its score."""
+    chosen, count = starts.copy(), len(starts)
+    scores = _scores(world, chosen, figures)
     for _ in range(passes):
         before = scores.copy()
         for slot in range(world.slots):
             trials = np.repeat(chosen, world.options, axis=0)
-            trials[:, slot] = np.tile(np.arange(world.options), len(chosen))
-            chosen, scores = _best_of(
-                world,
-                trials,
-                len(chosen),
-                rates_rps=rates_rps,
-                queued=queued,
-                weights=weights,
-            )
-        chosen, scores = _best_of(
-            world,
-            _swaps(chosen),
-            len(chosen),
-            rates_rps=rates_rps,
-            queued=queued,
-            weights=weights,
-        )
+            trials[:, slot] = np.tile(np.arange(world.options), count)
+            chosen, scores = _best_of(world, trials, count, figures)
+        # Two slots that hold each other's best place cannot improve one after the other.
+        chosen, scores = _best_of(world, _swaps(chosen), count, figures)
         if (scores <= before + _GAIN).all():
             break
     best = int(scores.argmax())
@@ -82,13 +73,10 @@ def _best_of(
     world: ProvisioningWorld,
     trials: Indices,
     starts: int,
-    *,
-    rates_rps: Reals,
-    queued: Reals,
-    weights: Reals,
+    figures: ServiceFigures,
 ) -> tuple[Indices, Reals]:
-    """Of each start's trials (starts · T, J) the best, and its score."""
-    scores = _scores(world, trials, rates_rps, queued, weights).reshape(starts, -1)
+    """The best of each start's trials (starts · T, J), and its score."""
+    scores = _scores(world, trials, figures).reshape(starts, -1)
     best = scores.argmax(axis=1)
     rows = np.arange(starts)
     return trials.reshape(starts, -1, trials.shape[1])[rows, best], scores[rows, best]
@@ -98,39 +86,31 @@ def _swaps(chosen: Indices) -> Indices:
     """Each provision, and every one in which two slots have swapped their options: (N · T, J)."""
     slots = chosen.shape[1]
     left, right = np.triu_indices(slots, 1)
+    # One copy more than there are pairs: the last stays as it is, so that no start becomes worse.
     swapped = np.repeat(chosen[:, None, :], len(left) + 1, axis=1)
     pairs = np.arange(len(left))
-    swapped[:, pairs, left], swapped[:, pairs, right] = (
-        chosen[:, right],
-        chosen[:, left],
-    )
+    swapped[:, pairs, left] = chosen[:, right]
+    swapped[:, pairs, right] = chosen[:, left]
     return swapped.reshape(-1, slots)
 
 
 def _scores(
     world: ProvisioningWorld,
     chosen: Indices,
-    rates_rps: Reals,
-    queued: Reals,
-    weights: Reals,
+    figures: ServiceFigures,
 ) -> Reals:
-    count = len(chosen)
-    decided = world.decide(chosen, np.broadcast_to(queued, (count, len(queued))))
-    room = world.carried_of_services(decided) / np.maximum(rates_rps, 1e-9)
+    rates_rps, queued, weights = figures
     wanted = rates_rps > 0.0
     if not wanted.any():
-        return np.zeros(count)
+        return np.zeros(len(chosen))
+    decided = world.decide(chosen, np.broadcast_to(queued, (len(chosen), len(queued))))
+    room = world.carried_of_services(decided) / np.maximum(rates_rps, 1e-9)
     value = rates_rps * weights
-    served = (np.minimum(room, 1.0) * value)[:, wanted].sum(axis=1) / value[
-        wanted
-    ].sum()
-    least = np.minimum(room[:, wanted].min(axis=1), _MAX_ROOM)
+    values = (np.minimum(room, 1.0) * value)[:, wanted]
+    served = values.sum(axis=1) / value[wanted].sum()
+    min_room = np.minimum(room[:, wanted].min(axis=1), _MAX_ROOM)
     percents = world.option_percents[chosen].sum(axis=1)
-    # A second replica of a service on the same GPU is never lawful.
-    is_lawful = ~world.repeats_service(chosen)
-    even = EVEN_WEIGHT * np.minimum(least, 1.0)
-    return np.where(
-        is_lawful,
-        served + even + _ROOM_WEIGHT * least - _PERCENT_WEIGHT * percents,
-        -1.0,
-    )
+    even = EVEN_WEIGHT * np.minimum(min_room, 1.0)
+    score = served + even + _ROOM_WEIGHT * min_room - _PERCENT_WEIGHT * percents
+    # A second replica of a service on the same GPU is never lawful; trials of single slots may make one.
+    return np.where(world.repeats_service(chosen), -1.0, score)

@@ -1,6 +1,7 @@
 """A provision as the options of InSS's world, which the actor and the local search choose among, and back."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,9 +36,11 @@ def provision_of(world: ProvisioningWorld, chosen: Indices) -> Provision:
 
 def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
     """(1, J) the options that are a provision, or (0, J) where the world has none for some share of it."""
-    chosen = np.full((1, world.slots), world.options - 1)
+    nowhere = world.options - 1
+    chosen = np.full((1, world.slots), nowhere)
     free = list(range(len(world.setting.gpus)))
-    by_place = {world.place(option): option for option in range(world.options - 1)}
+    by_place = {world.place(option): option for option in range(nowhere)}
+    names = [world.setting.services[int(service)] for service in world.service_of]
     for gpu in provision:
         at = next((at for at in free if world.setting.gpus[at] == gpu.gpu_type), None)
         if at is None:
@@ -46,11 +49,11 @@ def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
         for share in gpu.shares:
             open_slots = [
                 slot
-                for slot in range(world.slots)
-                if world.setting.services[int(world.service_of[slot])] == share.service
-                and chosen[0, slot] == world.options - 1
+                for slot, name in enumerate(names)
+                if name == share.service and chosen[0, slot] == nowhere
             ]
             option = by_place.get((at, share.sm_percent))
+            # Half a provision is no start: its search would end at another one and seem to move little.
             if not open_slots or option is None:
                 return chosen[:0]
             chosen[0, open_slots[0]] = option
@@ -65,32 +68,34 @@ MAX_SLOTS = 24
 
 
 def best_proposals(
-    settler: BatchDecider, world: ProvisioningWorld, proposals: Indices
+    decider: BatchDecider,
+    world: ProvisioningWorld,
+    proposals: Indices,
 ) -> tuple[Settled, Indices]:
     """The best proposal by the world's reward, and the best few as starts of a search."""
-    rates, queued, _ = figures_of(settler, world)
-    every = np.broadcast_to(rates, (len(proposals), len(rates)))
-    decided = world.decide(proposals, np.broadcast_to(queued, every.shape))
-    order = np.argsort(-world.rewards(decided, every), kind="stable")
-    return settler.settle(provision_of(world, proposals[order[0]])), proposals[
-        order[:STARTS]
-    ]
+    figures = figures_of(decider, world)
+    shape = (len(proposals), len(figures.rates_rps))
+    decided = world.decide(proposals, np.broadcast_to(figures.queued, shape))
+    rewards = world.rewards(decided, np.broadcast_to(figures.rates_rps, shape))
+    order = np.argsort(-rewards, kind="stable")
+    best = decider.settle(provision_of(world, proposals[order[0]]))
+    return best, proposals[order[:STARTS]]
 
 
-def world_of(settler: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
-    """The world of the decider's Problem under its belief, at the clocks that are planned."""
-    problem = settler.problem
+def world_of(decider: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
+    """The world of the decider's Problem and rules, at the clocks that are planned."""
+    problem = decider.problem
     clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
     return ProvisioningWorld(
         problem,
-        replace(setting, knows_neighbours=settler.belief.knows_neighbours),
+        replace(setting, knows_neighbours=decider.rules.knows_neighbours),
         clocks_mhz=clocks,
     )
 
 
-def setting_without_actor(settler: BatchDecider) -> ActorSetting:
+def setting_without_actor(decider: BatchDecider) -> ActorSetting:
     """The setting of a problem for which there is no actor."""
-    problem = settler.problem
+    problem = decider.problem
     gpus = sorted(
         name
         for gpu_type in problem.gpu_types
@@ -103,61 +108,63 @@ def setting_without_actor(settler: BatchDecider) -> ActorSetting:
         percent
         for service in services
         for gpu_type in problem.gpu_types
-        for percent in settler.percents(service, gpu_type.name)
+        for percent in decider.percents(service, gpu_type.name)
     }
+    # A second place for each where all may use it, and where the pairs of slots that swap stay few.
     may_repeat = all(
-        settler.max_replicas(problem.service(name)) >= 2 for name in services
+        decider.max_replicas(problem.service(name)) >= 2 for name in services
     )
     is_few = 2 * len(services) <= MAX_SLOTS
     return ActorSetting(
         gpus=tuple(gpus),
         services=tuple(services),
         slots=2 if may_repeat and is_few else 1,
+        # One where no service has any: a world needs at least one option.
         sm_percents=tuple(sorted(percents)) or (100.0,),
     )
 
 
 def situation_of(
-    settler: BatchDecider, world: ProvisioningWorld, held: Settled
+    decider: BatchDecider,
+    world: ProvisioningWorld,
+    held: Settled,
 ) -> Situation:
     """What the actor sees of a provision that runs."""
-    rates, queued, _ = figures_of(settler, world)
+    figures = figures_of(decider, world)
     used = np.zeros(len(world.setting.gpus))
     free = list(range(len(used)))
     for gpu, batches in zip(held.provision, held.batches, strict=True):
+        # A provision's GPUs have no identity: each stands for the first of its type that is left.
         at = next((at for at in free if world.setting.gpus[at] == gpu.gpu_type), None)
         if at is not None:
             free.remove(at)
             used[at] = sum(batch.row.memory_mib for batch in batches)
-    return Situation(rates_rps=rates, queued=queued, used_mib=used)
+    return Situation(rates_rps=figures.rates_rps, queued=figures.queued, used_mib=used)
 
 
-def figures_of(
-    settler: BatchDecider, world: ProvisioningWorld
-) -> tuple[Reals, Reals, Reals]:
-    """Rates, queued requests and weights (S,) in the world's order; 0 for services that the Problem lacks.
+class ServiceFigures(NamedTuple):
+    """What is asked of the world's services, each (S,) in its order; 0 for services that the Problem lacks."""
+
+    rates_rps: Reals
+    queued: Reals
+    """Requests that wait."""
+    weights: Reals
+
+
+def figures_of(decider: BatchDecider, world: ProvisioningWorld) -> ServiceFigures:
+    """The figures of the decider's problem.
 
     A service of which replicas must run although nothing is asked of it counts with a trifle.
     """
-    services = {
-        service.name: service
-        for service in settler.problem.services
-        if service.max_replicas != 0
-    }
-    names = world.setting.services
-    rates = np.array(
-        [services[name].arrival_rate_rps if name in services else 0.0 for name in names]
-    )
-    least = np.array(
-        [
-            1e-6 if name in services and services[name].min_replicas > 0 else 0.0
-            for name in names
-        ]
-    )
-    queued = np.array(
-        [settler.queued.get(name, 0.0) if name in services else 0.0 for name in names]
-    )
-    weights = np.array(
-        [services[name].priority if name in services else 0.0 for name in names]
-    )
-    return np.maximum(rates, least * world.max_rps), queued, weights
+    known = {service.name: service for service in decider.problem.services}
+    rates, queued, weights = np.zeros((3, len(world.setting.services)))
+    for at, name in enumerate(world.setting.services):
+        service = known.get(name)
+        # One that may have no replica is to be nowhere, which the world does with those that ask for nothing.
+        if service is None or service.max_replicas == 0:
+            continue
+        min_rps = 1e-6 * world.max_rps[at] if service.min_replicas > 0 else 0.0
+        rates[at] = max(service.arrival_rate_rps, min_rps)
+        queued[at] = decider.queued.get(name, 0.0)
+        weights[at] = service.priority
+    return ServiceFigures(rates, queued, weights)

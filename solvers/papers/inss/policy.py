@@ -27,6 +27,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import (
     Capacities,
     Carrier,
@@ -35,9 +36,9 @@ from solvers.greedy.routing import (
     true_capacities,
 )
 from solvers.laws.colocation import capacity_rps
-from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.last_attempt import (
+    Tried,
     memory_of,
     remembered,
     remembered_try,
@@ -84,8 +85,8 @@ _MAX_GPUS = 16
 """A larger fleet is not for the local search."""
 _TRIFLE, _DIGITS = 1e-9, 9
 _MOVE = 0.1
-"""Of the worth (`_worth`): so much a new provision must gain if it moves all replicas, and less as it moves fewer. Who
-moves serves nothing until it has started, as boards are too full for most shadow instances."""
+"""What a new provision must gain in worth (`_worth`) if it moves all replicas, and less as it moves fewer. Who moves
+serves nothing until it has started, as boards are too full for most shadow instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +94,17 @@ class InssVariant:
     """What the paper compares itself with."""
 
     name: str
-    belief: ProvisioningRules
+    rules: ProvisioningRules
 
 
-INSS = InssVariant(name=NAME, belief=ProvisioningRules())
+INSS = InssVariant(name=NAME, rules=ProvisioningRules())
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of the present provision at the present rates, or of a new one; its report; and the provision."""
     return plan_as(INSS, problem, observed, memory, budget)
@@ -113,44 +117,46 @@ def plan_as(
     memory: Json,
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
-    """The same under another belief."""
+    """The same under a variant's rules."""
     begun = budget.elapsed()
-    settler = BatchDecider(
-        problem=problem, belief=variant.belief, queued=_queued(problem, observed)
+    decider = BatchDecider(
+        problem=problem, rules=variant.rules, queued=_queued(problem, observed)
     )
-    before = remembered(problem, memory)
-    held = settler.settle(lawful(settler, before))
-    tried = (
-        remembered_try(memory)
-        if set(held.provision) == {gpu for gpu in before if gpu.shares}
-        else None
-    )
-    if not settler.short(held):
-        found = _Found(held, "kept", ("batches: what is provisioned serves all rates",))
-    else:
-        asked = tried_with(
-            problem, variant.belief, actor=observed.actor, seed=budget.seed
-        )
-        if tried is not None and asked.is_like(tried):
-            found = _Found(
-                held,
-                "kept",
-                ("no provision served clearly more when rates were last like these",),
-            )
-        else:
-            found, tried = _provision(settler, held, observed, seed=budget.seed), asked
-    plan = _plan(settler, variant, found.settled)
-    report = PlanReport(
+    found, tried = _find(decider, observed, memory, seed=budget.seed)
+    plan = _plan(decider, variant, found.settled)
+    report = heuristic_report(
+        problem,
+        plan,
         status=found.status,
-        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
         seconds=budget.elapsed() - begun,
         method=variant.name,
         messages=found.messages,
-        served_weight=served_weight(problem, plan)
-        if problem.objective == "max_goodput"
-        else None,
     )
     return plan, report, memory_of(found.settled.provision, tried)
+
+
+def _find(
+    decider: BatchDecider,
+    observed: Observed,
+    memory: Json,
+    *,
+    seed: int,
+) -> tuple["_Found", Tried | None]:
+    """The provision and its batches, and what was asked when provisions were last proposed."""
+    before = remembered(decider.problem, memory)
+    held = decider.settle(lawful(decider, before))
+    # Answers about a provision that lost a GPU or a share since say nothing of what is left of it.
+    is_same = set(held.provision) == {gpu for gpu in before if gpu.shares}
+    tried = remembered_try(memory) if is_same else None
+    if not decider.short(held):
+        message = "batches: what is provisioned serves all rates"
+        return _Found(held, "kept", (message,)), tried
+    asked = tried_with(decider.problem, decider.rules, actor=observed.actor, seed=seed)
+    # The same question has the same answer, and a search in every tick would cost seconds for nothing.
+    if tried is not None and asked.is_like(tried):
+        message = "no provision served clearly more when rates were last like these"
+        return _Found(held, "kept", (message,)), tried
+    return _provision(decider, held, observed, seed=seed), asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,47 +167,57 @@ class _Found:
 
 
 def _provision(
-    settler: BatchDecider, held: Settled, observed: Observed, *, seed: int
+    decider: BatchDecider,
+    held: Settled,
+    observed: Observed,
+    *,
+    seed: int,
 ) -> _Found:
     """Case 2: the best proposal, or what is held where none is clearly better."""
-    short = ", ".join(service.name for service in settler.short(held))
-    actor, why_not = _valid_actor(observed, settler.problem)
+    short = ", ".join(service.name for service in decider.short(held))
     messages = [f"batches do not suffice for {short}"]
-    best: _Found | None = None
+    actor, why_not = _valid_actor(observed, decider.problem)
+    proposals: list[_Found] = []
     starts: Indices | None = None
-    if actor is not None:
-        world = world_of(settler, setting_of(actor, settler.problem))
-        starts = propose(
-            actor, world, situation_of(settler, world, held), rounds=_ROUNDS, seed=seed
-        )
-        proposal, starts = best_proposals(settler, world, starts)
-        best = _Found(
-            proposal,
-            "feasible",
-            (f"the actor provisioned ({actor.notes or 'without notes'})",),
-        )
-    else:
+    if actor is None:
         messages.append(f"no actor: {why_not}")
-    if best is None or settler.short(best.settled):
-        for other in _searched(settler, held, starts, actor, seed=seed):
-            if best is None or _merit(settler, other.settled, held) > _merit(
-                settler, best.settled, held
-            ):
-                best = other
+    else:
+        proposal, starts = _ask_actor(decider, actor, held, seed=seed)
+        proposals.append(proposal)
+    # The search is ours: it is run only where the paper's actor does not serve all.
+    if not proposals or decider.short(proposals[0].settled):
+        proposals += _searched(decider, held, starts, actor, seed=seed)
+    # Of equals the first: the actor's before the search's.
+    best = max(
+        proposals, key=lambda each: _merit(decider, each.settled, held), default=None
+    )
     if (
         best is None
-        or _merit(settler, best.settled, held)[0] <= _worth(settler, held) + _TRIFLE
+        or _merit(decider, best.settled, held)[0] <= _worth(decider, held) + _TRIFLE
     ):
-        return _Found(
-            held,
-            "kept",
-            (*messages, "no provision serves clearly more than the present one"),
-        )
+        message = "no provision serves clearly more than the present one"
+        return _Found(held, "kept", (*messages, message))
     return replace(best, messages=(*messages, *best.messages))
 
 
+def _ask_actor(
+    decider: BatchDecider,
+    actor: Actor,
+    held: Settled,
+    *,
+    seed: int,
+) -> tuple[_Found, Indices]:
+    """The best of the actor's proposals, and the best few as starts of a search."""
+    world = world_of(decider, setting_of(actor, decider.problem))
+    situation = situation_of(decider, world, held)
+    options = propose(actor, world, situation, rounds=_ROUNDS, seed=seed)
+    proposal, starts = best_proposals(decider, world, options)
+    message = f"the actor provisioned ({actor.notes or 'without notes'})"
+    return _Found(proposal, "feasible", (message,)), starts
+
+
 def _searched(
-    settler: BatchDecider,
+    decider: BatchDecider,
     held: Settled,
     starts: Indices | None,
     actor: Actor | None,
@@ -215,50 +231,44 @@ def _searched(
     """
     found = []
     if actor is None:
-        greedy = provision_greedily(settler)
+        greedy = provision_greedily(decider)
         found.append(_Found(greedy, "greedy", ("the greedy provisioner provisioned",)))
-    gpus = sum(gpu_type.count or 0 for gpu_type in settler.problem.gpu_types)
-    has_stock = all(
-        gpu_type.count is not None for gpu_type in settler.problem.gpu_types
-    )
-    services = [
-        service for service in settler.problem.services if service.max_replicas != 0
-    ]
-    if (
-        not services
-        or not has_stock
-        or not 0 < gpus <= _MAX_GPUS
-        or len(services) > MAX_SLOTS
-    ):
+    if not _is_searchable(decider.problem):
         return found
     settings: list[tuple[ActorSetting, Indices | None]] = [
-        (setting_without_actor(settler), None)
+        (setting_without_actor(decider), None)
     ]
     if actor is not None:
-        settings.append((setting_of(actor, settler.problem), starts))
+        settings.append((setting_of(actor, decider.problem), starts))
     for setting, proposed in settings:
-        world = world_of(settler, setting)
-        rates, queued, weights = figures_of(settler, world)
-        begin = random_starts(world, rates, count=STARTS, seed=seed)
+        world = world_of(decider, setting)
+        figures = figures_of(decider, world)
+        begin = random_starts(world, figures.rates_rps, count=STARTS, seed=seed)
         if proposed is not None:
             begin = np.concatenate([proposed, begin])
         for tried in (begin, options_of(world, held.provision)):
             if len(tried):
-                chosen, _ = improve(
-                    world, tried, rates, queued, weights, passes=_PASSES
-                )
-                settled = settler.settle(provision_of(world, chosen))
-                found.append(
-                    _Found(settled, "feasible", ("a local search provisioned",))
-                )
+                chosen, _ = improve(world, tried, figures, passes=_PASSES)
+                settled = decider.settle(provision_of(world, chosen))
+                message = "a local search provisioned"
+                found.append(_Found(settled, "feasible", (message,)))
     return found
 
 
-def _merit(settler: BatchDecider, one: Settled, held: Settled) -> tuple[float, float]:
+def _is_searchable(problem: Problem) -> bool:
+    """Whether the fleet and the services are few enough for the local search, whose passes grow with their product."""
+    counts = [gpu_type.count for gpu_type in problem.gpu_types]
+    services = sum(service.max_replicas != 0 for service in problem.services)
+    has_stock = None not in counts
+    gpus = sum(count or 0 for count in counts)
+    return has_stock and 0 < gpus <= _MAX_GPUS and 0 < services <= MAX_SLOTS
+
+
+def _merit(decider: BatchDecider, one: Settled, held: Settled) -> tuple[float, float]:
     """What a provision is worth less what it moves; where that is equal, the room that it has."""
     return round(
-        _worth(settler, one) - _MOVE * moved_share(held, one), _DIGITS
-    ), settler.headroom(one)
+        _worth(decider, one) - _MOVE * moved_share(held, one), _DIGITS
+    ), decider.headroom(one)
 
 
 def moved_share(held: Settled, one: Settled) -> float:
@@ -272,32 +282,27 @@ def moved_share(held: Settled, one: Settled) -> float:
     return (before - after).total() / before.total() if before else 0.0
 
 
-def _worth(settler: BatchDecider, settled: Settled) -> float:
+def _worth(decider: BatchDecider, settled: Settled) -> float:
     """What is served, as a share of the weighted demand, and how evenly: as the local search has it."""
-    demand = (
-        sum(
-            service.priority * service.arrival_rate_rps
-            for service in settler.problem.services
-        )
-        or 1.0
-    )
-    return (
-        EVEN_WEIGHT * min(settler.headroom(settled), 1.0)
-        - settler.unserved(settled) / demand
-    )
+    services = decider.problem.services
+    demand = sum(service.priority * service.arrival_rate_rps for service in services)
+    # More than all is worth nothing: it would be bought with replicas that move.
+    even = EVEN_WEIGHT * min(decider.headroom(settled), 1.0)
+    return even - decider.unserved(settled) / (demand or 1.0)
 
 
-def _plan(settler: BatchDecider, variant: InssVariant, settled: Settled) -> Plan:
-    problem = settler.problem
+def _plan(decider: BatchDecider, variant: InssVariant, settled: Settled) -> Plan:
+    problem = decider.problem
     able = {
         service.name
         for service in problem.services
         for gpu_type in problem.gpu_types
-        if settler.percents(service.name, gpu_type.name)
+        if decider.percents(service.name, gpu_type.name)
     }
     carriers = settled.carriers()
+    # InSS-ni routes as it believes, so that its plans break promises as those of the paper's variant do.
     capacities: Capacities = (
-        true_capacities if variant.belief.knows_neighbours else _capacities_alone
+        true_capacities if variant.rules.knows_neighbours else _capacities_alone
     )
     return route(
         problem,
@@ -310,19 +315,17 @@ def _plan(settler: BatchDecider, variant: InssVariant, settled: Settled) -> Plan
 
 def _capacities_alone(problem: Problem, carrier: Carrier) -> Sequence[float]:
     """What each replica would carry if it had its GPU to itself."""
-    found = []
-    for seat in carrier.seats:
-        service = problem.service(seat.service)
-        found.append(
-            capacity_rps(
-                problem.capacity_law,
-                percentile=service.percentile,
-                batch=seat.row.batch,
-                slo_ms=service.slo_ms,
-                execution_ms=seat.row.solo_ms,
-            )
+    services = [problem.service(seat.service) for seat in carrier.seats]
+    return [
+        capacity_rps(
+            problem.capacity_law,
+            percentile=service.percentile,
+            batch=seat.row.batch,
+            slo_ms=service.slo_ms,
+            execution_ms=seat.row.solo_ms,
         )
-    return found
+        for service, seat in zip(services, carrier.seats, strict=True)
+    ]
 
 
 def _queued(problem: Problem, observed: Observed) -> Mapping[str, float]:
@@ -330,12 +333,11 @@ def _queued(problem: Problem, observed: Observed) -> Mapping[str, float]:
     found = {}
     for service in problem.services:
         reading = observed.reading(service.name)
-        if (
-            reading is not None
-            and reading.latency_ms is not None
-            and reading.latency_ms > service.slo_ms
-        ):
-            late_ms = min(reading.latency_ms - service.slo_ms, service.slo_ms)
+        if reading is None or reading.latency_ms is None:
+            continue
+        # At most one SLO's worth: what waits for longer is lost, and no batch can be chosen for it.
+        late_ms = min(reading.latency_ms - service.slo_ms, service.slo_ms)
+        if late_ms > 0.0:
             found[service.name] = reading.arrival_rate_rps * late_ms / 1000.0
     return found
 

@@ -5,7 +5,7 @@ A provision says nothing of batches or rates: those are decided for the rates of
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +20,10 @@ from solvers.papers.inss.batch_decision import (
     BatchTenant,
     decide_batches,
 )
+from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+
+RowsByPercent = dict[float, tuple[OperatingPoint, ...]]
 
 
 class Share(NamedTuple):
@@ -43,6 +46,19 @@ class Provisioned(NamedTuple):
 
 
 Provision = tuple[Provisioned, ...]
+
+
+def provision_of_plan(plan: Plan) -> Provision:
+    """What a plan provisions, one entry for each of its GPUs."""
+    return tuple(
+        Provisioned(
+            gpu.gpu_type,
+            tuple(Share(each.service, each.sm_percent) for each in gpu.replicas),
+        )
+        for gpu in plan.gpus
+        # No provision has more GPUs than a plan has replicas.
+        for _ in range(min(gpu.count, MAX_REPLICAS))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,27 +100,24 @@ class BatchDecider:
     """Decides batches for provisions of one Problem."""
 
     problem: Problem
-    belief: ProvisioningRules
+    rules: ProvisioningRules
     queued: Mapping[str, float] = field(default_factory=dict)
     """Requests that wait, by service."""
 
     @cached_property
-    def _rows(self) -> dict[tuple[str, str], dict[float, tuple[OperatingPoint, ...]]]:
+    def _rows(self) -> dict[tuple[str, str], RowsByPercent]:
         """By service and GPU type: rows by SM percent, ascending in it and in the batch."""
-        found: dict[tuple[str, str], dict[float, tuple[OperatingPoint, ...]]] = {}
+        found: dict[tuple[str, str], RowsByPercent] = {}
         for gpu_type in self.problem.gpu_types:
+            # InSS sets no clocks: all rows are of the one that a plan will have.
             clock_mhz = planning_clock_mhz(self.problem, gpu_type)
             for service in self.problem.services:
-                rows = (
-                    fitting_rows(self.problem, service, gpu_type, clock_mhz)
-                    if service.allows(gpu_type.name)
-                    else ()
-                )
-                by_percent: dict[float, list[OperatingPoint]] = {}
+                rows: Iterable[OperatingPoint] = ()
+                if service.allows(gpu_type.name):
+                    rows = fitting_rows(self.problem, service, gpu_type, clock_mhz)
+                by_percent: defaultdict[float, list[OperatingPoint]] = defaultdict(list)
                 for row in sorted(rows):
-                    by_percent.setdefault(
-                        round(row.sm_percent, SM_PERCENT_DIGITS), []
-                    ).append(row)
+                    by_percent[round(row.sm_percent, SM_PERCENT_DIGITS)].append(row)
                 found[service.name, gpu_type.name] = {
                     key: tuple(group) for key, group in by_percent.items()
                 }
@@ -121,20 +134,22 @@ class BatchDecider:
         )
 
     def settle_gpu(
-        self, gpu: Provisioned, replicas: Mapping[str, int]
+        self,
+        gpu: Provisioned,
+        replicas: Mapping[str, int],
     ) -> tuple[BatchDecision, ...] | None:
         """The batches of one GPU, None where it cannot hold them; `replicas`: how many share a service's rate."""
         if len(gpu.shares) > self.problem.max_replicas_per_gpu:
             return None
-        if sum(share.sm_percent for share in gpu.shares) > 100.0 + SM_PERCENT_TOLERANCE:
+        if gpu.given_percent > 100.0 + SM_PERCENT_TOLERANCE:
             return None
-        gpu_type = self.problem.gpu_type(gpu.gpu_type)
         host = BatchHost(
-            gpu_type=gpu_type,
+            gpu_type=self.problem.gpu_type(gpu.gpu_type),
             law=self.problem.capacity_law,
-            knows_neighbours=self.belief.knows_neighbours,
+            knows_neighbours=self.rules.knows_neighbours,
         )
         tenants = [
+            # Rates are shared evenly; routing may do better, once the batches are known.
             self._tenant(share, gpu.gpu_type, max(1, replicas.get(share.service, 1)))
             for share in gpu.shares
         ]
@@ -143,13 +158,14 @@ class BatchDecider:
 
     def settle(self, provision: Provision) -> Settled:
         """The provision with its batches; GPUs that cannot hold their shares lose them."""
-        replicas = Counter(share.service for gpu in provision for share in gpu.shares)
+        replicas = replicas_by_service(provision)
         lawful, found = [], []
         carried: dict[str, list[float]] = {
             service.name: [] for service in self.problem.services
         }
         for gpu in provision:
             batches = self.settle_gpu(gpu, replicas)
+            # An empty GPU stays in the provision, so that it and the batches go on side by side.
             lawful.append(gpu if batches is not None else Provisioned(gpu.gpu_type))
             found.append(batches or ())
             for share, batch in zip(lawful[-1].shares, found[-1], strict=True):
@@ -162,14 +178,14 @@ class BatchDecider:
 
     def max_replicas(self, service: ServiceDemand) -> int:
         """How many replicas the service may have."""
-        most = 1 if self.belief.one_gpu_each else MAX_REPLICAS
-        return most if service.max_replicas is None else min(most, service.max_replicas)
+        limit = 1 if self.rules.one_gpu_each else MAX_REPLICAS
+        if service.max_replicas is not None:
+            limit = min(limit, service.max_replicas)
+        return limit
 
     def short(self, settled: Settled) -> list[ServiceDemand]:
         """The services that the provision does not serve in full, the most important first."""
-        replicas = Counter(
-            share.service for gpu in settled.provision for share in gpu.shares
-        )
+        replicas = replicas_by_service(settled.provision)
         found = [
             service
             for service in self.problem.services
@@ -181,9 +197,8 @@ class BatchDecider:
 
     def unserved(self, settled: Settled) -> float:
         """Weighted requests per second that are not carried, and replicas that are missing."""
-        replicas = Counter(
-            share.service for gpu in settled.provision for share in gpu.shares
-        )
+        replicas = replicas_by_service(settled.provision)
+        # A missing replica counts as much as one request per second: more than rounding, less than any real load.
         return sum(
             service.priority
             * max(0.0, service.arrival_rate_rps - settled.carried_rps[service.name])
@@ -219,27 +234,24 @@ class BatchDecider:
         )
 
 
-def lawful(settler: BatchDecider, provision: Iterable[Provisioned]) -> Provision:
+def replicas_by_service(provision: Iterable[Provisioned]) -> Counter[str]:
+    """How many replicas each service has."""
+    return Counter(share.service for gpu in provision for share in gpu.shares)
+
+
+def lawful(decider: BatchDecider, provision: Iterable[Provisioned]) -> Provision:
     """What of a provision may still be: services that are there, shares that were profiled, GPUs that are in stock.
 
     Where fewer GPUs are left, those with the least SM percent go.
     """
-    problem = settler.problem
+    by_type: defaultdict[str, list[Provisioned]] = defaultdict(list)
+    for gpu in provision:
+        shares = tuple(each for each in gpu.shares if decider.rows(each, gpu.gpu_type))
+        by_type[gpu.gpu_type].append(Provisioned(gpu.gpu_type, shares))
     kept: list[Provisioned] = []
-    for gpu_type in sorted(problem.gpu_types, key=lambda one: one.name):
-        mine = [
-            Provisioned(
-                gpu.gpu_type,
-                tuple(
-                    share for share in gpu.shares if settler.rows(share, gpu.gpu_type)
-                ),
-            )
-            for gpu in provision
-            if gpu.gpu_type == gpu_type.name
-        ]
-        stock = len(mine) if gpu_type.count is None else min(gpu_type.count, len(mine))
-        fullest = sorted(
-            range(len(mine)), key=lambda at: (-mine[at].given_percent, at)
-        )[:stock]
-        kept.extend(mine[at] for at in sorted(fullest))
+    for gpu_type in sorted(decider.problem.gpu_types, key=lambda one: one.name):
+        gpus = by_type[gpu_type.name]
+        # The emptiest are taken for lost: of those fewer replicas would have to start elsewhere.
+        fullest = sorted(range(len(gpus)), key=lambda at: (-gpus[at].given_percent, at))
+        kept.extend(gpus[at] for at in sorted(fullest[: gpu_type.count]))
     return tuple(kept)

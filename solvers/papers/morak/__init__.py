@@ -1,1 +1,1 @@
-"""Morak: knee partition, and the inverse of its constraints."""
+"""Morak: GPUs filled with networks up to their knee points, and partitioned by them."""

@@ -1,7 +1,7 @@
 """The partition of one GPU by the knee points of the networks that share it.
 
-    wish_i = 100 · knee_i / Σ knee     share_i = the largest allowed one that is not above wish_i, at least the least
-    then, while SM percent is left, the one farthest below its wish (relative to it) gets its next larger share
+    part_i = 100 · knee_i / Σ knee     share_i = the largest allowed one that is not above part_i, else the smallest
+    then, while SM percent is left, the one farthest below its part (relative to it) gets its next larger share
 
 Knees are SM percents beyond which more brings a network little (`knee_point`), so that a GPU is full of
 networks before any gets more than its knee, and what is left over is shared in proportion.
@@ -24,7 +24,7 @@ from solvers.predict.regression.two_segments import (
 from solvers.types.problem import OperatingPoint
 
 _TOLERANCE = 1e-6
-"""Of SM percent."""
+"""SM percents that differ by less are equal."""
 
 
 def knee_percent(rows: Sequence[OperatingPoint]) -> float:
@@ -32,13 +32,10 @@ def knee_percent(rows: Sequence[OperatingPoint]) -> float:
 
     With fewer than three shares no bend can be seen: then the widest is the knee.
     """
-    shares, times_ms = (
-        np.array([row.sm_percent for row in rows]),
-        np.array([row.solo_ms for row in rows]),
-    )
+    shares = np.array([row.sm_percent for row in rows])
     if len(np.unique(shares)) < MIN_SHARES:
         return float(shares.max())
-    return knee_point(shares, times_ms).sm_percent
+    return knee_point(shares, np.array([row.solo_ms for row in rows])).sm_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,49 +46,62 @@ class ShareRequest:
     shares: tuple[float, ...]
     """SM percents that it may get, ascending, at least one."""
 
+    def place_up_to(self, part: float) -> int:
+        """The largest of its shares that is not above its part; else the smallest."""
+        return max(0, sum(share <= part + _TOLERANCE for share in self.shares) - 1)
 
-def partition(wishes: Sequence[ShareRequest]) -> tuple[float, ...] | None:
+    def next_share(self, place: int) -> float:
+        """The next larger share; infinite where there is none."""
+        return self.shares[place + 1] if place + 1 < len(self.shares) else float("inf")
+
+
+def partition(requests: Sequence[ShareRequest]) -> tuple[float, ...] | None:
     """The SM percent of each, in their order, together at most 100; None where not even their least shares fit.
 
     Who comes first in the order gets what two want equally. Complexity: O(n · shares) steps of O(n).
     """
-    total = sum(wish.knee_percent for wish in wishes)
-    wanted = [100.0 * wish.knee_percent / total for wish in wishes]
+    total = sum(each.knee_percent for each in requests)
+    # Section V-C: resources in proportion to the knee points.
+    parts = [100.0 * each.knee_percent / total for each in requests]
     places = [
-        max(0, sum(share <= want + _TOLERANCE for share in wish.shares) - 1)
-        for wish, want in zip(wishes, wanted, strict=True)
+        each.place_up_to(part) for each, part in zip(requests, parts, strict=True)
     ]
-    given = [wish.shares[place] for wish, place in zip(wishes, places, strict=True)]
-    while sum(given) > 100.0 + _TOLERANCE:
-        # A least share may lie above its wish; then the others give way, who is farthest above its wish first.
+
+    def given() -> list[float]:
+        return [each.shares[at] for each, at in zip(requests, places, strict=True)]
+
+    # A smallest share may lie above its part; then the others give way, who is farthest above its part first.
+    while sum(given()) > 100.0 + _TOLERANCE:
         able = [at for at, place in enumerate(places) if place > 0]
         if not able:
             return None
-        at = max(able, key=lambda at: (given[at] / wanted[at], -at))
-        places[at] -= 1
-        given[at] = wishes[at].shares[places[at]]
-    while True:
-        left = 100.0 - sum(given) + _TOLERANCE
-        able = [
-            at
-            for at, wish in enumerate(wishes)
-            if _next(wish, places[at]) - given[at] <= left
-        ]
-        if not able:
-            return tuple(given)
-        at = min(able, key=lambda at: (given[at] / wanted[at], at))
-        places[at] += 1
-        given[at] = wishes[at].shares[places[at]]
+        shares = given()
+        places[max(able, key=lambda at: (shares[at] / parts[at], -at))] -= 1
+
+    # What rounding down left over belongs to somebody: SMs that nobody holds are idle under MPS.
+    while able := _able_to_grow(requests, places, given()):
+        shares = given()
+        places[min(able, key=lambda at: (shares[at] / parts[at], at))] += 1
+    return tuple(given())
 
 
-def _next(wish: ShareRequest, place: int) -> float:
-    return wish.shares[place + 1] if place + 1 < len(wish.shares) else float("inf")
+def _able_to_grow(
+    requests: Sequence[ShareRequest],
+    places: Sequence[int],
+    given: Sequence[float],
+) -> list[int]:
+    left = 100.0 - sum(given) + _TOLERANCE
+    return [
+        at
+        for at, each in enumerate(requests)
+        if each.next_share(places[at]) - given[at] <= left
+    ]
 
 
-_MIN_GAIN = 0.05  # Of the latency at the least share: the noise of one measurement, so not a gain.
-_MIN_BEND = (
-    0.05  # Of the first slope; a straight line fitted in floating point bends a little.
-)
+_MIN_GAIN = 0.05
+"""A gain below this part of the latency at the smallest share is the noise of one measurement."""
+_MIN_BEND = 0.05
+"""A bend below this part of the first slope is none: a straight line fitted in floating point bends a little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +110,7 @@ class Knee:
 
     sm_percent: float
     latency_ms: float
-    """Of the fitted curve, at the knee."""
+    """What the fitted curve has at the knee."""
     slope_before: float
     slope_after: float
 
@@ -110,6 +120,8 @@ def knee_point(sm_percent: Reals, latency_ms: Reals) -> Knee:
 
     Raises TooFewSamples when fewer than three distinct shares are measured.
     """
+    # The paper reads the knee off a curve where "the slope changes significantly" (section III-C); the breakpoint of
+    # two segments is a definition of it that a program can compute.
     curve = fit_two_segments(sm_percent, latency_ms, weight=np.ones_like(latency_ms))
     share = _knee_percent(
         curve, low=float(sm_percent.min()), high=float(sm_percent.max())
@@ -124,6 +136,8 @@ def knee_point(sm_percent: Reals, latency_ms: Reals) -> Knee:
 
 def _knee_percent(curve: TwoSegments, *, low: float, high: float) -> float:
     at_low, at_high = curve.latency_ms([low, high])
+    # A network that more SMs do not help has its knee at the smallest share, and one that every SM helps alike at the
+    # largest.
     if at_low - at_high <= _MIN_GAIN * at_low:
         return low
     bend = curve.slope_after - curve.slope_before

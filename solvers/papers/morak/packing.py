@@ -21,12 +21,13 @@ class MorakTenant:
     service: ServiceDemand
     knee_percent: float
     row: OperatingPoint
-    """At its knee, with the largest batch within half the SLO."""
+    """The one at its knee, with the largest batch within half the SLO."""
     rows: Mapping[tuple[float, float], tuple[OperatingPoint, ...]]
     """By (SM percent, clock), those up to that batch, by falling batch."""
 
     @property
-    def wish(self) -> ShareRequest:
+    def request(self) -> ShareRequest:
+        """What it asks of a partition."""
         return ShareRequest(
             knee_percent=self.knee_percent,
             shares=tuple(sorted({percent for percent, _ in self.rows})),
@@ -52,68 +53,91 @@ def packed(
     wanted: Mapping[str, int],
 ) -> list[Carrier]:
     """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
-    gpus: Counter[NeighbourSet] = Counter()
-    carriers: dict[NeighbourSet, Carrier | None] = {(): None}
-    room, stock = stage.room, stage.gpu_type.count
-
-    def carrier_of(neighbours: NeighbourSet) -> Carrier | None:
-        if neighbours not in carriers:
-            carriers[neighbours] = _partitioned(
-                problem, stage, [tenants[name] for name in neighbours]
-            )
-        return carriers[neighbours]
-
+    packing = _Packing(problem, stage, tenants)
+    # Widest first, as bin packing goes by falling size: narrow knees fill what wide ones leave.
     for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
-        left = min(wanted[name], room)
+        packing.add(name, wanted[name])
+    return packing.all_carriers()
+
+
+class _Packing:
+    """GPUs as they fill up; those with the same services are counted, not listed."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        stage: TypeStage,
+        tenants: Mapping[str, MorakTenant],
+    ) -> None:
+        self._problem, self._stage, self._tenants = problem, stage, tenants
+        self._room = stage.room
+        self._gpus: Counter[NeighbourSet] = Counter()
+        self._carriers: dict[NeighbourSet, Carrier | None] = {}
+
+    def add(self, name: str, wanted: int) -> None:
+        """Seat a service's replicas: beside others on the fullest GPUs first, then on GPUs of their own."""
+        left = min(wanted, self._room)
+        for neighbours in self._with_room_for(name):
+            grown = tuple(sorted((*neighbours, name)))
+            count = min(left, self._gpus[neighbours])
+            if count and self._carrier_of(grown) is not None:
+                self._gpus[neighbours] -= count
+                self._gpus[grown] += count
+                self._room -= count
+                left -= count
+        stock = self._stage.gpu_type.count
+        fresh = left if stock is None else min(left, stock - self._gpus.total())
+        if fresh > 0 and self._carrier_of((name,)) is not None:
+            self._gpus[name,] += fresh
+            self._room -= fresh
+        # Sets that no GPU has any more would only be asked again by the next service.
+        self._gpus = +self._gpus
+
+    def _with_room_for(self, name: str) -> list[NeighbourSet]:
+        """The sets of neighbours whose knees leave room for this one's, the fullest first."""
         hosts = [
             neighbours
-            for neighbours in gpus
-            if name not in neighbours and _has_room(tenants, neighbours, name)
+            for neighbours in self._gpus
+            if name not in neighbours
+            and self._knees(neighbours) + self._tenants[name].knee_percent
+            <= 100.0 + SM_PERCENT_TOLERANCE
         ]
-        for neighbours in sorted(
-            hosts, key=lambda neighbours: (-_knees(tenants, neighbours), neighbours)
-        ):
-            grown = tuple(sorted((*neighbours, name)))
-            count = min(left, gpus[neighbours])
-            if count and carrier_of(grown) is not None:
-                gpus[neighbours] -= count
-                gpus[grown] += count
-                left, room = left - count, room - count
-        fresh = left if stock is None else min(left, stock - gpus.total())
-        if fresh > 0 and carrier_of((name,)) is not None:
-            gpus[(name,)] += fresh
-            room -= fresh
-        gpus = +gpus
-    return [
-        carrier
-        for neighbours, count in sorted(gpus.items())
-        if (carrier := carriers[neighbours])
-        for _ in range(count)
-    ]
+        return sorted(hosts, key=lambda each: (-self._knees(each), each))
 
+    def _knees(self, neighbours: NeighbourSet) -> float:
+        return sum(self._tenants[name].knee_percent for name in neighbours)
 
-def _knees(tenants: Mapping[str, MorakTenant], neighbours: NeighbourSet) -> float:
-    return sum(tenants[name].knee_percent for name in neighbours)
+    def _carrier_of(self, neighbours: NeighbourSet) -> Carrier | None:
+        # A partition is costly and depends on who shares the GPU alone.
+        if neighbours not in self._carriers:
+            self._carriers[neighbours] = _partitioned(
+                self._problem, self._stage, [self._tenants[name] for name in neighbours]
+            )
+        return self._carriers[neighbours]
 
-
-def _has_room(
-    tenants: Mapping[str, MorakTenant], neighbours: NeighbourSet, name: str
-) -> bool:
-    return (
-        _knees(tenants, neighbours) + tenants[name].knee_percent
-        <= 100.0 + SM_PERCENT_TOLERANCE
-    )
+    def all_carriers(self) -> list[Carrier]:
+        """One carrier per GPU."""
+        return [
+            carrier
+            for neighbours, count in sorted(self._gpus.items())
+            if (carrier := self._carriers[neighbours])
+            for _ in range(count)
+        ]
 
 
 def _partitioned(
-    problem: Problem, stage: TypeStage, neighbours: Sequence[MorakTenant]
+    problem: Problem,
+    stage: TypeStage,
+    neighbours: Sequence[MorakTenant],
 ) -> Carrier | None:
     """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
 
     Where no clock keeps the cap with all SMs given away, each has its knee alone.
     """
-    whole = partition([tenant.wish for tenant in neighbours]) or ()
-    for shares in (whole, tuple(tenant.row.sm_percent for tenant in neighbours)):
+    all_sms = partition([tenant.request for tenant in neighbours]) or ()
+    knees = tuple(tenant.row.sm_percent for tenant in neighbours)
+    for shares in (all_sms, knees):
+        # The governor climbs to that clock anyway (algorithm 1, lines 5 and 6): the plan counts with where it ends.
         for clock_mhz in reversed(stage.gpu_type.clocks_mhz) if shares else ():
             carrier = _carrier(stage, neighbours, shares, clock_mhz)
             if carrier is not None and obeys(problem, carrier):
@@ -127,6 +151,8 @@ def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:
         beside(problem, stage.gpu_type, carrier.seats, at)
         for at in range(len(carrier.seats))
     ]
+    # It has no neighbours to protect: one that misses half its SLO at the clock that the cap leaves may serve all the
+    # same, and no other partition would give it more.
     if len(found) == 1:
         return found[0].capacity_rps >= MIN_CAPACITY_RPS
     return all(
@@ -142,17 +168,10 @@ def _carrier(
     shares: Sequence[float],
     clock_mhz: float,
 ) -> Carrier | None:
-    rows = [
-        tenant.at(share, clock_mhz)
-        for tenant, share in zip(neighbours, shares, strict=True)
-    ]
-    seats = [
-        ArrangedReplica(tenant.service.name, row)
-        for tenant, row in zip(neighbours, rows, strict=True)
-        if row is not None
-    ]
-    return (
-        Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats))
-        if len(seats) == len(neighbours)
-        else None
-    )
+    seats = []
+    for tenant, share in zip(neighbours, shares, strict=True):
+        row = tenant.at(share, clock_mhz)
+        if row is None:
+            return None
+        seats.append(ArrangedReplica(tenant.service.name, row))
+    return Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats))

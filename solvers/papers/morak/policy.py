@@ -49,37 +49,35 @@ STEP_PERCENT = 10.0
 SETTLING_S = 30.0
 """For so long after a request nobody is listened to: nodes change over, and governors begin anew."""
 _HALVINGS = 10
-"""To a thousandth of what is wanted."""
+"""Halvings of the part that everybody gets: they find it to a thousandth."""
 _ROUNDS = 6
-"""Of adding replicas for what neighbours and clocks cost; each closes most of the shortage."""
+"""Rounds of adding replicas for what neighbours and clocks cost; each closes most of the shortage."""
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of knees for the Problem's rates, its report, and which services count as wider."""
-    wider, heard_at_s = _remembered(
-        memory, {service.name for service in problem.services}, observed.at_s
-    )
+    names = {service.name for service in problem.services}
+    wider, heard_at_s = _remembered(memory, names, observed.at_s)
     is_settled = heard_at_s is None or observed.at_s >= heard_at_s + SETTLING_S
+    # Algorithm 1, line 18: governors ask after three failing periods; the policy decides what becomes of it.
     asked = observed.repartition if is_settled else ()
     for name in asked:
         wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
-    # A plan that runs is kept while it serves; one whose governors asked for another is not.
-    of = replace(problem, current=None) if asked else problem
     rules = TypePolicy(
         name=NAME, fill=partial(_fill, wider), capacities=true_capacities
     )
+    # A plan that runs is kept while it serves; one whose governors asked for another is not.
+    of = replace(problem, current=None) if asked else problem
     plan, report = plan_type_by_type(of, rules, budget)
     if asked:
-        report = replace(
-            report,
-            messages=(
-                *report.messages,
-                f"another partition for {', '.join(sorted(asked))}",
-            ),
-        )
-    heard_at_s = observed.at_s if asked else heard_at_s
+        message = f"another partition for {', '.join(sorted(asked))}"
+        report = replace(report, messages=(*report.messages, message))
+        heard_at_s = observed.at_s
     return (
         plan,
         report,
@@ -92,19 +90,17 @@ def make_plan(
 
 
 def _fill(
-    wider: Mapping[str, int], problem: Problem, stage: TypeStage
+    wider: Mapping[str, int],
+    problem: Problem,
+    stage: TypeStage,
 ) -> list[Carrier]:
-    tenants = {
-        service.name: tenant
-        for service in problem.services
-        if service.name in stage.profiles
-        and (
-            tenant := _tenant(
-                problem, stage, service, STEP_PERCENT * wider.get(service.name, 0)
-            )
-        )
-        is not None
-    }
+    tenants = {}
+    for service in problem.services:
+        if service.name in stage.profiles:
+            extra_percent = STEP_PERCENT * wider.get(service.name, 0)
+            tenant = _tenant(problem, stage, service, extra_percent)
+            if tenant is not None:
+                tenants[service.name] = tenant
     wanted = {
         name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()
     }
@@ -114,12 +110,10 @@ def _fill(
         more = _more(problem, stage, tenants, carriers)
         if all(more[name] <= wanted[name] for name in wanted):
             break
+        # Never fewer than before: more replicas change who shares a GPU, and counts could swing for ever.
         wanted = {name: max(more[name], wanted[name]) for name in wanted}
-    return (
-        carriers
-        if _seats(carriers) >= sum(wanted.values())
-        else _fair(problem, stage, tenants, wanted)
-    )
+    is_placed = _seats(carriers) >= sum(wanted.values())
+    return carriers if is_placed else _fair(problem, stage, tenants, wanted)
 
 
 def _fair(
@@ -132,24 +126,28 @@ def _fair(
 
     Widest first, as `packed` goes, would leave the narrow ones nothing.
     """
+
+    def place(counts: Mapping[str, int]) -> list[Carrier] | None:
+        carriers = packed(problem, stage, tenants, counts)
+        return carriers if _seats(carriers) >= sum(counts.values()) else None
+
     low, high = 0.0, 1.0
+    placed: Mapping[str, int] = dict.fromkeys(wanted, 0)
+    carriers: list[Carrier] = []
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        part = {name: math.ceil(middle * count) for name, count in wanted.items()}
-        is_placed = _seats(packed(problem, stage, tenants, part)) >= sum(part.values())
-        low, high = (middle, high) if is_placed else (low, middle)
-    placed = {
-        name: math.ceil(low * count) if low > 0.0 else 0
-        for name, count in wanted.items()
-    }
-    carriers = packed(problem, stage, tenants, placed)
+        counts = {name: math.ceil(middle * count) for name, count in wanted.items()}
+        trial = place(counts)
+        if trial is None:
+            high = middle
+        else:
+            low, placed, carriers = middle, counts, trial
+    # A part that is too much for all together may be none for some: who got the smallest part is asked first.
     for name in sorted(
         placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)
     ):
         more = {**placed, name: placed[name] + 1}
-        if placed[name] < wanted[name] and _seats(
-            trial := packed(problem, stage, tenants, more)
-        ) >= sum(more.values()):
+        if placed[name] < wanted[name] and (trial := place(more)) is not None:
             placed, carriers = more, trial
     return carriers
 
@@ -159,31 +157,34 @@ def _seats(carriers: Sequence[Carrier]) -> int:
 
 
 def _tenant(
-    problem: Problem, stage: TypeStage, service: ServiceDemand, extra_percent: float
+    problem: Problem,
+    stage: TypeStage,
+    service: ServiceDemand,
+    extra_percent: float,
 ) -> MorakTenant | None:
-    profile = stage.profiles[service.name]
-    row = _knee_row(profile)
+    row = _knee_row(stage.profiles[service.name])
     points = problem.points_of(service.network, stage.gpu_type.name)
     if row is None or points is None:
         return None
-    rows: dict[tuple[float, float], list[OperatingPoint]] = {}
+    rows: defaultdict[tuple[float, float], list[OperatingPoint]] = defaultdict(list)
     for each in sorted(points.rows, key=lambda each: -each.batch):
+        # The knee's batch is the limit of the node's governor, so that the plan counts with no larger one.
         if each.batch <= row.batch and each.memory_mib <= stage.gpu_type.memory_mib:
-            rows.setdefault((each.sm_percent, each.clock_mhz), []).append(each)
+            rows[each.sm_percent, each.clock_mhz].append(each)
     return MorakTenant(
         service=service,
         knee_percent=min(100.0, row.sm_percent + extra_percent),
         row=row,
-        rows={key: tuple(found) for key, found in rows.items()},
+        rows={key: tuple(same) for key, same in rows.items()},
     )
 
 
 def _knee_row(profile: SoloProfile) -> OperatingPoint | None:
-    """Of the largest batch that runs within half the SLO at the knee of its own curve, the row there."""
-    by_batch: dict[int, list[OperatingPoint]] = {}
+    """The row at the knee of the largest batch that runs within half the SLO at the knee of its own curve."""
+    by_batch: defaultdict[int, list[OperatingPoint]] = defaultdict(list)
     for rows in profile.rows.values():
         for row in rows:
-            by_batch.setdefault(row.batch, []).append(row)
+            by_batch[row.batch].append(row)
     for batch in sorted(by_batch, reverse=True):
         knee = knee_percent(by_batch[batch])
         # The nearest profiled share; of two as near the wider one.
@@ -205,11 +206,11 @@ def _first_count(problem: Problem, stage: TypeStage, tenant: MorakTenant) -> int
         problem, stage.gpu_type, [(service.name, tenant.row)], 0
     ).capacity_rps
     needed = replicas_for(service.arrival_rate_rps, max(alone_rps, MIN_CAPACITY_RPS))
-    return min(max(needed, service.min_replicas), _most(service, stage))
+    return min(max(needed, service.min_replicas), _max_count(service, stage))
 
 
-def _most(service: ServiceDemand, stage: TypeStage) -> int:
-    """No GPU carries two replicas of a service."""
+def _max_count(service: ServiceDemand, stage: TypeStage) -> int:
+    """How many replicas the limits allow: no GPU carries two replicas of a service."""
     stock = stage.gpu_type.count
     return max_replicas(
         service, stage.room if stock is None else min(stage.room, stock)
@@ -223,29 +224,28 @@ def _more(
     carriers: Sequence[Carrier],
 ) -> dict[str, int]:
     """Replicas that each service needs if its next ones carry as much as those that it has."""
-    carried: defaultdict[str, float] = defaultdict(float)
+    carried_rps: defaultdict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
+    # Most GPUs are copies of few: what their replicas carry is worked out once.
     for carrier, copies in Counter(carriers).items():
-        for seat, rps in zip(
-            carrier.seats, true_capacities(problem, carrier), strict=True
-        ):
-            carried[seat.service] += copies * rps
+        capacities = true_capacities(problem, carrier)
+        for seat, rps in zip(carrier.seats, capacities, strict=True):
+            carried_rps[seat.service] += copies * rps
             counts[seat.service] += copies
     wanted = {}
     for name, tenant in tenants.items():
-        rate_rps, has_rps = tenant.service.arrival_rate_rps, carried[name]
-        is_short = counts[name] > 0 and has_rps < rate_rps * (1.0 - ROUNDING)
-        grown = (
-            math.ceil(counts[name] * min(rate_rps / has_rps, float(stage.room)))
-            if is_short and has_rps > 0.0
-            else 0
-        )
-        wanted[name] = min(max(counts[name], grown), _most(tenant.service, stage))
+        service, count = tenant.service, counts[name]
+        needed_rps, has_rps = service.arrival_rate_rps, carried_rps[name]
+        if 0.0 < has_rps < needed_rps * (1.0 - ROUNDING):
+            count = math.ceil(count * min(needed_rps / has_rps, float(stage.room)))
+        wanted[name] = min(max(counts[name], count), _max_count(service, stage))
     return wanted
 
 
 def _remembered(
-    memory: Json, services: set[str], now_s: float
+    memory: Json,
+    services: set[str],
+    now_s: float,
 ) -> tuple[dict[str, int], float | None]:
     """How many steps wider each service counts, and when a request was last heard; None = never."""
     if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
@@ -258,6 +258,7 @@ def _remembered(
         for name, count in wider.items()
         if name in services and isinstance(count, int)
     }
-    return steps, min(float(heard_at_s), now_s) if isinstance(
-        heard_at_s, int | float
-    ) else None
+    if not isinstance(heard_at_s, int | float):
+        return steps, None
+    # A clock that was set back must not make the policy deaf for longer than SETTLING_S.
+    return steps, min(float(heard_at_s), now_s)

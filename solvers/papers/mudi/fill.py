@@ -40,7 +40,7 @@ from solvers.papers.mudi.sites import (
     SiteTuning,
     without_tasks,
 )
-from solvers.papers.mudi.smallest_slope import NOWHERE, Slopes
+from solvers.papers.mudi.smallest_slope import NOWHERE, Demanded, Slopes
 from solvers.papers.mudi.tune import Tuner, tuning_limit_ms
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import GpuId, Task
@@ -71,12 +71,12 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     before = {task.name: (gpu, task) for gpu in filling.running for task in gpu.tasks}
     for task in sorted(wanted.tasks, key=lambda task: (-task.priority, task.name)):
         filling.keep(task, before.get(task.name))
+    # Promises before new tasks: a new one must find the GPU as it will be.
     filling.settle()
-    waiting = sorted(
-        (task for task in wanted.tasks if task.name not in filling.placed), key=urgency
-    )
-    for task in waiting:
+    waiting = [task for task in wanted.tasks if task.name not in filling.placed]
+    for task in sorted(waiting, key=urgency):
         filling.place(task)
+    # What is free while somebody waits is free for a reason; only then may others spread into it.
     if all(task.name in filling.placed for task in waiting):
         filling.spread()
         filling.widen()
@@ -87,41 +87,41 @@ class MudiFilling:
     """Sites as they fill up."""
 
     def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
+        problem = wanted.problem
         self.wanted, self._limits = wanted, limits
+        self.running = wanted.running.gpus if wanted.running else ()
         self._seats = Seats(wanted.points)
         self._tasks = {task.name: task for task in wanted.tasks}
         self._cordoned = frozenset(wanted.cordoned)
-        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         self.slopes = Slopes(
-            wanted.problem,
-            self._seats,
-            partial(tuning_limit_ms, wanted.problem.capacity_law),
+            problem, self._seats, partial(tuning_limit_ms, problem.capacity_law)
         )
-        self.running = wanted.running.gpus if wanted.running else ()
         self.tuner = Tuner(
-            problem=wanted.problem,
+            problem=problem,
             seats=self._seats,
-            iterations=Iterations(
-                wanted.problem, self._seats, wanted.tasks, self.running
-            ),
+            iterations=Iterations(problem, self._seats, wanted.tasks, self.running),
         )
         self.tuning = SiteTuning(
-            wanted.problem, self._tasks, seats=self._seats, tuner=self.tuner
+            problem, self._tasks, seats=self._seats, tuner=self.tuner
         )
         self.placed: set[str] = set()
         self._hopeless: set[tuple[str, int, bool]] = set()
         """Network, batch and patience of tasks that found no place; places only get fewer."""
+        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         self._sites: dict[GpuId, MudiSite] = {}
-        alone = (
+        for gpu in self._used_gpus():
+            host = make_host(problem, self.tuning.rows, replace(gpu, tasks=()))
+            self._sites[gpu.id] = MudiSite(host)
+            self._unused.pop(gpu.id, None)
+
+    def _used_gpus(self) -> list[BoundGpu]:
+        """GPUs with replicas by the plan, and those on which tasks are alone and that the plan leaves to them."""
+        alone = [
             gpu
             for gpu in self.running
             if gpu.tasks and not gpu.replicas and self._is_unused(gpu)
-        )
-        for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
-            self._sites[gpu.id] = MudiSite(
-                make_host(wanted.problem, self.tuning.rows, replace(gpu, tasks=()))
-            )
-            self._unused.pop(gpu.id, None)
+        ]
+        return [*(gpu for gpu in self.wanted.bound.gpus if gpu.replicas), *alone]
 
     def host(self, key: GpuId) -> Host:
         """A GPU as it stands. Raises KeyError."""
@@ -138,19 +138,23 @@ class MudiFilling:
 
     def keep(self, task: Task, ran: Before | None) -> None:
         """Leave a task where it is; one that was swapped out for long looks for another place."""
-        site = self._sites.get(ran[0].id) if ran is not None else None
-        if ran is None or site is None or not is_same(task, ran[1]):
+        if ran is None:
+            return
+        gpu, was = ran
+        site = self._sites.get(gpu.id)
+        if site is None or not is_same(task, was):
             return
         if len(site.host.tasks) >= self._limits.max_tasks_per_gpu:
             return
-        if not ran[1].is_resident and task.waiting_s >= self._limits.move_s:
+        if not was.is_resident and task.waiting_s >= self._limits.move_s:
             return
-        seat = self._seats.of_share(task, site.host, ran[1].sm_percent)
-        if ran[1].is_resident and seat is not None:
-            site.host.residents.append((again(ran[1], task, is_resident=True), seat))
+        seat = self._seats.of_share(task, site.host, was.sm_percent)
+        if was.is_resident and seat is not None:
+            site.host.residents.append((again(was, task, is_resident=True), seat))
         else:
+            # It keeps its place, since its memory waits on this node's host.
             site.is_uneven |= seat is None
-            site.host.swapped.append(again(ran[1], task, is_resident=False))
+            site.host.swapped.append(again(was, task, is_resident=False))
         self.placed.add(task.name)
 
     def settle(self) -> None:
@@ -164,6 +168,7 @@ class MudiFilling:
     def _give_back(self, site: MudiSite) -> None:
         host = site.host
         if site.is_tunable:
+            # Another batch changes in place, and costs nobody anything: it is tried before any restart.
             row = self.tuner.rebatched(host, self.tuning.tasks_of(host.residents))
             if row is not None:
                 site.host = self.tuning.with_row(host, row)
@@ -172,27 +177,28 @@ class MudiFilling:
             if is_overfull and self.tuning.divide(site):
                 return
         while host.residents and not host.holds():
-            least = max(
+            # The slides swap tasks out against running out of memory; here a broken promise is reason enough.
+            last = max(
                 host.residents, key=lambda each: urgency(self._tasks[each[0].name])
             )
-            host.residents.remove(least)
-            host.swapped.append(replace(least[0], is_resident=False))
+            host.residents.remove(last)
+            host.swapped.append(replace(last[0], is_resident=False))
 
     def _let_back(self, site: MudiSite) -> None:
         host = site.host
-        for task in sorted(
-            host.swapped, key=lambda each: urgency(self._tasks[each.name])
-        ):
+
+        def key(each: BoundTask) -> tuple[float, float, float, str]:
+            return urgency(self._tasks[each.name])
+
+        for task in sorted(host.swapped, key=key):
             seat = self._seats.of_share(self._tasks[task.name], host, task.sm_percent)
             if seat is not None and host.fits(seat):
                 host.swapped.remove(task)
                 host.residents.append((replace(task, is_resident=True), seat))
-        waited_s = max(
-            (self._tasks[task.name].waiting_s for task in host.swapped), default=0.0
-        )
-        if site.is_tunable and (
-            waited_s >= RETUNE_S or (host.swapped and site.is_uneven)
-        ):
+        waits_s = [self._tasks[task.name].waiting_s for task in host.swapped]
+        # A share without a row can never fit again, so that nothing is gained by waiting for the burst to end.
+        is_due = max(waits_s, default=0.0) >= RETUNE_S or (waits_s and site.is_uneven)
+        if site.is_tunable and is_due:
             self.tuning.divide(site)
 
     def place(self, task: Task) -> None:
@@ -215,6 +221,8 @@ class MudiFilling:
             if site.is_tunable and key not in self._cordoned
         ]
         empty = [site for site in sites if not site.host.tasks]
+        if not empty:
+            return
         slowest = sorted(
             (
                 (-slowness, site.host.gpu.id, at, site)
@@ -224,8 +232,8 @@ class MudiFilling:
             ),
             key=lambda each: each[:3],
         )
-        if empty:
-            any(self._moved(site, at, empty) for *_, at, site in slowest[:MAX_TRIES])
+        # One a tick: after it, places and slownesses are others.
+        any(self._moved(site, at, empty) for *_, at, site in slowest[:MAX_TRIES])
 
     def _moved(self, site: MudiSite, at: int, empty: Sequence[MudiSite]) -> bool:
         """Whether the resident at that place moves; not beyond MAX_TUNINGS."""
@@ -238,22 +246,27 @@ class MudiFilling:
             empty,
             key=lambda each: (self.slopes.of(each.host, [task]), each.host.gpu.id),
         )
-        rest = [each for each, _ in host.residents if each.name != was.name]
-        tasks = [self._tasks[each.name] for each in rest]
         alone = self.tuner.tune(there.host, [task])
-        others = self.tuner.tune(host, tasks) if tasks else None
-        if alone is None or (tasks and others is None):
+        left = self._left_behind(host, was.name)
+        if alone is None or left is None:
             return False
-        speed = alone.speed + (others.speed if others else 0.0)
-        if speed < self.tuning.speed(host) * (1.0 + WORTH):
+        rest_host, rest_speed = left
+        if alone.speed + rest_speed < self.tuning.speed(host) * (1.0 + WORTH):
             return False
         there.host = self.tuning.tuned(there.host, alone, [task], [])
-        site.host = (
-            self.tuning.tuned(host, others, tasks, rest)
-            if others
-            else without_tasks(host)
-        )
+        site.host = rest_host
         return True
+
+    def _left_behind(self, host: Host, name: str) -> tuple[Host, float] | None:
+        """The host divided among the tasks but one, and their speed; None where they cannot all stay."""
+        rest = [each for each, _ in host.residents if each.name != name]
+        tasks = [self._tasks[each.name] for each in rest]
+        if not tasks:
+            return without_tasks(host), 0.0
+        others = self.tuner.tune(host, tasks)
+        if others is None:
+            return None
+        return self.tuning.tuned(host, others, tasks, rest), others.speed
 
     def widen(self) -> None:
         """Divide anew where much is free and that is worth it."""
@@ -264,6 +277,7 @@ class MudiFilling:
             spare_percent = self.tuner.spare_percent(
                 host, self.tuning.tasks_of(host.residents), room=CALM
             )
+            # A search costs milliseconds, so that it is run only where there is something to divide.
             if host.free_sm_percent + spare_percent >= LOOSE_PERCENT:
                 self.tuning.divide(
                     site,
@@ -275,38 +289,37 @@ class MudiFilling:
         """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
         by_count: dict[int, list[tuple[GpuId, MudiSite]]] = {}
         for key, site in self._sites.items():
+            # Who is swapped out on a GPU has the first claim to what gets free there.
             if site.is_tunable and key not in self._cordoned and not site.host.swapped:
                 by_count.setdefault(len(site.host.residents), []).append((key, site))
         ranked: list[MudiSite] = []
         for count in range(self._limits.max_tasks_per_gpu):
             demanded = [
-                (
-                    self.slopes.of(
-                        site.host, [*self.tuning.tasks_of(site.host.residents), task]
-                    ),
-                    key,
-                    site,
-                )
+                (self._slope_with(site.host, task), key, site)
                 for key, site in by_count.get(count, ())
                 if self.tuning.has_memory(site.host, task)
             ]
             fitting = [each for each in demanded if each[0] != NOWHERE]
-            ranked.extend(
-                site for *_, site in sorted(fitting, key=lambda each: each[:2])
-            )
+            fitting.sort(key=lambda each: each[:2])
+            ranked.extend(site for *_, site in fitting)
+            # Slopes are the costly part: once there are enough sites, fuller ones need none.
             if len(ranked) >= MAX_TRIES:
                 break
         return ranked[:MAX_TRIES]
+
+    def _slope_with(self, host: Host, task: Task) -> Demanded:
+        return self.slopes.of(host, [*self.tuning.tasks_of(host.residents), task])
 
     def _take_idle(self, task: Task) -> None:
         """Seat a task on the idle GPU that costs least per iteration, with all its SMs."""
         idle = [
             gpu
-            for key, gpu in sorted(self._unused.items())
+            for key, gpu in sorted(self._unused.items(), reverse=True)
             if key not in self._cordoned
         ]
         places: list[tuple[float, GpuId, Host, HostTenant]] = []
-        for gpu in {gpu.gpu_type: gpu for gpu in reversed(idle)}.values():
+        # GPUs of a type are alike: only the first by id of each is asked, which comes last here.
+        for gpu in {gpu.gpu_type: gpu for gpu in idle}.values():
             host = empty_host(self.wanted.problem, gpu)
             fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
             if fitting:

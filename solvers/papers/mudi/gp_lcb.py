@@ -30,13 +30,13 @@ Reals = npt.NDArray[np.float64]
 MAX_TRIALS = 24
 """Mudi needs fewer than 25."""
 LENGTH = 1.0
-"""Of the kernel, in doublings of the batch."""
+"""The kernel's length, in doublings of the batch."""
 NOISE = 1e-4
 """Variance of a value beside the process's 1: what is tried is computed, not measured."""
 WORSE = 2.0
 """A candidate without a value is taken to be so many times as bad as the worst that has one."""
 GAIN = 0.01
-"""Of the best value: what may gain less is not worth a trial."""
+"""What may gain less than this part of the best value is not worth a trial."""
 _DELTA = 0.1
 
 
@@ -81,7 +81,10 @@ def search_batch(
     if left and left[0] < 1:
         raise InvalidInput("batches", f"must be at least 1, not {left[0]}")
     trials: list[Trial] = []
-    following = first if first in left else left[len(left) // 2] if left else None
+    # First where the replica runs: if nothing is better, nothing has to change.
+    following = first if first in left else None
+    if following is None and left:
+        following = left[len(left) // 2]
     while following is not None and len(trials) < MAX_TRIALS:
         left.remove(following)
         trials.append(Trial(batch=following, value=value_of(following)))
@@ -95,11 +98,16 @@ def posterior(tried: Reals, values: Reals, asked: Reals) -> tuple[Reals, Reals]:
     across = _kernel(tried, asked)
     mean: Reals = across.T @ cho_solve((factor, True), values)
     explained = np.linalg.solve(factor, across)
+    # Rounding makes the variance of a candidate beside a tried one negative at times.
     return mean, np.sqrt(np.maximum(0.0, 1.0 - (explained**2).sum(axis=0)))
 
 
 def lower_bounds(
-    mean: Reals, deviation: Reals, *, trial: int, candidates: int
+    mean: Reals,
+    deviation: Reals,
+    *,
+    trial: int,
+    candidates: int,
 ) -> Reals:
     """μ − √β_n · σ with β_n of the `trial`-th trial (from 1 on) among so many candidates."""
     beta = 2.0 * math.log(candidates * trial**2 * math.pi**2 / (6.0 * _DELTA))
@@ -115,21 +123,25 @@ def _next(left: Sequence[int], trials: Sequence[Trial]) -> int | None:
     best = values.min()
     # Equal values, or a single one, tell nothing of how much they differ: then by as much as they are.
     spread = values.std() or best or 1.0
-    scaled = (values - values.mean()) / spread
-    tried = np.log2([trial.batch for trial in trials])
-    mean, deviation = posterior(tried, scaled, np.log2(left))
+    # The process has mean 0 and variance 1, so that values are brought to that; log2, since batches double.
+    mean, deviation = posterior(
+        np.log2([trial.batch for trial in trials]),
+        (values - values.mean()) / spread,
+        np.log2(left),
+    )
     bounds = lower_bounds(
         mean, deviation, trial=len(trials), candidates=len(left) + len(trials)
     )
     at = int(np.argmin(bounds))
-    return (
-        left[at] if values.mean() + spread * bounds[at] < best - GAIN * best else None
-    )
+    is_promising = values.mean() + spread * bounds[at] < best - GAIN * best
+    return left[at] if is_promising else None
 
 
 def _filled(trials: Sequence[Trial]) -> Reals:
     """(N,) values, with WORSE times the worst where there is none."""
     known = [trial.value for trial in trials if trial.value is not None]
+    # A bad value instead of none, so that the process turns away from its neighbours, which are likely to fail as
+    # well.
     worst = WORSE * max(known) if known else 1.0
     return np.array([worst if trial.value is None else trial.value for trial in trials])
 

@@ -30,7 +30,7 @@ NOISE = 0.1
 Kind = tuple[str, int]
 """Network and batch of a task."""
 Seen = tuple[Reals, float]
-"""Features of a task's surroundings, and ln(seen / laws)."""
+"""Features of the replica beside a task, and ln(seen / laws)."""
 
 
 class Iterations:
@@ -49,9 +49,10 @@ class Iterations:
         self._weights: dict[Kind, Reals] = {}
 
     def slowness(self, task: Task, host: Host, place: int) -> float:
-        """Of the resident at that place; 1 is alone on the whole GPU."""
+        """The slowness of the resident at that place; 1 is alone on the whole GPU."""
         slowness = host.pace_ms(place) / self._seats.on(task, host)[-1].row.solo_ms
         kind = (task.network, task.batch)
+        # The correction is by one replica's batch and share: with two, or none, it says nothing.
         if len(host.replicas) != 1 or kind not in self._seen:
             return slowness
         if kind not in self._weights:
@@ -72,20 +73,16 @@ class Iterations:
         return found
 
     def _seen_on(
-        self, gpu: BoundGpu, rows: OperatingRows
+        self,
+        gpu: BoundGpu,
+        rows: OperatingRows,
     ) -> Iterator[tuple[Task, Seen]]:
-        """Of the tasks beside one replica; nothing where the laws know its surroundings only in part."""
-        residents = [
-            (task, self._tasks.get(task.name)) for task in gpu.tasks if task.is_resident
-        ]
-        if len(gpu.replicas) != 1 or not any(task is not None for _, task in residents):
+        """What is seen of the tasks beside one replica; nothing where the laws know the GPU only in part."""
+        if len(gpu.replicas) != 1 or not gpu.tasks:
             return
         (replica,) = gpu.replicas
-        row = rows.find(
-            replica.network,
-            gpu.gpu_type,
-            (replica.sm_percent, replica.batch, gpu.clock_mhz),
-        )
+        place = (replica.sm_percent, replica.batch, gpu.clock_mhz)
+        row = rows.find(replica.network, gpu.gpu_type, place)
         if row is None:
             return
         host = Host(
@@ -93,33 +90,29 @@ class Iterations:
             gpu_type=self._problem.gpu_type(gpu.gpu_type),
             replicas=(HostTenant(row=row, sensitivity=0.0),),
         )
-        for bound, task in residents:
-            seat = (
-                self._seats.of_share(task, host, bound.sm_percent)
-                if task is not None
-                else None
-            )
-            if seat is None:
-                return
-            host.residents.append((bound, seat))
-        for at, (_, task) in enumerate(residents):
-            if task is not None:
-                yield (
-                    task,
-                    (
-                        _features(row.batch, row.sm_percent),
-                        float(np.log(task.iteration_ms / host.pace_ms(at))),
-                    ),
-                )
+        for bound in gpu.tasks:
+            if bound.is_resident:
+                task = self._tasks.get(bound.name)
+                # All of them or none: one that is left out would count as slowness that the replica causes.
+                if task is None:
+                    return
+                seat = self._seats.of_share(task, host, bound.sm_percent)
+                if seat is None:
+                    return
+                host.residents.append((bound, seat))
+        features = _features(row.batch, row.sm_percent)
+        for at, (bound, _) in enumerate(host.residents):
+            task = self._tasks[bound.name]
+            ratio = task.iteration_ms / host.pace_ms(at)
+            yield task, (features, float(np.log(ratio)))
 
 
 def learned(seen: Iterable[Seen]) -> Reals:
     """(3,) weights of 1, ln(batch) and share/100 that explain ln(seen / laws), and stay near 0."""
     pairs = list(seen)
-    features, targets = (
-        np.array([each for each, _ in pairs]),
-        np.array([target for _, target in pairs]),
-    )
+    features = np.array([each for each, _ in pairs])
+    targets = np.array([target for _, target in pairs])
+    # The maximum of the posterior: noise and prior weigh the readings against the laws, which are right on average.
     precision = features.T @ features / NOISE**2 + np.eye(features.shape[1]) / SPREAD**2
     weights: Reals = np.linalg.solve(precision, features.T @ targets / NOISE**2)
     return weights

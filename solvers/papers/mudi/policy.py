@@ -28,7 +28,10 @@ _POLICY = OnePerGpu(name=NAME)
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The services' plan, its report, and since when each service has needed fewer GPUs than it has."""
     return _POLICY.make_plan(problem, observed, memory, budget)

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from solvers.backfill.hosts import TOLERANCE, Host, HostTenant, make_host
 from solvers.backfill.residents import Seats, bound_task
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
-from solvers.papers.mudi.tune import Tuned, Tuner
+from solvers.papers.mudi.tune import ROOM, Tuned, Tuner
 from solvers.types.plan import BoundTask
 from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.state import ReplicaId, Task
 
 MAX_TUNINGS = 48
-"""Of one call: the rest waits for the next tick. One takes some milliseconds."""
+"""Tunings of one call: the rest waits for the next tick. One takes some milliseconds."""
 REUSED = 0.7
-"""Of an even part: a share at least so large is taken as it was left, since then nobody starts anew."""
+"""A share of at least this part of an even one is taken as it was left, since then nobody starts anew."""
 GAIN = 0.15
 """By so much more, of all together, tasks must get done where one more joins those of a GPU; it waits otherwise."""
 PATIENCE_S = 300.0
@@ -39,7 +39,12 @@ class SiteTuning:
     """Changes sites as one problem's laws and one tuner's tunings have it."""
 
     def __init__(
-        self, problem: Problem, tasks: Mapping[str, Task], *, seats: Seats, tuner: Tuner
+        self,
+        problem: Problem,
+        tasks: Mapping[str, Task],
+        *,
+        seats: Seats,
+        tuner: Tuner,
     ) -> None:
         self.rows = OperatingRows(problem)
         self._problem = problem
@@ -59,6 +64,7 @@ class SiteTuning:
             (seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0
         )
         residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
+        # At its least: whether the batch that needs more is worth it, the tuning decides, which is costly to ask.
         return min_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (
             1.0 + TOLERANCE
         )
@@ -66,10 +72,9 @@ class SiteTuning:
     def reuse(self, site: MudiSite, task: Task) -> bool:
         """Seat a task in the share that is free, if that is worth as much as a part of an even division."""
         host = site.host
-        even_percent = (
-            host.free_sm_percent
-            + sum(seat.row.sm_percent for _, seat in host.residents)
-        ) / (len(host.residents) + 1)
+        held_percent = sum(seat.row.sm_percent for _, seat in host.residents)
+        even_percent = (host.free_sm_percent + held_percent) / (len(host.residents) + 1)
+        # Not beyond the even share: what is more belongs to all, and `divide` gives it to them.
         free = [
             seat
             for seat in self._seats.on(task, host)
@@ -80,9 +85,8 @@ class SiteTuning:
         ]
         if not host.residents or not free:
             return False
-        joined = replace(
-            host, residents=[*host.residents, (bound_task(task, free[-1]), free[-1])]
-        )
+        newest = (bound_task(task, free[-1]), free[-1])
+        joined = replace(host, residents=[*host.residents, newest])
         if not self._is_worth(task, self.speed(host), self.speed(joined)):
             return False
         site.host = joined
@@ -91,37 +95,35 @@ class SiteTuning:
     def divide(
         self,
         site: MudiSite,
-        newcomer: Task | None = None,
+        new: Task | None = None,
         *,
-        room: float | None = None,
+        room: float = ROOM,
         at_most: float = float("inf"),
     ) -> bool:
-        """Tune the site for all its tasks and the newcomer; whether that is possible, and good enough."""
+        """Tune the site for all its tasks and the new one; whether that is possible, and good enough."""
         if len(self._tuner.searches) >= MAX_TUNINGS:
             return False
         host = site.host
+        # Those that were swapped out are tuned for as well: a division is to bring them back.
         was = [*(task for task, _ in host.residents), *host.swapped]
-        tasks = [
-            *(self._tasks[task.name] for task in was),
-            *([newcomer] if newcomer else []),
-        ]
-        tuned = (
-            self._tuner.tune(host, tasks)
-            if room is None
-            else self._tuner.tune(host, tasks, room=room)
-        )
+        tasks = [self._tasks[task.name] for task in was]
+        if new is not None:
+            tasks.append(new)
+        tuned = self._tuner.tune(host, tasks, room=room)
         if tuned is None or tuned.slowness > at_most:
             return False
-        if newcomer is not None and not self._is_worth(
-            newcomer, self.speed(host), tuned.speed
-        ):
+        if new is not None and not self._is_worth(new, self.speed(host), tuned.speed):
             return False
         site.host = self.tuned(host, tuned, tasks, was)
         site.is_uneven = False
         return True
 
     def tuned(
-        self, host: Host, tuned: Tuned, tasks: Sequence[Task], was: Sequence[BoundTask]
+        self,
+        host: Host,
+        tuned: Tuned,
+        tasks: Sequence[Task],
+        was: Sequence[BoundTask],
     ) -> Host:
         """The host as tuned; tasks that keep their share go on."""
         before = {task.name: task for task in was}
@@ -129,21 +131,20 @@ class SiteTuning:
         fresh.residents.clear()
         fresh.swapped.clear()
         for task, seat in zip(tasks, tuned.seats, strict=True):
-            old = before.get(task.name)
-            stays = (
+            bound, old = bound_task(task, seat), before.get(task.name)
+            # A share is set at a process's start: only an equal one spares the restart.
+            if (
                 old is not None
                 and abs(old.sm_percent - seat.row.sm_percent) <= SM_PERCENT_TOLERANCE
-            )
-            bound = (
-                replace(old, is_resident=True)
-                if old is not None and stays
-                else bound_task(task, seat)
-            )
+            ):
+                bound = replace(old, is_resident=True)
             fresh.residents.append((bound, seat))
         return fresh
 
     def with_row(self, host: Host, row: OperatingPoint) -> Host:
         """The host with its replica at that row: in place where share and memory allow it, else a new process."""
+        # A new share needs a shadow instance ("Dynamic Resource Scaling"): no id means that binding starts a new
+        # process.
         (replica,) = host.gpu.replicas
         in_place = (
             abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE
@@ -164,6 +165,7 @@ class SiteTuning:
         return fresh
 
     def _is_worth(self, task: Task, before: float, after: float) -> bool:
+        # Each new task slows the others: where all together gain little, it had better wait for its turn.
         return after >= before * (1.0 + GAIN) or task.waiting_s >= PATIENCE_S
 
     def speed(self, host: Host) -> float:

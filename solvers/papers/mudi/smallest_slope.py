@@ -74,21 +74,21 @@ class Stretched(NamedTuple):
         """Where the curve reaches the limit, and how steep it begins."""
         shares, times_ms = self.shares, self.times_ms
         limit_ms = max(limit_ms, _MIN_MS)
-        slope = (
-            (times_ms[0] - times_ms[1]) / (shares[1] - shares[0]) / limit_ms
-            if len(shares) > 1
-            else 0.0
-        )
+        slope = 0.0
+        if len(shares) > 1:
+            # k1 of the slide, over the limit: a millisecond means more to a service with a short SLO.
+            slope_ms = (times_ms[0] - times_ms[1]) / (shares[1] - shares[0])
+            slope = float(slope_ms / limit_ms)
         within = np.flatnonzero(times_ms <= limit_ms)
         if not len(within):
-            return Demanded(float(100.0 * times_ms.min() / limit_ms), float(slope))
+            # No share is enough: by how many times it misses, so that GPUs that miss can be ordered as well.
+            return Demanded(float(100.0 * times_ms.min() / limit_ms), slope)
         at = int(within[0])
         if at == 0:
-            return Demanded(float(shares[0]), float(slope))
+            return Demanded(float(shares[0]), slope)
         part = (times_ms[at - 1] - limit_ms) / (times_ms[at - 1] - times_ms[at])
-        return Demanded(
-            float(shares[at - 1] + part * (shares[at] - shares[at - 1])), float(slope)
-        )
+        share = shares[at - 1] + part * (shares[at] - shares[at - 1])
+        return Demanded(float(share), slope)
 
 
 class Slopes:
@@ -107,37 +107,39 @@ class Slopes:
         key = (replica.service, replica.arrival_rate_rps, *place)
         if key not in self._demanded:
             service = self._problem.service(replica.service)
-            if (service.network, *place) not in self._stretched:
-                self._stretched[service.network, *place] = tuple(
-                    self._stretch(service.network, host, tasks)
+            # Curves are the network's; what is asked of them depends on the service and its rate as well.
+            curve_key = (service.network, *place)
+            if curve_key not in self._stretched:
+                curves = tuple(self._stretch(service.network, host, tasks))
+                self._stretched[curve_key] = curves
+            demanded = (
+                curve.demanded(
+                    self._limit(service, curve.batch, replica.arrival_rate_rps)
                 )
-            self._demanded[key] = min(
-                (
-                    curve.demanded(
-                        self._limit(service, curve.batch, replica.arrival_rate_rps)
-                    )
-                    for curve in self._stretched[service.network, *place]
-                ),
-                default=NOWHERE,
+                for curve in self._stretched[curve_key]
             )
+            self._demanded[key] = min(demanded, default=NOWHERE)
         return self._demanded[key]
 
     def _stretch(
-        self, network: str, host: Host, tasks: Sequence[Task]
+        self,
+        network: str,
+        host: Host,
+        tasks: Sequence[Task],
     ) -> Iterator[Stretched]:
+        """The network's curves on a host beside these tasks, one for each batch."""
         points = self._problem.points_of(network, host.gpu.gpu_type)
-        clock_mhz = host.gpu.clock_mhz
-        rows = sorted(
-            row
-            for row in (points.rows if points else ())
-            if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
-        )
         if points is None or not all(self._seats.on(task, host) for task in tasks):
             return
+        rows = sorted(
+            row
+            for row in points.rows
+            if abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
+        )
         for batch in sorted({row.batch for row in rows}):
             curve = [row for row in rows if row.batch == batch]
             shares = np.array([row.sm_percent for row in curve])
-            # Execution times are linear in the neighbours' pressure.
+            # Execution times are linear in the neighbours' pressure, which differs from share to share.
             without_ms, with_one_ms = (
                 executions_ms(
                     curve,
@@ -147,15 +149,12 @@ class Slopes:
                 )
                 for pressure in (0.0, 1.0)
             )
-            beside_ms = without_ms + (with_one_ms - without_ms) * self._pressures(
-                host, shares, tasks
-            )
+            pressures = self._pressures(host, shares, tasks)
+            beside_ms = without_ms + (with_one_ms - without_ms) * pressures
             alone_ms = np.array([row.solo_ms for row in curve])
-            yield Stretched(
-                batch,
-                shares,
-                _solo_fit(curve).latency_ms(shares) * beside_ms / alone_ms,
-            )
+            # The fit is stretched and not the rows, so that one measurement's noise is no slope.
+            fitted_ms = _solo_fit(curve).latency_ms(shares)
+            yield Stretched(batch, shares, fitted_ms * beside_ms / alone_ms)
 
     def _pressures(self, host: Host, shares: Reals, tasks: Sequence[Task]) -> Reals:
         """(N,) summed pressure of tasks that divide evenly what these shares leave over."""
@@ -173,17 +172,13 @@ class Slopes:
 
 def _solo_fit(curve: Sequence[OperatingPoint]) -> TwoSegments:
     """The two segments of a curve; of fewer rows than determine them a straight line that ends at the breakpoint."""
-    shares, times_ms = (
-        tuple(row.sm_percent for row in curve),
-        tuple(row.solo_ms for row in curve),
-    )
+    shares = tuple(row.sm_percent for row in curve)
+    times_ms = tuple(row.solo_ms for row in curve)
     if len(shares) >= MIN_SHARES:
         return _fitted(shares, times_ms)
-    slope = (
-        (times_ms[-1] - times_ms[0]) / (shares[-1] - shares[0])
-        if len(shares) > 1
-        else 0.0
-    )
+    slope = 0.0
+    if len(shares) > 1:
+        slope = (times_ms[-1] - times_ms[0]) / (shares[-1] - shares[0])
     return TwoSegments(
         breakpoint_percent=shares[-1],
         latency_ms_at_breakpoint=times_ms[-1],
@@ -196,4 +191,5 @@ def _solo_fit(curve: Sequence[OperatingPoint]) -> TwoSegments:
 def _fitted(shares: tuple[float, ...], times_ms: tuple[float, ...]) -> TwoSegments:
     """Kept for the life of the process: a fit takes milliseconds, and profiles seldom change."""
     times = np.array(times_ms)
+    # Weighted so that a part of a time counts alike on the steep segment and on the flat one.
     return fit_two_segments(np.array(shares), times, weight=1.0 / times)

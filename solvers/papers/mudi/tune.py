@@ -50,9 +50,9 @@ class Tuned:
     """A host as it was tuned."""
 
     row: OperatingPoint
-    """Of the replica."""
+    """The replica's row."""
     seats: tuple[HostTenant, ...]
-    """Of the tasks, in their order."""
+    """The tasks' rows, in their order."""
     slowness: float
     """The objective."""
     speed: float
@@ -70,12 +70,18 @@ class Tuner:
     """What was tried, host by host."""
 
     def tune(
-        self, host: Host, tasks: Sequence[Task], *, room: float = ROOM
+        self,
+        host: Host,
+        tasks: Sequence[Task],
+        *,
+        room: float = ROOM,
     ) -> Tuned | None:
         """The best tuning of a host for these tasks, whatever they have now; None where they cannot all sit there.
 
         The host has one replica. Raises InvalidInput for points that are not finite.
         """
+        # With head-room if that is possible: limits at the bare rate would be broken, and tuned again, at the next
+        # rise.
         for factor in sorted({room, 1.0}, reverse=True):
             found = self._tune(_Bench(self, host, tuple(tasks), factor))
             if found is not None:
@@ -104,29 +110,28 @@ class Tuner:
         """The SM percent that the replica could spare at its batch beside the residents as they run."""
         (replica,) = host.gpu.replicas
         bench = _Bench(self, host, tuple(tasks), room)
-        least = smallest_row(
-            bench.limited(replica.batch, [seat for _, seat in host.residents])
-        )
-        return 0.0 if least is None else max(0.0, replica.sm_percent - least)
+        seats = [seat for _, seat in host.residents]
+        min_percent = smallest_row(bench.limited(replica.batch, seats))
+        if min_percent is None:
+            return 0.0
+        return max(0.0, replica.sm_percent - min_percent)
 
     def _tune(self, bench: "_Bench") -> Tuned | None:
-        found: dict[int, Tuned] = {}
+        tunings: dict[int, Tuned | None] = {}
 
         def value_of(batch: int) -> float | None:
-            tuned = bench.at_batch(batch)
-            if tuned is None:
-                return None
-            found[batch] = tuned
-            return tuned.slowness
+            tunings[batch] = tuned = bench.at_batch(batch)
+            return None if tuned is None else tuned.slowness
 
         (replica,) = bench.host.gpu.replicas
-        search = search_batch(
-            [row.batch for row in bench.rows], value_of, first=replica.batch
-        )
+        batches = [row.batch for row in bench.rows]
+        search = search_batch(batches, value_of, first=replica.batch)
         self.searches.append(search)
-        if search.best is None:
+        best = tunings[search.best] if search.best is not None else None
+        if best is None:
             return None
-        best, staying = bench.confirmed(found[search.best]), bench.staying(replica)
+        best, staying = bench.confirmed(best), bench.staying(replica)
+        # Another share costs a shadow instance, which must be worth SAME.
         if staying is not None and staying.slowness <= best.slowness * (1.0 + SAME):
             return staying
         return best
@@ -136,29 +141,36 @@ class _Bench:
     """One host on which tunings are tried."""
 
     def __init__(
-        self, tuner: Tuner, host: Host, tasks: tuple[Task, ...], room: float
+        self,
+        tuner: Tuner,
+        host: Host,
+        tasks: tuple[Task, ...],
+        room: float,
     ) -> None:
         (replica,) = host.gpu.replicas
         problem = tuner.problem
         self.host, self._tasks, self._tuner = host, tasks, tuner
         self._service: ServiceDemand = problem.service(replica.service)
-        points = problem.points_of(replica.network, host.gpu.gpu_type)
-        self._points = points or OperatingPoints(
+        self._points = problem.points_of(
+            replica.network, host.gpu.gpu_type
+        ) or OperatingPoints(
             network=replica.network,
             gpu_type=host.gpu.gpu_type,
             sensitivity=0.0,
             rows=(),
         )
-        clock_mhz = host.gpu.clock_mhz
+        # The clock is the plan's, which Mudi does not tune.
         self.rows = [
             row
             for row in self._points.rows
-            if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            if abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
         ]
         self._rate_rps = room * replica.arrival_rate_rps
 
     def at_batch(self, batch: int) -> Tuned | None:
         """The largest even shares for the tasks, and the smallest for the replica beside them."""
+        # "Evenly distribute the unassigned resource partitions" (the slide on more tasks): the largest even shares
+        # come first.
         for seats in self._even_seats():
             sm_percent = smallest_row(self.limited(batch, seats))
             tuned = (
@@ -171,6 +183,7 @@ class _Bench:
     def confirmed(self, tuned: Tuned) -> Tuned:
         """The same with the replica's share as the linear programme finds it, which is checked against the scan."""
         problem = SharingProblem(replicas=(self.limited(tuned.row.batch, tuned.seats),))
+        # The slide's way is CVXPY, which is too slow for every trial: the scan goes first and is checked at the end.
         solution, _ = solve_sharing(problem, Budget())
         return (
             self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned
@@ -186,9 +199,11 @@ class _Bench:
         return None if tuned is None else self._with_rest(tuned)
 
     def slownesses(
-        self, row: OperatingPoint, seats: Sequence[HostTenant]
+        self,
+        row: OperatingPoint,
+        seats: Sequence[HostTenant],
     ) -> list[float] | None:
-        """Of each task with these seats taken; None where that breaks a limit."""
+        """The slowness of each task with these seats taken; None where that breaks a limit."""
         replica = HostTenant(
             row=row,
             sensitivity=self._points.sensitivity,
@@ -212,20 +227,23 @@ class _Bench:
         ]
 
     def _tuned(
-        self, batch: int, sm_percent: float | None, seats: tuple[HostTenant, ...]
+        self,
+        batch: int,
+        sm_percent: float | None,
+        seats: tuple[HostTenant, ...],
     ) -> Tuned | None:
-        row = next(
-            (
-                row
-                for row in self.rows
-                if row.batch == batch and _is_share(row, sm_percent)
-            ),
-            None,
+        rows = (
+            row
+            for row in self.rows
+            if row.batch == batch and _is_share(row, sm_percent)
         )
+        row = next(rows, None)
         return None if row is None else self._at_row(row, seats)
 
     def _at_row(
-        self, row: OperatingPoint, seats: tuple[HostTenant, ...]
+        self,
+        row: OperatingPoint,
+        seats: tuple[HostTenant, ...],
     ) -> Tuned | None:
         found = self.slownesses(row, seats)
         if found is None:
@@ -241,21 +259,16 @@ class _Bench:
         """The same with what even shares leave over given out, a step to each task in turn."""
         best = tuned
         for at, task in enumerate(self._tasks):
-            wider = (
-                seat
-                for seat in self._tuner.seats.on(task, self.host)
-                if seat.row > best.seats[at].row
-            )
-            seat = next(wider, None)
-            if seat is not None:
-                grown = self._at_row(
-                    best.row, (*best.seats[:at], seat, *best.seats[at + 1 :])
-                )
-                best = (
-                    grown
-                    if grown is not None and grown.slowness < best.slowness
-                    else best
-                )
+            own = best.seats[at].row
+            on_host = self._tuner.seats.on(task, self.host)
+            wider = next((seat for seat in on_host if seat.row > own), None)
+            if wider is None:
+                continue
+            seats = (*best.seats[:at], wider, *best.seats[at + 1 :])
+            grown = self._at_row(best.row, seats)
+            # Its pressure grows with its share, so that the others may lose more than it gains.
+            if grown is not None and grown.slowness < best.slowness:
+                best = grown
         return best
 
     def _longest_ms(self, batch: int) -> float:
@@ -303,7 +316,10 @@ class _Bench:
 
 
 def longest_ms(
-    law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float
+    law: CapacityLaw,
+    service: ServiceDemand,
+    batch: int,
+    rate_rps: float,
 ) -> float:
     """The longest execution that both Mudi's constraint and the capacity law allow."""
     waiting = waiting_requests(service, batch=batch, rate_rps=rate_rps)
@@ -314,11 +330,15 @@ def longest_ms(
         slo_ms=service.slo_ms,
         rate_rps=rate_rps,
     )
+    # The slide's W/b · P ≤ SLO, solved for P.
     return min(by_law_ms, service.slo_ms * batch / waiting)
 
 
 def tuning_limit_ms(
-    law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float
+    law: CapacityLaw,
+    service: ServiceDemand,
+    batch: int,
+    rate_rps: float,
 ) -> float:
     """The same at ROOM times the rate."""
     return longest_ms(law, service, batch, ROOM * rate_rps)

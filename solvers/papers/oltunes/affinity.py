@@ -29,7 +29,7 @@ class Character(NamedTuple):
     """What affinity is judged by."""
 
     ratio: float
-    """Of equation 1."""
+    """Compute-bound over memory-bound, by equation 1."""
     is_high: bool
     """Whether it is the high variant of its family."""
 
@@ -43,9 +43,11 @@ def sensitivity_ratio(sensitivity: float, median: float) -> float:
 
 
 def ratios_of(
-    measured: Mapping[str, float], sensitivities: Mapping[str, float]
+    measured: Mapping[str, float],
+    sensitivities: Mapping[str, float],
 ) -> dict[str, float]:
     """Ratio by network: the measured ones, and all others from their sensitivity."""
+    # The upper median, a value of some network, so that this one's ratio is just COMPUTE_FROM.
     ordered = sorted(sensitivities.values())
     median = ordered[len(ordered) // 2] if ordered else 0.0
     return {
@@ -66,7 +68,8 @@ def variant_affinity(one: Character, other: Character) -> float:
 
 
 def affinity(new: Character, batch: Sequence[Character]) -> float:
-    """Of a job with the jobs of a batch, 25 to 100; 100 where there are none."""
+    """How well a job suits the jobs of a batch, 25 to 100; 100 where there are none."""
+    # The means of equation 10 are over no job: whoever is first suits everybody.
     if not batch:
         return 100.0
     workload = _mean(workload_affinity(new.ratio, each.ratio) for each in batch)
@@ -76,14 +79,16 @@ def affinity(new: Character, batch: Sequence[Character]) -> float:
 
 def threshold(load: float) -> float:
     """Affinity that is enough while the fleet is so full, 0 to 1."""
+    # In a full fleet the alternative to an unsuitable neighbour is no GPU at all.
     return THRESHOLD + (FULL_THRESHOLD - THRESHOLD) * load
 
 
 def suits(new: Character, batch: Sequence[Character], load: float = 0.0) -> bool:
-    """Whether a job may join the batch."""
+    """Whether a job may join the batch: `isAffinityHigh` of Algorithm 3, line 10."""
     return affinity(new, batch) >= threshold(load)
 
 
 def _mean(values: Iterable[float]) -> float:
+    # An exact sum, so that the order of a batch cannot move a mean across the threshold.
     listed = list(values)
     return math.fsum(listed) / len(listed)

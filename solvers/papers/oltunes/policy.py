@@ -22,13 +22,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.greedy.arrange import obeys, running_carriers
+from solvers.greedy.arrange import obeys, running_carriers, without
 from solvers.greedy.configure import (
     MAX_REPLICAS,
     MIN_CAPACITY_RPS,
     fitting_rows,
     planning_clock_mhz,
 )
+from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import (
     ROUNDING,
     ArrangedReplica,
@@ -38,10 +39,10 @@ from solvers.greedy.routing import (
     total_capacity_rps,
 )
 from solvers.laws.colocation import ALONE, capacities_rps, executions_ms
-from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.oltunes.affinity import Character, sensitivity_ratio, suits
 from solvers.papers.oltunes.tuning_score import (
     BASE_W,
+    TYPES_KEPT,
     ScoredSettings,
     estimated_power_consumption,
     scores,
@@ -50,39 +51,38 @@ from solvers.types.jobs import MAX_JOBS, JobDemand
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.types.state import Json, Observed
+from solvers.types.state import GpuType, Json, Observed
 
 NAME = "oltunes"
 
 SPARE = 1.2
 """A replica goes when the others carry so many times the rate: no new one is needed for the next little rise."""
 WEIGHT = 0.75
+"""λ of a service, in the middle of Table 4's latency-critical jobs."""
 MAX_HOSTS = 64
 """GPUs in use that are looked at for one replica, the fullest first."""
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The services' plan and its report; it remembers nothing."""
     del observed, memory
     begun = budget.elapsed()
     carriers = _without_surplus(problem, running_carriers(problem))
     choices = _choices(problem, len(carriers))
+    # Priority is the operator's and comes before the paper's urgency, which knows none.
     for service in sorted(
         problem.services,
         key=lambda one: (-one.priority, _urgency(one, choices), one.name),
     ):
         _serve(problem, carriers, service, choices.get(service.name, ()))
     plan = route(problem, NAME, carriers, reasons_short(problem, carriers, choices))
-    report = PlanReport(
-        status="greedy",
-        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
-        seconds=budget.elapsed() - begun,
-        method=NAME,
-        served_weight=served_weight(problem, plan)
-        if problem.objective == "max_goodput"
-        else None,
+    report = heuristic_report(
+        problem, plan, method=NAME, seconds=budget.elapsed() - begun
     )
     return plan, report, None
 
@@ -94,6 +94,7 @@ class _Choice:
     gpu_type: str
     row: OperatingPoint
     execution_ms: float
+    capacity_rps: float
 
 
 def _choices(problem: Problem, used: int) -> dict[str, tuple[_Choice, ...]]:
@@ -113,106 +114,129 @@ def _load(problem: Problem, used: int) -> float:
 
 
 def _ranked(
-    problem: Problem, service: ServiceDemand, load: float
+    problem: Problem,
+    service: ServiceDemand,
+    load: float,
 ) -> tuple[_Choice, ...]:
     rows = [
-        found
+        choice
         for gpu_type in problem.gpu_types
-        for found in _rows(problem, service, gpu_type.name)
+        for choice in _rows(problem, service, gpu_type)
     ]
     if not rows:
         return ()
-    types = [problem.gpu_type(choice.gpu_type) for choice, _ in rows]
-    latency_s = np.array([choice.execution_ms for choice, _ in rows]) / 1000.0
-    percent = np.array([choice.row.sm_percent for choice, _ in rows])
-    epc = estimated_power_consumption(
-        base_w=BASE_W,
-        tdp_w=np.array([max(BASE_W, one.power_cap_w) for one in types]),
-        sm_percent=percent,
-        memory_share=[
-            choice.row.memory_mib / one.memory_mib
-            for (choice, _), one in zip(rows, types, strict=True)
-        ],
-        latency_s=latency_s,
-    )
-    per_gpu_rps = np.array([rate for _, rate in rows]) * np.minimum(
-        MAX_JOBS, 100.0 / percent
-    )
+    # A stream has no last input: its latency is that of one batch, due within the SLO.
     demand = JobDemand(
         weight=WEIGHT, inputs=1, left_s=service.slo_ms / 1000.0, load=load
     )
-    score = scores(
-        demand, ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=epc)
-    )
-    ordered = [rows[at][0] for at in np.argsort(-score, kind="stable").tolist()]
-    best = tuple(dict.fromkeys(choice.gpu_type for choice in ordered))[:2]
+    score = scores(demand, _scored(problem, rows))
+    ordered = [rows[at] for at in np.argsort(-score, kind="stable").tolist()]
+    # Equation 5 keeps no others. Here these come after the best two: a service must be served, a job may wait.
+    best = tuple(dict.fromkeys(choice.gpu_type for choice in ordered))[:TYPES_KEPT]
     return tuple(sorted(ordered, key=lambda choice: choice.gpu_type not in best))
 
 
-def _rows(
-    problem: Problem, service: ServiceDemand, gpu_type: str
-) -> Iterator[tuple[_Choice, float]]:
-    """The rows on one GPU type that keep the SLO alone, each with its capacity."""
-    points = problem.points_of(service.network, gpu_type)
-    if points is None or not service.allows(gpu_type):
-        return
-    kind = problem.gpu_type(gpu_type)
-    rows = sorted(
-        fitting_rows(problem, service, kind, planning_clock_mhz(problem, kind))
+def _scored(problem: Problem, rows: Sequence[_Choice]) -> ScoredSettings:
+    """What equation 4 asks of each row."""
+    types = [problem.gpu_type(choice.gpu_type) for choice in rows]
+    latency_s = np.array([choice.execution_ms for choice in rows]) / 1000.0
+    percent = np.array([choice.row.sm_percent for choice in rows])
+    rates_rps = np.array([choice.capacity_rps for choice in rows])
+    memory_share = [
+        choice.row.memory_mib / gpu_type.memory_mib
+        for choice, gpu_type in zip(rows, types, strict=True)
+    ]
+    return ScoredSettings(
+        latency_s=latency_s,
+        per_gpu_rps=rates_rps * np.minimum(MAX_JOBS, 100.0 / percent),
+        epc=estimated_power_consumption(
+            base_w=BASE_W,
+            # The cap stands for the TDP, which it may be below; the base is the paper's for every type.
+            tdp_w=np.array([max(BASE_W, each.power_cap_w) for each in types]),
+            sm_percent=percent,
+            memory_share=memory_share,
+            latency_s=latency_s,
+        ),
     )
+
+
+def _rows(
+    problem: Problem,
+    service: ServiceDemand,
+    gpu_type: GpuType,
+) -> Iterator[_Choice]:
+    """The rows on one GPU type that keep the SLO alone."""
+    points = problem.points_of(service.network, gpu_type.name)
+    if points is None or not service.allows(gpu_type.name):
+        return
+    # One clock for all of a type: OLTunes tunes none, and replicas that share a GPU share its clock.
+    clock_mhz = planning_clock_mhz(problem, gpu_type)
+    rows = sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
     if not rows:
         return
-    times_ms = executions_ms(rows, ALONE, sensitivity=points.sensitivity, gpu_type=kind)
-    rates = capacities_rps(
+    times_ms = executions_ms(
+        rows, ALONE, sensitivity=points.sensitivity, gpu_type=gpu_type
+    )
+    rates_rps = capacities_rps(
         problem.capacity_law,
         rows,
         times_ms,
         percentile=service.percentile,
         slo_ms=service.slo_ms,
     )
-    for row, time_ms, rate in zip(rows, times_ms.tolist(), rates.tolist(), strict=True):
-        if rate >= MIN_CAPACITY_RPS:
-            yield _Choice(gpu_type=gpu_type, row=row, execution_ms=time_ms), rate
+    for row, time_ms, rate_rps in zip(
+        rows, times_ms.tolist(), rates_rps.tolist(), strict=True
+    ):
+        if rate_rps >= MIN_CAPACITY_RPS:
+            yield _Choice(
+                gpu_type=gpu_type.name,
+                row=row,
+                execution_ms=time_ms,
+                capacity_rps=rate_rps,
+            )
 
 
 def _urgency(service: ServiceDemand, choices: Mapping[str, Sequence[_Choice]]) -> float:
     own = choices.get(service.name)
-    return (
-        service.slo_ms / float(np.mean([choice.execution_ms for choice in own]))
-        if own
-        else np.inf
-    )
+    # One that nothing can serve takes no GPU either way, so that its place does not matter.
+    if not own:
+        return np.inf
+    return service.slo_ms / float(np.mean([choice.execution_ms for choice in own]))
 
 
 def _without_surplus(problem: Problem, running: Sequence[Carrier]) -> list[Carrier]:
-    """What runs, without replicas that their services do without; of each service the ones beside most neighbours go
-    first."""
+    """What runs, without replicas that their services do without."""
     carriers = list(running)
     for service in problem.services:
-        holders = [
-            at
-            for at, one in enumerate(carriers)
-            if any(seat.service == service.name for seat in one.seats)
-        ]
-        count = len(holders)
-        for at in sorted(holders, key=lambda at: (-len(carriers[at].seats), at)):
-            kept = tuple(
-                seat for seat in carriers[at].seats if seat.service != service.name
-            )
-            fewer = [
-                *carriers[:at],
-                Carrier(gpu_type=carriers[at].gpu_type, seats=kept),
-                *carriers[at + 1 :],
-            ]
-            is_over = service.max_replicas is not None and count > service.max_replicas
-            carried_rps = total_capacity_rps(problem, fewer, service.name)
-            is_spare = (
-                count > service.min_replicas
-                and carried_rps >= SPARE * service.arrival_rate_rps
-            )
-            if is_over or is_spare:
-                carriers, count = fewer, count - 1
+        _drop_surplus(problem, carriers, service)
     return [carrier for carrier in carriers if carrier.seats]
+
+
+def _drop_surplus(
+    problem: Problem,
+    carriers: list[Carrier],
+    service: ServiceDemand,
+) -> None:
+    """Take away what one service does without, beside most neighbours first: those get faster by it. In place."""
+    holders = [
+        at
+        for at, carrier in enumerate(carriers)
+        if any(seat.service == service.name for seat in carrier.seats)
+    ]
+    count = len(holders)
+    for at in sorted(holders, key=lambda at: (-len(carriers[at].seats), at)):
+        before = carriers[at]
+        carriers[at] = without(before, service.name)
+        is_over = service.max_replicas is not None and count > service.max_replicas
+        carried_rps = total_capacity_rps(problem, carriers, service.name)
+        is_spare = (
+            count > service.min_replicas
+            and carried_rps >= SPARE * service.arrival_rate_rps
+        )
+        if is_over or is_spare:
+            count -= 1
+        else:
+            carriers[at] = before
 
 
 def _serve(
@@ -222,16 +246,13 @@ def _serve(
     choices: Sequence[_Choice],
 ) -> None:
     """Add replicas of a service, in place, until its rate is carried or no row finds a place."""
-    count = sum(
-        seat.service == service.name for carrier in carriers for seat in carrier.seats
-    )
-    room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
-    most = (
-        room
-        if service.max_replicas is None
-        else min(room, service.max_replicas - count)
-    )
-    for _ in range(max(0, most)):
+    counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    count = counts[service.name]
+    room = MAX_REPLICAS - counts.total()
+    if service.max_replicas is not None:
+        room = min(room, service.max_replicas - count)
+    for _ in range(max(0, room)):
+        # Measured each time, since what the new replica carries depends on the neighbours that it got.
         carried_rps = total_capacity_rps(problem, carriers, service.name)
         is_carried = carried_rps * (1.0 - ROUNDING) >= service.arrival_rate_rps
         if (is_carried and count >= service.min_replicas) or not _add(
@@ -249,18 +270,18 @@ def _add(
 ) -> bool:
     """One more replica, at the best row that finds a place; whether there is any."""
     used = Counter(carrier.gpu_type for carrier in carriers)
-    order = sorted(range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at))[
-        :MAX_HOSTS
-    ]
+    fullest = sorted(
+        range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at)
+    )[:MAX_HOSTS]
     for choice in choices:
         seat = ArrangedReplica(service=service.name, row=choice.row)
-        for at in order:
+        for at in fullest:
+            # Affinity is costly to ask, so that the GPU type is compared first.
             if carriers[at].gpu_type == choice.gpu_type and _may_join(
                 problem, carriers, at, seat
             ):
-                carriers[at] = Carrier(
-                    gpu_type=choice.gpu_type, seats=(*carriers[at].seats, seat)
-                )
+                seats = (*carriers[at].seats, seat)
+                carriers[at] = Carrier(gpu_type=choice.gpu_type, seats=seats)
                 return True
         alone = Carrier(gpu_type=choice.gpu_type, seats=(seat,))
         stock = problem.gpu_type(choice.gpu_type).count
@@ -271,22 +292,24 @@ def _add(
 
 
 def _may_join(
-    problem: Problem, carriers: Sequence[Carrier], at: int, seat: ArrangedReplica
+    problem: Problem,
+    carriers: Sequence[Carrier],
+    at: int,
+    seat: ArrangedReplica,
 ) -> bool:
-    """Whether the newcomer suits those on a GPU, keeps the rules there, and nobody's service loses what it carries."""
+    """Whether a new replica suits those on a GPU, keeps the rules there, and no service loses what it carries."""
     host = carriers[at]
     joined = Carrier(gpu_type=host.gpu_type, seats=(*host.seats, seat))
     if len(joined.seats) > MAX_JOBS or not obeys(problem, joined):
         return False
-    neighbours, load = (
-        [_character(problem, host, each) for each in host.seats],
-        _load(problem, len(carriers)),
-    )
+    neighbours = [_character(problem, host, each) for each in host.seats]
+    load = _load(problem, len(carriers))
     if not suits(_character(problem, host, seat), neighbours, load):
         return False
+    new_rps = total_capacity_rps(problem, [joined], seat.service)
     after = [*carriers[:at], joined, *carriers[at + 1 :]]
-    newcomer = total_capacity_rps(problem, [joined], seat.service)
-    return newcomer >= MIN_CAPACITY_RPS and all(
+    # A service may lose what it does not need: its rate, or what it carried before, is to stay.
+    return new_rps >= MIN_CAPACITY_RPS and all(
         total_capacity_rps(problem, after, each.service)
         >= min(
             problem.service(each.service).arrival_rate_rps * (1.0 + ROUNDING),

@@ -22,13 +22,16 @@ def put_back(queues: Queues, jobs: Iterable[Job]) -> Queues:
 
     Each is there once, whether or not the queues still have it.
     """
+    # Algorithm 3, line 21: back into Q_lc with a higher priority, throughput-oriented ones too.
     back = tuple(map(failed, jobs))
     others = without(queues, {job.name for job in back})
     return replace(others, latency_critical=(*back, *others.latency_critical))
 
 
 def impatient(
-    jobs: Iterable[Job], now_s: float, patience_s: float = PATIENCE_S
+    jobs: Iterable[Job],
+    now_s: float,
+    patience_s: float = PATIENCE_S,
 ) -> list[Job]:
     """Those that have waited for at least `patience_s`, the longest wait first; the order of `jobs` changes nothing."""
     return sorted(
@@ -39,11 +42,13 @@ def impatient(
 
 def urgency(job: Job, now_s: float) -> float:
     """How often it could still be done until its deadline; infinite without one, negative after it."""
+    # Section 3.4.1 divides by the mean over the job's GPU types, since nobody knows yet which of them it will get.
     return (job.deadline_s - now_s) / job.mean_latency_s
 
 
 def is_lost(job: Job, now_s: float) -> bool:
     """Whether it has a deadline that its fastest setting would miss, too."""
+    # By its fastest setting: as long as any GPU could still make it in time, its place among the others stands.
     fastest_s = min(setting.latency_s for setting in job.settings)
     return math.isfinite(job.deadline_s) and now_s + fastest_s > job.deadline_s
 
@@ -51,6 +56,8 @@ def is_lost(job: Job, now_s: float) -> bool:
 def by_urgency(jobs: Iterable[Job], now_s: float) -> list[Job]:
     """The most urgent first; the order of `jobs` changes nothing."""
 
+    # Jobs whose deployment failed, then those that can make it, then the urgent; ties shortest first, as in the
+    # paper.
     def key(job: Job) -> tuple[bool, bool, float, float, str]:
         return (
             job.failures == 0,

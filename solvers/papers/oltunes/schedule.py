@@ -59,7 +59,10 @@ MIN_MS = FIRST_WINDOW_MS
 
 
 def schedule(
-    state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: DispatchRules
+    state: DispatchState,
+    gpus: Sequence[JobGpu],
+    now_s: float,
+    rules: DispatchRules,
 ) -> Round:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
     moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
@@ -67,34 +70,48 @@ def schedule(
         window_ms=state.window_ms, max_jobs=min(state.max_jobs, rules.max_jobs)
     )
     loads = [_Load(gpu, limits.max_jobs) for gpu in available(gpus)]
+    # Before the queues, whose orders may pass a job over for ever.
     first = impatient(state.queues.jobs, now_s, rules.patience_s)
     for job in first:
         _seat(job, loads)
     waiting = _in_order(without(state.queues, {job.name for job in first}), now_s)
+    batches, held = _form_batches(loads, waiting, moment, limits)
+    started = {member.job.name for batch in batches for member in batch.members}
+    following = DispatchState(
+        queues=without(state.queues, started),
+        window_ms=adjusted_ms(state.window_ms, state.queues.critical_share),
+        # `feedback` lowers the limit at a failure: a round that forms batches gives one job back.
+        max_jobs=min(rules.max_jobs, state.max_jobs + 1) if batches else state.max_jobs,
+    )
+    return Round(
+        batches=tuple(batches), state=following, held_until_s=min(held, default=None)
+    )
+
+
+def _form_batches(
+    loads: Iterable["_Load"],
+    waiting: list[Job],
+    moment: "_Moment",
+    limits: DispatchLimits,
+) -> tuple[list[JobBatch], list[float]]:
+    """Steps 2 and 3 of Algorithm 2: batches that go now, and until when others are held open."""
     batches: list[JobBatch] = []
     held: list[float] = []
     for load in loads:
         taken = _fill(load, waiting, moment)
         if not load.members:
             continue
+        # Members of a batch that is held are taken as well: on the next GPU they would only form another one.
         waiting = [job for job in waiting if job.name not in taken]
         goes_s = _held_until_s(load.members, limits.window_ms)
-        if not load.is_open or now_s >= goes_s - ROUNDING:
+        if load.is_open and moment.now_s < goes_s - ROUNDING:
+            held.append(goes_s)
+        else:
             members, tuned = auto_tune(load.members, load.room)
             batches.append(
                 JobBatch(gpu=load.gpu.id, members=members, tuned=tuned, limits=limits)
             )
-        else:
-            held.append(goes_s)
-    started = {member.job.name for batch in batches for member in batch.members}
-    following = DispatchState(
-        queues=without(state.queues, started),
-        window_ms=adjusted_ms(state.window_ms, state.queues.critical_share),
-        max_jobs=min(rules.max_jobs, state.max_jobs + 1) if batches else state.max_jobs,
-    )
-    return Round(
-        batches=tuple(batches), state=following, held_until_s=min(held, default=None)
-    )
+    return batches, held
 
 
 def submitted(state: DispatchState, jobs: Iterable[Job]) -> DispatchState:
@@ -139,9 +156,8 @@ class _Load:
 
     def could_take(self, job: Job) -> bool:
         """Whether it may take it once its jobs are done."""
-        return not _is_full(
-            Room(self.gpu.sm_percent, self.gpu.memory_mib)
-        ) and could_hold(self.gpu, job)
+        empty = Room(self.gpu.sm_percent, self.gpu.memory_mib)
+        return not _is_full(empty) and could_hold(self.gpu, job)
 
     def take(self, job: Job, setting: JobSetting) -> None:
         self.members.append(PlacedJob(job, setting))
@@ -160,6 +176,7 @@ def _seat(job: Job, loads: Sequence[_Load]) -> None:
         for load in loads
         if not load.is_kept and not load.members and load.could_take(job)
     )
+    # One that has members already would not drain, and one that is kept drains for a longer wait.
     kept = next(able, None)
     if kept is not None:
         kept.is_kept = True
@@ -189,7 +206,11 @@ def _fill(load: _Load, waiting: Sequence[Job], moment: "_Moment") -> set[str]:
 
 
 def _setting(job: Job, load: _Load, moment: "_Moment | None") -> JobSetting | None:
-    """The job's best setting that fits into the room and suits the batch; `moment` None = affinity is not asked."""
+    """The job's best setting that fits into the room and suits the batch; `moment` None = affinity is not asked.
+
+    This is `fitForBatch` of Algorithm 3, line 7.
+    """
+    # Affinity depends on the network alone: a job's many settings of one network ask it once.
     suitable: dict[str, bool] = {}
     for setting in job.settings:
         if setting.gpu_type != load.gpu.gpu_type or not _fits(setting, load.room):
@@ -214,6 +235,7 @@ class _Moment:
     load: float
 
     def takes_any_type(self, job: Job) -> bool:
+        # Its two best types may be taken for ever: after W_max, the longest window of Table 4, any type will do.
         return self.now_s - job.queued_s >= min(self.rules.patience_s, MAX_MS / 1000.0)
 
     def suits(self, new: PlacedJob, members: Sequence[PlacedJob]) -> bool:
@@ -226,7 +248,9 @@ class _Moment:
     def _character(self, placed: PlacedJob) -> Character:
         network = placed.setting.network
         return Character(
-            self.rules.ratios.get(network, COMPUTE_FROM), placed.job.is_high(network)
+            # An unknown network counts as just compute-intensive, in the middle between the two kinds.
+            self.rules.ratios.get(network, COMPUTE_FROM),
+            placed.job.is_high(network),
         )
 
 
@@ -272,10 +296,12 @@ CRITICAL_SHARE = 0.7
 
 def adjusted_ms(window_ms: float, critical_share: float | None) -> float:
     """The window of the next round, given the share of latency-critical jobs in this one."""
+    # The printed share of empty queues is 0 / 0.
     if critical_share is None:
         return window_ms
     if critical_share > CRITICAL_SHARE:
         return shorter_ms(window_ms)
+    # Algorithm 3, lines 13 to 19: few urgent jobs leave time to wait for fuller batches.
     return min(window_ms + STEP_MS, MAX_MS)
 
 
@@ -303,27 +329,32 @@ def is_available(gpu: JobGpu) -> bool:
         return False
     if gpu.free_percent >= FREE_SHARE * gpu.sm_percent - _ROUNDING:
         return True
+    # "Soon-to-be-ready" in section 3.4.1: a task ended early, or the longest one is more than 80 % done.
     return gpu.has_early_end or all(
         each.done_share >= DONE_SHARE for each in gpu.residents
     )
 
 
 MIN_GAIN = 1e-9
-"""Of a latency: less is rounding."""
+"""A gain below this part of a latency is rounding."""
 
 
 def auto_tune(
-    members: Sequence[PlacedJob], room: Room
+    members: Sequence[PlacedJob],
+    room: Room,
 ) -> tuple[tuple[PlacedJob, ...], str | None]:
     """The members, one of them perhaps at a faster setting of the same network; and its name, or None.
 
     The first in the order (throughput-oriented, then latency-critical, each as given) that gains anything is raised.
     """
     order = sorted(
-        range(len(members)), key=lambda at: members[at].job.is_latency_critical
+        # False sorts before true: section 3.4.3 begins with throughput-oriented tasks, whose batch it is that grows.
+        range(len(members)),
+        key=lambda at: members[at].job.is_latency_critical,
     )
     for at in order:
         faster = _faster(members[at], room)
+        # One task per batch: "no further tuning is performed on other tasks within the same batch" (section 3.4.3).
         if faster is not None:
             raised = members[at]._replace(setting=faster)
             return (*members[:at], raised, *members[at + 1 :]), raised.job.name
@@ -337,6 +368,7 @@ def _faster(member: PlacedJob, room: Room) -> JobSetting | None:
         one
         for one in job.settings
         if (one.network, one.gpu_type) == (now.network, now.gpu_type)
+        # Tuning means a larger batch there; a smaller one would give up throughput for which the setting was chosen.
         and one.batch >= now.batch
         and one.sm_percent <= now.sm_percent + room.sm_percent
         and one.memory_mib <= now.memory_mib + room.memory_mib

@@ -44,7 +44,9 @@ TYPES_KEPT = 2
 
 
 def tune(
-    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], demand: JobDemand
+    options: Sequence[JobOption],
+    boards: Mapping[str, PowerFacts],
+    demand: JobDemand,
 ) -> tuple[JobSetting, ...]:
     """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
 
@@ -55,6 +57,7 @@ def tune(
     if not usable:
         return ()
     latency_s = np.array([latency_of(one, demand.inputs) for one in usable])
+    # As many such jobs as share a GPU at most: section 3.4.2 limits a batch to four.
     jobs = np.minimum(MAX_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
     per_gpu_rps = jobs * demand.inputs / latency_s
     found = ScoredSettings(
@@ -63,6 +66,7 @@ def tune(
         epc=_epc(usable, boards, latency_s),
     )
     score = scores(demand, found) - GAMMA * (1.0 - demand.load) * _loss(usable)
+    # Stable, on options that are sorted: equal scores keep the documented order.
     order = np.argsort(-score, kind="stable")
     return tuple(
         _setting(usable[at], latency_s[at], per_gpu_rps[at], score[at])
@@ -91,6 +95,7 @@ def scores(demand: JobDemand, found: ScoredSettings) -> Reals:
 
 def latency_of(option: JobOption, inputs: int) -> float:
     """Seconds until all inputs are done, batch after batch."""
+    # Rounded up: a last batch that is not full takes as long as a full one.
     return -(-inputs // option.batch) * option.iteration_ms / 1000.0
 
 
@@ -109,13 +114,16 @@ def mean_latency_s(settings: Sequence[JobSetting], types: Sequence[str]) -> floa
 
 
 def _usable(
-    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], inputs: int
+    options: Sequence[JobOption],
+    boards: Mapping[str, PowerFacts],
+    inputs: int,
 ) -> list[JobOption]:
     fitting = [
         one
         for one in options
         if one.gpu_type in boards and one.memory_mib <= boards[one.gpu_type].memory_mib
     ]
+    # Where every batch is larger than the job, the smallest one is still how it can run.
     smallest = min((one.batch for one in fitting), default=1)
     # A batch is worth trying up to the first size that holds all inputs.
     largest = min(
@@ -127,6 +135,7 @@ def _usable(
 
 def _normalised(values: Reals) -> Reals:
     low, high = float(values.min()), float(values.max())
+    # Alike for all means that the term chooses nothing, whatever its value.
     return (values - low) / (high - low) if high > low else np.zeros(len(values))
 
 
@@ -138,11 +147,14 @@ def _slack(latency_s: Reals, left_s: float) -> Reals:
 
 
 def _epc(
-    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], latency_s: Reals
+    options: Sequence[JobOption],
+    boards: Mapping[str, PowerFacts],
+    latency_s: Reals,
 ) -> Reals:
     memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
     return estimated_power_consumption(
         base_w=BASE_W,
+        # A board may draw less than the paper's 60 W of base power at most: its variable part is then 0.
         tdp_w=np.maximum(BASE_W, [boards[one.gpu_type].tdp_w for one in options]),
         sm_percent=[one.sm_percent for one in options],
         memory_share=memory,
@@ -152,15 +164,17 @@ def _epc(
 
 def _loss(options: Sequence[JobOption]) -> Reals:
     accuracy = np.array([one.accuracy for one in options])
-    return (
-        1.0 - _normalised(accuracy)
-        if accuracy.max() > accuracy.min()
-        else np.zeros(len(accuracy))
-    )
+    # Without variants nothing is lost; normalised alone, all of them would count as the worst.
+    if accuracy.max() == accuracy.min():
+        return np.zeros(len(accuracy))
+    return 1.0 - _normalised(accuracy)
 
 
 def _setting(
-    option: JobOption, latency_s: float, per_gpu_rps: float, score: float
+    option: JobOption,
+    latency_s: float,
+    per_gpu_rps: float,
+    score: float,
 ) -> JobSetting:
     return JobSetting(
         network=option.network,
@@ -187,10 +201,9 @@ def estimated_power_consumption(
 
     `memory_share`: memory used / memory of the GPU, 0 to 1. Raises ValueError where a GPU's TDP is below its base.
     """
-    base, tdp = (
-        np.asarray(base_w, dtype=np.float64),
-        np.asarray(tdp_w, dtype=np.float64),
-    )
+    base = np.asarray(base_w, dtype=np.float64)
+    tdp = np.asarray(tdp_w, dtype=np.float64)
+    # The variable part would be negative, and more use of a GPU would count as less power.
     if np.any(tdp < base):
         raise ValueError(f"the base power {base} W must not be above the TDP {tdp} W")
     utilisation = np.asarray(sm_percent) / 100.0 * np.asarray(memory_share)

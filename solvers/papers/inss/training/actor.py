@@ -55,25 +55,21 @@ class Actor:
     """In the order of the heads."""
     sm_percents: tuple[float, ...]
     slots: int = 1
-    """Of each service."""
+    """How many each service has."""
     notes: str = ""
     """When and how it was trained."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the fleet."""
+        """The short name of the fleet."""
         return fingerprint_of(self.fleet)
 
 
 def fleet_of(gpu_types: Sequence[GpuType]) -> tuple[tuple[str, int], ...]:
     """GPU types with how many GPUs there are; a type without a limit counts as 0."""
-    return tuple(
-        sorted(
-            (gpu_type.name, gpu_type.count or 0)
-            for gpu_type in gpu_types
-            if gpu_type.count != 0
-        )
-    )
+    # A type without GPUs is no part of the fleet, whether the problem still lists it or not.
+    counts = ((each.name, each.count or 0) for each in gpu_types if each.count != 0)
+    return tuple(sorted(counts))
 
 
 def known_service(service: ServiceDemand) -> KnownService:
@@ -88,18 +84,19 @@ def refusal(actor: Actor, problem: Problem) -> str:
     fleet = fleet_of(problem.gpu_types)
     if fleet != actor.fleet:
         return (
-            f"the actor was trained for fleet {actor.fingerprint} ({_words(actor.fleet)}), "
-            f"this is {fingerprint_of(fleet)} ({_words(fleet)})"
+            f"the actor was trained for fleet {actor.fingerprint} ({_describe(actor.fleet)}), "
+            f"this is {fingerprint_of(fleet)} ({_describe(fleet)})"
         )
     seen = set()
     for service in sorted(problem.services, key=lambda service: service.name):
         key = known_service(service)
+        # Two alike would share one head, which can place only one of them.
         if key not in actor.services or key in seen:
-            again = "only once " if key in seen else ""
+            known = "only once a" if key in seen else "no"
             return (
-                f"the actor knows {again}no {service.network} with {service.slo_ms:g} ms at "
+                f"the actor knows {known} {service.network} with {service.slo_ms:g} ms at "
                 f"{service.percentile:g} as {service.name} is"
-            ).replace("only once no", "only once a")
+            )
         seen.add(key)
     return ""
 
@@ -118,7 +115,10 @@ def setting_of(actor: Actor, problem: Problem) -> ActorSetting:
 
 
 def setting_to_train(
-    problem: Problem, *, clocks_mhz: Sequence[float], slots: int = 1
+    problem: Problem,
+    *,
+    clocks_mhz: Sequence[float],
+    slots: int = 1,
 ) -> ActorSetting:
     """What an actor for the Problem's fleet and services is trained on: services that carry least choose first.
 
@@ -133,23 +133,25 @@ def setting_to_train(
         raise ValueError(
             "there is nothing to train for: no service has an operating point on this fleet"
         )
+    fleet = fleet_of(problem.gpu_types)
     setting = ActorSetting(
-        gpus=tuple(
-            name for name, count in fleet_of(problem.gpu_types) for _ in range(count)
-        ),
+        gpus=tuple(name for name, count in fleet for _ in range(count)),
         services=tuple(sorted(service.name for service in problem.services)),
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
+    # Who carries little needs many SMs, of which the first to choose find most.
     max_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).max_rps
-    order = sorted(
-        range(len(max_rps)), key=lambda place: (max_rps[place], setting.services[place])
-    )
-    return replace(setting, services=tuple(setting.services[place] for place in order))
+    ranked = sorted(zip(max_rps.tolist(), setting.services, strict=True))
+    return replace(setting, services=tuple(name for _, name in ranked))
 
 
 def actor_of(
-    layers: Layers, setting: ActorSetting, problem: Problem, *, notes: str
+    layers: Layers,
+    setting: ActorSetting,
+    problem: Problem,
+    *,
+    notes: str,
 ) -> Actor:
     """The actor with these weights, trained on that setting of the Problem."""
     return Actor(
@@ -189,11 +191,13 @@ def propose(
     )
     chosen = np.full((rounds, world.slots), world.options - 1, dtype=np.intp)
     for slot in range(world.slots):
+        # As in training, where PyTorch computes with single precision.
         seen = world.features(chosen, slot, used, rates, queued).astype(np.float32)
         logits = _head(actor.layers, seen, slot, world.options)
         logits[~world.allowed(chosen, slot, rates)] = -np.inf
         # The largest of logits plus Gumbel noise is a draw from their softmax.
         noise = random.gumbel(size=logits.shape)
+        # The first round is what the paper takes: every head's best option.
         noise[0] = 0.0
         chosen[:, slot] = (logits + noise).argmax(axis=1)
     return chosen
@@ -204,6 +208,7 @@ def _head(layers: Layers, seen: Floats, slot: int, options: int) -> Reals:
     first, first_offset, second, second_offset, last, last_offset = layers
     hidden = np.maximum(seen @ first.T + first_offset, 0.0)
     hidden = np.maximum(hidden @ second.T + second_offset, 0.0)
+    # Only this slot's rows of the last layer, which is by far the largest.
     mine = slice(slot * options, (slot + 1) * options)
     return np.asarray(hidden @ last[mine].T + last_offset[mine], dtype=np.float64)
 
@@ -232,9 +237,11 @@ def actor_to_bytes(actor: Actor) -> bytes:
 
 def actor_from_bytes(data: bytes) -> Actor:
     """The actor that `actor_to_bytes` wrote. Raises BadActor for anything else."""
+    # Refused before it is unpacked.
     if len(data) > _MAX_BYTES:
         raise BadActor(f"an actor has at most {_MAX_BYTES:,} bytes, not {len(data):,}")
     try:
+        # Without pickle: a file must not be able to run code here.
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             facts = json.loads(file["facts"].tobytes())
             layers = tuple(
@@ -255,6 +262,7 @@ def _actor(facts: Mapping[str, object], layers: Layers) -> Actor:
             f"the actor has version {facts['version']}, this program reads {_VERSION}; train it again"
         )
     fleet, services, percents = facts["fleet"], facts["services"], facts["sm_percents"]
+    # A failed assertion is a BadActor to the caller, as is whatever else a foreign file makes fail here.
     assert isinstance(fleet, list)
     assert isinstance(services, list)
     assert isinstance(percents, list)
@@ -267,18 +275,23 @@ def _actor(facts: Mapping[str, object], layers: Layers) -> Actor:
             )
             for network, slo_ms, percentile in services
         ),
-        sm_percents=tuple(float(percent) for percent in percents),
+        sm_percents=tuple(map(float, percents)),
         slots=int(str(facts["slots"])),
         notes=str(facts["notes"]),
     )
-    gpus = sum(count for _, count in actor.fleet)
-    outputs = len(actor.services) * actor.slots * (gpus * len(actor.sm_percents) + 1)
-    if len(layers[-1]) != outputs:
-        raise BadActor(
-            f"the actor's last layer has {len(layers[-1])} outputs where its fleet asks for {outputs}"
-        )
+    _check_outputs(actor)
     return actor
 
 
-def _words(fleet: Sequence[tuple[str, int]]) -> str:
+def _check_outputs(actor: Actor) -> None:
+    gpus = sum(count for _, count in actor.fleet)
+    outputs = len(actor.services) * actor.slots * (gpus * len(actor.sm_percents) + 1)
+    last = actor.layers[-1]
+    if len(last) != outputs:
+        raise BadActor(
+            f"the actor's last layer has {len(last)} outputs where its fleet asks for {outputs}"
+        )
+
+
+def _describe(fleet: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in fleet) or "no GPU"

@@ -53,9 +53,9 @@ _ROUNDS_PER_UPDATE = 8
 _SIDE_BY_SIDE, _BY_RULE = 32, 8
 """Courses at a time, and how many of them a simple rule plays; the curve is that of the others."""
 _MARGINS = (0.9, 1.3)
-"""Of the rate, that the rule wants carried; drawn evenly between."""
+"""What the rule wants carried, over the rate; drawn evenly between."""
 _FIRST_ROUNDS = 20
-"""Of all courses, with random choices, before the first update; they also give the scale of rewards."""
+"""Rounds with random choices before the first update, which give the scale of rewards."""
 _MASKED = -1e9
 _COLUMNS = "x allowed slot action reward discount next_x next_allowed next_slot"
 
@@ -128,6 +128,7 @@ class Training:
         self._of_temperature = torch.optim.Adam(
             [self._temperature], lr=_TEMPERATURE_RATE
         )
+        # Table 1 has −log(1 + A), of which _MIN_TEMPERATURE says what becomes.
         self._target_entropy = -float(np.log(1.0 + world.options))
         self._replay = _Replay(
             _REPLAY_ROUNDS * world.slots, world.feature_count, world.options
@@ -196,6 +197,7 @@ class Training:
         with torch.no_grad():
             self._temperature.copy_(state["temperature"])
         self._scale = None
+        # A run that was saved before its first round has no scale yet.
         if len(state["means"]):
             self._scale = (state["means"].numpy(), float(state["deviation"]))
         self.episode = int(state["episode"])
@@ -206,28 +208,25 @@ class Training:
         for _ in range(_FIRST_ROUNDS):
             rounds = self._play(is_random=True)
             found.append(rounds.gains)
-            self._courses.go_on(
-                rounds.chosen,
-                rounds.decided,
-                self._world.raw_rps(rounds.decided, rounds.chosen),
-            )
+            self._go_on(rounds)
         gains = np.concatenate(found)
+        # A trifle more, since the deviation of rewards that never differ is 0.
         self._scale = (gains.mean(axis=0), float(gains.std()) + 1e-6)
+
+    def _go_on(self, played: "_Rounds") -> None:
+        raw_rps = self._world.raw_rps(played.decided, played.chosen)
+        self._courses.go_on(played.chosen, played.decided, raw_rps)
 
     def _step(self) -> tuple[float, float, float, float]:
         """One round of all courses, remembered, and the updates that are due."""
         played = self._play(is_random=False)
-        rates = self._courses.rates_rps.copy()
-        self._courses.go_on(
-            played.chosen,
-            played.decided,
-            self._world.raw_rps(played.decided, played.chosen),
-        )
+        rates = self._courses.rates_rps[_BY_RULE:].copy()
+        # The courses go on first: what is remembered holds the situation after the round.
+        self._go_on(played)
         self._remember(played)
         for _ in range(_SIDE_BY_SIDE // _ROUNDS_PER_UPDATE):
             self._update(self._replay.sample(self._random, _BATCH))
         carried = self._world.carried_of_services(played.decided)[_BY_RULE:]
-        rates = rates[_BY_RULE:]
         late = (late_shares(carried, rates) * rates).sum() / rates.sum()
         served = np.minimum(carried, rates).sum(axis=1).mean()
         reward = played.gains[_BY_RULE:].sum(axis=1).mean()
@@ -256,6 +255,7 @@ class Training:
                 chosen[:_BY_RULE, slot] = self._follow_rule(
                     chosen[:_BY_RULE], allowed[slot][:_BY_RULE], slot
                 )
+            # The reward of a choice is what it adds to eq. 3: from one for the whole round no slot learns its part.
             decided = world.decide(chosen, courses.queued)
             after = world.rewards(decided, courses.rates_rps, slot + 1)
             gains[:, slot], before = after - before, after
@@ -268,6 +268,7 @@ class Training:
     ) -> Indices:
         if is_random:
             weights = allowed * self._random.random(allowed.shape)
+            # Evenly among the allowed ones: the largest of some draws is any of them.
             return np.asarray(weights.argmax(axis=1))
         with torch.no_grad():
             logits = self._actor(torch.from_numpy(seen), torch.full((len(seen),), slot))
@@ -283,20 +284,19 @@ class Training:
         count, options = allowed.shape
         trials = np.repeat(chosen, options, axis=0)
         trials[:, slot] = np.tile(np.arange(options), count)
-        decided = world.decide(
-            trials, np.repeat(self._courses.queued[:count], options, axis=0)
-        )
-        rates = np.maximum(
-            self._courses.rates_rps[:count, world.service_of[slot]], 1e-9
-        )[:, None]
-        room = decided.carried_rps[:, slot].reshape(count, options) / rates
+        queued = np.repeat(self._courses.queued[:count], options, axis=0)
+        carried = world.decide(trials, queued).carried_rps[:, slot]
+        rates = self._courses.rates_rps[:count, world.service_of[slot]]
+        room = carried.reshape(count, options) / np.maximum(rates, 1e-9)[:, None]
         is_enough = room >= self._random.uniform(*_MARGINS, (count, 1))
+        # Above 100 whatever is enough, the narrower the more, and by chance which GPU; below it what carries most.
         narrow = 1000.0 - world.option_percents + self._random.random((count, options))
         score = np.where(is_enough, narrow, np.minimum(10.0 * room, 100.0))
         return np.asarray(np.where(allowed, score, -1.0).argmax(axis=1))
 
     def _remember(self, played: "_Rounds") -> None:
         """Every choice with what came next; after the last slot that is the first one of the next round."""
+        # `run` looks around first, so that rewards have a scale by now.
         assert self._scale is not None
         world, courses = self._world, self._courses
         means, deviation = self._scale
@@ -321,34 +321,38 @@ class Training:
             )
 
     def _update(self, rows: dict[str, torch.Tensor]) -> None:
+        """One step of critics, actor and temperature, in the order of Algorithm 2."""
+        found = self._update_critics(rows)
         temperature = self._temperature.detach()
-        target = self._targets_of(rows, temperature)
-        found = [critic(rows["x"], rows["slot"]) for critic in self._critics]
-        loss = sum(
-            ((each.gather(1, rows["action"][:, None])[:, 0] - target) ** 2).mean() / 2.0
-            for each in found
-        )
-        self._of_critics.zero_grad()
-        loss.backward()
-        self._of_critics.step()
         log_policy = self._log_policy(rows["x"], rows["slot"], rows["allowed"])
         policy = log_policy.exp()
+        # The clipped double Q of section 5.4: the smaller of both, against overestimation.
         value = torch.minimum(*found).detach()
-        self._of_actor.zero_grad()
-        (policy * (temperature * log_policy - value)).sum(dim=1).mean().backward()
-        self._of_actor.step()
-        surplus = (
-            (policy * (log_policy + self._target_entropy)).sum(dim=1).mean().detach()
+        _descend(
+            self._of_actor,
+            (policy * (temperature * log_policy - value)).sum(dim=1).mean(),
         )
-        self._of_temperature.zero_grad()
-        (-self._temperature * surplus).backward()
-        self._of_temperature.step()
+        surplus = policy * (log_policy + self._target_entropy)
+        _descend(
+            self._of_temperature,
+            -self._temperature * surplus.sum(dim=1).mean().detach(),
+        )
         with torch.no_grad():
             self._temperature.clamp_(min=_MIN_TEMPERATURE)
             for ours, theirs in zip(
                 self._targets.parameters(), self._critics.parameters(), strict=True
             ):
                 ours.lerp_(theirs, _SOFT_UPDATE)
+
+    def _update_critics(self, rows: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """A step of both, each on its own residual; their values (B, A) before it."""
+        target = self._targets_of(rows, self._temperature.detach())
+        found = [critic(rows["x"], rows["slot"]) for critic in self._critics]
+        actions = rows["action"][:, None]
+        residuals = [each.gather(1, actions)[:, 0] - target for each in found]
+        losses = [(each**2).mean() / 2.0 for each in residuals]
+        _descend(self._of_critics, losses[0] + losses[1])
+        return found
 
     def _targets_of(
         self, rows: dict[str, torch.Tensor], temperature: torch.Tensor
@@ -369,6 +373,12 @@ class Training:
         """(B, A) logarithms of the policy; those of masked options are 0, so that they count for nothing."""
         logits = self._actor(x, slot).masked_fill(~allowed, _MASKED)
         return logits.log_softmax(dim=1)
+
+
+def _descend(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.papers.inss.training.world_rows import DecidedBatches, Indices, Reals
 
 STEPS = 200
-"""T: of one episode (Table 1)."""
+"""T of Table 1: the steps of one episode."""
 STEP_S = 1.0
 
 _PRESENT = 0.85
@@ -48,33 +48,29 @@ class Courses:
         """A step under these provisions and batches; raw rates: what the replicas execute at most, (N, S)."""
         arrived = self._random.poisson(self.rates_rps * STEP_S)
         slo_s = self._world.slo_ms / 1000.0
-        self.queued = np.clip(
-            self.queued + arrived - raw_rps * STEP_S, 0.0, raw_rps * slo_s
-        )
+        # What waits for longer than its SLO is gone: no more stays than the replicas execute within one.
+        queued = self.queued + arrived - raw_rps * STEP_S
+        self.queued = np.clip(queued, 0.0, raw_rps * slo_s)
         self.used_mib = self._world.used_mib(chosen, decided)
+
         jumps = np.flatnonzero(self._random.random(len(self._levels)) < _JUMP_CHANCE)
         self._levels[jumps] = self._draw(len(jumps))
         self.rates_rps[jumps] = self._levels[jumps]
-        towards = np.where(
-            self._levels > 0.0, self._levels / np.maximum(self.rates_rps, 1e-9), 1.0
-        )
+
+        # Wandering is in logarithms, so that no rate becomes negative; who is absent stays at 0.
+        towards = self._levels / np.maximum(self.rates_rps, 1e-9)
         noise = self._random.normal(0.0, _WANDER, self.rates_rps.shape)
-        self.rates_rps = np.where(
-            self._levels > 0.0, self.rates_rps * towards**_PULL * np.exp(noise), 0.0
-        )
+        wandered = self.rates_rps * towards**_PULL * np.exp(noise)
+        self.rates_rps = np.where(self._levels > 0.0, wandered, 0.0)
 
     def _draw(self, count: int) -> Reals:
-        services = len(self._world.setting.services)
+        services, gpus = self._levels.shape[1], len(self._world.setting.gpus)
         present = self._random.random((count, services)) < _PRESENT
+        # A course without any service would teach nothing.
         present[:, 0] |= ~present.any(axis=1)
-        parts = np.where(
-            present,
-            np.exp(self._random.normal(0.0, _MIX_SPREAD, (count, services))),
-            0.0,
-        )
-        loads = self._random.uniform(*_LOADS, (count, 1)) * len(
-            self._world.setting.gpus
-        )
+        mix = np.exp(self._random.normal(0.0, _MIX_SPREAD, (count, services)))
+        parts = np.where(present, mix, 0.0)
+        loads = self._random.uniform(*_LOADS, (count, 1)) * gpus
         shares = parts / parts.sum(axis=1, keepdims=True) * loads
         # More than a whole GPU carries cannot be served in one place: the rest is left out.
         return np.asarray(np.minimum(shares, 1.0) * self._world.max_rps)

@@ -56,6 +56,7 @@ def begin(problem: Problem, seed: int) -> ActorTraining:
 
     Raises ImportError without PyTorch, ValueError where a GPU type has no limit, or nothing can be served.
     """
+    # Imported here, since only a training needs PyTorch.
     from solvers.papers.inss.training.actor_critic import Training
 
     clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]

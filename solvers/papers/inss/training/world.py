@@ -16,6 +16,7 @@ rate that a replica carries is that of the capacity law, not b / t, at which a q
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,13 +25,21 @@ from solvers.papers.inss.training.world_rows import (
     NEVER,
     TOLERANCE,
     ActorSetting,
+    BatchNeeds,
     DecidedBatches,
     Flags,
+    GpuRooms,
     Indices,
     Reals,
+    at_batch,
+    batches_of,
     read_rows,
+    take_batches,
 )
-from solvers.types.problem import Problem
+from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
+
+Places: TypeAlias = tuple[Indices, Indices, Indices]
+"""Slot, GPU type and place of the SM percent, which index the operating arrays as (N, J)."""
 
 PENALTY = 100.0
 """ω (section 6.1)."""
@@ -44,27 +53,20 @@ class ProvisioningWorld:
     ) -> None:
         """`clocks_mhz`: the clock of each GPU type of the Problem, in its order."""
         self.setting = setting
-        self._types = problem.gpu_types
-        names = [gpu_type.name for gpu_type in self._types]
-        self.type_of: Indices = np.array(
-            [names.index(gpu) for gpu in setting.gpus], dtype=np.intp
-        )
+        self._percents = np.array(setting.sm_percents)
         self.service_of: Indices = np.repeat(
             np.arange(len(setting.services)), setting.slots
         )
+        self.slots = len(self.service_of)
+        self.options = len(setting.gpus) * len(setting.sm_percents) + 1
+
         known = {service.name: service for service in problem.services}
         services = [known.get(name) for name in setting.services]
+        # A service that is absent keeps its place, and the actor its head: it has no rows, and so is nowhere.
         self.slo_ms = np.array(
             [service.slo_ms if service else 1.0 for service in services]
         )
-        networks = {service.network for service in services if service}
-        used = [points for points in problem.points if points.network in networks]
-        self.batches: Indices = np.array(
-            sorted({row.batch for points in used for row in points.rows}), dtype=np.intp
-        )
-        self._percents = np.array(setting.sm_percents)
-        self.slots = len(self.service_of)
-        self.options = len(setting.gpus) * len(setting.sm_percents) + 1
+        self.batches = batches_of(problem, services)
         self._rows = read_rows(
             problem,
             setting,
@@ -72,33 +74,44 @@ class ProvisioningWorld:
             batches=self.batches,
             clocks_mhz=clocks_mhz,
         )
-        law = problem.capacity_law
-        self._ratios = np.array(law.slo_ratios)
-        self._law = [
-            [
-                np.array(law.max_utilisation[at][law.batches.index(int(batch))])
-                for batch in self.batches
-            ]
-            for at in (
-                law.percentiles.index(service.percentile) if service else 0
-                for service in services
-            )
-        ]
-        gpus = [self._types[kind] for kind in self.type_of]
+        self._read_gpus(problem)
+        self._read_law(problem.capacity_law, services)
+        self.entire_gpu_rps = self._entire_gpu_rps()
+        self.max_rps = self._max_rps()
+
+    def _read_gpus(self, problem: Problem) -> None:
+        types = problem.gpu_types
+        names = [gpu_type.name for gpu_type in types]
+        self.type_of: Indices = np.array(
+            [names.index(gpu) for gpu in self.setting.gpus], dtype=np.intp
+        )
+        gpus = [types[kind] for kind in self.type_of]
         self._memory_mib = np.array([gpu.memory_mib for gpu in gpus])
         self._room_w = np.array([gpu.power_cap_w - gpu.idle_w for gpu in gpus])
-        self._most = problem.max_replicas_per_gpu
+        self._max_replicas = problem.max_replicas_per_gpu
+        counts = range(1, self.slots + 1)
         self._factors = np.array(
-            [
-                [launch_factor(kind, n) for n in range(1, len(self.service_of) + 1)]
-                for kind in self._types
-            ]
+            [[launch_factor(kind, count) for count in counts] for kind in types]
         )
-        if not setting.knows_neighbours:
+        # InSS-ni of section 6.3: neither a neighbour's launches nor its pressure cost anything.
+        if not self.setting.knows_neighbours:
             self._factors[:] = 1.0
             self._rows.sensitivity[:] = 0.0
-        self.whole_rps = self._whole_rps()
-        self.max_rps = self._max_rps()
+
+    def _read_law(
+        self, law: CapacityLaw, services: Sequence[ServiceDemand | None]
+    ) -> None:
+        """The law's utilisations by service and batch, each over the ratios."""
+        self._ratios = np.array(law.slo_ratios)
+        percentiles = [
+            law.percentiles.index(service.percentile) if service else 0
+            for service in services
+        ]
+        places = [law.batches.index(int(batch)) for batch in self.batches]
+        self._law = [
+            [np.array(law.max_utilisation[at][place]) for place in places]
+            for at in percentiles
+        ]
 
     def place(self, option: int) -> tuple[int, float]:
         """GPU and SM percent of an option but the last."""
@@ -127,12 +140,14 @@ class ProvisioningWorld:
         Nowhere is allowed to a service's second slot, and to a first one that finds no other place.
         """
         service = self.service_of[slot]
-        free, room_mib, room_w, counts = self._room(chosen[:, :slot])
+        room = self._room(chosen[:, :slot])
+        min_mib, min_w = self._rows.min_mib[slot], self._rows.min_w[slot]
+        # (N, K, P): by GPU and SM percent, at the batch that needs least, since batches are decided later.
         fits = (
-            (self._percents <= free[:, :, None] + TOLERANCE)
-            & (self._rows.min_mib[slot, self.type_of] <= room_mib[:, :, None])
-            & (self._rows.min_w[slot, self.type_of] <= room_w[:, :, None])
-            & (counts < self._most)[:, :, None]
+            (self._percents <= room.sm_percent[:, :, None] + TOLERANCE)
+            & (min_mib[self.type_of] <= room.memory_mib[:, :, None])
+            & (min_w[self.type_of] <= room.power_w[:, :, None])
+            & (room.replicas < self._max_replicas)[:, :, None]
         )
         for other in np.flatnonzero(self.service_of[:slot] == service):
             on = chosen[:, other] // len(self._percents)
@@ -141,6 +156,7 @@ class ProvisioningWorld:
         fits &= (rates_rps[:, service] > 0.0)[:, None, None]
         flat = fits.reshape(len(chosen), -1)
         is_first = slot == 0 or self.service_of[slot - 1] != service
+        # Some option must always be left: a softmax over none has no value.
         nowhere = ~flat.any(axis=1) if is_first else np.ones(len(chosen), dtype=bool)
         return np.concatenate([flat, nowhere[:, None]], axis=1)
 
@@ -151,6 +167,30 @@ class ProvisioningWorld:
         """
         gpu, share, is_placed = self._split(chosen)
         at = (np.arange(chosen.shape[1])[None, :], self.type_of[gpu], share)
+        carried = self._carried_in_time(at, gpu, is_placed, queued)
+        room = self._room(chosen)
+        is_lawful = self._obeys(room)[np.arange(len(chosen))[:, None], gpu] & is_placed
+        carried[~is_lawful] = 0.0
+        # The room is what smallest batches leave: a larger one takes from it only what it needs beyond.
+        more = BatchNeeds(
+            memory_mib=self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None],
+            power_w=self._rows.power_w[at] - self._rows.min_w[at][:, :, None],
+        )
+        batch = take_batches(gpu, carried, more, room)
+        has_batch = batch >= 0
+        carried_rps = np.where(has_batch, at_batch(carried, batch), 0.0)
+        more_mib = np.where(has_batch, at_batch(more.memory_mib, batch), 0.0)
+        used_mib = self._rows.min_mib[at] + more_mib
+        return DecidedBatches(
+            batch=batch,
+            carried_rps=carried_rps,
+            memory_mib=np.where(is_lawful, used_mib, 0.0),
+        )
+
+    def _carried_in_time(
+        self, at: Places, gpu: Indices, is_placed: Flags, queued: Reals
+    ) -> Reals:
+        """(N, J, B) what batches carry; 0 for those that break the SLO."""
         execution_ms = self._execution_ms(at, gpu, is_placed)
         carried = self._carried(execution_ms)
         in_time = self._keeps_slo(execution_ms, is_placed, queued)
@@ -158,61 +198,17 @@ class ProvisioningWorld:
         without_queue = self._keeps_slo(execution_ms, is_placed, 0.0 * queued)
         in_time |= ~in_time.any(axis=2, keepdims=True) & without_queue
         carried[~in_time] = 0.0
-        free, room_mib, room_w, counts = self._room(chosen)
-        obeys: Flags = (
-            (free >= -TOLERANCE)
-            & (room_mib >= 0.0)
-            & (room_w >= 0.0)
-            & (counts <= self._most)
-        )
-        is_lawful = obeys[np.arange(len(chosen))[:, None], gpu] & is_placed
-        carried[~is_lawful] = 0.0
-        more_mib = self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None]
-        more_w = self._rows.power_w[at] - self._rows.min_w[at][:, :, None]
-        batch = self._take_batches(
-            gpu,
-            carried,
-            more_mib=more_mib,
-            more_w=more_w,
-            room_mib=room_mib,
-            room_w=room_w,
-        )
-        place = np.maximum(batch, 0)[:, :, None]
-        found = np.take_along_axis(carried, place, axis=2)[:, :, 0]
-        used = self._rows.min_mib[at] + np.where(
-            batch >= 0, np.take_along_axis(more_mib, place, axis=2)[:, :, 0], 0.0
-        )
-        return DecidedBatches(
-            batch=batch,
-            carried_rps=np.where(batch >= 0, found, 0.0),
-            memory_mib=np.where(is_lawful, used, 0.0),
-        )
+        return carried
 
-    def _take_batches(
-        self,
-        gpu: Indices,
-        carried: Reals,
-        *,
-        more_mib: Reals,
-        more_w: Reals,
-        room_mib: Reals,
-        room_w: Reals,
-    ) -> Indices:
-        """(N, J) each slot's best batch, in turn; takes from the rooms (N, K) what it needs beyond the smallest."""
-        batch = np.full(gpu.shape, -1, dtype=np.intp)
-        rows = np.arange(len(gpu))
-        for slot in range(gpu.shape[1]):
-            on = gpu[:, slot]
-            fits = (more_mib[:, slot] <= room_mib[rows, on][:, None]) & (
-                more_w[:, slot] <= room_w[rows, on][:, None]
-            )
-            options = np.where(fits, carried[:, slot], 0.0)
-            best = options.argmax(axis=1)
-            has = options[rows, best] > 0.0
-            room_mib[rows, on] -= np.where(has, more_mib[rows, slot, best], 0.0)
-            room_w[rows, on] -= np.where(has, more_w[rows, slot, best], 0.0)
-            batch[:, slot] = np.where(has, best, -1)
-        return batch
+    def _obeys(self, room: GpuRooms) -> Flags:
+        """(N, K) whether a GPU keeps (1a), (1b) and the limit of replicas."""
+        obeys: Flags = (
+            (room.sm_percent >= -TOLERANCE)
+            & (room.memory_mib >= 0.0)
+            & (room.power_w >= 0.0)
+            & (room.replicas <= self._max_replicas)
+        )
+        return obeys
 
     def rewards(
         self, decided: DecidedBatches, rates_rps: Reals, slots: int | None = None
@@ -222,7 +218,9 @@ class ProvisioningWorld:
         known = np.unique(self.service_of[:slots])
         wanted = rates_rps[:, known]
         late = late_shares(carried[:, known], wanted)
-        gains = np.where(wanted > 0.0, carried[:, known] / self.whole_rps[known], 0.0)
+        gains = np.where(
+            wanted > 0.0, carried[:, known] / self.entire_gpu_rps[known], 0.0
+        )
         return np.asarray((gains - PENALTY * late).sum(axis=1))
 
     def carried_of_services(self, decided: DecidedBatches) -> Reals:
@@ -258,14 +256,15 @@ class ProvisioningWorld:
             given[rows, before, gpu[:, before]] = np.where(
                 is_placed[:, before], self._percents[share[:, before]] / 100.0, 0.0
             )
-        free, room_mib, _, _ = self._room(chosen[:, :slot])
+        room = self._room(chosen[:, :slot])
+        # Capped: a queue that exceeds what one SLO can answer is as bad as a longer one.
         queue = np.minimum(1.0, 1000.0 * queued / (self.max_rps * self.slo_ms))
         parts = (
             used_mib / self._memory_mib,
             rates_rps / self.max_rps,
             queue,
-            free / 100.0,
-            room_mib / self._memory_mib,
+            room.sm_percent / 100.0,
+            room.memory_mib / self._memory_mib,
             given.reshape(len(chosen), -1),
         )
         return np.concatenate(parts, axis=1)
@@ -280,10 +279,9 @@ class ProvisioningWorld:
         """(N, S) what the replicas execute at most, b / t."""
         gpu, share, is_placed = self._split(chosen)
         at = (np.arange(chosen.shape[1])[None, :], self.type_of[gpu], share)
-        execution_ms = self._execution_ms(at, gpu, is_placed)
-        place = np.maximum(decided.batch, 0)
-        times = np.take_along_axis(execution_ms, place[:, :, None], axis=2)[:, :, 0]
-        rates = np.where(decided.batch >= 0, 1000.0 * self.batches[place] / times, 0.0)
+        times = at_batch(self._execution_ms(at, gpu, is_placed), decided.batch)
+        batches = self.batches[np.maximum(decided.batch, 0)]
+        rates = np.where(decided.batch >= 0, 1000.0 * batches / times, 0.0)
         return self._by_service(rates)
 
     def _by_service(self, figures: Reals | Flags) -> Reals:
@@ -299,50 +297,53 @@ class ProvisioningWorld:
         gpu, share = np.divmod(np.where(is_placed, chosen, 0), len(self._percents))
         return gpu, share, is_placed
 
-    def _room(self, chosen: Indices) -> tuple[Reals, Reals, Reals, Indices]:
-        """(N, K) each: SM percent, memory and watts that are left beside the smallest batches, and replicas."""
+    def _room(self, chosen: Indices) -> GpuRooms:
+        """What the smallest batches of these options leave."""
         gpu, share, is_placed = self._split(chosen)
-        count, gpus = len(chosen), len(self.setting.gpus)
-        free = np.full((count, gpus), 100.0)
-        counts = np.zeros((count, gpus), dtype=np.intp)
-        room_mib = np.tile(self._memory_mib * (1.0 + TOLERANCE), (count, 1))
-        room_w = np.tile(self._room_w * (1.0 + TOLERANCE), (count, 1))
-        rows = np.arange(count)
+        shape, rows = (len(chosen), len(self.setting.gpus)), np.arange(len(chosen))
+        room = GpuRooms(
+            sm_percent=np.full(shape, 100.0),
+            memory_mib=np.tile(self._memory_mib * (1.0 + TOLERANCE), (shape[0], 1)),
+            power_w=np.tile(self._room_w * (1.0 + TOLERANCE), (shape[0], 1)),
+            replicas=np.zeros(shape, dtype=np.intp),
+        )
+        # Slot by slot: two slots on one GPU would write to one cell at once, and one of them be lost.
         for slot in range(chosen.shape[1]):
             on, at, here = gpu[:, slot], share[:, slot], is_placed[:, slot]
-            kind = self.type_of[on]
-            mib, watts = (
-                self._rows.min_mib[slot, kind, at],
-                self._rows.min_w[slot, kind, at],
-            )
-            free[rows, on] -= np.where(here, self._percents[at], 0.0)
-            room_mib[rows, on] -= np.where(here, mib, 0.0)
-            room_w[rows, on] -= np.where(here, watts, 0.0)
-            counts[rows, on] += here
-        return free, room_mib, room_w, counts
+            place = (slot, self.type_of[on], at)
+            for left, needs in (
+                (room.sm_percent, self._percents[at]),
+                (room.memory_mib, self._rows.min_mib[place]),
+                (room.power_w, self._rows.min_w[place]),
+            ):
+                left[rows, on] -= np.where(here, needs, 0.0)
+            room.replicas[rows, on] += here
+        return room
 
-    def _execution_ms(
-        self, at: tuple[Indices, Indices, Indices], gpu: Indices, is_placed: Flags
-    ) -> Reals:
+    def _execution_ms(self, at: Places, gpu: Indices, is_placed: Flags) -> Reals:
         """(N, J, B) beside the neighbours at the batches that press most."""
-        _, kind, _ = at
+        slot, kind, _ = at
         pressure = np.where(is_placed, self._rows.worst_pressure[at], 0.0)
-        rows = np.arange(len(gpu))
-        summed, counts = np.zeros((2, len(gpu), len(self.setting.gpus)))
-        for slot in range(gpu.shape[1]):
-            summed[rows, gpu[:, slot]] += pressure[:, slot]
-            counts[rows, gpu[:, slot]] += is_placed[:, slot]
-        others = summed[rows[:, None], gpu] - pressure
-        neighbours = np.maximum(counts[rows[:, None], gpu].astype(np.intp) - 1, 0)
-        stretch = (
-            1.0
-            + self._rows.sensitivity[np.arange(gpu.shape[1])[None, :], kind] * others
-        )
+        neighbours = self._neighbours(gpu, is_placed)
+        stretch = 1.0 + self._rows.sensitivity[slot, kind] * self._others(gpu, pressure)
+        # Section 4.2: transfer, launches that neighbours delay, and a run that their cache use stretches.
         return np.asarray(
             self._rows.transfer_ms[at]
             + self._rows.launch_ms[at] * self._factors[kind, neighbours][:, :, None]
             + self._rows.run_ms[at] * stretch[:, :, None]
         )
+
+    def _neighbours(self, gpu: Indices, is_placed: Flags) -> Indices:
+        others = self._others(gpu, is_placed.astype(float))
+        return np.maximum(others + is_placed - 1.0, 0.0).astype(np.intp)
+
+    def _others(self, gpu: Indices, figures: Reals) -> Reals:
+        """(N, J) the sum of each slot's neighbours' figures (N, J)."""
+        rows = np.arange(len(gpu))
+        summed = np.zeros((len(gpu), len(self.setting.gpus)))
+        for slot in range(gpu.shape[1]):
+            summed[rows, gpu[:, slot]] += figures[:, slot]
+        return np.asarray(summed[rows[:, None], gpu] - figures)
 
     def _carried(self, execution_ms: Reals) -> Reals:
         """(N, J, B) by the capacity law."""
@@ -350,9 +351,12 @@ class ProvisioningWorld:
         for slot, service in enumerate(self.service_of[: execution_ms.shape[1]]):
             for place, batch in enumerate(self.batches):
                 times = execution_ms[:, slot, place]
-                ratio = self.slo_ms[service] / times
+                # Left of the law's grid no request is in time; right of it the law is flat.
                 utilisation = np.interp(
-                    ratio, self._ratios, self._law[service][place], left=0.0
+                    self.slo_ms[service] / times,
+                    self._ratios,
+                    self._law[service][place],
+                    left=0.0,
                 )
                 carried[:, slot, place] = 1000.0 * batch / times * utilisation
         return carried
@@ -368,7 +372,7 @@ class ProvisioningWorld:
         batches = 1.0 + np.ceil(waiting[:, :, None] / self.batches)
         return np.asarray(batches * execution_ms <= self.slo_ms[service][None, :, None])
 
-    def _whole_rps(self) -> Reals:
+    def _entire_gpu_rps(self) -> Reals:
         """(S,) H: what one replica alone executes with the smallest batch, at the best SM percent of the best type."""
         alone = (self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms).min(
             axis=(1, 2)
@@ -390,6 +394,5 @@ class ProvisioningWorld:
 def late_shares(carried_rps: Reals, rates_rps: Reals) -> Reals:
     """v: the share of each service's requests beyond what its replicas carry, 0 to 1; 0 where none come."""
     wanted = np.maximum(rates_rps, 1e-9)
-    return np.asarray(
-        np.where(rates_rps > 0.0, np.clip(1.0 - carried_rps / wanted, 0.0, 1.0), 0.0)
-    )
+    late = np.clip(1.0 - carried_rps / wanted, 0.0, 1.0)
+    return np.asarray(np.where(rates_rps > 0.0, late, 0.0))

@@ -471,21 +471,21 @@ def test_the_fleets_name_changes_with_its_gpus_only() -> None:
 
 def test_a_provision_keeps_what_may_still_be() -> None:
     problem = a_problem(a_service(rate_rps=1.0), types=(a_type(count=1),))
-    settler = BatchDecider(problem=problem, belief=ProvisioningRules())
+    decider = BatchDecider(problem=problem, rules=ProvisioningRules())
     held = (
         Provisioned("gpu", (Share("chat", 50.0), Share("gone", 50.0))),
         Provisioned("gpu", (Share("chat", 100.0),)),
         Provisioned("lost", (Share("chat", 50.0),)),
     )
     # One GPU is in stock, and the fuller one stays; `gone` and the type `lost` are not known.
-    assert lawful(settler, held) == (Provisioned("gpu", (Share("chat", 100.0),)),)
+    assert lawful(decider, held) == (Provisioned("gpu", (Share("chat", 100.0),)),)
 
 
 def test_greedy_gives_the_least_share_that_serves_and_then_what_is_free() -> None:
     # 40 rps need half a GPU (50 · 0.5 = 25 is too little: 100 · 0.5 = 50 needs the whole one).
     problem = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),))
     settled = provision_greedily(
-        BatchDecider(problem=problem, belief=ProvisioningRules())
+        BatchDecider(problem=problem, rules=ProvisioningRules())
     )
     assert settled.provision == (Provisioned("gpu", (Share("chat", 100.0),)),)
     assert settled.carried_rps == {"chat": pytest.approx(100.0)}

@@ -10,7 +10,7 @@ from solvers.types.problem import OperatingPoint
 TENS = tuple(10.0 * step for step in range(1, 11))
 
 
-def a_wish(knee: float, shares: tuple[float, ...] = TENS) -> ShareRequest:
+def a_request(knee: float, shares: tuple[float, ...] = TENS) -> ShareRequest:
     return ShareRequest(knee_percent=knee, shares=shares)
 
 
@@ -27,7 +27,7 @@ def a_row(sm_percent: float, time_ms: float) -> OperatingPoint:
         ),  # MobileNet, GoogLeNet, ResNet-101 and one more: full
         ((20.0,), (100.0,)),
         ((30.0, 30.0), (50.0, 50.0)),
-        # 33.3 and 66.7 become 30 and 60, both 90 % of what they wish: the first gets what is left.
+        # 33.3 and 66.7 become 30 and 60, both 90 % of their part: the first gets what is left.
         ((20.0, 40.0), (40.0, 60.0)),
         # 14.3, 28.6 and 57.1 become 10, 20 and 50: 70, 70 and 87.5 %; the first two get more.
         ((10.0, 20.0, 40.0), (20.0, 30.0, 50.0)),
@@ -38,24 +38,26 @@ def a_row(sm_percent: float, time_ms: float) -> OperatingPoint:
 def test_shares_are_in_proportion_to_knees(
     knees: tuple[float, ...], shares: tuple[float, ...]
 ) -> None:
-    assert partition([a_wish(knee) for knee in knees]) == shares
+    assert partition([a_request(knee) for knee in knees]) == shares
 
 
 def test_only_shares_that_were_profiled_are_given() -> None:
     # Wishes are 50 and 50; the first has nothing between 25 and 75, which would leave too little.
-    assert partition([a_wish(30.0, (25.0, 75.0)), a_wish(30.0, (40.0, 60.0))]) == (
+    assert partition(
+        [a_request(30.0, (25.0, 75.0)), a_request(30.0, (40.0, 60.0))]
+    ) == (
         25.0,
         60.0,
     )
 
 
-def test_a_least_share_above_its_wish_takes_from_the_others() -> None:
+def test_a_least_share_above_its_part_takes_from_the_others() -> None:
     # Wishes are 10 and 90, but the first is 50 at least: the second goes down from 90 to 50.
-    assert partition([a_wish(10.0, (50.0, 100.0)), a_wish(90.0)]) == (50.0, 50.0)
+    assert partition([a_request(10.0, (50.0, 100.0)), a_request(90.0)]) == (50.0, 50.0)
 
 
 def test_least_shares_that_do_not_fit_have_no_partition() -> None:
-    assert partition([a_wish(10.0, (60.0,)), a_wish(10.0, (50.0,))]) is None
+    assert partition([a_request(10.0, (60.0,)), a_request(10.0, (50.0,))]) is None
 
 
 @given(
@@ -63,15 +65,17 @@ def test_least_shares_that_do_not_fit_have_no_partition() -> None:
         st.tuples(st.floats(1.0, 100.0), st.sets(st.sampled_from(TENS), min_size=1)),
         min_size=1,
         max_size=6,
-    ).filter(lambda wishes: sum(min(shares) for _, shares in wishes) <= 100.0)
+    ).filter(lambda requests: sum(min(shares) for _, shares in requests) <= 100.0)
 )
 def test_a_partition_fits_uses_allowed_shares_and_leaves_nothing_that_could_be_given(
-    wishes: list[tuple[float, set[float]]],
+    requests: list[tuple[float, set[float]]],
 ) -> None:
-    found = partition([a_wish(knee, tuple(sorted(shares))) for knee, shares in wishes])
+    found = partition(
+        [a_request(knee, tuple(sorted(shares))) for knee, shares in requests]
+    )
     assert found is not None
     assert sum(found) <= 100.0
-    for share, (_, allowed) in zip(found, wishes, strict=True):
+    for share, (_, allowed) in zip(found, requests, strict=True):
         assert share in allowed
         larger = min((each for each in allowed if each > share), default=float("inf"))
         assert larger - share > 100.0 - sum(found)

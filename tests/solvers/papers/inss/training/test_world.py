@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from solvers.papers.inss.local_search import improve, random_starts
+from solvers.papers.inss.options import ServiceFigures
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     Provisioned,
@@ -58,7 +59,7 @@ def test_rewards_by_hand() -> None:
     # Half a GPU: batch 4 in 80 ms, 4 / 80 ms · 0.8 = 40/s. A whole one: batch 4 in 40 ms, 80/s.
     assert decided.carried_rps[0] == pytest.approx([40.0, 80.0])
     # A whole GPU with batch 1 executes 100/s: 0.4 + 0.8, and nobody is late.
-    assert world.whole_rps == pytest.approx([100.0, 100.0])
+    assert world.entire_gpu_rps == pytest.approx([100.0, 100.0])
     assert world.rewards(decided, RATES)[0] == pytest.approx(1.2)
     assert world.used_mib(np.array([[0, 3]]), decided)[0] == pytest.approx(
         [7000.0, 7000.0]
@@ -116,8 +117,8 @@ def test_the_world_decides_as_the_policy_does(
 ) -> None:
     problem = random_problem(seed, services=4, types=2, gpus=2)
     world = world_of(problem, knows_neighbours=knows_neighbours)
-    settler = BatchDecider(
-        problem=problem, belief=ProvisioningRules(knows_neighbours=knows_neighbours)
+    decider = BatchDecider(
+        problem=problem, rules=ProvisioningRules(knows_neighbours=knows_neighbours)
     )
     rates = np.array(
         [problem.service(name).arrival_rate_rps for name in world.setting.services]
@@ -136,7 +137,7 @@ def test_the_world_decides_as_the_policy_does(
             Provisioned(name, tuple(given))
             for name, given in zip(world.setting.gpus, shares, strict=True)
         )
-        settled = settler.settle(provision)
+        settled = decider.settle(provision)
         expected = [settled.carried_rps[name] for name in world.setting.services]
         assert found == pytest.approx(expected, rel=1e-9)
 
@@ -150,12 +151,13 @@ def test_search_is_no_worse_than_its_starts_and_repeatable(seed: int) -> None:
     )
     starts = random_starts(world, rates, count=6, seed=seed)
     weights, queued = np.ones(len(rates)), np.zeros(len(rates))
-    chosen, score = improve(world, starts, rates, queued, weights, passes=4)
-    again, same = improve(world, starts, rates, queued, weights, passes=4)
+    figures = ServiceFigures(rates, queued, weights)
+    chosen, score = improve(world, starts, figures, passes=4)
+    again, same = improve(world, starts, figures, passes=4)
     assert chosen.tolist() == again.tolist()
     assert score == same
     for start in starts:
-        assert score >= improve(world, start[None], rates, queued, weights, passes=0)[1]
+        assert score >= improve(world, start[None], figures, passes=0)[1]
 
 
 def test_courses_stay_in_bounds_and_follow_their_seed() -> None:

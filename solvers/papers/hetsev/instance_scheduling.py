@@ -1,0 +1,109 @@
+"""Resource-efficient instance scheduling: which replicas share a GPU, in the order of the fair queues.
+
+Source: HetSev, section 4.2 and Algorithm 1. Changed: the worst fit of its lines 5 to 14 is one start of a placement
+that may be proven (`solvers.placement`).
+"""
+
+from collections.abc import Mapping
+
+from solvers.greedy.arrange import Key
+from solvers.greedy.routing import ArrangedReplica, Carrier
+from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
+from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
+from solvers.placement.solve import solve as solve_placement
+from solvers.types.outcome import Budget, SolveReport
+from solvers.types.plan import UnservedReason
+from solvers.types.problem import OperatingPoint, Problem
+
+# k and β of Algorithm 1, to which the paper gives no numbers.
+QUEUES = 4
+PICKS_PER_ROUND = 4
+
+
+def schedule_instances(
+    problem: Problem,
+    counts: Mapping[Key, int],
+    rows: Mapping[Key, OperatingPoint],
+    budget: Budget,
+) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
+    """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
+    waiting = [key for key, count in sorted(counts.items()) for _ in range(count)]
+    # Zero-padded, so that names sort as numbers do.
+    names = {f"{number:06d}": key for number, key in enumerate(waiting)}
+    pending = [_pending(problem, name, key, rows[key]) for name, key in names.items()]
+    solution, report = solve_placement(
+        PlacementProblem(
+            replicas=tuple(pending),
+            gpus=_stock(problem),
+            order=_fair_names(problem, names, rows),
+        ),
+        budget,
+    )
+    seats = {
+        name: ArrangedReplica(service=key[0], row=rows[key])
+        for name, key in names.items()
+    }
+    carriers = [
+        Carrier(
+            gpu_type=gpu.gpu_type, seats=tuple(map(seats.__getitem__, gpu.replicas))
+        )
+        for gpu in solution.gpus
+    ]
+    left_out: list[tuple[Key, UnservedReason]] = [
+        (names[entry.replica], entry.reason) for entry in solution.unplaced
+    ]
+    return carriers, left_out, report
+
+
+def _fair_names(
+    problem: Problem,
+    names: Mapping[str, Key],
+    rows: Mapping[Key, OperatingPoint],
+) -> tuple[str, ...]:
+    """The order of Algorithm 1; all wait from now on, so that the queues' lengths decide."""
+    return fair_order(
+        [
+            WaitingReplica(
+                name=name,
+                network=problem.service(key[0]).network,
+                memory_mib=rows[key].memory_mib,
+                waiting_s=0.0,
+            )
+            for name, key in names.items()
+        ],
+        queues=QUEUES,
+        per_round=PICKS_PER_ROUND,
+    )
+
+
+def _stock(problem: Problem) -> tuple[GpuStock, ...]:
+    return tuple(
+        GpuStock(
+            gpu_type=gpu_type.name,
+            count=gpu_type.count,
+            price_usd_per_hour=gpu_type.price_usd_per_hour,
+            memory_mib=gpu_type.memory_mib,
+            # Rows hold the watts above idle: what is left of the cap is theirs.
+            power_w=gpu_type.power_cap_w - gpu_type.idle_w,
+            max_replicas=problem.max_replicas_per_gpu,
+        )
+        for gpu_type in problem.gpu_types
+    )
+
+
+def _pending(
+    problem: Problem,
+    name: str,
+    key: Key,
+    row: OperatingPoint,
+) -> PendingReplica:
+    return PendingReplica(
+        name=name,
+        gpu_type=key[1],
+        sm_percent=row.sm_percent,
+        memory_mib=row.memory_mib,
+        power_w=row.power_w,
+        value=problem.service(key[0]).priority,
+        # The anti-affinity label of section 4.2: no two instances of one model share a GPU (section 3.2 measures why).
+        labels=(key[0],),
+    )
