@@ -46,9 +46,7 @@ and adds those that are worth more than a GPU of the mode costs (`pricing`, `ker
 bound on all plans (`bounds`), so a plan's distance from the best one is known without knowing the best one.
 
 Whole plans: `heuristics` (round, dive, pack, eliminate GPUs, ruin and recreate), and for small fleets
-`relaxation.branch_and_price` (branch and price, to a proven optimum). A GPU may instead be cut into MIG slices
-(`slice_tables`): a mode of the same type and stock, whose patterns put one candidate on each slice of a valid layout,
-without interference. `replan` adds to C_p what starts cost.
+`relaxation.branch_and_price` (branch and price, to a proven optimum). `replan` adds to C_p what starts cost.
 
 Sources: Gilmore and Gomory 1961, 1963 (patterns and column generation for cutting stock); Farley 1990 and Lasdon 1970
 (bounds on the way); Barnhart et al. 1998 (branch and price); Shaw 1998 (ruin and recreate); the laws of co-location are

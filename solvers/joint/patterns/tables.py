@@ -27,7 +27,6 @@ import numpy.typing as npt
 
 from solvers.joint.kernels.laws import find_dominated
 from solvers.joint.kernels.types import Flags, GpuMode, Law, Reals
-from solvers.joint.patterns.slice_layouts import Slicing
 from solvers.laws.colocation import launch_factor
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.problem import (
@@ -62,8 +61,6 @@ class Tables(NamedTuple):
     """(G,) USD per hour of an idle GPU."""
     idle_w: Reals = np.zeros(0)
     """(G,) what a GPU draws without any replica."""
-    slicing: tuple[Slicing | None, ...] = ()
-    """(M,) how GPUs of the mode are cut; None where replicas share all of it, () where all modes are such."""
 
 
 def make_tables(problem: Problem) -> Tables:

@@ -1,8 +1,7 @@
 """Pricing: under the present duals, good new patterns of every mode, and a proof that no other is better by more.
 
 Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
-candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once. Modes whose GPUs
-are cut into slices know no pressure and are priced by `slice_pricing`.
+candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +28,6 @@ from solvers.joint.kernels.types import (
 from solvers.joint.patterns.columns import Pattern, Priced
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.tables import Tables, take
-from solvers.joint.relaxation.slice_pricing import SliceCells
 
 _LONG = 1000
 """A mode with this many candidates, times nodes of the search, takes long: its cells are priced a few at a time."""
@@ -48,7 +46,7 @@ class Pricer:
         self._pool = pool
         self._is_late = never
         # Made when they are needed first: not every problem comes to be priced.
-        self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
+        self._cells: list[_ModeCells | None] = [None] * len(tables.modes)
 
     def on(
         self, pool: Executor | None, *, is_late: Callable[[], bool] = never
@@ -104,14 +102,8 @@ class Pricer:
             return Priced(bound=np.inf, patterns=())
         cells = self._cells[number]
         if cells is None:
-            slicing = self._tables.slicing[number] if self._tables.slicing else None
-            if slicing is None:
-                cells = _ModeCells(task.mode, task.law, len(self._tables.rate))
-            else:
-                cells = SliceCells(task.mode, task.law, slicing)
+            cells = _ModeCells(task.mode, task.law, len(self._tables.rate))
             self._cells[number] = cells
-        if isinstance(cells, SliceCells):
-            return cells.price(number, task)
         return cells.price(number, task, self._is_late)
 
 
@@ -224,11 +216,7 @@ class NarrowPricer(Pricer):
             take(mode, kept)
             for mode, kept in zip(tables.modes, self._kept, strict=True)
         )
-        slicing = tuple(
-            None if one is None else one._replace(profile=one.profile[kept])
-            for one, kept in zip(tables.slicing, self._kept, strict=False)
-        )
-        super().__init__(tables._replace(modes=modes, slicing=slicing))
+        super().__init__(tables._replace(modes=modes))
         if like is not None:
             self._pool = like._pool
             self._is_late = like._is_late
