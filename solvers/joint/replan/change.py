@@ -46,7 +46,7 @@ class Changed:
     """The running GPUs less what is superfluous: nothing starts. None where they fall short and `changed` does not."""
     changed: Plan | None
     """With starts, where the kept ones fall short or where the running plan may be rearranged."""
-    is_whole: bool
+    is_complete: bool
     """Whether all running GPUs are candidates; otherwise some are missing in both."""
 
 
@@ -111,7 +111,7 @@ def change(
         else 0
     )
     return Changed(
-        kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus
+        kept=plans[0], changed=plans[1], is_complete=sum(running.values()) == gpus
     )
 
 
