@@ -67,6 +67,7 @@ def solve_whole(
         if is_over():
             event.interrupt()
 
+    # The time limit of HiGHS would not do: `is_over` may count rounds, or ask whether a plan is proven.
     program.cbMipInterrupt.subscribe(stop_in_time)
     try:
         return is_feasible(program)

@@ -1,5 +1,9 @@
 """Pricing: under the present duals, good new patterns of every mode, and a proof that no other is better by more.
 
+The subproblem of a mode is a knapsack with side limits (SM steps; memory, watts) whose items have no worth of their
+own: what a replica carries depends on the pressure of the others. So patterns are split into cells in which that
+pressure is nearly known, and each cell is a knapsack with worths at its optimistic end (`kernels.price`).
+
 Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
 candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once.
 """
@@ -55,6 +59,7 @@ class Pricer:
 
         As soon as it is late, pricing ends: it gives what was found until then, and infinite bounds.
         """
+        # A shallow copy shares the list of cells, so that what the copy warms up is warm for all.
         other = copy(self)
         other._pool = pool
         other._is_late = is_late
@@ -122,10 +127,11 @@ class _ModeCells:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
         found = PricedPatterns(
-            np.zeros((slots, task.mode.max_replicas), np.int32),
-            np.zeros(slots, np.int32),
-            np.zeros(slots),
+            items=np.zeros((slots, task.mode.max_replicas), np.int32),
+            size=np.zeros(slots, np.int32),
+            worth=np.zeros(slots),
         )
+        # The kernel improves the multipliers in place, so that the next round begins with good ones.
         cells = PricingCells(self._edges, self._capacities, self._multipliers)
 
         # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
@@ -139,15 +145,19 @@ class _ModeCells:
             last = first + stride
             own_bound = price_mode(task, cells, self._scratch, found, first, last)
             bound = max(bound, own_bound)
+        return Priced(bound=bound, patterns=_patterns(number, found))
 
-        filled = np.flatnonzero(found.size)
-        best_first = sorted(filled, key=lambda slot: -found.worth[slot])
-        items = (found.items[slot, : found.size[slot]] for slot in best_first)
-        # Several cells may find the same pattern, at their common edge for one.
-        patterns = dict.fromkeys(
-            Pattern(number, tuple(sorted(each.tolist()))) for each in items
-        )
-        return Priced(bound=bound, patterns=tuple(patterns))
+
+def _patterns(mode: int, found: PricedPatterns) -> tuple[Pattern, ...]:
+    """What was found, each pattern once, the one of the maximum worth first."""
+    filled = np.flatnonzero(found.size)
+    best_first = sorted(filled, key=lambda slot: -found.worth[slot])
+    items = (found.items[slot, : found.size[slot]] for slot in best_first)
+    # Several cells may find the same pattern, at their common edge for one; a dict keeps the order.
+    patterns = dict.fromkeys(
+        Pattern(mode, tuple(sorted(each.tolist()))) for each in items
+    )
+    return tuple(patterns)
 
 
 def _at_watt_price(mode: GpuMode, more: float) -> GpuMode:
@@ -156,18 +166,19 @@ def _at_watt_price(mode: GpuMode, more: float) -> GpuMode:
 
 def make_scratch(mode: GpuMode, services: int) -> Scratch:
     """Working memory for the cells of one mode."""
+    # Made once per mode: the kernels run in every round, and making arrays would take longer than some of them.
     candidates = len(mode.service)
-    most, steps = mode.max_replicas, mode.steps
+    replicas, steps = mode.max_replicas, mode.steps
     return Scratch(
         ids=np.zeros(candidates, np.int32),
         value=np.zeros(candidates),
         adjusted=np.zeros(candidates),
-        best=np.zeros((steps + 1, most), np.int32),
+        best=np.zeros((steps + 1, replicas), np.int32),
         filled=np.zeros(steps + 1, np.int32),
-        short=np.zeros(steps * most + 1, np.int32),
+        short=np.zeros(steps * replicas + 1, np.int32),
         first=np.zeros(services + 2, np.int32),
-        table=np.zeros((services + 2, most + 1, steps + 1)),
-        solution=np.zeros(most, np.int32),
+        table=np.zeros((services + 2, replicas + 1, steps + 1)),
+        solution=np.zeros(replicas, np.int32),
         # Each cell on the way down keeps the candidates that its halves begin with.
         pool=np.zeros(candidates * (MAX_HALVINGS + 1), np.int32),
     )
@@ -175,13 +186,15 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
 
 def _edges(mode: GpuMode) -> Reals:
     """(N + 1, K + 1) edges of the root cells; a number of replicas that cannot be has its last edge below the first."""
-    least, most = pressure_range(mode)
+    lows, highs = pressure_range(mode)
+    # From 0 down to −1: the cells of a number of replicas that cannot be are empty, and the kernel skips them.
     edges = np.zeros((mode.max_replicas + 1, ROOT_CELLS + 1))
     edges[:, 1:] = -1.0
     for replicas in range(1, mode.max_replicas + 1):
-        if np.isfinite(most[replicas]):
-            low, high = least[replicas], most[replicas]
-            edges[replicas] = np.linspace(low, high, ROOT_CELLS + 1)
+        if np.isfinite(highs[replicas]):
+            edges[replicas] = np.linspace(
+                lows[replicas], highs[replicas], ROOT_CELLS + 1
+            )
     return edges
 
 
@@ -191,12 +204,12 @@ def pressure_range(mode: GpuMode) -> tuple[Reals, Reals]:
     lightest = np.full(len(services), np.inf)
     np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)
     lightest.sort()
-
-    least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.max_replicas + 1]
+    # Without regard to SM steps: a low end that is too low costs some empty cells, but no pattern.
+    min_pressure = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.max_replicas + 1]
     # There cannot be more replicas than services: such a number has no pressure at all.
-    too_many = mode.max_replicas + 1 - len(least)
-    least = np.pad(least, (0, too_many), constant_values=np.inf)
-    return least, max_pressure(mode)
+    too_many = mode.max_replicas + 1 - len(min_pressure)
+    min_pressure = np.pad(min_pressure, (0, too_many), constant_values=np.inf)
+    return min_pressure, max_pressure(mode)
 
 
 class NarrowPricer(Pricer):
