@@ -215,10 +215,8 @@ def _move_prices(
     if start is None:
         taken = carried(tools.tables, tools.columns, allowed)
         replicas = max(1.0, float(taken.replicas.sum()))
-        replica_cost = taken.cost / replicas
-        start = max(
-            problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * replica_cost
-        )
+        few_starts = _START_OVER_REPLICA * taken.cost / replicas
+        start = max(problem.migration_cost_usd_per_hour, few_starts)
     return MovePrices(start=start, neighbours=_NEIGHBOURS * start)
 
 
