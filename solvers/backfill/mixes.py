@@ -71,18 +71,21 @@ def _fitting(
     for _ in range(max_tasks):
         following = []
         for last, chosen in grown:
-            # Only tasks after the last one, so that each set is grown in one way.
-            options = (
-                (at, option)
-                for at in range(last + 1, len(choices))
-                for option in choices[at]
-            )
-            for at, option in options:
+            for at, option in _options_after(choices, last):
                 more = (*chosen, option)
                 if _has_sms(host, more) and seated(host, more).holds():
                     following.append((at, more))
                     yield more
         grown = following
+
+
+def _options_after(
+    choices: Sequence[Sequence[TaskOption]], last: int
+) -> Iterator[tuple[int, TaskOption]]:
+    """Those of tasks after the last one, so that each set is grown in one way only."""
+    for at in range(last + 1, len(choices)):
+        for option in choices[at]:
+            yield at, option
 
 
 def seated(host: Host, options: Sequence[TaskOption]) -> Host:
