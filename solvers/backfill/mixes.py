@@ -69,23 +69,22 @@ def _fitting(
     """All that fit the host's SMs, memory, watts and promises, the smaller ones before those with more tasks."""
     grown: list[tuple[int, tuple[TaskOption, ...]]] = [(-1, ())]
     for _ in range(max_tasks):
-        following = []
-        for last, chosen in grown:
-            for at, option in _options_after(choices, last):
-                more = (*chosen, option)
-                if _has_sms(host, more) and seated(host, more).holds():
-                    following.append((at, more))
-                    yield more
-        grown = following
+        grown = [more for each in grown for more in _with_one_more(host, choices, each)]
+        yield from (more for _, more in grown)
 
 
-def _options_after(
-    choices: Sequence[Sequence[TaskOption]], last: int
-) -> Iterator[tuple[int, TaskOption]]:
-    """Those of tasks after the last one, so that each set is grown in one way only."""
+def _with_one_more(
+    host: Host,
+    choices: Sequence[Sequence[TaskOption]],
+    grown: tuple[int, tuple[TaskOption, ...]],
+) -> Iterator[tuple[int, tuple[TaskOption, ...]]]:
+    """A set with one more task, of those after its last one: so each set is grown in one way only."""
+    last, chosen = grown
     for at in range(last + 1, len(choices)):
         for option in choices[at]:
-            yield at, option
+            more = (*chosen, option)
+            if _has_sms(host, more) and seated(host, more).holds():
+                yield at, more
 
 
 def seated(host: Host, options: Sequence[TaskOption]) -> Host:

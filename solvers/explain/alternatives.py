@@ -53,6 +53,7 @@ class Neighbourhood:
 
     def alternatives(self, gpu: GpuPlan, max_count: int) -> tuple[Alternative, ...]:
         """The best of every kind of change, to every GPU type, minimum loss first; at most so many."""
+        # One of each kind: the runners-up of a kind differ from its best one by little that a reader would want to know.
         best: dict[tuple[ChangeKind, str], Alternative] = {}
         for found in (*self._steps(gpu), *self._elsewhere(gpu)):
             key = found.change, found.gpu_type
@@ -170,6 +171,7 @@ class Valuation:
             service = self._problem.services[number]
             points = self._problem.points_of(service.network, gpu_type)
             assert points is not None, "a candidate has operating points"
+            # Rows are read anew: tables know SM steps, which would come back as percents with rounding.
             row = points.rows[int(mode.row[item])]
             yield ReplicaPlan(
                 service=service.name,

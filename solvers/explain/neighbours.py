@@ -59,6 +59,7 @@ class NeighbourReader:
 
     def seats(self, gpu: GpuPlan) -> tuple[ReplicaRow, ...] | None:
         """The replicas of a GPU in its order; None where one has no row in the problem."""
+        # Reliefs, limits and prices all ask for the same GPUs, and the laws take long.
         if gpu not in self._seated:
             rows = [self._row(gpu, replica) for replica in gpu.replicas]
             known = [row for row in rows if row is not None]
@@ -224,6 +225,7 @@ class NeighbourReader:
         self, plan: Plan, name: str, prices: Prices | None
     ) -> Iterator[Binding]:
         service = self.problem.service(name)
+        # A GPU carries a service at most once, so that its GPUs are its replicas.
         own = [
             gpu
             for gpu in plan.gpus
@@ -302,6 +304,7 @@ class NeighbourReader:
 
     def _highest_utilisation(self, seat: ReplicaRow) -> float:
         service = self.problem.service(seat.replica.service)
+        # Without any SLO: the law is flat beyond its last ratio.
         return self.problem.capacity_law.utilisation(
             service.percentile, seat.row.batch, math.inf
         )

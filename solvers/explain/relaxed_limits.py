@@ -83,6 +83,7 @@ def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief
         before, after = tight.seats(gpu), loose.seats(gpu)
         for one, other in zip(before or (), after or (), strict=True):
             rate = problem.service(one.replica.service).arrival_rate_rps
+            # What nobody asks for is no gain.
             more = min(other.capacity_rps, rate) - min(one.capacity_rps, rate)
             gained[one.replica.service].append(gpu.count * more)
     for service in problem.services:

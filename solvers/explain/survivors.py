@@ -68,17 +68,9 @@ def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
     Equal GPUs of an anonymous plan count as one: losing any of them does the same. Raises InvalidInput when the plan
     names a service, GPU type or row that the problem lacks.
     """
-    if isinstance(plan, BoundPlan):
-        # In the order of ids, which is that of the anonymous plan's entries.
-        bound = sorted(
-            (gpu for gpu in plan.gpus if gpu.replicas), key=lambda gpu: gpu.id
-        )
-        names, counts = [str(gpu.id) for gpu in bound], np.ones(len(bound))
-        nodes = [str(gpu.node) for gpu in bound]
-        plan = anonymous(plan)
-    else:
-        names = [f"gpus[{at}]" for at in range(len(plan.gpus))]
-        counts, nodes = np.array([float(gpu.count) for gpu in plan.gpus]), []
+    names, nodes = _identities(plan)
+    plan = anonymous(plan) if isinstance(plan, BoundPlan) else plan
+    counts = np.array([float(gpu.count) for gpu in plan.gpus])
     carried = _carried(problem, plan)
     judge = _Judge(problem, counts @ carried)
     by_node, node_names, sizes = _by_node(carried, nodes)
@@ -89,6 +81,16 @@ def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
         nodes=len(node_names),
         short_already=judge.short_already(),
     )
+
+
+def _identities(plan: Plan | BoundPlan) -> tuple[list[str], list[str]]:
+    """Names of the GPUs and of their nodes; an anonymous plan has no nodes."""
+    if not isinstance(plan, BoundPlan):
+        return [f"gpus[{at}]" for at in range(len(plan.gpus))], []
+    # In the order of ids, which is that of the anonymous plan's entries.
+    used = (gpu for gpu in plan.gpus if gpu.replicas)
+    gpus = sorted(used, key=lambda gpu: gpu.id)
+    return [str(gpu.id) for gpu in gpus], [str(gpu.node) for gpu in gpus]
 
 
 def _carried(problem: Problem, plan: Plan) -> Reals:
@@ -128,6 +130,7 @@ def _by_node(
     names = sorted(set(nodes))
     at = {name: number for number, name in enumerate(names)}
     position = np.array([at[name] for name in nodes], np.int64)
+    # An anonymous plan has GPUs but no nodes; `position` is empty then.
     total = np.zeros((len(names), carried.shape[1]))
     np.add.at(total, position, carried[: len(position)])
     return total, names, np.bincount(position, minlength=len(names))

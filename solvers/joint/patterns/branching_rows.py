@@ -60,9 +60,8 @@ def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
     boxes = Boxes(
         np.zeros(modes), np.full(modes, np.inf), np.zeros(len(stock)), stock.copy()
     )
-    for row, (low, high) in limits.items():
-        if row.ranges:
-            continue
+    of_modes = ((row, ends) for row, ends in limits.items() if not row.ranges)
+    for row, (low, high) in of_modes:
         # A type with a single mode has one row for both: as a limit of that mode it says the same.
         if len(row.modes) == 1:
             at, lows, highs = row.modes[0], boxes.mode_low, boxes.mode_high

@@ -83,11 +83,9 @@ def make_column(tables: Tables, pattern: Pattern) -> Column:
 def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
     """The columns of many patterns: those with as many replicas on the same mode at once."""
     made: dict[Pattern, Column] = {}
-    by_shape: dict[tuple[int, int], list[Pattern]] = defaultdict(list)
-    for pattern in patterns:
-        by_shape[pattern.mode, len(pattern.items)].append(pattern)
-    for (number, _), alike in by_shape.items():
+    for (number, _), positions in by_shape(patterns).items():
         mode = tables.modes[number]
+        alike = [patterns[at] for at in positions]
         items = np.array([pattern.items for pattern in alike], dtype=np.int32)
         # Candidates ascend by service, so that the services do.
         service = mode.service[items]
@@ -97,6 +95,14 @@ def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
         made.update(zip(alike, columns, strict=True))
     # In the order of asking: columns are numbered by it.
     return [made[pattern] for pattern in patterns]
+
+
+def by_shape(patterns: Iterable[Pattern]) -> dict[tuple[int, int], list[int]]:
+    """Positions of the patterns by mode and size: alike ones make one array, since numpy is slow on single ones."""
+    positions: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for at, pattern in enumerate(patterns):
+        positions[pattern.mode, len(pattern.items)].append(at)
+    return positions
 
 
 def price_of(tables: Tables, pattern: Pattern) -> float:

@@ -5,7 +5,7 @@ whatever its batch, clock and neighbours are (contract, `migration_cost_usd_per_
 each, so that arrays of them can be compared.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.types import GpuMode, Reals
-from solvers.joint.patterns.columns import Columns, Pattern
+from solvers.joint.patterns.columns import Columns, Pattern, by_shape
 from solvers.joint.patterns.tables import Tables
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.plan import Plan
@@ -176,15 +176,10 @@ class ColumnKinds:
         """Those of the columns that were made since."""
         filled = len(self._kinds)
         new = np.full((len(columns) - filled, self._kinds.shape[1]), NO_KIND)
-        # Columns of one mode and size at once: numpy is slow on single ones.
-        by_shape: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for number in range(filled, len(columns)):
-            mode, items = columns[number].pattern
-            by_shape[mode, len(items)].append(number)
-        for (mode, size), numbers in by_shape.items():
-            alike = [columns[number].pattern.items for number in numbers]
-            kinds = self._of_modes[mode][np.array(alike, np.int64)]
-            new[np.array(numbers) - filled, :size] = kinds
+        patterns = [columns[number].pattern for number in range(filled, len(columns))]
+        for (mode, size), positions in by_shape(patterns).items():
+            alike = np.array([patterns[at].items for at in positions], np.int64)
+            new[np.array(positions), :size] = self._of_modes[mode][alike]
         return new
 
 

@@ -290,28 +290,26 @@ def _is_running(problem: Problem, rows: Rows, mode: GpuMode) -> Flags:
     """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
     gpu_type = problem.gpu_types[mode.gpu_type].name
     running = np.zeros(len(mode.service), np.bool_)
-    number = {service.name: at for at, service in enumerate(problem.services)}
-    for name, percent in _running_shares(problem, gpu_type):
-        # What runs may be of a service that the problem does not have any more.
-        if name not in number:
-            continue
-        table = rows.get((problem.services[number[name]].network, gpu_type))
+    for number, percent in _running_shares(problem, gpu_type):
+        table = rows.get((problem.services[number].network, gpu_type))
         if table is None:
             continue
-        first, last = np.searchsorted(mode.service, (number[name], number[name] + 1))
-        own = slice(first, last)
+        own = slice(*np.searchsorted(mode.service, (number, number + 1)))
         running[own] |= np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
     return running
 
 
-def _running_shares(problem: Problem, gpu_type: str) -> set[tuple[str, float]]:
+def _running_shares(problem: Problem, gpu_type: str) -> set[tuple[int, float]]:
     """(service, SM percent) of what runs on a type, whatever its batch: a replica may change that without a start."""
     gpus = problem.current.gpus if problem.current is not None else ()
+    # What runs may be of a service that the problem does not have any more.
+    number = {service.name: at for at, service in enumerate(problem.services)}
     return {
-        (each.service, each.sm_percent)
+        (number[each.service], each.sm_percent)
         for gpu in gpus
         if gpu.gpu_type == gpu_type
         for each in gpu.replicas
+        if each.service in number
     }
 
 

@@ -146,8 +146,7 @@ class _Tree:
         self._master = Master(
             tables, demand, limit_price=limit_price, has_cuts=has_cuts
         )
-        last_effort = _LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap)
-        self._phases = (*_PHASES, Phase(effort=last_effort, min_gain=0.0))
+        self._phases = (*_PHASES, _last_phase(gap))
         self._generation = Generation(self._master, pricer, columns)
         self.open: list[_Node] = []
         self._closed_bound = np.inf
@@ -264,6 +263,11 @@ class _Tree:
             counted = zip(numbers, rounded, strict=True)
             counts = {number: count for number, count in counted if count > 0}
             self.incumbent = Incumbent(counts=counts, cost_usd_per_hour=cost)
+
+
+def _last_phase(gap: float) -> Phase:
+    effort = _LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap)
+    return Phase(effort=effort, min_gain=0.0)
 
 
 def _limit_price(tables: Tables, demand: CoverDemand) -> float:

@@ -185,17 +185,19 @@ class Generation:
             effort,
             limits=limits,
         )
-        worths = np.array([entry.bound for entry in priced])
-        bound = -np.inf
-        # Pricing that was cut short proves nothing.
-        if np.isfinite(worths).all():
-            bound = lower_bound(
-                master.tables, master.demand, solution.duals, worths, limits
-            )
+        bound = self._bound(solution.duals, priced, limits)
         patterns = [pattern for entry in priced for pattern in entry.patterns]
         self._made.add(patterns)
         new = self.use(self._made.number(pattern) for pattern in patterns)
         return _Turn(solution, used, bound, has_new=bool(new))
+
+    def _bound(self, duals: Duals, priced: Sequence[Priced], limits: Limits) -> float:
+        worths = np.array([entry.bound for entry in priced])
+        # Pricing that was cut short proves nothing.
+        if not np.isfinite(worths).all():
+            return -np.inf
+        tables, demand = self._master.tables, self._master.demand
+        return lower_bound(tables, demand, duals, worths, limits)
 
 
 class _Turn(NamedTuple):
@@ -229,13 +231,11 @@ def price(
         _worth(demand, duals, bonus, threshold)
         for bonus, threshold in zip(bonuses, thresholds, strict=True)
     ]
-    floors = np.array([_MIN_THRESHOLD * mode.price for mode in tables.modes])
-    return pricer.price(
-        worths,
-        np.maximum(thresholds, floors).tolist(),
-        effort,
-        watt_price=duals.watt_price,
-    )
+    floored = [
+        max(float(threshold), _MIN_THRESHOLD * mode.price)
+        for threshold, mode in zip(thresholds, tables.modes, strict=True)
+    ]
+    return pricer.price(worths, floored, effort, watt_price=duals.watt_price)
 
 
 def _thresholds(tables: Tables, duals: Duals) -> Reals:

@@ -132,9 +132,12 @@ def _replanned(
 
     cheap: the columns to look at, the cheapest first; none where all are.
     """
-    warm, tools = task.warm, task.tools
-    chosen = [*allowed, *cheap, *warm.singles] if cheap else range(len(tools.columns))
-    numbers = list(dict.fromkeys(chosen))
+    tools = task.tools
+    numbers = list(range(len(tools.columns)))
+    start = range(len(numbers))
+    if cheap:
+        numbers = list(dict.fromkeys([*allowed, *cheap, *task.warm.singles]))
+        start = range(len(numbers))[: len(allowed) + _START_COLUMNS]
     moves = _moves(task, numbers)
     # The program knows only these columns, under numbers of its own.
     place = {number: at for at, number in enumerate(numbers)}
@@ -143,7 +146,7 @@ def _replanned(
         demand=task.demand,
         keeps={place[number]: count for number, count in keeps.items()},
         fixed={place[number]: count for number, count in fixed.items()},
-        start=range(len(numbers))[: len(allowed) + _START_COLUMNS if cheap else None],
+        start=start,
     )
     found = replan(moves, request, is_over=task.is_over, is_late=task.is_late)
     return _renumbered(tools, moves.tools.columns, found)

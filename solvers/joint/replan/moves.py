@@ -315,20 +315,26 @@ def price_moves(
     moves: MoveMaster, demand: CoverDemand, found: MoveSolution, effort: Effort
 ) -> list[Priced]:
     """Price all modes for new GPUs; types without stock are passed over at an infinite price."""
-    tables = moves.tools.tables
+    modes = moves.tools.tables.modes
     stock = np.where(demand.stock < 1.0, -np.inf, found.stock)
+    thresholds = [
+        max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price)
+        for mode in modes
+    ]
+    return moves.tools.pricer.price(_worths(moves, demand, found), thresholds, effort)
+
+
+def _worths(moves: MoveMaster, demand: CoverDemand, found: MoveSolution) -> list[Worth]:
+    """What replicas on new GPUs earn in each mode, less what they start and disturb."""
     # NO_KIND is −1, so the last entry is the price of a start of any other kind.
     starts = np.append(found.kinds, -moves.prices.start)
-    worth = [
+    return [
         Worth(
             demand.rate,
             found.rps,
             found.presence[mode.service] + starts[kinds] - moves.prices.neighbours,
         )
-        for mode, kinds in zip(tables.modes, moves.candidate_kinds, strict=True)
+        for mode, kinds in zip(
+            moves.tools.tables.modes, moves.candidate_kinds, strict=True
+        )
     ]
-    thresholds = [
-        max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price)
-        for mode in tables.modes
-    ]
-    return moves.tools.pricer.price(worth, thresholds, effort)

@@ -134,16 +134,15 @@ def _left(moves: MoveMaster, fixed: Counter[int], request: ReplanRequest) -> Lef
     rest = rest_of(request.demand, tools.tables, taken)
     used = moves.used(fixed)[:-1]
     decided = fixed - Counter(request.fixed)
-    left = {number: count - decided[number] for number, count in request.keeps.items()}
-    gpu_type = tools.pool.gpu_type
+    # A GPU can go on only while its type has stock, which new ones may have taken.
+    has_stock = rest.stock[tools.pool.gpu_type] >= 1.0
     return Left(
         demand=rest,
         kinds=np.maximum(moves.running.counts - used, 0.0),
-        # A GPU can go on only while its type has stock, which new ones may have taken.
         keeps={
-            number: count
-            for number, count in left.items()
-            if count > 0 and rest.stock[gpu_type[number]] >= 1.0
+            number: count - decided[number]
+            for number, count in request.keeps.items()
+            if count > decided[number] and has_stock[number]
         },
     )
 
@@ -164,16 +163,20 @@ def _relax(
         # The first round is for what is left alone, which no column was made for: it is worth its time in any case.
         if number > 0 and is_late():
             break
-        priced = price_moves(moves, left.demand, found, _CHEAP)
-        patterns = list(
-            dict.fromkeys(pattern for entry in priced for pattern in entry.patterns)
-        )
-        tools.columns.add(patterns)
-        moves.sync()
-        if not program.use(map(tools.columns.number, patterns)):
+        if not program.use(_priced(moves, left.demand, found)):
             break
         found = _with_pool(moves, program)
     return found
+
+
+def _priced(moves: MoveMaster, demand: CoverDemand, found: MoveSolution) -> list[int]:
+    """Numbers of the columns that pricing proposes, which are added to the others."""
+    priced = price_moves(moves, demand, found, _CHEAP)
+    patterns = [pattern for entry in priced for pattern in entry.patterns]
+    columns = moves.tools.columns
+    columns.add(patterns)
+    moves.sync()
+    return [columns.number(pattern) for pattern in patterns]
 
 
 def _promising(
