@@ -148,7 +148,9 @@ class FillProgram:
         return tuple(gpu for gpu in trimmed if gpu.replicas or gpu.tasks)
 
     def _within_watts(
-        self, hosts: Sequence[Host], left_w: float
+        self,
+        hosts: Sequence[Host],
+        left_w: float,
     ) -> defaultdict[GpuId, list[BoundTask]]:
         """The tasks of each host for which there are watts, by precedence."""
         seated = [
@@ -173,7 +175,9 @@ class FillProgram:
         return not is_new(self.offers.known[bound.name], key, bound.sm_percent)
 
     def _without_watts(
-        self, gpu: BoundGpu, kept: Sequence[BoundTask]
+        self,
+        gpu: BoundGpu,
+        kept: Sequence[BoundTask],
     ) -> Iterator[BoundTask]:
         for task in gpu.tasks:
             if not task.is_resident or task in kept:
@@ -199,7 +203,11 @@ class FillProgram:
         is_frugal = self._wanted.problem.power_budget_w is not None
         max_tasks = self._limits.max_tasks_per_gpu
         found = mixes(
-            host, options, self._rents, max_tasks=max_tasks, is_frugal=is_frugal
+            host,
+            options,
+            self._rents,
+            max_tasks=max_tasks,
+            is_frugal=is_frugal,
         )
         if host.gpu.id in self.offers.hosts:
             return list(found)

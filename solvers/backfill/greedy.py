@@ -34,7 +34,8 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     swapped = {name for name, (_, task) in before.items() if not task.is_resident}
     # What runs is seated before what is swapped out comes back: it must not be put out for it.
     ordered = sorted(
-        wanted.tasks, key=lambda task: (task.name in swapped, -task.priority, task.name)
+        wanted.tasks,
+        key=lambda task: (task.name in swapped, -task.priority, task.name),
     )
     homeless = [
         task for task in ordered if not filling.keep(task, before.get(task.name))
@@ -180,7 +181,10 @@ class _Filling:
         return min(places, key=order, default=None)
 
     def _may_be_alone(
-        self, task: Task, alone: "_Place", beside: "_Place | None"
+        self,
+        task: Task,
+        alone: "_Place",
+        beside: "_Place | None",
     ) -> bool:
         """Whether it is saved by an idle GPU, or it is the last moment for that, or it has waited for long."""
         if beside is not None:
@@ -193,7 +197,9 @@ class _Filling:
     def _is_saved_by(self, task: Task, alone: "_Place", iteration_ms: float) -> bool:
         """Whether it meets its deadline on an idle GPU, and not at this pace."""
         return is_late(task, iteration_ms) and not is_late(
-            task, alone.iteration_ms, spare_s=RESTART_S
+            task,
+            alone.iteration_ms,
+            spare_s=RESTART_S,
         )
 
     def _on(self, task: Task, host: Host) -> "_Place | None":

@@ -85,7 +85,10 @@ class Host:
         neighbours = neighbours_of([seat.row for seat in together], at)
         seat = together[at]
         return execution_ms(
-            seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type
+            seat.row,
+            neighbours,
+            sensitivity=seat.sensitivity,
+            gpu_type=self.gpu_type,
         )
 
 
@@ -99,7 +102,10 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
 
 
 def _seat(
-    problem: Problem, rows: OperatingRows, gpu: BoundGpu, replica: BoundReplica
+    problem: Problem,
+    rows: OperatingRows,
+    gpu: BoundGpu,
+    replica: BoundReplica,
 ) -> HostTenant:
     points = problem.points_of(replica.network, gpu.gpu_type)
     where = (replica.sm_percent, replica.batch, gpu.clock_mhz)
@@ -114,7 +120,8 @@ def _seat(
         ) from None
     if points is None or row is None:
         raise InvalidInput(
-            "replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more"
+            "replicas",
+            f"{replica.id}: its row on {gpu.gpu_type} is no more",
         )
     longest_ms = max_execution_ms(
         problem.capacity_law,
@@ -126,7 +133,9 @@ def _seat(
     # A process keeps the memory that it was started with, also where its row needs less by now.
     reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
     return HostTenant(
-        row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms
+        row=reserved,
+        sensitivity=points.sensitivity,
+        longest_ms=longest_ms,
     )
 
 

@@ -64,7 +64,9 @@ def mixes(
 
 
 def _fitting(
-    host: Host, choices: Sequence[Sequence[TaskOption]], max_tasks: int
+    host: Host,
+    choices: Sequence[Sequence[TaskOption]],
+    max_tasks: int,
 ) -> Iterator[tuple[TaskOption, ...]]:
     """All that fit the host's SMs, memory, watts and promises, the smaller ones before those with more tasks."""
     grown: list[tuple[int, tuple[TaskOption, ...]]] = [(-1, ())]
@@ -115,7 +117,8 @@ def _mix(host: Host, options: tuple[TaskOption, ...], rents: Rents) -> Mix | Non
         for option, pace_ms in pairs
     )
     rent = rents.of(
-        host, [option.standing.remaining_ms(pace_ms) for option, pace_ms in pairs]
+        host,
+        [option.standing.remaining_ms(pace_ms) for option, pace_ms in pairs],
     )
     # Beside replicas the GPU's idle watts are drawn anyway.
     idle_w = 0.0 if host.replicas else host.gpu_type.idle_w

@@ -58,7 +58,9 @@ class Offers:
     def host(self, gpu: BoundGpu) -> Host:
         """A GPU of a filling with its resident tasks; without those whose share has no row."""
         made = self.hosts.get(gpu.id) or make_host(
-            self._wanted.problem, self._rows, replace(gpu, tasks=())
+            self._wanted.problem,
+            self._rows,
+            replace(gpu, tasks=()),
         )
         residents = []
         for bound in gpu.tasks:
@@ -82,7 +84,9 @@ class Offers:
         return opened
 
     def options(
-        self, hosts: Sequence[Host], basis: Sequence[BoundGpu]
+        self,
+        hosts: Sequence[Host],
+        basis: Sequence[BoundGpu],
     ) -> dict[GpuId, list[list[TaskOption]]]:
         """By host the options of each task that may be there, by name; of arrivals those who gain most from it.
 
@@ -98,7 +102,8 @@ class Offers:
         invited = Counter[str]()
         # The roomiest first: a host with little room gets whom the others leave over.
         for host in sorted(
-            hosts, key=lambda each: (-each.free_sm_percent, each.gpu.id)
+            hosts,
+            key=lambda each: (-each.free_sm_percent, each.gpu.id),
         ):
             shares = {
                 name: percent
@@ -118,7 +123,10 @@ class Offers:
         return found
 
     def _arrivals(
-        self, host: Host, shares: Mapping[str, float], invited: Counter[str]
+        self,
+        host: Host,
+        shares: Mapping[str, float],
+        invited: Counter[str],
     ) -> dict[str, list[TaskOption]]:
         """The options of tasks from elsewhere: those that the basis has here at these shares, then the best others."""
         others = {
@@ -142,7 +150,10 @@ class Offers:
         return {name: others[name] for name in coming[: max(MAX_ARRIVALS, len(based))]}
 
     def _with_share(
-        self, options: list[TaskOption], host: Host, sm_percent: float
+        self,
+        options: list[TaskOption],
+        host: Host,
+        sm_percent: float,
     ) -> list[TaskOption]:
         """The options of a task from elsewhere, that share among them."""
         seat = self._seats.of_share(options[0].standing.task, host, sm_percent)

@@ -108,7 +108,8 @@ def _with_room(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
     for at, replica in enumerate(gpu.replicas):
         for following in _roomier(problem, gpu, replica):
             changed = replace(
-                gpu, replicas=(*gpu.replicas[:at], following, *gpu.replicas[at + 1 :])
+                gpu,
+                replicas=(*gpu.replicas[:at], following, *gpu.replicas[at + 1 :]),
             )
             if places.are_kept(gpu, changed):
                 gpu = changed
@@ -117,7 +118,9 @@ def _with_room(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
 
 
 def _roomier(
-    problem: Problem, gpu: BoundGpu, replica: BoundReplica
+    problem: Problem,
+    gpu: BoundGpu,
+    replica: BoundReplica,
 ) -> Iterator[BoundReplica]:
     """The replica at batches with more room, at its share and clock, the roomiest first."""
     points = problem.points_of(replica.network, gpu.gpu_type)
@@ -153,7 +156,10 @@ def _at_row(replica: BoundReplica, row: OperatingPoint) -> BoundReplica:
     if row.memory_mib <= replica.memory_mib:
         return replace(replica, batch=row.batch)
     return replace(
-        replica, id=ReplicaId(""), batch=row.batch, memory_mib=row.memory_mib
+        replica,
+        id=ReplicaId(""),
+        batch=row.batch,
+        memory_mib=row.memory_mib,
     )
 
 

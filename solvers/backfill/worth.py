@@ -62,7 +62,9 @@ class FixedWorth:
 
 
 def standings(
-    wanted: FillProblem, limits: FillLimits, seats: Seats
+    wanted: FillProblem,
+    limits: FillLimits,
+    seats: Seats,
 ) -> dict[str, FixedWorth]:
     """By name, in that order; without tasks that no GPU type can run."""
     homes = {

@@ -53,14 +53,15 @@ class Neighbourhood:
 
     def alternatives(self, gpu: GpuPlan, max_count: int) -> tuple[Alternative, ...]:
         """The best of every kind of change, to every GPU type, minimum loss first; at most so many."""
-        # One of each kind: the runners-up of a kind differ from its best one by little that a reader would want to know.
+        # One of each kind: the runners-up of a kind differ little from its best one.
         best: dict[tuple[ChangeKind, str], Alternative] = {}
         for found in (*self._steps(gpu), *self._elsewhere(gpu)):
             key = found.change, found.gpu_type
             if key not in best or found.loss < best[key].loss:
                 best[key] = found
         ordered = sorted(
-            best.values(), key=lambda one: (one.loss, one.change, one.gpu_type)
+            best.values(),
+            key=lambda one: (one.loss, one.change, one.gpu_type),
         )
         return tuple(ordered[:max_count])
 
@@ -69,7 +70,9 @@ class Neighbourhood:
         own = Plan(policy="", gpus=(gpu,))
         for pattern in patterns_of(self._problem, self._tables, own):
             for change, changed in _single_changes(
-                self._tables, pattern, self._valuation
+                self._tables,
+                pattern,
+                self._valuation,
             ):
                 yield self._valuation.alternative(change, changed)
 
@@ -166,7 +169,10 @@ class Valuation:
         mode = self._tables.modes[column.pattern.mode]
         gpu_type = self._problem.gpu_types[mode.gpu_type].name
         for item, number, capacity in zip(
-            column.pattern.items, column.service.tolist(), column.capacity, strict=True
+            column.pattern.items,
+            column.service.tolist(),
+            column.capacity,
+            strict=True,
         ):
             service = self._problem.services[number]
             points = self._problem.points_of(service.network, gpu_type)
@@ -182,7 +188,9 @@ class Valuation:
 
 
 def _single_changes(
-    tables: Tables, pattern: Pattern, valuation: Valuation
+    tables: Tables,
+    pattern: Pattern,
+    valuation: Valuation,
 ) -> Iterator[tuple[ChangeKind, Pattern]]:
     """The best of every kind of change to every replica of a pattern."""
     mode = tables.modes[pattern.mode]
@@ -202,14 +210,20 @@ def _single_changes(
 
 
 def _best(
-    change: ChangeKind, mode: int, rest: Sequence[int], worth: Reals
+    change: ChangeKind,
+    mode: int,
+    rest: Sequence[int],
+    worth: Reals,
 ) -> Iterator[tuple[ChangeKind, Pattern]]:
     if len(worth) and np.isfinite(worth.max()):
         yield change, Pattern(mode, tuple(sorted((*rest, int(worth.argmax())))))
 
 
 def _worth_beside(
-    tables: Tables, mode: GpuMode, rest: Sequence[int], valuation: Valuation
+    tables: Tables,
+    mode: GpuMode,
+    rest: Sequence[int],
+    valuation: Valuation,
 ) -> Reals:
     """(C,) what each candidate together with the rest earns, its watts paid; −∞ where a rule forbids it."""
     worth = np.full(len(mode.service), -np.inf)

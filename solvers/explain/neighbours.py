@@ -93,7 +93,10 @@ class NeighbourReader:
         )
 
     def bindings(
-        self, plan: Plan, service: str, prices: Prices | None = None
+        self,
+        plan: Plan,
+        service: str,
+        prices: Prices | None = None,
     ) -> tuple[Binding, ...]:
         """What keeps the replicas of a service from carrying more, most frequent first; then limits of the service.
 
@@ -134,7 +137,9 @@ class NeighbourReader:
         )
 
     def _held_by(
-        self, gpu: GpuPlan, replica: ReplicaPlan
+        self,
+        gpu: GpuPlan,
+        replica: ReplicaPlan,
     ) -> Iterator[tuple[Rule, str]]:
         seats = self.seats(gpu)
         if seats is None:
@@ -157,7 +162,10 @@ class NeighbourReader:
             yield rule, _DETAILS[rule]
 
     def _larger(
-        self, gpu: GpuPlan, seat: ReplicaRow, seats: Sequence[ReplicaRow]
+        self,
+        gpu: GpuPlan,
+        seat: ReplicaRow,
+        seats: Sequence[ReplicaRow],
     ) -> list[OperatingPoint]:
         """Rows of the network at the GPU's clock with which the replica would carry more, all else as it is."""
         service = self.problem.service(seat.replica.service)
@@ -165,7 +173,10 @@ class NeighbourReader:
         points, rows = self._rows_at(service.network, gpu.gpu_type, gpu.clock_mhz)
         neighbours = neighbours_of([other.row for other in seats], seats.index(seat))
         durations_ms = executions_ms(
-            rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type
+            rows,
+            neighbours,
+            sensitivity=points.sensitivity,
+            gpu_type=gpu_type,
         )
         carried = capacities_rps(
             self.problem.capacity_law,
@@ -178,7 +189,10 @@ class NeighbourReader:
         return [row for row, is_one in zip(rows, more.tolist(), strict=True) if is_one]
 
     def _rows_at(
-        self, network: str, gpu_type: str, clock_mhz: float
+        self,
+        network: str,
+        gpu_type: str,
+        clock_mhz: float,
     ) -> tuple[OperatingPoints, tuple[OperatingPoint, ...]]:
         """A network's points on a type, and those at one clock."""
         key = (network, gpu_type, clock_mhz)
@@ -222,7 +236,10 @@ class NeighbourReader:
         return tuple(rule for rule, is_broken in rules.items() if is_broken)
 
     def _of_service(
-        self, plan: Plan, name: str, prices: Prices | None
+        self,
+        plan: Plan,
+        name: str,
+        prices: Prices | None,
     ) -> Iterator[Binding]:
         service = self.problem.service(name)
         # A GPU carries a service at most once, so that its GPUs are its replicas.
@@ -247,7 +264,10 @@ class NeighbourReader:
         yield from self._used_up(plan, own, prices)
 
     def _used_up(
-        self, plan: Plan, own: Sequence[GpuPlan], prices: Prices | None
+        self,
+        plan: Plan,
+        own: Sequence[GpuPlan],
+        prices: Prices | None,
     ) -> Iterator[Binding]:
         """Stocks of which nothing is left, of the GPU types that a service runs on."""
         # A plan that was made for another problem may name types that this one lacks.
@@ -275,7 +295,9 @@ class NeighbourReader:
                 yield from self._rows_at(network, gpu.gpu_type, gpu.clock_mhz)[1]
 
     def _seats(
-        self, gpu: GpuPlan, rows: Sequence[OperatingPoint]
+        self,
+        gpu: GpuPlan,
+        rows: Sequence[OperatingPoint],
     ) -> tuple[ReplicaRow, ...]:
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         named = [
@@ -299,14 +321,18 @@ class NeighbourReader:
         service = self.problem.service(seat.replica.service)
         ratio = service.slo_ms / seat.execution_ms
         return self.problem.capacity_law.utilisation(
-            service.percentile, seat.row.batch, ratio
+            service.percentile,
+            seat.row.batch,
+            ratio,
         )
 
     def _highest_utilisation(self, seat: ReplicaRow) -> float:
         service = self.problem.service(seat.replica.service)
         # Without any SLO: the law is flat beyond its last ratio.
         return self.problem.capacity_law.utilisation(
-            service.percentile, seat.row.batch, math.inf
+            service.percentile,
+            seat.row.batch,
+            math.inf,
         )
 
     def _row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
@@ -314,7 +340,9 @@ class NeighbourReader:
             return None
         network = self.problem.service(replica.service).network
         return self._rows.find(
-            network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+            network,
+            gpu.gpu_type,
+            (replica.sm_percent, replica.batch, gpu.clock_mhz),
         )
 
 

@@ -20,7 +20,9 @@ LOOSER = 1.1
 
 
 def priced_reliefs(
-    reader: NeighbourReader, plan: Plan, prices: Prices
+    reader: NeighbourReader,
+    plan: Plan,
+    prices: Prices,
 ) -> tuple[Relief, ...]:
     """What the prices alone say, most saving first."""
     problem = reader.problem

@@ -73,13 +73,17 @@ def solved_reliefs(
 
 
 def _questions(
-    reader: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]
+    reader: NeighbourReader,
+    plan: Plan,
+    prices: Prices,
+    hopes: Sequence[Relief],
 ) -> Iterator[_Question]:
     """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MAX_SLOS]:
         yield _Question(
-            relief=relief, problem=with_slos(reader.problem, {relief.subject})
+            relief=relief,
+            problem=with_slos(reader.problem, {relief.subject}),
         )
     yield from _caps(reader, plan)
     yield from _choices(reader.problem, prices)
@@ -95,7 +99,9 @@ def _caps(reader: NeighbourReader, plan: Plan) -> Iterator[_Question]:
             for one in problem.gpu_types
         )
         relief = _unsolved(
-            "power_cap", name, f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W"
+            "power_cap",
+            name,
+            f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W",
         )
         yield _Question(relief=relief, problem=replace(problem, gpu_types=types))
 
@@ -103,7 +109,11 @@ def _caps(reader: NeighbourReader, plan: Plan) -> Iterator[_Question]:
 def _unsolved(kind: ReliefKind, subject: str, words: str) -> Relief:
     """A relief without a price of its own: what it saves only the relaxation can say."""
     return Relief(
-        kind=kind, subject=subject, words=words, saving=0.0, basis="relaxation"
+        kind=kind,
+        subject=subject,
+        words=words,
+        saving=0.0,
+        basis="relaxation",
     )
 
 
@@ -123,7 +133,9 @@ def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
     for service in sorted(bound, key=paid, reverse=True)[:_MAX_CHOICES]:
         others = ", ".join(name for name in names if not service.allows(name))
         relief = _unsolved(
-            "gpu_types", service.name, f"{service.name} on {others}, too"
+            "gpu_types",
+            service.name,
+            f"{service.name} on {others}, too",
         )
         free = replace(service, allowed_gpu_types=None)
         services = tuple(

@@ -124,7 +124,8 @@ def _carried_by(problem: Problem, rows: OperatingRows, gpu: GpuPlan) -> Reals:
 
 
 def _by_node(
-    carried: Reals, nodes: Sequence[str]
+    carried: Reals,
+    nodes: Sequence[str],
 ) -> tuple[Reals, list[str], npt.NDArray[np.int64]]:
     """(nodes, S) what each node carries, the nodes' names, and how many GPUs of each carry anything."""
     names = sorted(set(nodes))
@@ -152,7 +153,10 @@ class _Judge:
         return self._shortfalls(self._before)
 
     def losses(
-        self, names: Sequence[str], lost_rps: Reals, gpus: npt.NDArray[np.int64]
+        self,
+        names: Sequence[str],
+        lost_rps: Reals,
+        gpus: npt.NDArray[np.int64],
     ) -> tuple[Loss, ...]:
         """Those that do harm, the worst first; lost_rps: (L, S)."""
         # What was short before is no harm of the loss.

@@ -49,7 +49,10 @@ class FoundPlan(NamedTuple):
 
 
 def make_draft(
-    problem: Problem, plan: Plan, status: PlanStatus, source: str
+    problem: Problem,
+    plan: Plan,
+    status: PlanStatus,
+    source: str,
 ) -> PlanDraft:
     """The plan with what it costs, serves and starts; `source` says where it comes from."""
     cost = cost_usd_per_hour(problem, plan)
@@ -97,7 +100,9 @@ def needed_drafts(problem: Problem, changed: Changed) -> Iterator[PlanDraft]:
 
 
 def steadiest(
-    problem: Problem, drafts: Sequence[PlanDraft], stability: Stability
+    problem: Problem,
+    drafts: Sequence[PlanDraft],
+    stability: Stability,
 ) -> PlanDraft | None:
     """The best of what can become of the running arrangement; what starts nothing, where that is about as good."""
     best = min(drafts, key=lambda draft: draft.merit, default=None)
@@ -112,10 +117,16 @@ def steadiest(
 
 
 def _is_worth_moving(
-    problem: Problem, kept: PlanDraft, other: PlanDraft, stability: Stability
+    problem: Problem,
+    kept: PlanDraft,
+    other: PlanDraft,
+    stability: Stability,
 ) -> bool:
     return is_worth_moving(
-        problem, kept.plan, other.plan, hysteresis=stability.hysteresis
+        problem,
+        kept.plan,
+        other.plan,
+        hysteresis=stability.hysteresis,
     )
 
 
@@ -155,13 +166,19 @@ def _short_of_watts(problem: Problem, plan: Plan | None) -> float:
 
 
 def is_allowed(
-    draft: PlanDraft, needed: PlanDraft, problem: Problem, stability: Stability
+    draft: PlanDraft,
+    needed: PlanDraft,
+    problem: Problem,
+    stability: Stability,
 ) -> bool:
     """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
     serves_alike = draft.merit[:2] == needed.merit[:2]
     if not serves_alike:
         return draft.merit < needed.merit and _is_worth_moving(
-            problem, needed, draft, stability
+            problem,
+            needed,
+            draft,
+            stability,
         )
 
     # Both merits count migration, so a draft must save the hysteresis beyond the price of its starts.

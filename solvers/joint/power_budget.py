@@ -96,7 +96,10 @@ class WattSearch(JointSearch):
     """
 
     def run_within(
-        self, start: Sequence[int], seed: int, plan_at: Callable[[float], Plan]
+        self,
+        start: Sequence[int],
+        seed: int,
+        plan_at: Callable[[float], Plan],
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found within the budget, with what is proven of such plans; `start`: columns to begin with.
 
@@ -122,7 +125,9 @@ class WattSearch(JointSearch):
         self._proofs = Proofs(self._tables._replace(stock=stock), self._demand)
 
     def _improved(
-        self, relaxation: Relaxation, plan: IntegerPlan
+        self,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
     ) -> tuple[IntegerPlan, str]:
         """The best plan found with what is left of the time, and the method."""
         self._check_gap(plan)
@@ -140,7 +145,9 @@ class WattSearch(JointSearch):
         return self._recreated(relaxation, plan, self._deadline.part(1.0)), method
 
     def _priced(
-        self, plan_at: Callable[[float], Plan], start: Sequence[int]
+        self,
+        plan_at: Callable[[float], Plan],
+        start: Sequence[int],
     ) -> tuple[IntegerPlan, Sequence[int]]:
         """The best plan at prices of watts of rough relaxations, and their columns; what is too much is left out.
 
@@ -192,7 +199,10 @@ class WattSearch(JointSearch):
         return self._pruned(self._numbered(patterns))
 
     def _recreated(
-        self, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
+        self,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
+        is_over: Callable[[], bool],
     ) -> IntegerPlan:
         """The plan, a few GPUs of which are planned anew until it is over or proven."""
         duals = relaxation.solution.duals
@@ -213,7 +223,10 @@ class WattSearch(JointSearch):
         return plan
 
     def _neighbour(
-        self, search: DiveContext, relaxation: Relaxation, counts: Counter[int]
+        self,
+        search: DiveContext,
+        relaxation: Relaxation,
+        counts: Counter[int],
     ) -> Mapping[int, int] | None:
         """GPUs by column, some of which are planned anew: by an integer program, or as if a watt had a price."""
         size = int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
@@ -225,7 +238,10 @@ class WattSearch(JointSearch):
         return recreate(search, counts, removed, saved)
 
     def _completed(
-        self, fixed: Counter[int], relaxation: Relaxation, is_over: Callable[[], bool]
+        self,
+        fixed: Counter[int],
+        relaxation: Relaxation,
+        is_over: Callable[[], bool],
     ) -> Mapping[int, int]:
         """GPUs that are fixed, and for what they leave over the best of the columns that are cheapest for that."""
         rest = self._rest(fixed)

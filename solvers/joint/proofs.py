@@ -47,7 +47,11 @@ class Proofs:
         self._max_cost = _max_fleet_cost(tables)
 
     def add(
-        self, demand: CoverDemand, bound: float, *, is_of_full: bool = False
+        self,
+        demand: CoverDemand,
+        bound: float,
+        *,
+        is_of_full: bool = False,
     ) -> None:
         """One more, at the prices of a demand."""
         self._proofs.append(_Proof(demand, bound, is_of_full))
@@ -66,7 +70,8 @@ class Proofs:
     def served_bound(self) -> float:
         """Σ priority · rps that no plan serves more than."""
         return self._total_weight - max(
-            (self._min_short(proof) for proof in self._proofs), default=0.0
+            (self._min_short(proof) for proof in self._proofs),
+            default=0.0,
         )
 
     def _min_short(self, proof: _Proof) -> float:

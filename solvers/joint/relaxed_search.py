@@ -144,7 +144,10 @@ class RelaxedSearch:
         return state_plan(self._tables, self._columns, self._demand, kept)
 
     def _answer(
-        self, plan: IntegerPlan, method: str, relaxation: Relaxation
+        self,
+        plan: IntegerPlan,
+        method: str,
+        relaxation: Relaxation,
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The plan in the contract's terms, with what is proven of it and the prices of the relaxation."""
         # A plan that time cut short may leave unserved what more time would have served.

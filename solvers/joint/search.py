@@ -81,7 +81,10 @@ class JointSearch(RelaxedSearch):
     """
 
     def run(
-        self, start: Sequence[int], seed: int, executor: Executor | None
+        self,
+        start: Sequence[int],
+        seed: int,
+        executor: Executor | None,
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
         packed, near = self._pack(seed, executor)
@@ -117,7 +120,9 @@ class JointSearch(RelaxedSearch):
         )
 
     def _improve_large(
-        self, plans: IntegerPlans, relaxation: Relaxation
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
     ) -> IntegerPlan:
         """The best plan found in what is left, some of which goes to a bound on cost where demand is left over."""
         needs_bound = self._is_short(relaxation) and not self._is_goodput
@@ -128,7 +133,10 @@ class JointSearch(RelaxedSearch):
         return plan
 
     def _alternate(
-        self, plans: IntegerPlans, relaxation: Relaxation, seed: int
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+        seed: int,
     ) -> tuple[IntegerPlan, str]:
         """Integer plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
         method = METHOD
@@ -177,7 +185,10 @@ class JointSearch(RelaxedSearch):
         return better
 
     def _plan_meanwhile(
-        self, plans: IntegerPlans, relaxation: Relaxation, is_due: Callable[[], bool]
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+        is_due: Callable[[], bool],
     ) -> None:
         """Integer plans while the relaxation is being solved: one at once, a good one when pricing tries harder."""
         if not plans.best.counts:
@@ -189,12 +200,18 @@ class JointSearch(RelaxedSearch):
             self._dive(plans, relaxation, self._deadline.part(_DIVE_SHARE))
 
     def _dive(
-        self, plans: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+        is_over: Callable[[], bool],
     ) -> None:
         plans.dive(relaxation, is_over, is_late=self._deadline.past(_CAREFUL_SHARE))
 
     def _improve(
-        self, plans: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+        is_over: Callable[[], bool],
     ) -> IntegerPlan:
         """The best plan that is found until it is over, or proven."""
         if not plans.best.counts:
@@ -207,7 +224,9 @@ class JointSearch(RelaxedSearch):
         return plans.best
 
     def _pack(
-        self, seed: int, executor: Executor | None
+        self,
+        seed: int,
+        executor: Executor | None,
     ) -> tuple[Counter[int], list[int]]:
         """A plan that splits no service, and columns for the relaxation; neither where that is not promising."""
         # Packing looks for the cheapest plan that serves everything, which only `min_cost` asks for.
@@ -234,18 +253,24 @@ class JointSearch(RelaxedSearch):
         """Column number → GPUs."""
         self._columns.add(plan)
         return Counter(
-            {self._columns.number(pattern): count for pattern, count in plan.items()}
+            {self._columns.number(pattern): count for pattern, count in plan.items()},
         )
 
     def judge(
-        self, plan: Plan, start: Sequence[int]
+        self,
+        plan: Plan,
+        start: Sequence[int],
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """What is soon proven of a plan; `start`: columns to begin with."""
         # Two cheap phases give a bound and prices soon; that they find no more columns does not make them exact.
         relaxation = replace(self._relax(start, PHASES[:2]), is_exact=False)
         cost_bound, served_bound = self._bounds(self._measured(plan))
         solution, report = state_solution(
-            self._problem, plan, cost_bound, served_bound=served_bound, method=CHANGED
+            self._problem,
+            plan,
+            cost_bound,
+            served_bound=served_bound,
+            method=CHANGED,
         )
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         return replace(solution, prices=prices), report, relaxation
@@ -264,7 +289,10 @@ class JointSearch(RelaxedSearch):
         )
 
     def _branch(
-        self, relaxation: Relaxation, plan: IntegerPlan, share: float
+        self,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
+        share: float,
     ) -> IntegerPlan:
         """The plan that branching leaves. Where something is short under `min_cost`, the minimum shortage is sought
         first, at prices beside which cost is nothing; then the minimum cost of what leaves no more short.
@@ -307,7 +335,10 @@ class JointSearch(RelaxedSearch):
         return better if is_better else plan
 
     def _branching_gap(
-        self, demand: CoverDemand, plan: IntegerPlan, total_cost: float
+        self,
+        demand: CoverDemand,
+        plan: IntegerPlan,
+        total_cost: float,
     ) -> float:
         """The gap relative to the total cost at which branching may stop."""
         is_served_first = (

@@ -34,7 +34,8 @@ def at_medians(problem: Problem, plan: Plan) -> Problem:
     service's own percentile does, and no less than that.
     """
     highest = max(
-        (problem.service(name).priority for name in _left_out(plan)), default=0.0
+        (problem.service(name).priority for name in _left_out(plan)),
+        default=0.0,
     )
     keys = softened_keys(problem.capacity_law)
     # Whoever is more important than all that is left out gives up nothing for it.
@@ -126,7 +127,11 @@ STARVED = 0.5
 
 
 def is_worth_moving(
-    problem: Problem, kept: Plan, other: Plan, *, hysteresis: float
+    problem: Problem,
+    kept: Plan,
+    other: Plan,
+    *,
+    hysteresis: float,
 ) -> bool:
     """Whether `other` may stop running replicas to serve more than they do, which is `kept`.
 

@@ -31,7 +31,10 @@ _W_PER_KW = 1000.0
 
 
 def solve(
-    problem: Problem, budget: Budget, *, warm: WarmStart | None = None
+    problem: Problem,
+    budget: Budget,
+    *,
+    warm: WarmStart | None = None,
 ) -> tuple[JointSolution, SolveReport]:
     """The best plan found within the budget; what runs now is a place to begin at, and has no other part in it.
 
@@ -57,7 +60,10 @@ def solve(
 
 
 def _tools(
-    problem: Problem, budget: Budget, warm: WarmStart, executor: Executor | None
+    problem: Problem,
+    budget: Budget,
+    warm: WarmStart,
+    executor: Executor | None,
 ) -> tuple[SearchContext, Deadline]:
     """What a search works with, and its end, at which pricing stops even in the middle of a round."""
     tools = warm.tools(problem, executor)
@@ -67,7 +73,8 @@ def _tools(
 
 
 def _remember(
-    warm: WarmStart, answer: tuple[JointSolution, SolveReport, Relaxation]
+    warm: WarmStart,
+    answer: tuple[JointSolution, SolveReport, Relaxation],
 ) -> tuple[JointSolution, SolveReport]:
     """The solution and its report; duals and prices go into the warm start, for the next plan to begin with."""
     solution, report, relaxation = answer
@@ -81,7 +88,9 @@ def _is_enough(fluid: tuple[JointSolution, SolveReport], tables: Tables) -> bool
 
 
 def _solve_within(
-    problem: Problem, budget: Budget, warm: WarmStart
+    problem: Problem,
+    budget: Budget,
+    warm: WarmStart,
 ) -> tuple[JointSolution, SolveReport]:
     """As `solve`, under a power budget; what is proven without it holds with it all the more."""
     free = replace(problem, power_budget_w=None)
@@ -116,7 +125,10 @@ def _dearer(problem: Problem, watt_price: float) -> Problem:
 
 
 def _solve_fluid(
-    problem: Problem, tools: SearchContext, demand: CoverDemand, deadline: Deadline
+    problem: Problem,
+    tools: SearchContext,
+    demand: CoverDemand,
+    deadline: Deadline,
 ) -> tuple[JointSolution, SolveReport] | None:
     """A plan that serves everything, of a problem in which replicas contend for SM steps alone; None of any other."""
     tables, columns = tools.tables, tools.columns
@@ -129,13 +141,18 @@ def _solve_fluid(
     plan = decode(problem, tables, columns, found.counts, policy=TECHNIQUE)
     everything = float(tables.priority @ demand.rate)
     solution, report = state_solution(
-        problem, plan, found.bound, served_bound=everything, method="whole GPUs, filled"
+        problem,
+        plan,
+        found.bound,
+        served_bound=everything,
+        method="whole GPUs, filled",
     )
     return replace(solution, found_s=deadline.elapsed_s()), report
 
 
 def _cheaper(
-    first: tuple[JointSolution, SolveReport], second: tuple[JointSolution, SolveReport]
+    first: tuple[JointSolution, SolveReport],
+    second: tuple[JointSolution, SolveReport],
 ) -> tuple[JointSolution, SolveReport]:
     """The second, unless the first, which serves everything, does so for less."""
     costs = [report.objective for _, report in (first, second)]
@@ -146,7 +163,10 @@ def _cheaper(
 
 
 def estimate(
-    problem: Problem, plan: Plan, budget: Budget, warm: WarmStart
+    problem: Problem,
+    plan: Plan,
+    budget: Budget,
+    warm: WarmStart,
 ) -> tuple[JointSolution, SolveReport]:
     """What the cheapest rounds of column generation prove of a plan that follows every rule, and their prices."""
     demand = warm.demand(problem)
@@ -161,14 +181,20 @@ def estimate(
 
 
 def unproven(
-    problem: Problem, plan: Plan, cost_usd_per_hour: float, warm: WarmStart
+    problem: Problem,
+    plan: Plan,
+    cost_usd_per_hour: float,
+    warm: WarmStart,
 ) -> tuple[JointSolution, SolveReport]:
     """A plan of that cost with the prices of the last relaxation, and nothing proven of it."""
     weight = sum(
         service.priority * service.arrival_rate_rps for service in problem.services
     )
     solution = JointSolution(
-        plan=plan, cost_bound=None, served_weight_bound=weight, prices=warm.prices
+        plan=plan,
+        cost_bound=None,
+        served_weight_bound=weight,
+        prices=warm.prices,
     )
     is_goodput = problem.objective == "max_goodput"
     report = SolveReport(

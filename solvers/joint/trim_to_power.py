@@ -33,7 +33,8 @@ def draws_w(problem: Problem, plan: Plan) -> float:
 def fits(problem: Problem, plan: Plan) -> bool:
     """Whether a plan is within the problem's power budget; so is every plan where there is none."""
     return problem.power_budget_w is None or draws_w(
-        problem, plan
+        problem,
+        plan,
     ) <= problem.power_budget_w * (1.0 + _ROUNDING)
 
 
@@ -88,7 +89,11 @@ def _cuts(problem: Problem, gpus: Counter[GpuPlan]) -> Iterator[_Cut]:
             # A replica that draws nothing frees no watts, whatever it is worth.
             if saved_w > 0.0:
                 yield _Cut(
-                    _weight(problem, removed) / saved_w, saved_w, gpu, rest, removed
+                    _weight(problem, removed) / saved_w,
+                    saved_w,
+                    gpu,
+                    rest,
+                    removed,
                 )
 
 
@@ -100,7 +105,10 @@ def _weight(problem: Problem, replicas: Sequence[ReplicaPlan]) -> float:
 
 
 def _unserved(
-    problem: Problem, plan: Plan, gpus: Sequence[GpuPlan], lost: Counter[str]
+    problem: Problem,
+    plan: Plan,
+    gpus: Sequence[GpuPlan],
+    lost: Counter[str],
 ) -> tuple[Unserved, ...]:
     """What the plan left unserved, and what went, by service."""
     before = {entry.service: entry for entry in plan.unserved}

@@ -58,7 +58,10 @@ def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
     """The boxes of a stock of (G,) GPUs under limits."""
     modes = len(tables.modes)
     boxes = Boxes(
-        np.zeros(modes), np.full(modes, np.inf), np.zeros(len(stock)), stock.copy()
+        np.zeros(modes),
+        np.full(modes, np.inf),
+        np.zeros(len(stock)),
+        stock.copy(),
     )
     of_modes = ((row, ends) for row, ends in limits.items() if not row.ranges)
     for row, (low, high) in of_modes:
@@ -83,7 +86,10 @@ def min_cost(tables: Tables, boxes: Boxes, costs: Reals) -> float:
 
 
 def _min_cost_of_type(
-    of_type: npt.NDArray[np.bool_], boxes: Boxes, gpu_type: int, costs: Reals
+    of_type: npt.NDArray[np.bool_],
+    boxes: Boxes,
+    gpu_type: int,
+    costs: Reals,
 ) -> float:
     """Greedy, which is exact: the cheapest modes first, as many as pay for themselves or must be."""
     costs, low, high = costs[of_type], boxes.mode_low[of_type], boxes.mode_high[of_type]

@@ -108,7 +108,7 @@ def by_shape(patterns: Iterable[Pattern]) -> dict[tuple[int, int], list[int]]:
 def price_of(tables: Tables, pattern: Pattern) -> float:
     """USD per hour of a GPU with the watts of the pattern."""
     return float(
-        _prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0]
+        _prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0],
     )
 
 
@@ -143,7 +143,9 @@ def _utilisation(law: Law, row: Numbers, ratio: Reals) -> Reals:
     """
     grid = law.ratios
     low = np.clip(
-        np.searchsorted(grid, ratio, side="right") - 1, 0, max(0, len(grid) - 2)
+        np.searchsorted(grid, ratio, side="right") - 1,
+        0,
+        max(0, len(grid) - 2),
     )
     high = np.minimum(low + 1, len(grid) - 1)
     at_low, at_high = law.utilisation[row, low], law.utilisation[row, high]

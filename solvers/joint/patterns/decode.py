@@ -76,7 +76,9 @@ def _rows(problem: Problem, mode: GpuMode, column: Column) -> Iterator[Operating
     """The operating row of each replica of a column."""
     gpu_type = problem.gpu_types[mode.gpu_type].name
     for item, service in zip(
-        column.pattern.items, column.service.tolist(), strict=True
+        column.pattern.items,
+        column.service.tolist(),
+        strict=True,
     ):
         points = problem.points_of(problem.services[service].network, gpu_type)
         assert points is not None, "a candidate has operating points"
@@ -84,7 +86,11 @@ def _rows(problem: Problem, mode: GpuMode, column: Column) -> Iterator[Operating
 
 
 def _gpu_plan(
-    problem: Problem, tables: Tables, column: Column, count: int, share: Reals
+    problem: Problem,
+    tables: Tables,
+    column: Column,
+    count: int,
+    share: Reals,
 ) -> GpuPlan:
     mode = tables.modes[column.pattern.mode]
     # SM percents are read from the rows: as numbers of SM steps they would come back with rounding.
@@ -119,7 +125,9 @@ def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int]:
 
 
 def _all_unserved(
-    missing_rps: Reals, replicas: Reals, reasons: "_Reasons"
+    missing_rps: Reals,
+    replicas: Reals,
+    reasons: "_Reasons",
 ) -> tuple[Unserved, ...]:
     """By service; (S,) rps that are missing and replicas that are there."""
     services = zip(reasons.problem.services, missing_rps, replicas, strict=True)
@@ -131,7 +139,10 @@ def _all_unserved(
 
 
 def _unserved(
-    service: ServiceDemand, missing_rps: float, replicas: int, reasons: "_Reasons"
+    service: ServiceDemand,
+    missing_rps: float,
+    replicas: int,
+    reasons: "_Reasons",
 ) -> Unserved | None:
     missing = max(0, service.min_replicas - replicas)
     is_short = missing_rps > ROUNDING * service.arrival_rate_rps
@@ -163,7 +174,11 @@ class _Reasons:
             self._taken[tables.modes[column.pattern.mode].gpu_type] += count
 
     def of(
-        self, service: ServiceDemand, replicas: int, *, is_short: bool
+        self,
+        service: ServiceDemand,
+        replicas: int,
+        *,
+        is_short: bool,
     ) -> UnservedReason:
         """The reason for a service that has so many replicas; one that is not short of requests lacks replicas."""
         if service.max_replicas is not None and replicas >= service.max_replicas:
@@ -213,7 +228,11 @@ class _Reasons:
         return float(self._tables.idle_w[gpu_type]) + min(rows, default=0.0)
 
     def _alone(
-        self, service: ServiceDemand, gpu_type: GpuType, *, is_short: bool
+        self,
+        service: ServiceDemand,
+        gpu_type: GpuType,
+        *,
+        is_short: bool,
     ) -> set[UnservedReason | None]:
         """Why each row cannot run by itself on a whole GPU of the type; None for one that can."""
         points = self.problem.points_of(service.network, gpu_type.name)

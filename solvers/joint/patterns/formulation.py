@@ -151,7 +151,10 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDeman
 
 
 def _weight_price(
-    problem: Problem, tables: Tables, rate: Reals, cheapest: Reals
+    problem: Problem,
+    tables: Tables,
+    rate: Reals,
+    cheapest: Reals,
 ) -> float:
     """USD per hour of one unit of Σ priority · rps that is not served."""
     wanted = rate > 0.0

@@ -116,7 +116,7 @@ class Candidates:
             return None
         items = [
             self._items[number].get(
-                (self._kind(load.gpu_type, service, percent), batch)
+                (self._kind(load.gpu_type, service, percent), batch),
             )
             for service, percent, batch in load.replicas
             if service in self._services
@@ -157,7 +157,8 @@ class ColumnKinds:
     def __init__(self, candidates: Candidates, tables: Tables) -> None:
         self._of_modes: tuple[Kinds, ...] = candidates.kinds
         self._kinds = np.zeros(
-            (0, max((mode.max_replicas for mode in tables.modes), default=1)), np.int64
+            (0, max((mode.max_replicas for mode in tables.modes), default=1)),
+            np.int64,
         )
 
     def taken(self, numbers: Sequence[int]) -> "ColumnKinds":
@@ -203,7 +204,9 @@ def _sm_percents(problem: Problem, tables: Tables) -> tuple[Reals, ...]:
 
 
 def _sm_percent(
-    problem: Problem, mode: GpuMode, rows: dict[tuple[str, str], Reals]
+    problem: Problem,
+    mode: GpuMode,
+    rows: dict[tuple[str, str], Reals],
 ) -> Reals:
     percent = np.zeros(len(mode.service))
     gpu_type = problem.gpu_types[mode.gpu_type].name

@@ -43,8 +43,7 @@ _W_PER_KW = 1000.0
 _KNOTS = 9
 """Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
 _BLOCK = 10_000
-"""Candidates that are compared at a time, of whole services: what they carry beside every set of neighbours takes
-memory."""
+"""Candidates that are compared at a time: what they carry beside every set of neighbours takes memory."""
 
 
 class Tables(NamedTuple):
@@ -105,7 +104,6 @@ def take(mode: GpuMode, kept: npt.NDArray[np.int64] | Flags | slice) -> GpuMode:
 
 def _law(law: CapacityLaw) -> Law:
     table = np.array(law.max_utilisation, dtype=np.float64)
-    # One row per percentile and batch, so that a candidate finds its own by one number.
     return Law(
         ratios=np.array(law.slo_ratios),
         utilisation=table.reshape(-1, len(law.slo_ratios)),
@@ -349,7 +347,8 @@ def _service_candidates(
             number * ones,
             at,
             np.round(share / gpu_type.sm_percent_step),
-            _first_law_row(law, service) + _batch_rows(law, batch),
+            law.percentiles.index(service.percentile) * len(law.batches)
+            + _batch_rows(law, batch),
             *(batch, memory, power, pressure, transfer + run, launch),
             # What a unit of the others' pressure adds to the execution time.
             run * _sensitivity(problem, service, gpu_type),
@@ -365,10 +364,6 @@ def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) ->
     return points.sensitivity
 
 
-def _first_law_row(law: CapacityLaw, service: ServiceDemand) -> int:
-    return law.percentiles.index(service.percentile) * len(law.batches)
-
-
 def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
     """(K,) positions among the batches of the law. Raises KeyError for one that is none of them."""
     position = {float(size): at for at, size in enumerate(law.batches)}
@@ -381,7 +376,6 @@ def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
 def _is_usable(table: Reals, gpu_type: GpuType, law: Law) -> Flags:
     """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
     column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
-    # A row that takes no time at all must not divide by 0.
     duration_ms = np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
     ratio = column["slo_ms"] / duration_ms
     utilisation = _utilisation(law, column["law"], ratio)

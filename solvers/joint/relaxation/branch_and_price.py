@@ -108,7 +108,10 @@ def branch(
 
 
 def _serves_all(
-    tables: Tables, demand: CoverDemand, columns: Columns, incumbent: Incumbent
+    tables: Tables,
+    demand: CoverDemand,
+    columns: Columns,
+    incumbent: Incumbent,
 ) -> bool:
     taken = carried(tables, columns, incumbent.counts)
     is_served = (taken.rps >= demand.rate * (1.0 - _NOTHING)).all()
@@ -116,7 +119,9 @@ def _serves_all(
 
 
 def _finite(
-    tables: Tables, demand: CoverDemand, incumbent: Incumbent | None
+    tables: Tables,
+    demand: CoverDemand,
+    incumbent: Incumbent | None,
 ) -> CoverDemand:
     """The demand, with no more GPUs of a type than a plan cheaper than the incumbent can pay for."""
     if incumbent is None:
@@ -144,7 +149,10 @@ class _Tree:
         self._is_by_gpus = has_cuts or demand.free_shortage > 0.0
         limit_price = _limit_price(tables, demand)
         self._master = Master(
-            tables, demand, limit_price=limit_price, has_cuts=has_cuts
+            tables,
+            demand,
+            limit_price=limit_price,
+            has_cuts=has_cuts,
         )
         self._phases = (*_PHASES, _last_phase(gap))
         self._generation = Generation(self._master, pricer, columns)
@@ -189,7 +197,10 @@ class _Tree:
         return self._cost() * (1.0 - self._gap)
 
     def _visit(
-        self, limits: Limits, parent_bound: float, is_over: Callable[[], bool]
+        self,
+        limits: Limits,
+        parent_bound: float,
+        is_over: Callable[[], bool],
     ) -> None:
         """Bound a node, and keep it open, or close it."""
         self._nodes += 1
@@ -213,7 +224,9 @@ class _Tree:
         self._closed_bound = min(self._closed_bound, bound)
 
     def _relax(
-        self, limits: Limits, is_over: Callable[[], bool]
+        self,
+        limits: Limits,
+        is_over: Callable[[], bool],
     ) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""
         for slack in (_SLACK, 0.0):

@@ -27,7 +27,10 @@ class Split(NamedTuple):
 
 
 def find_split(
-    tables: Tables, columns: Sequence[Column], counts: Reals, idle: Reals
+    tables: Tables,
+    columns: Sequence[Column],
+    counts: Reals,
+    idle: Reals,
 ) -> Split | None:
     """The most fractional row of the coarsest level that has one; None where all of them are whole.
 
@@ -90,7 +93,8 @@ def _services_on_modes(tables: Tables, activity: Sequence[Reals]) -> Iterator[Sp
         for service in range(len(tables.rate)):
             first, last = _range(tables, mode, service)
             yield Split(
-                BranchingRow((mode,), ((first, last),)), float(values[first:last].sum())
+                BranchingRow((mode,), ((first, last),)),
+                float(values[first:last].sum()),
             )
 
 

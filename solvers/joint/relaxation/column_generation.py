@@ -104,7 +104,10 @@ def generate(
     generation = Generation(Master(tables, demand, has_cuts=has_cuts), pricer, columns)
     generation.use([*start, *_singles(tables, demand, columns)])
     return generation.relax(
-        phases=phases, cutoff=cutoff, is_over=is_over, on_round=on_round
+        phases=phases,
+        cutoff=cutoff,
+        is_over=is_over,
+        on_round=on_round,
     )
 
 
@@ -270,7 +273,10 @@ def _forbidden(demand: CoverDemand) -> float:
 
 
 def _shift(
-    row: BranchingRow, value: float, thresholds: Reals, bonuses: Sequence[Reals]
+    row: BranchingRow,
+    value: float,
+    thresholds: Reals,
+    bonuses: Sequence[Reals],
 ) -> None:
     """Let a limit's dual make its kind of patterns dearer or cheaper."""
     if row.ranges:

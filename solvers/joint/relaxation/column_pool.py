@@ -83,7 +83,12 @@ class ColumnPool:
         """The possible column that is worth most per USD at such (S,) prices; −1 where none is worth anything."""
         free = np.zeros(len(demand.stock))
         prices = scan.ScanPrices(
-            demand.rate, rps, presence, demand.most, demand.stock, free
+            demand.rate,
+            rps,
+            presence,
+            demand.most,
+            demand.stock,
+            free,
         )
         return scan.best_value(self.stack(), prices)
 
@@ -114,7 +119,9 @@ class ColumnPool:
         more = size - len(self._price)
         services = len(self._tables.rate)
         self._service = np.pad(
-            self._service, ((0, more), (0, 0)), constant_values=services
+            self._service,
+            ((0, more), (0, 0)),
+            constant_values=services,
         )
         self._capacity = np.pad(self._capacity, ((0, more), (0, 0)))
         self._price = np.pad(self._price, (0, more))
@@ -124,7 +131,12 @@ class ColumnPool:
 def scan_prices(demand: CoverDemand, duals: Duals) -> scan.ScanPrices:
     """What a scan of the columns goes by."""
     return scan.ScanPrices(
-        demand.rate, duals.rps, duals.presence, demand.most, demand.stock, duals.stock
+        demand.rate,
+        duals.rps,
+        duals.presence,
+        demand.most,
+        demand.stock,
+        duals.stock,
     )
 
 

@@ -72,7 +72,11 @@ class Relaxed:
         """Its patterns, one GPU of each: what a slightly different relaxation begins with."""
         counts = dict.fromkeys(self.relaxation.columns, 1)
         return decode(
-            self.problem, self.tables, self.columns, counts, policy="relaxation"
+            self.problem,
+            self.tables,
+            self.columns,
+            counts,
+            policy="relaxation",
         )
 
 
@@ -99,7 +103,12 @@ def relax(
     pricer = Pricer(tables, pool=pool)
     for raises_left in range(RAISES, -1, -1):
         found = generate(
-            tables, demand, pricer, columns, start=numbers, is_over=is_over
+            tables,
+            demand,
+            pricer,
+            columns,
+            start=numbers,
+            is_over=is_over,
         )
         # Under `max_goodput` shortages have the price of what they are worth, and no other.
         if problem.objective == "max_goodput" or not raises_left or is_over():
@@ -119,7 +128,10 @@ def relax(
 
 
 def prices_of(
-    problem: Problem, demand: CoverDemand, columns: Columns, relaxation: Relaxation
+    problem: Problem,
+    demand: CoverDemand,
+    columns: Columns,
+    relaxation: Relaxation,
 ) -> Prices:
     """The relaxation's prices. `demand`: the one that it was solved for, or one with other shortage prices."""
     short = _short(demand, relaxation)
@@ -159,19 +171,27 @@ def _service_prices(
             per_replica=_clean(per_replica / scale),
         )
         for name, per_rps, share, per_replica in zip(
-            names, duals.rps, shares, duals.presence, strict=True
+            names,
+            duals.rps,
+            shares,
+            duals.presence,
+            strict=True,
         )
     )
 
 
 def _costly_share(
-    demand: CoverDemand, columns: Columns, relaxation: Relaxation
+    demand: CoverDemand,
+    columns: Columns,
+    relaxation: Relaxation,
 ) -> Reals:
     """(S,) the part of each service's rate that is not carried by patterns with room for more."""
     # Fractional GPUs may add up to more than the rate, hence the clip below.
     roomy = np.zeros(len(demand.rate))
     for number, count in zip(
-        relaxation.columns, relaxation.solution.counts, strict=True
+        relaxation.columns,
+        relaxation.solution.counts,
+        strict=True,
     ):
         if count > 0.0:
             column = columns[number]
@@ -182,7 +202,9 @@ def _costly_share(
 
 
 def _usd_per_weight(
-    problem: Problem, demand: CoverDemand, relaxation: Relaxation
+    problem: Problem,
+    demand: CoverDemand,
+    relaxation: Relaxation,
 ) -> float:
     """The w of the module's docstring, read off what is short; the demand's own where nothing is."""
     priority = np.array([service.priority for service in problem.services])
@@ -197,7 +219,8 @@ def _usd_per_weight(
 
 
 def _short(
-    demand: CoverDemand, relaxation: Relaxation
+    demand: CoverDemand,
+    relaxation: Relaxation,
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     short: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
         relaxation.solution.shortage_rps > _NOTHING * demand.rate

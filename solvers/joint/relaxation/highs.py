@@ -57,7 +57,9 @@ def solve_whole(
     A node may take a second: where `is_over` is given, it is asked all along.
     """
     program.changeColsIntegrality(
-        len(places), places, [highspy.HighsVarType.kInteger] * len(places)
+        len(places),
+        places,
+        [highspy.HighsVarType.kInteger] * len(places),
     )
     program.setOptionValue("mip_max_nodes", nodes)
     if is_over is None:

@@ -53,7 +53,10 @@ class Pricer:
         self._cells: list[_ModeCells | None] = [None] * len(tables.modes)
 
     def on(
-        self, pool: Executor | None, *, is_late: Callable[[], bool] = never
+        self,
+        pool: Executor | None,
+        *,
+        is_late: Callable[[], bool] = never,
     ) -> "Pricer":
         """The same cells, priced on the threads of an executor.
 
@@ -85,7 +88,7 @@ class Pricer:
         """
         if effort.halvings > MAX_HALVINGS:
             raise ValueError(
-                f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}"
+                f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}",
             )
 
         tasks = [
@@ -122,7 +125,10 @@ class _ModeCells:
         self._scratch = make_scratch(mode, services)
 
     def price(
-        self, number: int, task: PricingTask, is_late: Callable[[], bool]
+        self,
+        number: int,
+        task: PricingTask,
+        is_late: Callable[[], bool],
     ) -> Priced:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
@@ -193,7 +199,9 @@ def _edges(mode: GpuMode) -> Reals:
     for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(highs[replicas]):
             edges[replicas] = np.linspace(
-                lows[replicas], highs[replicas], ROOT_CELLS + 1
+                lows[replicas],
+                highs[replicas],
+                ROOT_CELLS + 1,
             )
     return edges
 
@@ -219,7 +227,11 @@ class NarrowPricer(Pricer):
     """
 
     def __init__(
-        self, tables: Tables, services: Numbers, *, like: Pricer | None = None
+        self,
+        tables: Tables,
+        services: Numbers,
+        *,
+        like: Pricer | None = None,
     ) -> None:
         """`like`: on its threads, and late when it is late."""
         self._kept = [
@@ -260,6 +272,7 @@ class NarrowPricer(Pricer):
 
 
 def _renumbered(
-    pattern: Pattern, kept: np.ndarray[tuple[int], np.dtype[np.int64]]
+    pattern: Pattern,
+    kept: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> Pattern:
     return Pattern(mode=pattern.mode, items=tuple(kept[list(pattern.items)].tolist()))

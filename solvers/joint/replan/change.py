@@ -80,7 +80,9 @@ def change(
         changed = _changed(task, allowed, rest, may_rearrange=may_rearrange)
     # Why a plan falls short takes long to say: not of one that the other makes good.
     is_mended = changed is not None and _short_cost(
-        tools, demand, changed
+        tools,
+        demand,
+        changed,
     ) < _short_cost(tools, demand, kept)
     gpus = problem.current.gpus if problem.current is not None else ()
     return Changed(
@@ -91,7 +93,9 @@ def change(
 
 
 def _decoded(
-    problem: Problem, tools: SearchContext, counts: Mapping[int, int] | None
+    problem: Problem,
+    tools: SearchContext,
+    counts: Mapping[int, int] | None,
 ) -> Plan | None:
     if counts is None:
         return None
@@ -111,7 +115,11 @@ class _Task(NamedTuple):
 
 
 def _changed(
-    task: _Task, allowed: Mapping[int, int], rest: CoverDemand, *, may_rearrange: bool
+    task: _Task,
+    allowed: Mapping[int, int],
+    rest: CoverDemand,
+    *,
+    may_rearrange: bool,
 ) -> dict[int, int]:
     """The GPUs by column with what `rest` asks for, where the running ones that are allowed may be given up."""
     is_short = (rest.rate > 0.0) | (rest.fewest > 0.0)
@@ -153,7 +161,9 @@ def _replanned(
 
 
 def _renumbered(
-    tools: SearchContext, columns: Columns, counts: Mapping[int, int]
+    tools: SearchContext,
+    columns: Columns,
+    counts: Mapping[int, int],
 ) -> dict[int, int]:
     """The same counts under the numbers of all columns, to which those that were made on the way are added."""
     patterns = {columns[number].pattern: count for number, count in counts.items()}
@@ -189,10 +199,13 @@ def _cheapest(task: _Task) -> list[int]:
 
 
 def _short_cost(
-    tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]
+    tools: SearchContext,
+    demand: CoverDemand,
+    counts: Mapping[int, int],
 ) -> float:
     return shortage_cost(
-        demand, state_plan(tools.tables, tools.columns, demand, counts)
+        demand,
+        state_plan(tools.tables, tools.columns, demand, counts),
     )
 
 
@@ -203,7 +216,9 @@ def _few(demand: CoverDemand) -> float:
 def _dear(demand: CoverDemand) -> CoverDemand:
     # Whoever asks sees to a power budget: moves know none.
     return replace(
-        demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf
+        demand,
+        shortage_price=_SHORTAGE * demand.shortage_price,
+        watts=np.inf,
     )
 
 
@@ -224,7 +239,9 @@ def _move_prices(
 
 
 def _near(
-    tools: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]
+    tools: SearchContext,
+    rest: CoverDemand,
+    allowed: Mapping[int, int],
 ) -> Counter[int]:
     """A few running GPUs that may change for the sake of the services that are short: those that run them, the ones
     with the fewest SM steps in use first, one of each pattern before a second.
@@ -242,7 +259,9 @@ def _near(
 
 
 def _allowed(
-    tools: SearchContext, demand: CoverDemand, running: Mapping[int, int]
+    tools: SearchContext,
+    demand: CoverDemand,
+    running: Mapping[int, int],
 ) -> dict[int, int]:
     """Less GPUs beyond the stock or a service's most replicas, those of the fewest replicas before others."""
     counts = Counter(running)
@@ -256,7 +275,8 @@ def _allowed(
         return bool(gpus[gpu_type] > demand.stock[gpu_type] or has_too_many)
 
     for number in sorted(
-        counts, key=lambda one: (len(tools.columns[one].service), one)
+        counts,
+        key=lambda one: (len(tools.columns[one].service), one),
     ):
         service = tools.columns[number].service
         gpu_type = tools.tables.modes[tools.columns[number].pattern.mode].gpu_type

@@ -168,7 +168,10 @@ class MoveSolution:
     def duals(self) -> Duals:
         """Those of the rows that any master problem has."""
         return Duals(
-            rps=self.rps, presence=self.presence, stock=self.stock, replicas_value=0.0
+            rps=self.rps,
+            presence=self.presence,
+            stock=self.stock,
+            replicas_value=0.0,
         )
 
 
@@ -262,7 +265,7 @@ class MoveProgram:
         demand, kinds = self._left.demand, len(self._left.kinds)
         start_prices = np.full(kinds, self._moves.prices.start)
         costs = np.concatenate(
-            (demand.shortage_price, demand.missing_price, start_prices)
+            (demand.shortage_price, demand.missing_price, start_prices),
         )
         short_rows = np.arange(2 * self._services)
         rows = np.concatenate((short_rows, self._kinds_at + np.arange(kinds)))
@@ -294,7 +297,11 @@ class MoveProgram:
         self._add_columns(costs, upper, entries, np.hstack(values))
 
     def _add_columns(
-        self, costs: Reals, upper: Reals, rows: Positions, values: Reals
+        self,
+        costs: Reals,
+        upper: Reals,
+        rows: Positions,
+        values: Reals,
     ) -> None:
         """One variable per row of the (V, E) arrays; values of 0 are no entries."""
         entries = values != 0.0
@@ -312,7 +319,10 @@ class MoveProgram:
 
 
 def price_moves(
-    moves: MoveMaster, demand: CoverDemand, found: MoveSolution, effort: Effort
+    moves: MoveMaster,
+    demand: CoverDemand,
+    found: MoveSolution,
+    effort: Effort,
 ) -> list[Priced]:
     """Price all modes for new GPUs; types without stock are passed over at an infinite price."""
     modes = moves.tools.tables.modes
@@ -335,6 +345,8 @@ def _worths(moves: MoveMaster, demand: CoverDemand, found: MoveSolution) -> list
             found.presence[mode.service] + starts[kinds] - moves.prices.neighbours,
         )
         for mode, kinds in zip(
-            moves.tools.tables.modes, moves.candidate_kinds, strict=True
+            moves.tools.tables.modes,
+            moves.candidate_kinds,
+            strict=True,
         )
     ]

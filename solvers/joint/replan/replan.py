@@ -98,7 +98,10 @@ def replan(
         found = _relax(moves, left, found, request.start, is_late)
         if is_first and _is_small(found):
             integer = fixed + _integer_plan(
-                moves, left, found, lambda: is_over() or is_late()
+                moves,
+                left,
+                found,
+                lambda: is_over() or is_late(),
             )
         step = _step(moves, left, found, is_first=is_first)
         # Nothing was rounded up, so that another relaxation would be the same one.
@@ -116,7 +119,10 @@ def _is_small(found: MoveSolution) -> bool:
 
 
 def _integer_plan(
-    moves: MoveMaster, left: Left, found: MoveSolution, is_over: Callable[[], bool]
+    moves: MoveMaster,
+    left: Left,
+    found: MoveSolution,
+    is_over: Callable[[], bool],
 ) -> Counter[int]:
     """The best integer plan out of the columns at hand, those of the lowest reduced costs."""
     program = MoveProgram(moves, left)
@@ -180,7 +186,9 @@ def _priced(moves: MoveMaster, demand: CoverDemand, found: MoveSolution) -> list
 
 
 def _promising(
-    moves: MoveMaster, program: MoveProgram, before: MoveSolution
+    moves: MoveMaster,
+    program: MoveProgram,
+    before: MoveSolution,
 ) -> list[int]:
     """Columns that the solution before used and that are possible still, and others by their reduced cost under it."""
     costs = program.reduced_costs(before)
@@ -204,7 +212,7 @@ def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
     for _ in range(_POOL_ROUNDS):
         costs = program.reduced_costs(found)
         if not program.use(
-            moves.tools.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN)
+            moves.tools.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN),
         ):
             break
         found = program.solve()
@@ -212,7 +220,11 @@ def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
 
 
 def _step(
-    moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool
+    moves: MoveMaster,
+    left: Left,
+    found: MoveSolution,
+    *,
+    is_first: bool,
 ) -> Counter[int]:
     """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
     floors = np.floor(found.counts + _ROUNDING)

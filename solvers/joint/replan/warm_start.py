@@ -61,7 +61,7 @@ class WarmStart:
         self._pricer = Pricer(self._tables)
         self.columns = Columns(self._tables)
         self.singles = self.columns.add(
-            single_patterns(self._tables, self._tables.rate)
+            single_patterns(self._tables, self._tables.rate),
         )
         self.pool = ColumnPool(self._tables, self.columns)
         self.candidates = Candidates(problem, self._tables)
@@ -102,7 +102,10 @@ class WarmStart:
         """What a search for the problem works with; pricing runs on the executor's threads."""
         self.pool.sync()
         return SearchContext(
-            self.tables(problem), self._pricer.on(executor), self.columns, self.pool
+            self.tables(problem),
+            self._pricer.on(executor),
+            self.columns,
+            self.pool,
         )
 
     def demand(self, problem: Problem) -> CoverDemand:
@@ -118,7 +121,11 @@ class WarmStart:
         return self.pool.cheapest(self.pool.reduced_costs(demand, self.duals), most)
 
     def trim(
-        self, problem: Problem, *, most: int = MAX_COLUMNS, kept: int = _KEPT_COLUMNS
+        self,
+        problem: Problem,
+        *,
+        most: int = MAX_COLUMNS,
+        kept: int = _KEPT_COLUMNS,
     ) -> None:
         """Where there are too many, forget the columns that are dearest for the problem; others change their numbers.
 
@@ -130,7 +137,7 @@ class WarmStart:
         self.settle()
         most = len(self.singles) + kept
         numbers = list(
-            dict.fromkeys([*self.singles, *self.cheapest(self.demand(problem), most)])
+            dict.fromkeys([*self.singles, *self.cheapest(self.demand(problem), most)]),
         )[:most]
         self.columns = self.columns.taken(numbers)
         self.pool = self.pool.taken(self.columns, numbers)
@@ -194,7 +201,8 @@ def _same_types(mine: tuple[GpuType, ...], others: tuple[GpuType, ...]) -> bool:
 
 
 def _same_services(
-    mine: tuple[ServiceDemand, ...], others: tuple[ServiceDemand, ...]
+    mine: tuple[ServiceDemand, ...],
+    others: tuple[ServiceDemand, ...],
 ) -> bool:
     return len(mine) == len(others) and all(
         one
