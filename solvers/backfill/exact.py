@@ -32,8 +32,9 @@ all of them at hand here, since three tasks make few sets.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -55,10 +56,11 @@ MAX_TASKS, MAX_HOSTS = 48, 48
 MOVE_S = 15.0
 """Longer than most bursts of load that put a task out; to start it elsewhere takes about as long."""
 _NODES = 2_000
-"""Of the search for whole mixes, nearly all of which ends at its root."""
+"""Limit to the search for integer mixes, nearly all of which ends at its root."""
 _MIN_GAIN = 1e-9
+"""Worth by which the program's filling must beat the greedy's: less is rounding, and would move tasks for nothing."""
 _SLACK = 1e-9
-"""Relative, of watts."""
+"""Sums of watts may exceed a budget by this share: it is rounding."""
 
 
 def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
@@ -68,22 +70,22 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     Raises InvalidInput for a replica without a service or row.
     """
     limits = limits or FillLimits(move_s=MOVE_S)
-    return _settled(
-        wanted, _filled(with_roomy_batches(with_top_clocks(wanted)), limits)
-    )
+    # Clocks first: the room that a batch leaves depends on them.
+    prepared = with_roomy_batches(with_top_clocks(wanted))
+    return _settled(wanted, _filled(prepared, limits))
 
 
 def _settled(wanted: FillProblem, filled: Sequence[BoundGpu]) -> tuple[BoundGpu, ...]:
     """What was filled; GPUs without a running task as the bound plan has them."""
     own = {gpu.id: gpu for gpu in wanted.bound.gpus if gpu.replicas}
-    is_busy = (
-        gpu.id not in own or any(task.is_resident for task in gpu.tasks)
-        for gpu in filled
-    )
-    return tuple(
-        gpu if busy else replace(own[gpu.id], tasks=gpu.tasks)
-        for gpu, busy in zip(filled, is_busy, strict=True)
-    )
+
+    def settled(gpu: BoundGpu) -> BoundGpu:
+        # A higher clock or another batch is for the sake of tasks: without one it would cost watts or a restart.
+        if gpu.id not in own or any(task.is_resident for task in gpu.tasks):
+            return gpu
+        return replace(own[gpu.id], tasks=gpu.tasks)
+
+    return tuple(map(settled, filled))
 
 
 def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:
@@ -91,6 +93,7 @@ def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:
     if not wanted.tasks:
         return basis
     filling = FillProgram(wanted, limits)
+    # The greedy knows no power budget, so that its filling is trimmed before it is compared.
     basis = filling.within_budget(basis)
     if len(wanted.tasks) > MAX_TASKS or len(filling.offers.hosts) > MAX_HOSTS:
         return basis
@@ -119,18 +122,15 @@ class FillProgram:
         hosts = [*self.offers.hosts.values(), *self.offers.idle()]
         options = self.offers.options(hosts, basis)
         candidates = [
-            (host, mix)
+            _Candidate(host, mix, self._value(mix))
             for host in hosts
             for mix in self._mixes(host, options[host.gpu.id])
         ]
-        chosen = _choose(
-            candidates, [self._value(mix) for _, mix in candidates], self._left_w()
-        )
-        running = self._in_force([candidates[at] for at in chosen])
+        running = self._in_force(_choose(candidates, self._left_w()))
+        # Deadlines are part of the worth already: the greedy must not move for them what the program has placed.
         tasks = [replace(task, due_in_s=None) for task in self._wanted.tasks]
-        return greedy.fill(
-            replace(self._wanted, running=running, tasks=tasks), self._limits
-        )
+        following = replace(self._wanted, running=running, tasks=tasks)
+        return greedy.fill(following, self._limits)
 
     def within_budget(self, gpus: tuple[BoundGpu, ...]) -> tuple[BoundGpu, ...]:
         """The filling without tasks for which a power budget has no watts, those of least weight first.
@@ -140,25 +140,32 @@ class FillProgram:
         left_w = self._left_w()
         if np.isinf(left_w):
             return gpus
-        hosts = {gpu.id: self.offers.host(gpu) for gpu in gpus}
-        seated = [
-            (key, bound, seat)
-            for key, host in hosts.items()
-            for bound, seat in host.residents
-        ]
-        seated.sort(key=lambda each: self._precedence(each[0], each[1]))
-        kept = defaultdict[GpuId, list[BoundTask]](list)
-        for key, bound, seat in seated:
-            is_first = not hosts[key].replicas and not kept[key]
-            watts = seat.row.power_w + (hosts[key].gpu_type.idle_w if is_first else 0.0)
-            if watts <= left_w:
-                left_w -= watts
-                kept[key].append(bound)
+        kept = self._within_watts([self.offers.host(gpu) for gpu in gpus], left_w)
         trimmed = (
             replace(gpu, tasks=tuple(self._without_watts(gpu, kept[gpu.id])))
             for gpu in gpus
         )
         return tuple(gpu for gpu in trimmed if gpu.replicas or gpu.tasks)
+
+    def _within_watts(
+        self,
+        hosts: Sequence[Host],
+        left_w: float,
+    ) -> defaultdict[GpuId, list[BoundTask]]:
+        """The tasks of each host for which there are watts, by precedence."""
+        seated = [
+            (host, bound, seat) for host in hosts for bound, seat in host.residents
+        ]
+        seated.sort(key=lambda each: self._precedence(each[0].gpu.id, each[1]))
+        kept = defaultdict[GpuId, list[BoundTask]](list)
+        for host, bound, seat in seated:
+            # The first task on a GPU without replicas keeps it from being switched off, and so pays its idle watts.
+            is_first = not host.replicas and not kept[host.gpu.id]
+            watts = seat.row.power_w + (host.gpu_type.idle_w if is_first else 0.0)
+            if watts <= left_w:
+                left_w -= watts
+                kept[host.gpu.id].append(bound)
+        return kept
 
     def _precedence(self, key: GpuId, bound: BoundTask) -> tuple[float, bool, str]:
         standing = self.offers.known[bound.name]
@@ -168,11 +175,14 @@ class FillProgram:
         return not is_new(self.offers.known[bound.name], key, bound.sm_percent)
 
     def _without_watts(
-        self, gpu: BoundGpu, kept: Sequence[BoundTask]
+        self,
+        gpu: BoundGpu,
+        kept: Sequence[BoundTask],
     ) -> Iterator[BoundTask]:
         for task in gpu.tasks:
             if not task.is_resident or task in kept:
                 yield task
+            # One that was only to be started here has nothing to be swapped out, and waits elsewhere.
             elif gpu.replicas and self._ran(gpu.id, task):
                 yield replace(task, is_resident=False)
 
@@ -191,41 +201,49 @@ class FillProgram:
     def _mixes(self, host: Host, options: Sequence[Sequence[TaskOption]]) -> list[Mix]:
         """A host's mixes; of an idle one those with a task for which it may be opened."""
         is_frugal = self._wanted.problem.power_budget_w is not None
-        most = self._limits.max_tasks_per_gpu
-        found = mixes(host, options, self._rents, most=most, is_frugal=is_frugal)
-        is_idle = host.gpu.id not in self.offers.hosts
-        return [
-            mix
-            for mix in found
-            if not is_idle or not self.offers.openers.isdisjoint(mix.names)
-        ]
+        max_tasks = self._limits.max_tasks_per_gpu
+        found = mixes(
+            host,
+            options,
+            self._rents,
+            max_tasks=max_tasks,
+            is_frugal=is_frugal,
+        )
+        if host.gpu.id in self.offers.hosts:
+            return list(found)
+        return [mix for mix in found if not self.offers.openers.isdisjoint(mix.names)]
 
     def _value(self, mix: Mix) -> float:
+        # Against the tasks' absence, which is what they are worth where the program leaves them out.
         return mix.worth - sum(
             of_absent(option.standing, self._limits) for option in mix.options
         )
 
-    def _in_force(self, chosen: Sequence[tuple[Host, Mix]]) -> BoundPlan:
+    def _in_force(self, chosen: Sequence["_Candidate"]) -> BoundPlan:
         """The chosen mixes as a plan in force; tasks that are in none of them are swapped out where they were."""
         before = self._wanted.running or replace(self._wanted.bound, gpus=())
-        taken = {name for _, mix in chosen for name in mix.names}
-        gpus = {
-            gpu.id: replace(
-                gpu,
-                tasks=tuple(
-                    replace(task, is_resident=False)
-                    for task in gpu.tasks
-                    if task.name not in taken
-                ),
-            )
-            for gpu in before.gpus
-        }
-        for host, mix in chosen:
+        taken = {name for each in chosen for name in each.mix.names}
+        gpus = {gpu.id: _swapped_out(gpu, taken) for gpu in before.gpus}
+        for host, mix, _ in chosen:
             kept = gpus[host.gpu.id].tasks if host.gpu.id in gpus else ()
-            gpus[host.gpu.id] = replace(
-                host.gpu, tasks=(*map(_bound, mix.options), *kept)
-            )
+            tasks = (*map(_bound, mix.options), *kept)
+            gpus[host.gpu.id] = replace(host.gpu, tasks=tasks)
         return replace(before, gpus=tuple(gpus[key] for key in sorted(gpus)))
+
+
+class _Candidate(NamedTuple):
+    """A column of the program."""
+
+    host: Host
+    mix: Mix
+    value: float
+    """v_p − Σ a_t."""
+
+
+def _swapped_out(gpu: BoundGpu, taken: Collection[str]) -> BoundGpu:
+    """The GPU with its tasks swapped out, without those that have a place."""
+    tasks = (task for task in gpu.tasks if task.name not in taken)
+    return replace(gpu, tasks=tuple(replace(task, is_resident=False) for task in tasks))
 
 
 def _bound(option: TaskOption) -> BoundTask:
@@ -236,42 +254,35 @@ def _bound(option: TaskOption) -> BoundTask:
     return replace(was, is_resident=True)
 
 
-def _choose(
-    candidates: Sequence[tuple[Host, Mix]], values: Sequence[float], left_w: float
-) -> list[int]:
-    """Positions of the best mixes: one per host and task, within the watts; none where the search finds nothing."""
-    worthy = [at for at, value in enumerate(values) if value > 0.0]
+def _choose(candidates: Sequence[_Candidate], left_w: float) -> list[_Candidate]:
+    """The best mixes: one per host and task, within the watts; none where the search finds nothing."""
+    # A mix that is worth no more than its tasks' absence is in no optimum: the fewer columns, the faster.
+    worthy = [each for each in candidates if each.value > 0.0]
     if not worthy:
         return []
     rows: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for place, at in enumerate(worthy):
-        host, mix = candidates[at]
+    for column, (host, mix, _) in enumerate(worthy):
         for row in (("host", host.gpu.id), *(("task", name) for name in mix.names)):
-            rows[row].append(place)
+            rows[row].append(column)
     limits = [LinearConstraint(_incidence(list(rows.values()), len(worthy)), ub=1.0)]
     if np.isfinite(left_w):
-        limits.append(
-            LinearConstraint(
-                np.array([[candidates[at][1].watts for at in worthy]]), ub=left_w
-            )
-        )
+        watts = np.array([[each.mix.watts for each in worthy]])
+        limits.append(LinearConstraint(watts, ub=left_w))
     found = milp(
-        -np.array([values[at] for at in worthy]),
+        -np.array([each.value for each in worthy]),
         integrality=np.ones(len(worthy), dtype=np.int64),
         bounds=Bounds(0.0, 1.0),
         constraints=limits,
+        # Nodes, not seconds: the same filling on every machine.
         options={"node_limit": _NODES, "mip_rel_gap": 0.0},
     )
-    return (
-        []
-        if found.x is None
-        else [
-            worthy[place] for place in np.flatnonzero(np.round(found.x) > 0.0).tolist()
-        ]
-    )
+    if found.x is None:
+        return []
+    return [worthy[at] for at in np.flatnonzero(np.round(found.x) > 0.0).tolist()]
 
 
 def _incidence(rows: Sequence[Sequence[int]], columns: int) -> csr_matrix:
+    # Row by row, as the format stores it.
     index = np.concatenate([np.array(row) for row in rows])
     starts = np.cumsum([0, *map(len, rows)])
     return csr_matrix((np.ones(len(index)), index, starts), shape=(len(rows), columns))

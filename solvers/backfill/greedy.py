@@ -30,23 +30,20 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     """
     filling = _Filling(wanted, limits or FillLimits())
     running = wanted.running.gpus if wanted.running else ()
-    for gpu in wanted.bound.gpus:
-        if gpu.replicas:
-            filling.add_host(gpu)
-    for gpu in running:
-        if gpu.tasks and not gpu.replicas:
-            filling.reopen(gpu)
     before = {task.name: (gpu, task) for gpu in running for task in gpu.tasks}
     swapped = {name for name, (_, task) in before.items() if not task.is_resident}
+    # What runs is seated before what is swapped out comes back: it must not be put out for it.
     ordered = sorted(
-        wanted.tasks, key=lambda task: (task.name in swapped, -task.priority, task.name)
+        wanted.tasks,
+        key=lambda task: (task.name in swapped, -task.priority, task.name),
     )
-    placeless = [
+    homeless = [
         task for task in ordered if not filling.keep(task, before.get(task.name))
     ]
-    for task in sorted(placeless, key=urgency):
+    for task in sorted(homeless, key=urgency):
         if not filling.place(task):
             filling.hold(task, before.get(task.name))
+    # Last, when all have a place: only then is it known at what pace each of them runs.
     for task in sorted(wanted.tasks, key=urgency):
         filling.save(task)
     return filling.gpus()
@@ -64,18 +61,24 @@ class _Filling:
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         """GPUs that are no host."""
         self._hosts: dict[GpuId, Host] = {}
+        self._add_hosts(wanted)
 
-    def add_host(self, gpu: BoundGpu) -> None:
-        """One more GPU with its replicas."""
-        self._hosts[gpu.id] = make_host(
-            self._problem, self._rows, replace(gpu, tasks=())
-        )
+    def _add_hosts(self, wanted: FillProblem) -> None:
+        """GPUs with replicas, and those on which tasks run alone, if they are still there and unused."""
+        for gpu in wanted.bound.gpus:
+            if gpu.replicas:
+                self._add_host(gpu)
+        for gpu in wanted.running.gpus if wanted.running else ():
+            unused = self._unused.get(gpu.id)
+            # An id may stand for another GPU by now, on which the task's row says nothing.
+            is_there = unused is not None and unused.gpu_type == gpu.gpu_type
+            if is_there and gpu.tasks and not gpu.replicas:
+                self._add_host(gpu)
+
+    def _add_host(self, gpu: BoundGpu) -> None:
+        bare = replace(gpu, tasks=())
+        self._hosts[gpu.id] = make_host(self._problem, self._rows, bare)
         self._unused.pop(gpu.id, None)
-
-    def reopen(self, gpu: BoundGpu) -> None:
-        """A GPU on which tasks run alone goes on as a host, if it is still there and unused."""
-        if gpu.id in self._unused and gpu.gpu_type == self._unused[gpu.id].gpu_type:
-            self.add_host(gpu)
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
@@ -93,6 +96,7 @@ class _Filling:
         host, was = self._hosts[ran[0].id], ran[1]
         seat = self._seats.of_share(task, host, was.sm_percent)
         if seat is None or not host.fits(seat):
+            # For a short while it waits for its seat: what put it out may pass sooner than it is started elsewhere.
             return task.waiting_s < self._limits.move_s and self.hold(task, ran)
         host.residents.append((again(was, task, is_resident=True), seat))
         return True
@@ -126,23 +130,19 @@ class _Filling:
         """Move a task that runs too slowly for its deadline to an idle GPU on which it meets it."""
         if task.due_in_s is None:
             return
-        for host in self._hosts.values():
-            at = next(
-                (
-                    at
-                    for at, (each, _) in enumerate(host.residents)
-                    if each.name == task.name
-                ),
-                None,
-            )
-            if at is not None:
-                alone = self._alone(task)
-                if alone is not None and self._is_saved_by(
-                    task, alone, host.pace_ms(at)
-                ):
-                    del host.residents[at]
-                    self._take(task, alone)
-                return
+        seated = (
+            (host, at)
+            for host in self._hosts.values()
+            for at, (each, _) in enumerate(host.residents)
+            if each.name == task.name
+        )
+        host, at = next(seated, (None, 0))
+        if host is None:
+            return
+        alone = self._alone(task)
+        if alone is not None and self._is_saved_by(task, alone, host.pace_ms(at)):
+            del host.residents[at]
+            self._take(task, alone)
 
     def _take(self, task: Task, place: "_Place") -> None:
         if self._unused.pop(place.host.gpu.id, None) is not None:
@@ -151,20 +151,15 @@ class _Filling:
 
     def _beside(self, task: Task) -> "_Place | None":
         """The left-over on which an iteration is shortest."""
-        most = self._limits.max_tasks_per_gpu
+        max_tasks = self._limits.max_tasks_per_gpu
         hosts = (
             host
             for key, host in self._hosts.items()
-            if key not in self._cordoned and len(host.tasks) < most
+            if key not in self._cordoned and len(host.tasks) < max_tasks
         )
-        roomiest = sorted(hosts, key=lambda host: (-host.free_sm_percent, host.gpu.id))[
-            :MAX_HOSTS
-        ]
-        return min(
-            filter(None, (self._on(task, host) for host in roomiest)),
-            key=_Place.order,
-            default=None,
-        )
+        roomiest = sorted(hosts, key=lambda host: (-host.free_sm_percent, host.gpu.id))
+        places = (self._on(task, host) for host in roomiest[:MAX_HOSTS])
+        return min(filter(None, places), key=_Place.order, default=None)
 
     def _alone(self, task: Task) -> "_Place | None":
         """The idle GPU that meets the task's deadline at the least cost, or comes nearest to it."""
@@ -173,40 +168,38 @@ class _Filling:
             for key, gpu in sorted(self._unused.items(), reverse=True)
             if key not in self._cordoned
         )
+        # Idle GPUs of a type are alike: one stands for all, the first by id since later entries replace earlier ones.
         first = {gpu.gpu_type: gpu for gpu in idle}
-        places = filter(
-            None,
-            (
-                self._on(task, empty_host(self._problem, gpu))
-                for _, gpu in sorted(first.items())
-            ),
-        )
+        hosts = (empty_host(self._problem, gpu) for _, gpu in sorted(first.items()))
+        places = filter(None, (self._on(task, host) for host in hosts))
 
         def order(place: _Place) -> tuple[bool, float, GpuId]:
             usd = place.host.gpu_type.price_usd_per_hour * place.iteration_ms
-            return (
-                is_late(task, place.iteration_ms, spare_s=RESTART_S),
-                usd,
-                place.host.gpu.id,
-            )
+            misses = is_late(task, place.iteration_ms, spare_s=RESTART_S)
+            return misses, usd, place.host.gpu.id
 
         return min(places, key=order, default=None)
 
     def _may_be_alone(
-        self, task: Task, alone: "_Place", beside: "_Place | None"
+        self,
+        task: Task,
+        alone: "_Place",
+        beside: "_Place | None",
     ) -> bool:
         """Whether it is saved by an idle GPU, or it is the last moment for that, or it has waited for long."""
         if beside is not None:
             return self._is_saved_by(task, alone, beside.iteration_ms)
-        is_last_moment = is_late(
-            task, alone.iteration_ms, spare_s=RESTART_S
-        ) and not is_late(task, alone.iteration_ms)
+        # A restart's time is about to be gone; later even an idle GPU would not meet the deadline.
+        is_close = is_late(task, alone.iteration_ms, spare_s=RESTART_S)
+        is_last_moment = is_close and not is_late(task, alone.iteration_ms)
         return is_last_moment or task.waiting_s >= self._limits.wait_s
 
     def _is_saved_by(self, task: Task, alone: "_Place", iteration_ms: float) -> bool:
         """Whether it meets its deadline on an idle GPU, and not at this pace."""
         return is_late(task, iteration_ms) and not is_late(
-            task, alone.iteration_ms, spare_s=RESTART_S
+            task,
+            alone.iteration_ms,
+            spare_s=RESTART_S,
         )
 
     def _on(self, task: Task, host: Host) -> "_Place | None":
@@ -220,6 +213,7 @@ class _Filling:
         if not seats:
             return None
         times_ms = [host.iteration_ms(seat) for seat in seats]
+        # Seats ascend by share, so that the first one that is fast enough is the smallest.
         allowed_ms = min(times_ms) / ENOUGH
         time_ms, seat = next(
             each for each in zip(times_ms, seats, strict=True) if each[0] <= allowed_ms
@@ -244,6 +238,5 @@ def is_late(task: Task, iteration_ms: float, *, spare_s: float = 0.0) -> bool:
     """Whether it ends after its deadline, or so little before it, if it began now and kept this pace."""
     if task.due_in_s is None:
         return False
-    return (
-        task.iterations - task.done_iterations
-    ) * iteration_ms / 1000.0 + spare_s > task.due_in_s
+    left = task.iterations - task.done_iterations
+    return left * iteration_ms / 1000.0 + spare_s > task.due_in_s

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from solvers.laws.colocation import execution_ms, max_execution_ms, neighbours_of
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.errors import InvalidInput
-from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.plan import BoundGpu, BoundReplica, BoundTask
 from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.state import GpuType
 
@@ -21,7 +21,7 @@ class HostTenant:
     row: OperatingPoint
     sensitivity: float
     longest_ms: float = float("inf")
-    """Of a replica: with a longer one its capacity falls below its rate. A task may take any time."""
+    """With a longer one a replica's capacity falls below its rate. A task may take any time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Host:
 
     @property
     def seats(self) -> tuple[HostTenant, ...]:
-        """Of replicas and resident tasks."""
+        """Those of replicas and resident tasks."""
         return (*self.replicas, *(seat for _, seat in self.residents))
 
     @property
@@ -67,15 +67,14 @@ class Host:
         return self._execution_ms(self.seats, len(self.replicas) + place)
 
     def _obeys(self, together: Sequence[HostTenant]) -> bool:
+        # Sums first: the laws of the replicas' times take far longer.
+        sm_percent = sum(each.row.sm_percent for each in together)
+        memory_mib = sum(each.row.memory_mib for each in together)
+        watts = self.gpu_type.idle_w + sum(each.row.power_w for each in together)
         return (
-            _within(sum(each.row.sm_percent for each in together), 100.0)
-            and _within(
-                sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib
-            )
-            and _within(
-                self.gpu_type.idle_w + sum(each.row.power_w for each in together),
-                self.gpu_type.power_cap_w,
-            )
+            _within(sm_percent, 100.0)
+            and _within(memory_mib, self.gpu_type.memory_mib)
+            and _within(watts, self.gpu_type.power_cap_w)
             and all(
                 self._execution_ms(together, at) <= each.longest_ms
                 for at, each in enumerate(self.replicas)
@@ -86,7 +85,10 @@ class Host:
         neighbours = neighbours_of([seat.row for seat in together], at)
         seat = together[at]
         return execution_ms(
-            seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type
+            seat.row,
+            neighbours,
+            sensitivity=seat.sensitivity,
+            gpu_type=self.gpu_type,
         )
 
 
@@ -95,39 +97,46 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
     kind = problem.gpu_type(gpu.gpu_type)
     # Its own cap is less where the cluster's or its node's watts are short.
     gpu_type = replace(kind, power_cap_w=min(kind.power_cap_w, gpu.power_cap_w))
-    seats = []
-    for replica in gpu.replicas:
-        points = problem.points_of(replica.network, gpu.gpu_type)
-        row = rows.find(
-            replica.network,
-            gpu.gpu_type,
-            (replica.sm_percent, replica.batch, gpu.clock_mhz),
-        )
-        try:
-            service = problem.service(replica.service)
-        except KeyError:
-            raise InvalidInput(
-                "replicas",
-                f"{replica.id}: no service is called {replica.service!r} any more",
-            ) from None
-        if points is None or row is None:
-            raise InvalidInput(
-                "replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more"
-            )
-        longest_ms = max_execution_ms(
-            problem.capacity_law,
-            percentile=service.percentile,
-            batch=row.batch,
-            slo_ms=service.slo_ms,
-            rate_rps=replica.arrival_rate_rps,
-        )
-        reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
-        seats.append(
-            HostTenant(
-                row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms
-            )
-        )
+    seats = (_seat(problem, rows, gpu, replica) for replica in gpu.replicas)
     return Host(gpu=gpu, gpu_type=gpu_type, replicas=tuple(seats))
+
+
+def _seat(
+    problem: Problem,
+    rows: OperatingRows,
+    gpu: BoundGpu,
+    replica: BoundReplica,
+) -> HostTenant:
+    points = problem.points_of(replica.network, gpu.gpu_type)
+    where = (replica.sm_percent, replica.batch, gpu.clock_mhz)
+    row = rows.find(replica.network, gpu.gpu_type, where)
+    # The plan in force may be older than the problem: a service or its measurements may be gone since.
+    try:
+        service = problem.service(replica.service)
+    except KeyError:
+        raise InvalidInput(
+            "replicas",
+            f"{replica.id}: no service is called {replica.service!r} any more",
+        ) from None
+    if points is None or row is None:
+        raise InvalidInput(
+            "replicas",
+            f"{replica.id}: its row on {gpu.gpu_type} is no more",
+        )
+    longest_ms = max_execution_ms(
+        problem.capacity_law,
+        percentile=service.percentile,
+        batch=row.batch,
+        slo_ms=service.slo_ms,
+        rate_rps=replica.arrival_rate_rps,
+    )
+    # A process keeps the memory that it was started with, also where its row needs less by now.
+    reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
+    return HostTenant(
+        row=reserved,
+        sensitivity=points.sensitivity,
+        longest_ms=longest_ms,
+    )
 
 
 def _within(value: float, limit: float) -> bool:

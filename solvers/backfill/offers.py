@@ -20,17 +20,17 @@ from solvers.laws.operating_rows import OperatingRows
 from solvers.types.plan import BoundGpu
 from solvers.types.state import GpuId
 
-NEWCOMERS = 4
+MAX_ARRIVALS = 4
 """Tasks that may come to one host, beside those that are there."""
 SPREAD = 3
 """Hosts to which a task may come before others go first."""
 GAIN, WIDENS, KEEPS = 1.25, 2.0, 0.8
-"""Of its present pace: what a task moves for, what it is given a wider share for where it is the only one (it is the
-first to go as load rises), and what it must keep where its move frees a GPU."""
+"""Factors on a task's present pace: it moves for GAIN, gets a wider share for WIDENS where it is the only task (it is
+the first to go as load rises), and must keep KEEPS where its move frees a GPU."""
 NEARLY_ALL = 0.99
 """Instead of ENOUGH, while the GPUs that are nobody's home outnumber all tasks: then nobody wants for SMs."""
 _SHARES = (1.0, 0.5, 0.25)
-"""Of the smallest share with enough of the speed: what one host offers a task."""
+"""One host offers a task these parts of the smallest share with enough of the speed."""
 
 
 class Offers:
@@ -41,16 +41,15 @@ class Offers:
         self._rows, self._seats = OperatingRows(wanted.problem), Seats(wanted.points)
         self.known = standings(wanted, limits, self._seats)
         self.hosts = {host.gpu.id: replace(host, residents=[]) for host in self._used()}
-        """That carry replicas or tasks, by id; without tasks here."""
-        free = len(self.hosts) - len(
-            self.hosts.keys() & {each.home for each in self.known.values()}
-        )
+        """Those that carry replicas or tasks, by id; without tasks here."""
+        homes = {each.home for each in self.known.values()}
+        free = len(self.hosts) - len(self.hosts.keys() & homes)
         self._enough = NEARLY_ALL if free > len(self.known) else ENOUGH
         self._pace_ms = self._paces()
+        # Only now: the present speed follows from the hosts, which are made by what is known of the tasks.
         for name, pace_ms in self._pace_ms.items():
-            self.known[name] = replace(
-                self.known[name], speed=speed_of(self.known[name], pace_ms)
-            )
+            known = self.known[name]
+            self.known[name] = replace(known, speed=speed_of(known, pace_ms))
         self.openers = frozenset(
             name for name, standing in self.known.items() if self._may_open(standing)
         )
@@ -59,22 +58,23 @@ class Offers:
     def host(self, gpu: BoundGpu) -> Host:
         """A GPU of a filling with its resident tasks; without those whose share has no row."""
         made = self.hosts.get(gpu.id) or make_host(
-            self._wanted.problem, self._rows, replace(gpu, tasks=())
+            self._wanted.problem,
+            self._rows,
+            replace(gpu, tasks=()),
         )
         residents = []
         for bound in gpu.tasks:
             standing = self.known.get(bound.name)
-            seat = (
-                None
-                if standing is None
-                else self._seats.of_share(standing.task, made, bound.sm_percent)
-            )
-            if seat is not None and bound.is_resident:
+            if standing is None or not bound.is_resident:
+                continue
+            seat = self._seats.of_share(standing.task, made, bound.sm_percent)
+            if seat is not None:
                 residents.append((bound, seat))
         return replace(made, residents=residents)
 
     def idle(self) -> list[Host]:
-        """Of every type as many idle GPUs as may be opened, the first by id."""
+        """As many idle GPUs of every type as may be opened, the first by id."""
+        # Idle GPUs of a type are alike: more of them than tasks that may open one would only swell the program.
         count, opened = Counter[str](), []
         for gpu in sorted(self._wanted.gpus, key=lambda each: each.id):
             if gpu.id not in self.hosts and gpu.id not in self._wanted.cordoned:
@@ -84,9 +84,11 @@ class Offers:
         return opened
 
     def options(
-        self, hosts: Sequence[Host], basis: Sequence[BoundGpu]
+        self,
+        hosts: Sequence[Host],
+        basis: Sequence[BoundGpu],
     ) -> dict[GpuId, list[list[TaskOption]]]:
-        """By host the options of each task that may be there, by name; of newcomers those who gain most from it.
+        """By host the options of each task that may be there, by name; of arrivals those who gain most from it.
 
         One who may already come to SPREAD hosts stands back for others. basis: a filling whose seats are among them.
         """
@@ -96,56 +98,68 @@ class Offers:
             for task in gpu.tasks
             if task.is_resident
         }
-        found, invited = dict[GpuId, list[list[TaskOption]]](), Counter[str]()
+        found = dict[GpuId, list[list[TaskOption]]]()
+        invited = Counter[str]()
+        # The roomiest first: a host with little room gets whom the others leave over.
         for host in sorted(
-            hosts, key=lambda each: (-each.free_sm_percent, each.gpu.id)
+            hosts,
+            key=lambda each: (-each.free_sm_percent, each.gpu.id),
         ):
-            own = {
+            shares = {
+                name: percent
+                for name, (gpu, percent) in placed.items()
+                if gpu == host.gpu.id
+            }
+            chosen = self._arrivals(host, shares, invited)
+            invited.update(chosen.keys())
+            chosen |= {
                 name: self._at_home(each, host)
                 for name, each in self.known.items()
                 if each.home == host.gpu.id
             }
-            others = {
-                name: self._newcomer(each, host)
-                for name, each in self.known.items()
-                if each.home != host.gpu.id
-            }
-            able = [name for name, options in others.items() if options]
-            able.sort(
-                key=lambda name: (
-                    invited[name] // SPREAD,
-                    -self._solo_worth(others[name], host),
-                    name,
-                )
-            )
-            based = {
-                name: percent
-                for name, (gpu, percent) in placed.items()
-                if gpu == host.gpu.id and name in able
-            }
-            for name, percent in based.items():
-                others[name] = self._with_share(others[name], host, percent)
-            coming = [*based, *(name for name in able if name not in based)][
-                : max(NEWCOMERS, len(based))
-            ]
-            invited.update(coming)
-            chosen = own | {name: others[name] for name in coming}
             found[host.gpu.id] = [
                 chosen[name] for name in sorted(chosen) if chosen[name]
             ]
         return found
 
-    def _with_share(
-        self, options: list[TaskOption], host: Host, sm_percent: float
-    ) -> list[TaskOption]:
-        """The options of a newcomer, that share among them."""
-        seat = self._seats.of_share(options[0].standing.task, host, sm_percent)
-        is_there = seat is None or any(option.seat == seat for option in options)
-        return (
-            options
-            if is_there or seat is None
-            else [*options, replace(options[0], seat=seat)]
+    def _arrivals(
+        self,
+        host: Host,
+        shares: Mapping[str, float],
+        invited: Counter[str],
+    ) -> dict[str, list[TaskOption]]:
+        """The options of tasks from elsewhere: those that the basis has here at these shares, then the best others."""
+        others = {
+            name: self._elsewhere(each, host)
+            for name, each in self.known.items()
+            if each.home != host.gpu.id
+        }
+        able = [name for name, options in others.items() if options]
+        able.sort(
+            key=lambda name: (
+                invited[name] // SPREAD,
+                -self._solo_worth(others[name], host),
+                name,
+            )
         )
+        # The program must be able to choose the basis itself, so that it never finds anything worse.
+        based = [name for name in shares if name in able]
+        for name in based:
+            others[name] = self._with_share(others[name], host, shares[name])
+        coming = [*based, *(name for name in able if name not in based)]
+        return {name: others[name] for name in coming[: max(MAX_ARRIVALS, len(based))]}
+
+    def _with_share(
+        self,
+        options: list[TaskOption],
+        host: Host,
+        sm_percent: float,
+    ) -> list[TaskOption]:
+        """The options of a task from elsewhere, that share among them."""
+        seat = self._seats.of_share(options[0].standing.task, host, sm_percent)
+        if seat is None or any(option.seat == seat for option in options):
+            return options
+        return [*options, replace(options[0], seat=seat)]
 
     def _used(self) -> Iterable[Host]:
         fleet = {gpu.id: gpu.gpu_type for gpu in self._wanted.gpus}
@@ -159,6 +173,7 @@ class Offers:
             and gpu.id not in busy
             and fleet.get(gpu.id) == gpu.gpu_type
         }
+        # By id, so that whatever is made from the hosts comes in the same order.
         for _, gpu in sorted((busy | alone).items()):
             yield make_host(self._wanted.problem, self._rows, replace(gpu, tasks=()))
 
@@ -166,17 +181,15 @@ class Offers:
         """Iteration of every task that runs and may go on, as its GPU is now."""
         paces = {}
         for gpu in self._wanted.running.gpus if self._wanted.running else ():
-            if gpu.id in self.hosts:
-                host = self.host(
-                    replace(gpu, clock_mhz=self.hosts[gpu.id].gpu.clock_mhz)
-                )
-                if host.holds():
-                    paces.update(
-                        {
-                            bound.name: host.pace_ms(at)
-                            for at, (bound, _) in enumerate(host.residents)
-                        }
-                    )
+            if gpu.id not in self.hosts:
+                continue
+            # At the clock that the GPU is to have, which the plan in force need not have had.
+            clock_mhz = self.hosts[gpu.id].gpu.clock_mhz
+            host = self.host(replace(gpu, clock_mhz=clock_mhz))
+            # Where replicas need more than before, some task must go, and none has a pace to keep.
+            if host.holds():
+                for at, (bound, _) in enumerate(host.residents):
+                    paces[bound.name] = host.pace_ms(at)
         return paces
 
     def _may_open(self, standing: FixedWorth) -> bool:
@@ -192,37 +205,36 @@ class Offers:
         task, was = standing.task, standing.was
         assert was is not None, "it has a home"
         if not is_same(task, was):
-            return self._newcomer(standing, host)
+            return self._elsewhere(standing, host)
         seat = self._seats.of_share(task, host, was.sm_percent)
-        own = (
-            [TaskOption(standing=standing, seat=seat, is_new=False)]
-            if seat is not None and host.fits(seat)
-            else []
-        )
-        has_neighbours = any(
-            each.home == host.gpu.id
-            for name, each in self.known.items()
-            if name != task.name
-        )
-        if (
-            host.gpu.id in self._wanted.cordoned
-            or not own
-            or task.name not in self._pace_ms
-            or has_neighbours
-        ):
-            return own
+        if seat is None or not host.fits(seat):
+            return []
+        own = TaskOption(standing=standing, seat=seat, is_new=False)
+        if not self._may_widen(standing, host):
+            return [own]
         max_ms = self._pace_ms[task.name] / WIDENS
         wider = (
             each
             for each in self._shares(standing, host)
             if each.row.sm_percent > was.sm_percent
         )
-        return own + [
+        return [own] + [
             TaskOption(standing=standing, seat=each, is_new=True, max_ms=max_ms)
             for each in wider
         ]
 
-    def _newcomer(self, standing: FixedWorth, host: Host) -> list[TaskOption]:
+    def _may_widen(self, standing: FixedWorth, host: Host) -> bool:
+        """Whether a task runs alone beside the replicas of a host where tasks may be started."""
+        name = standing.task.name
+        has_neighbours = any(
+            each.home == host.gpu.id
+            for other, each in self.known.items()
+            if other != name
+        )
+        is_cordoned = host.gpu.id in self._wanted.cordoned
+        return name in self._pace_ms and not is_cordoned and not has_neighbours
+
+    def _elsewhere(self, standing: FixedWorth, host: Host) -> list[TaskOption]:
         """Where a task may be started on a host; none where it has no right or reason to come."""
         max_ms = self._max_ms(standing, host)
         if max_ms <= 0.0 or host.gpu.id in self._wanted.cordoned:
@@ -239,26 +251,27 @@ class Offers:
         home = self.hosts.get(standing.home) if standing.home is not None else None
         if pace_ms is None:
             # Swapped out, or in the way of a promise: it waits for its seat before it is started elsewhere.
-            is_awaited = (
-                home is not None
-                and standing.was is not None
-                and is_same(task, standing.was)
-            )
+            was = standing.was
+            is_awaited = home is not None and was is not None and is_same(task, was)
             waits = is_awaited and task.waiting_s < self._limits.move_s
             return 0.0 if waits else float("inf")
-        if (
-            task.due_in_s is not None
-            and is_late(task, pace_ms)
-            and must_begin(standing)
-        ):
-            left = max(task.iterations - task.done_iterations, 1e-9)
-            in_time_ms = 1000.0 * (task.due_in_s - RESTART_S) / left
-            if (
-                in_time_ms >= standing.alone_ms
-            ):  # Else it is late wherever it goes, and moves like any other one.
-                return in_time_ms
+        in_time_ms = self._in_time_ms(standing, pace_ms)
+        if in_time_ms is not None:
+            return in_time_ms
+        # A GPU that no replica uses is worth a little speed, since its rent ends with the move.
         frees = home is not None and not home.replicas and bool(host.replicas)
         return pace_ms / (KEEPS if frees else GAIN)
+
+    def _in_time_ms(self, standing: FixedWorth, pace_ms: float) -> float | None:
+        """The longest iteration that saves a task from missing its deadline; None where it needs or has no saving."""
+        task = standing.task
+        is_slow = is_late(task, pace_ms) and must_begin(standing)
+        if task.due_in_s is None or not is_slow:
+            return None
+        left = max(task.iterations - task.done_iterations, 1e-9)
+        in_time_ms = 1000.0 * (task.due_in_s - RESTART_S) / left
+        # Else it is late wherever it goes, and moves like any other one.
+        return in_time_ms if in_time_ms >= standing.alone_ms else None
 
     def _shares(self, standing: FixedWorth, host: Host) -> list[HostTenant]:
         """A few of the shares that fit a host where nobody else comes, up to enough of the speed."""
@@ -268,20 +281,20 @@ class Offers:
         if not seats:
             return []
         times_ms = [host.iteration_ms(seat) for seat in seats]
-        enough = next(
-            at
-            for at, time_ms in enumerate(times_ms)
-            if time_ms <= min(times_ms) / self._enough
-        )
-        percent = seats[enough].row.sm_percent
-        wanted = {
-            min(
+        max_ms = min(times_ms) / self._enough
+        enough = next(at for at, time_ms in enumerate(times_ms) if time_ms <= max_ms)
+
+        def nearest(sm_percent: float) -> int:
+            return min(
                 range(enough + 1),
-                key=lambda at: (abs(seats[at].row.sm_percent - part * percent), at),
+                key=lambda at: (abs(seats[at].row.sm_percent - sm_percent), at),
             )
-            for part in _SHARES
-        }
-        return [seats[at] for at in sorted(wanted)]
+
+        # Smaller shares as well: two tasks may share a host where each alone would take all that is left.
+        percent = seats[enough].row.sm_percent
+        return [
+            seats[at] for at in sorted({nearest(part * percent) for part in _SHARES})
+        ]
 
     def _solo_worth(self, options: Sequence[TaskOption], host: Host) -> float:
         return max(

@@ -26,7 +26,7 @@ from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Gpu, GpuId, Task
 
 ENOUGH = 0.9
-"""Of the highest speed on a host: beyond it SMs are worth more to another task."""
+"""A share of this part of the highest speed on a host is enough: beyond it SMs are worth more to another task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class FillProblem:
     """Its replicas count, its tasks do not."""
     tasks: Sequence[Task]
     points: Sequence[OperatingPoints]
-    """Of the tasks' networks."""
+    """Operating points of the tasks' networks."""
     gpus: Sequence[Gpu]
     """Those that may carry something."""
     cordoned: Collection[GpuId] = ()

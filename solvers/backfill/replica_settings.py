@@ -51,10 +51,12 @@ class Places:
         try:
             after = make_host(self._problem, self._rows, other)
         except InvalidInput:
-            return False  # Nobody measured its replicas so.
+            # Nobody measured its replicas so.
+            return False
         if not after.holds():
             return False
         residents = self._running.get(gpu.id, ())
+        # What runs there counts only if it may stay as things are: else it goes whatever the GPU is set to.
         if self._seat(before, residents) and before.holds():
             if not self._seat(after, residents) or not after.holds():
                 return False
@@ -70,15 +72,13 @@ class Places:
         """Put what runs there on the host; whether all of it has a row."""
         for bound in residents:
             task = self._tasks.get(bound.name)
-            seat = (
-                None
-                if task is None
-                else self._seats.of_share(task, host, bound.sm_percent)
-            )
-            if task is not None and seat is None:
+            # A task that is gone leaves its place to others.
+            if task is None:
+                continue
+            seat = self._seats.of_share(task, host, bound.sm_percent)
+            if seat is None:
                 return False
-            if seat is not None:
-                host.residents.append((bound, seat))
+            host.residents.append((bound, seat))
         return True
 
     def _has_place(self, host: Host, task: Task) -> bool:
@@ -104,10 +104,12 @@ def with_roomy_batches(wanted: FillProblem) -> FillProblem:
 
 
 def _with_room(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
+    # One replica after the other, each beside the batches that those before it have got.
     for at, replica in enumerate(gpu.replicas):
         for following in _roomier(problem, gpu, replica):
             changed = replace(
-                gpu, replicas=(*gpu.replicas[:at], following, *gpu.replicas[at + 1 :])
+                gpu,
+                replicas=(*gpu.replicas[:at], following, *gpu.replicas[at + 1 :]),
             )
             if places.are_kept(gpu, changed):
                 gpu = changed
@@ -116,7 +118,9 @@ def _with_room(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
 
 
 def _roomier(
-    problem: Problem, gpu: BoundGpu, replica: BoundReplica
+    problem: Problem,
+    gpu: BoundGpu,
+    replica: BoundReplica,
 ) -> Iterator[BoundReplica]:
     """The replica at batches with more room, at its share and clock, the roomiest first."""
     points = problem.points_of(replica.network, gpu.gpu_type)
@@ -127,16 +131,15 @@ def _roomier(
         and abs(row.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
     ]
     rooms = {row.batch: _room(problem, replica, row) for row in own}
-    enough = GAIN * rooms.get(
-        replica.batch, math.inf
-    )  # Who has lost its own row is told so by whoever seats it.
+    # A replica that has lost its own row stays as it is: `make_host` raises for it.
+    enough = GAIN * rooms.get(replica.batch, math.inf)
     for row in sorted(own, key=lambda row: (-rooms[row.batch], row.batch)):
         if rooms[row.batch] > enough:
             yield _at_row(replica, row)
 
 
 def _room(problem: Problem, replica: BoundReplica, row: OperatingPoint) -> float:
-    """Of the module's docstring; neighbours change it for all batches alike."""
+    """By how much the execution may grow until its promise breaks; neighbours change that for all batches alike."""
     service = problem.service(replica.service)
     longest_ms = max_execution_ms(
         problem.capacity_law,
@@ -153,7 +156,10 @@ def _at_row(replica: BoundReplica, row: OperatingPoint) -> BoundReplica:
     if row.memory_mib <= replica.memory_mib:
         return replace(replica, batch=row.batch)
     return replace(
-        replica, id=ReplicaId(""), batch=row.batch, memory_mib=row.memory_mib
+        replica,
+        id=ReplicaId(""),
+        batch=row.batch,
+        memory_mib=row.memory_mib,
     )
 
 
@@ -173,6 +179,7 @@ def with_top_clocks(wanted: FillProblem) -> FillProblem:
 
 
 def _at_top_clock(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
+    # The highest first: tasks run faster, and so do replicas. The present clock needs no test.
     for clock_mhz in sorted(problem.gpu_type(gpu.gpu_type).clocks_mhz, reverse=True):
         raised = replace(gpu, clock_mhz=max(clock_mhz, gpu.clock_mhz))
         if clock_mhz <= gpu.clock_mhz or places.are_kept(gpu, raised):

@@ -24,17 +24,15 @@ class Seats:
         key = (task.network, gpu_type, task.batch, clock_mhz)
         if key not in self._found:
             points = self._points.get(key[:2])
-            rows = sorted(
-                row
+            seats = [
+                HostTenant(row=row, sensitivity=points.sensitivity)
                 for row in (points.rows if points else ())
-                if row.batch == task.batch
+                if points is not None
+                and row.batch == task.batch
                 and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
-            )
-            self._found[key] = (
-                [HostTenant(row=row, sensitivity=points.sensitivity) for row in rows]
-                if points
-                else []
-            )
+            ]
+            # SM percent is the first field of a row.
+            self._found[key] = sorted(seats, key=lambda seat: seat.row)
         return self._found[key]
 
     def of_share(self, task: Task, host: Host, sm_percent: float) -> HostTenant | None:
@@ -59,11 +57,12 @@ def urgency(task: Task) -> tuple[float, float, float, str]:
 
 def is_same(task: Task, was: BoundTask) -> bool:
     """Whether what was planned is still this task."""
-    return (task.kind, task.network, task.batch, task.iterations) == (
-        was.kind,
-        was.network,
-        was.batch,
-        was.iterations,
+    # A name may be given to another task: what its plan reserves would be wrong for that one.
+    return (
+        task.kind == was.kind
+        and task.network == was.network
+        and task.batch == was.batch
+        and task.iterations == was.iterations
     )
 
 

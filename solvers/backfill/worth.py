@@ -1,7 +1,7 @@
 """What it is worth that tasks run where they run: one figure by which whole fillings are compared.
 
     w_t       priority · (0.5 + weight) · (1 + waiting_s / wait_s, at most 2), over the greatest of all tasks: 0 < w ≤ 1
-    r_t       speed: the shortest iteration on any whole GPU of the fleet over the iteration here, at most 1
+    r_t       speed: the shortest iteration on any entire GPU of the fleet over the iteration here, at most 1
 
     worth = Σ over tasks that run   PROGRESS · w_t · (r_t − MOVE where it is started anew though it runs)
           − Σ over late tasks LATE · (1 + w_t) / 2, over those that are too close CLOSE · (1 + w_t) / 2
@@ -9,9 +9,9 @@
           − Σ over tasks that run and are put out   PROGRESS · w_t · (their present r_t)
           − Σ over GPUs without replicas   price · hours until their last task ends, over the dearest there can be
 
-A task is late if in SOON_S no whole GPU could meet its deadline any more, and it does not run, or runs too slowly for
+A task is late if in SOON_S no entire GPU could meet its deadline any more, and it does not run, or runs too slowly for
 it; too close, if it is started anew then and ends less than RESTART_S before it. Until then what it gets done on
-left-overs is done for nothing, and a whole GPU is paid for the less time. Since PROGRESS ≪ 1 < CLOSE < WAIT < LATE,
+left-overs is done for nothing, and an entire GPU is paid for the less time. Since PROGRESS ≪ 1 < CLOSE < WAIT < LATE,
 deadlines and long waits come before money, and money before speed: that alone is worth no GPU.
 """
 
@@ -43,7 +43,7 @@ class FixedWorth:
     weight: float
     """The w of the module's docstring."""
     alone_ms: float
-    """Shortest iteration on any whole GPU of the fleet."""
+    """Shortest iteration on any entire GPU of the fleet."""
     home: GpuId | None
     """Where the plan in force has it, running or swapped out."""
     was: BoundTask | None
@@ -62,7 +62,9 @@ class FixedWorth:
 
 
 def standings(
-    wanted: FillProblem, limits: FillLimits, seats: Seats
+    wanted: FillProblem,
+    limits: FillLimits,
+    seats: Seats,
 ) -> dict[str, FixedWorth]:
     """By name, in that order; without tasks that no GPU type can run."""
     homes = {
@@ -72,19 +74,20 @@ def standings(
     }
     alone = {task.name: _alone_ms(task, wanted, seats) for task in wanted.tasks}
     raw = {task.name: _weight(task, limits) for task in wanted.tasks}
-    most = max(raw.values(), default=1.0)
+    max_weight = max(raw.values(), default=1.0)
     found = {}
     for task in sorted(wanted.tasks, key=lambda each: each.name):
         best_ms = alone[task.name]
-        if best_ms is not None:
-            home, was = homes.get(task.name, (None, None))
-            found[task.name] = FixedWorth(
-                task=task,
-                weight=raw[task.name] / most,
-                alone_ms=best_ms,
-                home=home,
-                was=was,
-            )
+        if best_ms is None:
+            continue
+        home, was = homes.get(task.name, (None, None))
+        found[task.name] = FixedWorth(
+            task=task,
+            weight=raw[task.name] / max_weight,
+            alone_ms=best_ms,
+            home=home,
+            was=was,
+        )
     return found
 
 
@@ -93,14 +96,12 @@ def of_running(standing: FixedWorth, iteration_ms: float, *, is_new: bool) -> fl
     speed = speed_of(standing, iteration_ms)
     restart = MOVE if is_new and standing.runs else 0.0
     risk = 0.0
-    if must_begin(standing) and is_late(standing.task, iteration_ms):
-        risk = LATE
-    elif (
-        must_begin(standing)
-        and is_new
-        and is_late(standing.task, iteration_ms, spare_s=RESTART_S)
-    ):
-        risk = CLOSE
+    # While an idle GPU could still meet the deadline later, its pace here does not matter.
+    if must_begin(standing):
+        if is_late(standing.task, iteration_ms):
+            risk = LATE
+        elif is_new and is_late(standing.task, iteration_ms, spare_s=RESTART_S):
+            risk = CLOSE
     return PROGRESS * standing.weight * (speed - restart) - risk * _urgent(standing)
 
 
@@ -111,36 +112,31 @@ def speed_of(standing: FixedWorth, iteration_ms: float) -> float:
 
 def of_absent(standing: FixedWorth, limits: FillLimits) -> float:
     """What it is worth that a task does not run; ≤ 0."""
-    late = must_begin(standing)
-    waits = standing.task.waiting_s >= limits.wait_s
-    return (
-        -(LATE * _urgent(standing) if late else 0.0)
-        - (WAIT * _urgent(standing) if waits else 0.0)
-        - PROGRESS * standing.weight * standing.speed
-    )
+    late = LATE * _urgent(standing) if must_begin(standing) else 0.0
+    has_waited = standing.task.waiting_s >= limits.wait_s
+    wait = WAIT * _urgent(standing) if has_waited else 0.0
+    # What runs loses its speed when it is put out; of what does not run it is 0.
+    return -late - wait - PROGRESS * standing.weight * standing.speed
 
 
 class Rents:
     """What GPUs cost on which nothing but tasks runs."""
 
     def __init__(self, wanted: FillProblem, known: Mapping[str, FixedWorth]) -> None:
-        dearest = max(
-            (each.price_usd_per_hour for each in wanted.problem.gpu_types), default=0.0
+        prices = (each.price_usd_per_hour for each in wanted.problem.gpu_types)
+        times_ms = (each.remaining_ms(each.alone_ms) for each in known.values())
+        # Rents are relative to this, so that worth does not depend on the currency.
+        self._max_usd = (
+            max(prices, default=0.0) * max(times_ms, default=0.0) / _MS_PER_HOUR
         )
-        longest_ms = max(
-            (each.remaining_ms(each.alone_ms) for each in known.values()), default=0.0
-        )
-        self._max_usd = dearest * longest_ms / _MS_PER_HOUR
 
     def of(self, host: Host, remaining_ms: Iterable[float]) -> float:
         """Until the last task ends, which take so long each; 0 beside replicas or without tasks."""
         if host.replicas or self._max_usd <= 0.0:
             return 0.0
-        usd = (
-            host.gpu_type.price_usd_per_hour
-            * max(remaining_ms, default=0.0)
-            / _MS_PER_HOUR
-        )
+        # A GPU is paid for until its last task ends, however many there are.
+        longest_ms = max(remaining_ms, default=0.0)
+        usd = host.gpu_type.price_usd_per_hour * longest_ms / _MS_PER_HOUR
         return usd / self._max_usd
 
 
@@ -151,28 +147,23 @@ def of_filling(
     limits: FillLimits,
 ) -> float:
     """The worth of all hosts with their tasks, and of the tasks that are on none of them."""
-    total, seen = 0.0, set[str]()
+    total, running = 0.0, set[str]()
+    # By id: fillings that differ only in the order of their hosts are worth exactly the same.
     for host in sorted(hosts, key=lambda each: each.gpu.id):
         remaining = []
         for at, (bound, _) in enumerate(host.residents):
             standing, pace_ms = known[bound.name], host.pace_ms(at)
-            total += of_running(
-                standing,
-                pace_ms,
-                is_new=is_new(standing, host.gpu.id, bound.sm_percent),
-            )
+            starts = is_new(standing, host.gpu.id, bound.sm_percent)
+            total += of_running(standing, pace_ms, is_new=starts)
             remaining.append(standing.remaining_ms(pace_ms))
-            seen.add(bound.name)
+            running.add(bound.name)
         total -= rents.of(host, remaining)
-    return total + sum(
-        of_absent(standing, limits)
-        for name, standing in known.items()
-        if name not in seen
-    )
+    absent = (standing for name, standing in known.items() if name not in running)
+    return total + sum(of_absent(standing, limits) for standing in absent)
 
 
 def must_begin(standing: FixedWorth) -> bool:
-    """Whether soon not even a whole GPU could meet its deadline any more."""
+    """Whether soon not even an entire GPU could meet its deadline any more."""
     return is_late(standing.task, standing.alone_ms, spare_s=RESTART_S + SOON_S)
 
 
@@ -196,6 +187,7 @@ def _urgent(standing: FixedWorth) -> float:
 
 def _alone_ms(task: Task, wanted: FillProblem, seats: Seats) -> float | None:
     """On the fastest type of the fleet; None where none can run it."""
+    # One GPU stands for its type; in falling order of ids, so that the first one is the last to be put in.
     first = {
         gpu.gpu_type: gpu
         for gpu in sorted(wanted.gpus, key=lambda each: each.id, reverse=True)

@@ -19,7 +19,13 @@ import numpy as np
 
 from solvers.explain.types import Alternative, ChangeKind
 from solvers.joint.kernels.types import Effort, GpuMode, Numbers, Reals, Worth
-from solvers.joint.patterns.columns import Column, Pattern, capacities, make_column
+from solvers.joint.patterns.columns import (
+    Column,
+    Pattern,
+    Priced,
+    capacities,
+    make_column,
+)
 from solvers.joint.patterns.decode import SAFE, patterns_of
 from solvers.joint.patterns.formulation import priced_problem
 from solvers.joint.patterns.tables import Tables, make_tables
@@ -27,8 +33,9 @@ from solvers.joint.relaxation.pricing import Pricer
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.outcome import Prices
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.types.problem import Problem
+from solvers.types.problem import Objective, Problem
 
+# A small tolerance: what is asked for is the best pattern, not one that is good enough.
 _EFFORT = Effort(4, 2000, 2, 1e-6)
 _NO_THRESHOLD = 1e-9
 """USD per hour: pricing shall find the best pattern of a few services, whether it pays or not."""
@@ -44,47 +51,42 @@ class Neighbourhood:
         self._tables = _tables(self._problem, prices)
         self._valuation = Valuation(self._problem, self._tables, prices)
 
-    def alternatives(self, gpu: GpuPlan, most: int) -> tuple[Alternative, ...]:
-        """The best of every kind of change, to every GPU type, least loss first; at most so many."""
+    def alternatives(self, gpu: GpuPlan, max_count: int) -> tuple[Alternative, ...]:
+        """The best of every kind of change, to every GPU type, minimum loss first; at most so many."""
+        # One of each kind: the runners-up of a kind differ little from its best one.
         best: dict[tuple[ChangeKind, str], Alternative] = {}
         for found in (*self._steps(gpu), *self._elsewhere(gpu)):
             key = found.change, found.gpu_type
             if key not in best or found.loss < best[key].loss:
                 best[key] = found
-        return tuple(
-            sorted(best.values(), key=lambda one: (one.loss, one.change, one.gpu_type))[
-                :most
-            ]
+        ordered = sorted(
+            best.values(),
+            key=lambda one: (one.loss, one.change, one.gpu_type),
         )
+        return tuple(ordered[:max_count])
 
     def _steps(self, gpu: GpuPlan) -> Iterator[Alternative]:
         """Single changes; none of a GPU that breaks a rule."""
-        for pattern in patterns_of(
-            self._problem, self._tables, Plan(policy="", gpus=(gpu,))
-        ):
+        own = Plan(policy="", gpus=(gpu,))
+        for pattern in patterns_of(self._problem, self._tables, own):
             for change, changed in _single_changes(
-                self._tables, pattern, self._valuation
+                self._tables,
+                pattern,
+                self._valuation,
             ):
                 yield self._valuation.alternative(change, changed)
 
     def _elsewhere(self, gpu: GpuPlan) -> Iterator[Alternative]:
+        """The best pattern of its services in every other mode."""
+        # Tables of these services alone: pricing over few candidates is fast enough to be exact.
         names = {replica.service for replica in gpu.replicas}
         services = tuple(
             service for service in self._problem.services if service.name in names
         )
         part = replace(self._problem, services=services, current=None)
         tables = _tables(part, self._prices)
-        if not tables.modes:
-            return
         valuation = Valuation(part, tables, self._prices)
-        worth = [
-            Worth(tables.rate, valuation.per_rps, valuation.per_replica[mode.service])
-            for mode in tables.modes
-        ]
-        found = Pricer(tables).price(
-            worth, [_NO_THRESHOLD] * len(tables.modes), _EFFORT
-        )
-        for mode, priced in zip(tables.modes, found, strict=True):
+        for mode, priced in zip(tables.modes, _priced(tables, valuation), strict=True):
             is_same_type = part.gpu_types[mode.gpu_type].name == gpu.gpu_type
             is_same_clock = abs(mode.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
             if priced.patterns and not (is_same_type and is_same_clock):
@@ -92,19 +94,24 @@ class Neighbourhood:
                     priced.patterns,
                     key=lambda pattern: valuation.loss(make_column(tables, pattern)),
                 )
-                yield valuation.alternative(
-                    "clock" if is_same_type else "gpu_type", best
-                )
+                change: ChangeKind = "clock" if is_same_type else "gpu_type"
+                yield valuation.alternative(change, best)
+
+
+def _priced(tables: Tables, valuation: "Valuation") -> list[Priced]:
+    """The best patterns of every mode, whether they pay or not."""
+    worth = [
+        Worth(tables.rate, valuation.per_rps, valuation.per_replica[mode.service])
+        for mode in tables.modes
+    ]
+    return Pricer(tables).price(worth, [_NO_THRESHOLD] * len(tables.modes), _EFFORT)
 
 
 def _tables(problem: Problem, prices: Prices) -> Tables:
     """Where the unit is not money, GPUs cost next to nothing."""
     is_money = prices.unit == "usd_per_hour"
-    return make_tables(
-        priced_problem(
-            replace(problem, objective="min_cost" if is_money else "max_goodput")
-        )
-    )
+    objective: Objective = "min_cost" if is_money else "max_goodput"
+    return make_tables(priced_problem(replace(problem, objective=objective)))
 
 
 class Valuation:
@@ -125,7 +132,7 @@ class Valuation:
         )
 
     def price(self, column: Column) -> float:
-        """Of a GPU with that pattern; 0 where the unit is not money."""
+        """Price of a GPU with that pattern; 0 where the unit is not money."""
         return column.price if self._is_money else 0.0
 
     def earns(self, column: Column) -> float:
@@ -135,9 +142,8 @@ class Valuation:
     def earned(self, service: Numbers, capacity: Reals) -> Reals:
         """(…) what replicas of (…, n) services are worth together that can carry so many rps."""
         useful = np.minimum(capacity, self._tables.rate[service])
-        worth: Reals = (self.per_rps[service] * useful + self.per_replica[service]).sum(
-            axis=-1
-        )
+        each = self.per_rps[service] * useful + self.per_replica[service]
+        worth: Reals = each.sum(axis=-1)
         return worth
 
     def loss(self, column: Column) -> float:
@@ -163,11 +169,15 @@ class Valuation:
         mode = self._tables.modes[column.pattern.mode]
         gpu_type = self._problem.gpu_types[mode.gpu_type].name
         for item, number, capacity in zip(
-            column.pattern.items, column.service.tolist(), column.capacity, strict=True
+            column.pattern.items,
+            column.service.tolist(),
+            column.capacity,
+            strict=True,
         ):
             service = self._problem.services[number]
             points = self._problem.points_of(service.network, gpu_type)
             assert points is not None, "a candidate has operating points"
+            # Rows are read anew: tables know SM steps, which would come back as percents with rounding.
             row = points.rows[int(mode.row[item])]
             yield ReplicaPlan(
                 service=service.name,
@@ -178,7 +188,9 @@ class Valuation:
 
 
 def _single_changes(
-    tables: Tables, pattern: Pattern, valuation: Valuation
+    tables: Tables,
+    pattern: Pattern,
+    valuation: Valuation,
 ) -> Iterator[tuple[ChangeKind, Pattern]]:
     """The best of every kind of change to every replica of a pattern."""
     mode = tables.modes[pattern.mode]
@@ -191,38 +203,50 @@ def _single_changes(
         if rest:
             yield "fewer", Pattern(pattern.mode, tuple(rest))
         own = mode.service == mode.service[leaving]
+        # The replica at its own row would be no change.
         worth[leaving] = -np.inf
         yield from _best("share", pattern.mode, rest, np.where(own, worth, -np.inf))
         yield from _best("partner", pattern.mode, rest, np.where(own, -np.inf, worth))
 
 
 def _best(
-    change: ChangeKind, mode: int, rest: Sequence[int], worth: Reals
+    change: ChangeKind,
+    mode: int,
+    rest: Sequence[int],
+    worth: Reals,
 ) -> Iterator[tuple[ChangeKind, Pattern]]:
     if len(worth) and np.isfinite(worth.max()):
         yield change, Pattern(mode, tuple(sorted((*rest, int(worth.argmax())))))
 
 
 def _worth_beside(
-    tables: Tables, mode: GpuMode, rest: Sequence[int], valuation: Valuation
+    tables: Tables,
+    mode: GpuMode,
+    rest: Sequence[int],
+    valuation: Valuation,
 ) -> Reals:
     """(C,) what each candidate together with the rest earns, its watts paid; −∞ where a rule forbids it."""
     worth = np.full(len(mode.service), -np.inf)
     members = np.array(rest, dtype=np.int32)
     if len(rest) >= mode.max_replicas:
         return worth
-    free = np.flatnonzero(
+    free = _fitting(mode, members)
+    items = np.column_stack([np.tile(members, (len(free), 1)), free])
+    carried = capacities(mode, tables.law, items)
+    # A newcomer may push a neighbour beyond its SLO, so all of them are looked at.
+    is_lawful = ((carried > 0.0) | mode.may_idle[items]).all(axis=1)
+    earned = valuation.earned(mode.service[items], carried)
+    energy = mode.watt_price * mode.power[free]
+    worth[free] = np.where(is_lawful, earned - energy, -np.inf)
+    return worth
+
+
+def _fitting(mode: GpuMode, members: Numbers) -> Numbers:
+    """Candidates of other services that fit beside the members."""
+    fits = (
         ~np.isin(mode.service, mode.service[members])
         & (mode.width + mode.width[members].sum() <= mode.steps)
         & (mode.memory + mode.memory[members].sum() <= mode.memory_mib)
         & (mode.power + mode.power[members].sum() <= mode.power_w)
-    ).astype(np.int32)
-    items = np.column_stack([np.tile(members, (len(free), 1)), free])
-    carried = capacities(mode, tables.law, items)
-    is_lawful = ((carried > 0.0) | mode.may_idle[items]).all(axis=1)
-    earned = (
-        valuation.earned(mode.service[items], carried)
-        - mode.watt_price * mode.power[free]
     )
-    worth[free] = np.where(is_lawful, earned, -np.inf)
-    return worth
+    return np.flatnonzero(fits).astype(np.int32)

@@ -2,12 +2,13 @@
 
 The price of a request is what one more of it per second costs when everything else may adjust, in fractions of GPUs. At
 those prices every GPU earns about what it costs, where the relaxation would choose it; what earns less is there because
-whole GPUs do not divide as fractions do.
+GPUs come in integers, where the relaxation takes fractions.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solvers.explain.neighbours import NeighbourReader, ReplicaRow
 from solvers.explain.types import Alternative, Earning, GpuExplanation
@@ -24,7 +25,7 @@ class GpuExplanations:
     """Why the GPUs of a plan run what they run."""
 
     kinds: tuple[GpuExplanation, ...] = ()
-    """Those that cost most first."""
+    """The kinds that cost most first."""
     left_out: int = 0
     """Kinds beyond those."""
 
@@ -50,36 +51,30 @@ def explain_gpus(
     GPUs with a replica that the problem has no row for (of a plan that was made for another one) are left out.
     """
     kinds = _sorted_kinds(reader, plan)
-    told = tuple(
+    # Alternatives are looked for only where they are shown: each takes a search.
+    explained = tuple(
         _explain_gpu(reader, gpu, prices, alternatives(gpu)) for gpu in kinds[:most]
     )
-    return GpuExplanations(kinds=told, left_out=len(kinds) - len(told))
+    return GpuExplanations(kinds=explained, left_out=len(kinds) - len(explained))
 
 
 def _sorted_kinds(reader: NeighbourReader, plan: Plan) -> list[GpuPlan]:
     """The GPUs that the problem has rows for, alike ones together, those that cost most first."""
-    counts: dict[GpuPlan, int] = {}
+    counts = Counter[GpuPlan]()
     for gpu in plan.gpus:
-        one = GpuPlan(
-            gpu_type=gpu.gpu_type, clock_mhz=gpu.clock_mhz, replicas=gpu.replicas
-        )
-        counts[one] = counts.get(one, 0) + gpu.count
+        counts[replace(gpu, count=1)] += gpu.count
     kinds = [
-        GpuPlan(
-            gpu_type=one.gpu_type,
-            count=count,
-            clock_mhz=one.clock_mhz,
-            replicas=one.replicas,
-        )
+        replace(one, count=count)
         for one, count in counts.items()
         if reader.seats(one) is not None
     ]
-    return sorted(
-        kinds,
-        key=lambda gpu: (
-            -gpu.count * reader.problem.gpu_type(gpu.gpu_type).price_usd_per_hour
-        ),
-    )
+
+    def cost(gpu: GpuPlan) -> float:
+        gpu_type = reader.problem.gpu_type(gpu.gpu_type)
+        return gpu.count * gpu_type.price_usd_per_hour
+
+    # Sorting is stable, so that kinds that cost the same stay in the plan's order.
+    return sorted(kinds, key=lambda gpu: -cost(gpu))
 
 
 def _explain_gpu(
@@ -88,15 +83,10 @@ def _explain_gpu(
     prices: Prices,
     alternatives: tuple[Alternative, ...],
 ) -> GpuExplanation:
-    problem = reader.problem
-    gpu_type = problem.gpu_type(gpu.gpu_type)
-    energy = problem.energy_price_usd_per_kwh * gpu_power_w(problem, gpu) / _W_PER_KW
-    price = (
-        gpu_type.price_usd_per_hour + energy if prices.unit == "usd_per_hour" else 0.0
-    )
+    price = _price(reader.problem, gpu) if prices.unit == "usd_per_hour" else 0.0
     stock_price = prices.of_gpu_type(gpu.gpu_type)
     replicas = tuple(
-        _earning(problem, seat, prices) for seat in reader.seats(gpu) or ()
+        _earning(reader.problem, seat, prices) for seat in reader.seats(gpu) or ()
     )
     return GpuExplanation(
         gpu_type=gpu.gpu_type,
@@ -112,12 +102,18 @@ def _explain_gpu(
     )
 
 
+def _price(problem: Problem, gpu: GpuPlan) -> float:
+    """USD per hour of one GPU, energy at full load included."""
+    energy = problem.energy_price_usd_per_kwh * gpu_power_w(problem, gpu) / _W_PER_KW
+    return problem.gpu_type(gpu.gpu_type).price_usd_per_hour + energy
+
+
 def _earning(problem: Problem, seat: ReplicaRow, prices: Prices) -> Earning:
     replica = seat.replica
     price = prices.of_service(replica.service)
-    useful_rps = min(
-        seat.capacity_rps, problem.service(replica.service).arrival_rate_rps
-    )
+    # As in the formulation, capacity counts up to the service's rate: more of it serves nobody.
+    rate_rps = problem.service(replica.service).arrival_rate_rps
+    useful_rps = min(seat.capacity_rps, rate_rps)
     return Earning(
         service=replica.service,
         sm_percent=replica.sm_percent,

@@ -4,6 +4,7 @@ By the problem's own rows, so that a plan of any policy can be looked at.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,12 +18,20 @@ from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
 _TOLERANCE = 1e-6
 """Relative, as the contract's."""
 _SLO_IS_FREE = 0.98
-"""Of the highest utilisation of the capacity law: a replica that may be loaded so far is not held back by its SLO."""
+"""A replica that may be loaded to this share of the law's highest utilisation is not held back by its SLO."""
 
 _NEEDS = tuple(
     OperatingPoint._fields.index(name)
     for name in ("sm_percent", "memory_mib", "power_w")
 )
+
+
+_DETAILS: dict[Rule, str] = {
+    "sm": "no SM percent is left to give it more",
+    "memory": "a larger batch needs more memory than is free",
+    "power": "more SM percent draws more watts than the cap leaves",
+    "slo": "more SM percent would slow a neighbour below its rate",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +59,7 @@ class NeighbourReader:
 
     def seats(self, gpu: GpuPlan) -> tuple[ReplicaRow, ...] | None:
         """The replicas of a GPU in its order; None where one has no row in the problem."""
+        # Reliefs, limits and prices all ask for the same GPUs, and the laws take long.
         if gpu not in self._seated:
             rows = [self._row(gpu, replica) for replica in gpu.replicas]
             known = [row for row in rows if row is not None]
@@ -68,31 +78,25 @@ class NeighbourReader:
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [self._rows.row_of(gpu, replica) for replica in gpu.replicas]
         others = list(self._others(gpu))
-        least = [min((row[at] for row in others), default=0.0) for at in _NEEDS]
-        totals = [math.fsum(row[at] for row in rows) for at in _NEEDS]
-        sums: list[tuple[Rule, float, float, float]] = [
-            ("sm", totals[0], 100.0, least[0]),
-            ("memory", totals[1], gpu_type.memory_mib, least[1]),
-            ("power", gpu_type.idle_w + totals[2], gpu_type.power_cap_w, least[2]),
-            (
-                "replicas_per_gpu",
-                float(len(rows)),
-                float(self.problem.max_replicas_per_gpu),
-                1.0,
-            ),
-        ]
-        return tuple(
-            LimitUse(
-                rule=rule,
-                used=used,
-                limit=limit,
-                is_full=used + more > limit * (1.0 + _TOLERANCE),
-            )
-            for rule, used, limit, more in sums
+        sm, memory, power = (math.fsum(row[at] for row in rows) for at in _NEEDS)
+        # A limit is full when not even the smallest row that might come fits, however much seems free.
+        more_sm, more_memory, more_power = (
+            min((row[at] for row in others), default=0.0) for at in _NEEDS
+        )
+        max_replicas = float(self.problem.max_replicas_per_gpu)
+        watts, cap_w = gpu_type.idle_w + power, gpu_type.power_cap_w
+        return (
+            _use("sm", sm, 100.0, more_sm),
+            _use("memory", memory, gpu_type.memory_mib, more_memory),
+            _use("power", watts, cap_w, more_power),
+            _use("replicas_per_gpu", float(len(rows)), max_replicas, 1.0),
         )
 
     def bindings(
-        self, plan: Plan, service: str, prices: Prices | None = None
+        self,
+        plan: Plan,
+        service: str,
+        prices: Prices | None = None,
     ) -> tuple[Binding, ...]:
         """What keeps the replicas of a service from carrying more, most frequent first; then limits of the service.
 
@@ -101,12 +105,16 @@ class NeighbourReader:
         """
         if service not in self._names:
             return ()
-        counts: dict[tuple[Rule, str], int] = {}
-        for gpu in plan.gpus:
-            for replica in gpu.replicas:
-                if replica.service == service:
-                    for key in self._held_by(gpu, replica):
-                        counts[key] = counts.get(key, 0) + gpu.count
+        counts = Counter[tuple[Rule, str]]()
+        own = (
+            (gpu, replica)
+            for gpu in plan.gpus
+            for replica in gpu.replicas
+            if replica.service == service
+        )
+        for gpu, replica in own:
+            for key in self._held_by(gpu, replica):
+                counts[key] += gpu.count
         found = [
             Binding(rule=rule, replicas=count, detail=detail)
             for (rule, detail), count in counts.items()
@@ -116,63 +124,62 @@ class NeighbourReader:
 
     def types_held_by(self, plan: Plan, rule: Rule) -> set[str]:
         """GPU types on which a limit keeps some replica from carrying more, or another one from coming."""
-        return {
-            gpu.gpu_type
-            for gpu in plan.gpus
-            if self.seats(gpu) is not None
-            and (
-                any(use.rule == rule and use.is_full for use in self.uses(gpu))
-                or any(
-                    held == rule
-                    for replica in gpu.replicas
-                    for held, _ in self._held_by(gpu, replica)
-                )
-            )
-        }
+        known = (gpu for gpu in plan.gpus if self.seats(gpu) is not None)
+        return {gpu.gpu_type for gpu in known if self._is_held_by(gpu, rule)}
+
+    def _is_held_by(self, gpu: GpuPlan, rule: Rule) -> bool:
+        if any(use.rule == rule and use.is_full for use in self.uses(gpu)):
+            return True
+        return any(
+            held == rule
+            for replica in gpu.replicas
+            for held, _ in self._held_by(gpu, replica)
+        )
 
     def _held_by(
-        self, gpu: GpuPlan, replica: ReplicaPlan
+        self,
+        gpu: GpuPlan,
+        replica: ReplicaPlan,
     ) -> Iterator[tuple[Rule, str]]:
         seats = self.seats(gpu)
         if seats is None:
             return
         seat = seats[gpu.replicas.index(replica)]
+        # The SLO limits the load even where the GPU is empty otherwise.
         if self._utilisation(seat) < _SLO_IS_FREE * self._highest_utilisation(seat):
             yield "slo", "a looser SLO would let the same replica take more"
         rules = [
             self._broken(gpu, seats, seat, row)
             for row in self._larger(gpu, seat, seats)
         ]
+        # With a row that breaks nothing the replica could simply grow: no limit holds it, the plan chose so.
         if not rules or () in rules:
             return
-        fewest = min(len(each) for each in rules)
-        words: dict[Rule, str] = {
-            "sm": "no SM percent is left to give it more",
-            "memory": "a larger batch needs more memory than is free",
-            "power": "more SM percent draws more watts than the cap leaves",
-            "slo": "more SM percent would slow a neighbour below its rate",
-        }
-        for rule in dict.fromkeys(
-            rule for each in rules if len(each) == fewest for rule in each
-        ):
-            yield rule, words[rule]
+        # The rows that break the fewest rules are nearest to being possible: theirs are the rules to name.
+        min_broken = min(len(each) for each in rules)
+        nearest = (rule for each in rules if len(each) == min_broken for rule in each)
+        for rule in dict.fromkeys(nearest):
+            yield rule, _DETAILS[rule]
 
     def _larger(
-        self, gpu: GpuPlan, seat: ReplicaRow, seats: Sequence[ReplicaRow]
+        self,
+        gpu: GpuPlan,
+        seat: ReplicaRow,
+        seats: Sequence[ReplicaRow],
     ) -> list[OperatingPoint]:
         """Rows of the network at the GPU's clock with which the replica would carry more, all else as it is."""
-        service, gpu_type = (
-            self.problem.service(seat.replica.service),
-            self.problem.gpu_type(gpu.gpu_type),
-        )
+        service = self.problem.service(seat.replica.service)
+        gpu_type = self.problem.gpu_type(gpu.gpu_type)
         points, rows = self._rows_at(service.network, gpu.gpu_type, gpu.clock_mhz)
         neighbours = neighbours_of([other.row for other in seats], seats.index(seat))
         durations_ms = executions_ms(
-            rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type
+            rows,
+            neighbours,
+            sensitivity=points.sensitivity,
+            gpu_type=gpu_type,
         )
-        law = self.problem.capacity_law
         carried = capacities_rps(
-            law,
+            self.problem.capacity_law,
             rows,
             durations_ms,
             percentile=service.percentile,
@@ -182,7 +189,10 @@ class NeighbourReader:
         return [row for row, is_one in zip(rows, more.tolist(), strict=True) if is_one]
 
     def _rows_at(
-        self, network: str, gpu_type: str, clock_mhz: float
+        self,
+        network: str,
+        gpu_type: str,
+        clock_mhz: float,
     ) -> tuple[OperatingPoints, tuple[OperatingPoint, ...]]:
         """A network's points on a type, and those at one clock."""
         key = (network, gpu_type, clock_mhz)
@@ -207,30 +217,32 @@ class NeighbourReader:
         """The rules that the GPU would break with that row in place of the replica's."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [row if other is seat else other.row for other in seats]
-        broken: list[Rule] = []
-        if math.fsum(r.sm_percent for r in rows) > 100.0 * (1.0 + _TOLERANCE):
-            broken.append("sm")
-        if math.fsum(r.memory_mib for r in rows) > gpu_type.memory_mib * (
-            1.0 + _TOLERANCE
-        ):
-            broken.append("memory")
-        if gpu_type.idle_w + math.fsum(
-            r.power_w for r in rows
-        ) > gpu_type.power_cap_w * (1.0 + _TOLERANCE):
-            broken.append("power")
-        after = self._seats(gpu, rows)
-        if any(
-            one.capacity_rps < one.replica.arrival_rate_rps * (1.0 - _TOLERANCE)
-            for one, before in zip(after, seats, strict=True)
+        sm, memory, power = (math.fsum(each[at] for each in rows) for at in _NEEDS)
+        neighbours = [
+            after
+            for after, before in zip(self._seats(gpu, rows), seats, strict=True)
             if before is not seat
-        ):
-            broken.append("slo")
-        return tuple(broken)
+        ]
+        is_slowed = any(
+            one.capacity_rps < one.replica.arrival_rate_rps * (1.0 - _TOLERANCE)
+            for one in neighbours
+        )
+        rules: dict[Rule, bool] = {
+            "sm": _exceeds(sm, 100.0),
+            "memory": _exceeds(memory, gpu_type.memory_mib),
+            "power": _exceeds(gpu_type.idle_w + power, gpu_type.power_cap_w),
+            "slo": is_slowed,
+        }
+        return tuple(rule for rule, is_broken in rules.items() if is_broken)
 
     def _of_service(
-        self, plan: Plan, name: str, prices: Prices | None
+        self,
+        plan: Plan,
+        name: str,
+        prices: Prices | None,
     ) -> Iterator[Binding]:
         service = self.problem.service(name)
+        # A GPU carries a service at most once, so that its GPUs are its replicas.
         own = [
             gpu
             for gpu in plan.gpus
@@ -249,23 +261,26 @@ class NeighbourReader:
                 replicas=count,
                 detail=f"no fewer than {service.min_replicas} may run",
             )
+        yield from self._used_up(plan, own, prices)
+
+    def _used_up(
+        self,
+        plan: Plan,
+        own: Sequence[GpuPlan],
+        prices: Prices | None,
+    ) -> Iterator[Binding]:
+        """Stocks of which nothing is left, of the GPU types that a service runs on."""
+        # A plan that was made for another problem may name types that this one lacks.
         for kind in sorted({gpu.gpu_type for gpu in own} & self._types):
-            stock, used = (
-                self.problem.gpu_type(kind).count,
-                sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind),
-            )
-            if (
-                stock is not None
-                and used >= stock
-                and (prices is None or prices.of_gpu_type(kind) > 0.0)
-            ):
-                replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
-                words = (
-                    f"the only {kind} is in use"
-                    if stock == 1
-                    else f"all {stock} {kind} are in use"
-                )
-                yield Binding(rule="stock", replicas=replicas, detail=words)
+            stock = self.problem.gpu_type(kind).count
+            used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind)
+            is_worthless = prices is not None and prices.of_gpu_type(kind) <= 0.0
+            if stock is None or used < stock or is_worthless:
+                continue
+            replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
+            all_of_it = f"all {stock} {kind} are in use"
+            detail = f"the only {kind} is in use" if stock == 1 else all_of_it
+            yield Binding(rule="stock", replicas=replicas, detail=detail)
 
     def _others(self, gpu: GpuPlan) -> Iterator[OperatingPoint]:
         """Rows that might still come to the GPU: of services that are not there."""
@@ -280,7 +295,9 @@ class NeighbourReader:
                 yield from self._rows_at(network, gpu.gpu_type, gpu.clock_mhz)[1]
 
     def _seats(
-        self, gpu: GpuPlan, rows: Sequence[OperatingPoint]
+        self,
+        gpu: GpuPlan,
+        rows: Sequence[OperatingPoint],
     ) -> tuple[ReplicaRow, ...]:
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         named = [
@@ -304,13 +321,18 @@ class NeighbourReader:
         service = self.problem.service(seat.replica.service)
         ratio = service.slo_ms / seat.execution_ms
         return self.problem.capacity_law.utilisation(
-            service.percentile, seat.row.batch, ratio
+            service.percentile,
+            seat.row.batch,
+            ratio,
         )
 
     def _highest_utilisation(self, seat: ReplicaRow) -> float:
         service = self.problem.service(seat.replica.service)
+        # Without any SLO: the law is flat beyond its last ratio.
         return self.problem.capacity_law.utilisation(
-            service.percentile, seat.row.batch, math.inf
+            service.percentile,
+            seat.row.batch,
+            math.inf,
         )
 
     def _row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
@@ -318,5 +340,17 @@ class NeighbourReader:
             return None
         network = self.problem.service(replica.service).network
         return self._rows.find(
-            network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+            network,
+            gpu.gpu_type,
+            (replica.sm_percent, replica.batch, gpu.clock_mhz),
         )
+
+
+def _use(rule: Rule, used: float, limit: float, more: float) -> LimitUse:
+    """more: what whatever came next would need at least."""
+    is_full = _exceeds(used + more, limit)
+    return LimitUse(rule=rule, used=used, limit=limit, is_full=is_full)
+
+
+def _exceeds(value: float, limit: float) -> bool:
+    return value > limit * (1.0 + _TOLERANCE)

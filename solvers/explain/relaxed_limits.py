@@ -20,7 +20,9 @@ LOOSER = 1.1
 
 
 def priced_reliefs(
-    reader: NeighbourReader, plan: Plan, prices: Prices
+    reader: NeighbourReader,
+    plan: Plan,
+    prices: Prices,
 ) -> tuple[Relief, ...]:
     """What the prices alone say, most saving first."""
     problem = reader.problem
@@ -33,16 +35,17 @@ def priced_reliefs(
 
 
 def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
-    """Most saving first."""
-    return tuple(
-        sorted(
-            reliefs, key=lambda relief: (-relief.saving, relief.kind, relief.subject)
-        )
-    )
+    """The maximum saving first."""
+
+    def key(relief: Relief) -> tuple[float, str, str]:
+        return -relief.saving, relief.kind, relief.subject
+
+    return tuple(sorted(reliefs, key=key))
 
 
 def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
-    """Of types that the plan leaves nothing of: what stays unused would not be missed, whatever fractions would do."""
+    """GPU types that the plan uses up."""
+    # What stays unused would not be missed, whatever the relaxation would do with fractions of it.
     for gpu_type in problem.gpu_types:
         used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
         if gpu_type.count is not None and used >= gpu_type.count:
@@ -58,11 +61,10 @@ def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
 def _max_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
     for service in problem.services:
         price = prices.of_service(service.name)
-        if (
-            service.max_replicas is not None
-            and price is not None
-            and price.per_replica < 0.0
-        ):
+        if service.max_replicas is None or price is None:
+            continue
+        # A positive price is that of min_replicas, which costs: another limit, in the same dual.
+        if price.per_replica < 0.0:
             yield Relief(
                 kind="max_replicas",
                 subject=service.name,
@@ -75,21 +77,21 @@ def _max_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
 def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief]:
     """What every service's own replicas would carry more under a looser SLO, at the price of a request."""
     problem = tight.problem
-    loose = NeighbourReader(
-        with_slos(problem, {service.name for service in problem.services})
-    )
+    names = {service.name for service in problem.services}
+    # All SLOs at once: no replica's capacity depends on the SLO of another one.
+    loose = NeighbourReader(with_slos(problem, names))
     gained: dict[str, list[float]] = {service.name: [] for service in problem.services}
     for gpu in plan.gpus:
         before, after = tight.seats(gpu), loose.seats(gpu)
         for one, other in zip(before or (), after or (), strict=True):
             rate = problem.service(one.replica.service).arrival_rate_rps
+            # What nobody asks for is no gain.
             more = min(other.capacity_rps, rate) - min(one.capacity_rps, rate)
             gained[one.replica.service].append(gpu.count * more)
     for service in problem.services:
         price = prices.of_service(service.name)
         if price is not None:
-            saving = price.per_rps * math.fsum(gained[service.name])
-            yield _slo_relief(service, saving)
+            yield _slo_relief(service, price.per_rps * math.fsum(gained[service.name]))
 
 
 def _slo_relief(service: ServiceDemand, saving: float) -> Relief:

@@ -13,7 +13,7 @@ from solvers.explain.relaxed_limits import (
     sorted_reliefs,
     with_slos,
 )
-from solvers.explain.types import Relief
+from solvers.explain.types import Relief, ReliefKind
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
 from solvers.types.outcome import Prices
@@ -24,7 +24,7 @@ _MAX_SLOS = 5
 _MAX_CHOICES = 3
 """Services whose SLO, or choice of GPU types, is put to the test, those of the greatest promise first."""
 _MIN_SAVING = 5e-4
-"""Of the relaxation's cost."""
+"""Share of the relaxation's cost that a relief must save: less is within the relaxation's own tolerance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ def solved_reliefs(
         (relief.kind, relief.subject): relief
         for relief in priced_reliefs(reader, plan, prices)
     }
+    # Two relaxations can be compared in money only, and only where both are at their optimum.
     if prices.unit != "usd_per_hour" or not base.relaxation.is_exact:
         return sorted_reliefs(known.values())
     start = base.as_plan()
@@ -59,10 +60,12 @@ def solved_reliefs(
         if is_over():
             break
         found = relax(question.problem, start=start, is_over=is_over)
+        # Time ran out in the middle: the questions that follow would fare no better.
         if found is None or not found.relaxation.is_exact:
             break
         saving = base.cost_usd_per_hour - found.cost_usd_per_hour
         key = question.relief.kind, question.relief.subject
+        # The estimate gives way to what was solved, also where that saves nothing.
         known.pop(key, None)
         if saving > _MIN_SAVING * base.cost_usd_per_hour:
             known[key] = replace(question.relief, saving=saving, basis="relaxation")
@@ -70,32 +73,48 @@ def solved_reliefs(
 
 
 def _questions(
-    reader: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]
+    reader: NeighbourReader,
+    plan: Plan,
+    prices: Prices,
+    hopes: Sequence[Relief],
 ) -> Iterator[_Question]:
     """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MAX_SLOS]:
         yield _Question(
-            relief=relief, problem=with_slos(reader.problem, {relief.subject})
+            relief=relief,
+            problem=with_slos(reader.problem, {relief.subject}),
         )
     yield from _caps(reader, plan)
     yield from _choices(reader.problem, prices)
 
 
 def _caps(reader: NeighbourReader, plan: Plan) -> Iterator[_Question]:
-    """Of the types on which some replica of the plan is held back by the watts."""
+    """A higher cap for each type on which some replica of the plan is held back by the watts."""
     problem = reader.problem
     for name in sorted(reader.types_held_by(plan, "power")):
         cap_w = problem.gpu_type(name).power_cap_w
-        words = f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W"
         types = tuple(
             replace(one, power_cap_w=LOOSER * cap_w) if one.name == name else one
             for one in problem.gpu_types
         )
-        relief = Relief(
-            kind="power_cap", subject=name, words=words, saving=0.0, basis="relaxation"
+        relief = _unsolved(
+            "power_cap",
+            name,
+            f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W",
         )
         yield _Question(relief=relief, problem=replace(problem, gpu_types=types))
+
+
+def _unsolved(kind: ReliefKind, subject: str, words: str) -> Relief:
+    """A relief without a price of its own: what it saves only the relaxation can say."""
+    return Relief(
+        kind=kind,
+        subject=subject,
+        words=words,
+        saving=0.0,
+        basis="relaxation",
+    )
 
 
 def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
@@ -113,12 +132,10 @@ def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
 
     for service in sorted(bound, key=paid, reverse=True)[:_MAX_CHOICES]:
         others = ", ".join(name for name in names if not service.allows(name))
-        relief = Relief(
-            kind="gpu_types",
-            subject=service.name,
-            words=f"{service.name} on {others}, too",
-            saving=0.0,
-            basis="relaxation",
+        relief = _unsolved(
+            "gpu_types",
+            service.name,
+            f"{service.name} on {others}, too",
         )
         free = replace(service, allowed_gpu_types=None)
         services = tuple(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from solvers.laws.colocation import beside
 from solvers.laws.operating_rows import OperatingRows
-from solvers.types.plan import BoundPlan, Plan, anonymous
+from solvers.types.plan import BoundPlan, GpuPlan, Plan, anonymous
 from solvers.types.problem import Problem
 
 Reals = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ class Shortfall:
 
     service: str
     rate_rps: float
-    """That no survivor can carry."""
+    """What no survivor can carry."""
     share: float
     """The same as a share of the arrival rate, 0 to 1."""
 
@@ -68,20 +68,11 @@ def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
     Equal GPUs of an anonymous plan count as one: losing any of them does the same. Raises InvalidInput when the plan
     names a service, GPU type or row that the problem lacks.
     """
-    if isinstance(plan, BoundPlan):
-        bound = sorted(
-            (gpu for gpu in plan.gpus if gpu.replicas), key=lambda gpu: gpu.id
-        )
-        names, counts = [str(gpu.id) for gpu in bound], np.ones(len(bound))
-        nodes = [str(gpu.node) for gpu in bound]
-        carried = _carried(problem, anonymous(plan))
-    else:
-        names = [f"gpus[{at}]" for at in range(len(plan.gpus))]
-        counts, nodes = np.array([float(gpu.count) for gpu in plan.gpus]), []
-        carried = _carried(problem, plan)
-    judge = _Judge(
-        problem, counts @ carried if len(counts) else np.zeros(len(problem.services))
-    )
+    names, nodes = _identities(plan)
+    plan = anonymous(plan) if isinstance(plan, BoundPlan) else plan
+    counts = np.array([float(gpu.count) for gpu in plan.gpus])
+    carried = _carried(problem, plan)
+    judge = _Judge(problem, counts @ carried)
     by_node, node_names, sizes = _by_node(carried, nodes)
     return Survivors(
         gpu_losses=judge.losses(names, carried, np.ones(len(names), np.int64)),
@@ -92,13 +83,21 @@ def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
     )
 
 
+def _identities(plan: Plan | BoundPlan) -> tuple[list[str], list[str]]:
+    """Names of the GPUs and of their nodes; an anonymous plan has no nodes."""
+    if not isinstance(plan, BoundPlan):
+        return [f"gpus[{at}]" for at in range(len(plan.gpus))], []
+    # In the order of ids, which is that of the anonymous plan's entries.
+    used = (gpu for gpu in plan.gpus if gpu.replicas)
+    gpus = sorted(used, key=lambda gpu: gpu.id)
+    return [str(gpu.id) for gpu in gpus], [str(gpu.node) for gpu in gpus]
+
+
 def _carried(problem: Problem, plan: Plan) -> Reals:
     """(GPU entries, S) rps that one GPU of each entry can carry of each service."""
-    number = {service.name: at for at, service in enumerate(problem.services)}
-    rows, carried = (
-        OperatingRows(problem),
-        np.zeros((len(plan.gpus), len(problem.services))),
-    )
+    rows = OperatingRows(problem)
+    carried = np.zeros((len(plan.gpus), len(problem.services)))
+    # The GPUs of a large fleet run few different sets of replicas, and the laws take long for each.
     known: dict[tuple[object, ...], Reals] = {}
     for at, gpu in enumerate(plan.gpus):
         key = (
@@ -107,24 +106,32 @@ def _carried(problem: Problem, plan: Plan) -> Reals:
             *((one.service, one.sm_percent, one.batch) for one in gpu.replicas),
         )
         if key not in known:
-            line = known[key] = np.zeros(len(problem.services))
-            seats = [
-                (replica.service, rows.row_of(gpu, replica)) for replica in gpu.replicas
-            ]
-            for position, (service, _) in enumerate(seats):
-                found = beside(problem, problem.gpu_type(gpu.gpu_type), seats, position)
-                line[number[service]] += found.capacity_rps
+            known[key] = _carried_by(problem, rows, gpu)
         carried[at] = known[key]
     return carried
 
 
+def _carried_by(problem: Problem, rows: OperatingRows, gpu: GpuPlan) -> Reals:
+    """(S,) rps that one such GPU can carry."""
+    number = {service.name: at for at, service in enumerate(problem.services)}
+    carried = np.zeros(len(problem.services))
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    seats = [(each.service, rows.row_of(gpu, each)) for each in gpu.replicas]
+    for position, (service, _) in enumerate(seats):
+        found = beside(problem, gpu_type, seats, position)
+        carried[number[service]] += found.capacity_rps
+    return carried
+
+
 def _by_node(
-    carried: Reals, nodes: Sequence[str]
+    carried: Reals,
+    nodes: Sequence[str],
 ) -> tuple[Reals, list[str], npt.NDArray[np.int64]]:
     """(nodes, S) what each node carries, the nodes' names, and how many GPUs of each carry anything."""
     names = sorted(set(nodes))
     at = {name: number for number, name in enumerate(names)}
     position = np.array([at[name] for name in nodes], np.int64)
+    # An anonymous plan has GPUs but no nodes; `position` is empty then.
     total = np.zeros((len(names), carried.shape[1]))
     np.add.at(total, position, carried[: len(position)])
     return total, names, np.bincount(position, minlength=len(names))
@@ -146,16 +153,18 @@ class _Judge:
         return self._shortfalls(self._before)
 
     def losses(
-        self, names: Sequence[str], lost_rps: Reals, gpus: npt.NDArray[np.int64]
+        self,
+        names: Sequence[str],
+        lost_rps: Reals,
+        gpus: npt.NDArray[np.int64],
     ) -> tuple[Loss, ...]:
         """Those that do harm, the worst first; lost_rps: (L, S)."""
+        # What was short before is no harm of the loss.
         short = np.maximum(self._rate - (self._total - lost_rps), 0.0) - self._before
         short[short <= _ROUNDING * self._rate] = 0.0
         weight = short @ self._priority
-        order = sorted(
-            np.flatnonzero(weight > 0.0).tolist(),
-            key=lambda at: (-weight[at], names[at]),
-        )
+        harmful = np.flatnonzero(weight > 0.0).tolist()
+        order = sorted(harmful, key=lambda at: (-weight[at], names[at]))
         return tuple(
             Loss(
                 name=names[at],

@@ -83,7 +83,9 @@ class Alternative:
     def gpu(self) -> GpuPlan:
         """A GPU of it, as part of a plan."""
         return GpuPlan(
-            gpu_type=self.gpu_type, clock_mhz=self.clock_mhz, replicas=self.replicas
+            gpu_type=self.gpu_type,
+            clock_mhz=self.clock_mhz,
+            replicas=self.replicas,
         )
 
 

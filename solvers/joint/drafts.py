@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from solvers.check import violations
 from solvers.greedy.arrange import running_carriers
@@ -37,7 +37,7 @@ class PlanDraft:
     served_weight: float
     starts: int
     merit: tuple[float, int, float]
-    """Less is better: the served share of all weight, negated; missing replicas; cost with migration."""
+    """The minimum is the best: the served share of all weight, negated; missing replicas; cost with migration."""
 
 
 class FoundPlan(NamedTuple):
@@ -49,7 +49,10 @@ class FoundPlan(NamedTuple):
 
 
 def make_draft(
-    problem: Problem, plan: Plan, status: PlanStatus, source: str
+    problem: Problem,
+    plan: Plan,
+    status: PlanStatus,
+    source: str,
 ) -> PlanDraft:
     """The plan with what it costs, serves and starts; `source` says where it comes from."""
     cost = cost_usd_per_hour(problem, plan)
@@ -60,6 +63,7 @@ def make_draft(
     everything = sum(
         service.priority * service.arrival_rate_rps for service in problem.services
     )
+    # Where nothing is wanted, all plans serve alike and the cost decides.
     served_share = weight / everything if everything > 0.0 else 1.0
     missing = sum(entry.replicas_missing for entry in plan.unserved)
 
@@ -70,7 +74,7 @@ def make_draft(
         cost_usd_per_hour=cost,
         served_weight=weight,
         starts=starts,
-        # The served share is negated, so that the smallest merit is the best.
+        # Rounded, since each entry decides only between plans that are equal in those before it.
         merit=(
             -round(served_share, _SERVED_DIGITS),
             missing,
@@ -82,21 +86,23 @@ def make_draft(
 def needed_drafts(problem: Problem, changed: Changed) -> Iterator[PlanDraft]:
     """The running arrangement, kept and changed; of equals the first is preferred."""
     # Where some running GPUs are no candidates of the search, routing alone still knows them all.
-    carriers = running_carriers(problem) if not changed.is_whole else []
-    kept = route(problem, TECHNIQUE, carriers, {}) if carriers else None
-    for plan in (kept, changed.kept):
-        fitting = _fitting(plan, problem)
-        if _is_usable(fitting, problem):
-            words = "running arrangement, with new rates"
-            yield make_draft(problem, fitting, "kept", words)
+    carriers = running_carriers(problem) if not changed.is_complete else []
+    routed = route(problem, TECHNIQUE, carriers, {}) if carriers else None
+    for plan in (routed, changed.kept):
+        fitting = _fitting(problem, plan)
+        if fitting is not None:
+            source = "running arrangement, with new rates"
+            yield make_draft(problem, fitting, "kept", source)
 
-    fitting = _fitting(changed.changed, problem)
-    if _is_usable(fitting, problem):
+    fitting = _fitting(problem, changed.changed)
+    if fitting is not None:
         yield make_draft(problem, fitting, "feasible", "running arrangement, changed")
 
 
 def steadiest(
-    problem: Problem, drafts: Sequence[PlanDraft], stability: Stability
+    problem: Problem,
+    drafts: Sequence[PlanDraft],
+    stability: Stability,
 ) -> PlanDraft | None:
     """The best of what can become of the running arrangement; what starts nothing, where that is about as good."""
     best = min(drafts, key=lambda draft: draft.merit, default=None)
@@ -111,29 +117,36 @@ def steadiest(
 
 
 def _is_worth_moving(
-    problem: Problem, kept: PlanDraft, other: PlanDraft, stability: Stability
+    problem: Problem,
+    kept: PlanDraft,
+    other: PlanDraft,
+    stability: Stability,
 ) -> bool:
     return is_worth_moving(
-        problem, kept.plan, other.plan, hysteresis=stability.hysteresis
+        problem,
+        kept.plan,
+        other.plan,
+        hysteresis=stability.hysteresis,
     )
 
 
-def _fitting(plan: Plan | None, problem: Problem) -> Plan | None:
-    """The plan, within the power budget: what moves from what runs is made without regard to it."""
-    return None if plan is None else trimmed(problem, plan)
+def is_valid(problem: Problem, plan: Plan) -> bool:
+    """Whether the checker accepts a plan, and it is within the power budget but for rounding."""
+    return not violations(problem, plan) and fits(problem, plan)
 
 
-def _is_usable(plan: Plan | None, problem: Problem) -> TypeGuard[Plan]:
-    return (
-        plan is not None
-        and bool(plan.gpus)
-        and not violations(problem, plan)
-        and fits(problem, plan)
-    )
+def _fitting(problem: Problem, plan: Plan | None) -> Plan | None:
+    """The plan within the power budget; None where nothing of it is of use."""
+    if plan is None:
+        return None
+    # What moves from what runs is made without regard to watts.
+    within = trimmed(problem, plan)
+    return within if within.gpus and is_valid(problem, within) else None
 
 
 def lacks_watts(problem: Problem, needed: PlanDraft) -> bool:
     """Whether watts keep what runs from serving about as much as before, which another arrangement might."""
+    # Compared with the plan in force: a lack that lasts must not set off a search at every tick.
     now = _short_of_watts(problem, needed.plan)
     before = _short_of_watts(problem, problem.current)
     everything = sum(one.priority * one.arrival_rate_rps for one in problem.services)
@@ -142,6 +155,7 @@ def lacks_watts(problem: Problem, needed: PlanDraft) -> bool:
 
 def _short_of_watts(problem: Problem, plan: Plan | None) -> float:
     """Σ priority · rps that a plan leaves unserved for lack of watts."""
+    # The plan in force may know services that the problem does not have any more: these weigh nothing.
     priority = {service.name: service.priority for service in problem.services}
     entries = plan.unserved if plan is not None else ()
     return sum(
@@ -152,15 +166,22 @@ def _short_of_watts(problem: Problem, plan: Plan | None) -> float:
 
 
 def is_allowed(
-    draft: PlanDraft, needed: PlanDraft, problem: Problem, stability: Stability
+    draft: PlanDraft,
+    needed: PlanDraft,
+    problem: Problem,
+    stability: Stability,
 ) -> bool:
     """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
     serves_alike = draft.merit[:2] == needed.merit[:2]
     if not serves_alike:
         return draft.merit < needed.merit and _is_worth_moving(
-            problem, needed, draft, stability
+            problem,
+            needed,
+            draft,
+            stability,
         )
 
+    # Both merits count migration, so a draft must save the hysteresis beyond the price of its starts.
     min_saving = stability.hysteresis * needed.cost_usd_per_hour
     saves = draft.merit[2] < needed.merit[2] - min_saving
 

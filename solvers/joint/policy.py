@@ -2,7 +2,7 @@
 
     1. keep      the running GPUs with the new rates, less what is superfluous
     2. change    the running GPUs with few starts, where they fall short or may be rearranged
-    3. optimise  column generation over patterns of whole GPUs, then whole counts (`solvers.joint`)
+    3. optimise  column generation over patterns of entire GPUs, then integer counts (`solvers.joint`)
     4. greedy    HetSev's greedy plan, where the third step broke a rule, or left something over and there is time
 
 Every plan counts only if the checker accepts it. What demand needs comes first: of the first two, what serves most,
@@ -32,14 +32,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from solvers.check import violations
 from solvers.greedy import policy as hetsev_greedy
 from solvers.joint.drafts import (
     FoundPlan,
     PlanDraft,
     is_allowed,
+    is_valid,
     lacks_watts,
     make_draft,
     needed_drafts,
@@ -56,7 +56,7 @@ from solvers.joint.shortage import (
 )
 from solvers.joint.solution import OPTIMAL_GAP
 from solvers.joint.solve import estimate, solve, threads, unproven
-from solvers.joint.trim_to_power import fits, trimmed
+from solvers.joint.trim_to_power import trimmed
 from solvers.types.outcome import (
     Budget,
     PlanReport,
@@ -93,7 +93,10 @@ Kept: TypeAlias = dict[str, Json]
 
 
 def make_plan(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
     found, kept = _planned(problem, observed, memory, budget)
@@ -120,33 +123,54 @@ def _by_medians(
     softened = at_medians(problem, found.draft.plan)
     past = memory.get("medians") if isinstance(memory, Mapping) else None
     other, kept_too = _planned(softened, observed, past, budget)
-    plan = as_promised(problem, other.draft.plan)
     kept = {**kept, "medians": kept_too}
-    if violations(problem, plan) or not fits(problem, plan):
+    plan = as_promised(problem, other.draft.plan)
+    if not is_valid(problem, plan):
         return found, kept
+    # The bounds stay those of the problem as it was asked: the softened one allows plans that it does not.
     return found._replace(draft=make_draft(problem, plan, "feasible", _MEDIANS)), kept
 
 
 def _planned(
-    problem: Problem, observed: Observed, memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[FoundPlan, Kept]:
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
     past = _past(memory)
     has_next = _has_next(budget)
     warm = load_warm_start(past.token, problem) if has_next else None
-    warm = warm if warm is not None else WarmStart(problem, has_headroom=has_next)
+    if warm is None:
+        # Tables with headroom take longer to make, which pays only if a later call uses them.
+        warm = WarmStart(problem, has_headroom=has_next)
+    call = _Call(problem, observed, budget, warm)
     if problem.current is None or not problem.current.gpus:
-        found = _fresh(problem, observed, budget, warm)
-        is_look = True
+        found = _fresh(call)
+        has_looked = True
     else:
-        age_s = math.inf if past.looked_s is None else observed.at_s - past.looked_s
-        # A clock that was set back gives a negative age; then the dwell time counts as over.
-        may_look = not 0.0 <= age_s < budget.stability.min_dwell_s
-        found, is_look = _replanned(problem, observed, budget, warm, may_look=may_look)
+        found, has_looked = _replanned(call, may_look=_is_dwell_over(call, past))
 
-    looked_s = observed.at_s if is_look else past.looked_s
+    looked_s = observed.at_s if has_looked else past.looked_s
     token = store_warm_start(warm) if has_next else None
     return found, {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": token}
+
+
+class _Call(NamedTuple):
+    """What all steps of one call share."""
+
+    problem: Problem
+    observed: Observed
+    budget: Budget
+    warm: WarmStart
+
+
+def _is_dwell_over(call: _Call, past: _Past) -> bool:
+    if past.looked_s is None:
+        return True
+    age_s = call.observed.at_s - past.looked_s
+    # A clock that was set back gives a negative age; then the dwell time counts as over.
+    return not 0.0 <= age_s < call.budget.stability.min_dwell_s
 
 
 def _has_next(budget: Budget) -> bool:
@@ -155,22 +179,16 @@ def _has_next(budget: Budget) -> bool:
     return is_one_of_many and budget.stability != Stability()
 
 
-def _replanned(
-    problem: Problem,
-    observed: Observed,
-    budget: Budget,
-    warm: WarmStart,
-    *,
-    may_look: bool,
-) -> tuple[FoundPlan, bool]:
+def _replanned(call: _Call, *, may_look: bool) -> tuple[FoundPlan, bool]:
     """The plan from what runs, and whether a rearrangement was looked for."""
-    needed = _changed(problem, budget, warm, may_look=may_look)
+    problem, _, budget, warm = call
+    needed = _changed(call, may_look=may_look)
     if needed is None:
-        return _fresh(problem, observed, budget, warm), True
+        return _fresh(call), True
 
     has_time = not _after(budget, _CHANGE_SHARE)()
     can_look = (may_look or lacks_watts(problem, needed)) and has_time
-    # Of such problems the relaxation is too slow to be worth waiting for.
+    # On steps too fine, the relaxation is too slow to be worth waiting for.
     if can_look and not is_too_fine(warm.tables(problem)):
         proven = estimate(problem, needed.plan, budget, warm)
     else:
@@ -178,23 +196,28 @@ def _replanned(
     found = FoundPlan(needed, *proven)
     if not can_look or not _is_worthwhile(found, budget.stability):
         return found, can_look
+    return _best_allowed(call, needed), True
 
+
+def _best_allowed(call: _Call, needed: PlanDraft) -> FoundPlan:
+    """The best of a fresh arrangement, the running one rearranged, and what is needed, as `Stability` allows."""
+    problem, _, budget, _ = call
     search = replace(budget, seconds=_LOOK_SHARE * budget.seconds)
-    fresh = _fresh(problem, observed, search, warm, other=needed)
-    drafts = [fresh.draft, *_rearranged(problem, budget, warm)]
+    fresh = _fresh(call._replace(budget=search), other=needed)
+    drafts = [fresh.draft, *_rearranged(call)]
     allowed = (
         draft
         for draft in drafts
         if is_allowed(draft, needed, problem, budget.stability)
     )
     best = min(allowed, key=lambda draft: draft.merit, default=needed)
-    return fresh._replace(draft=best), True
+    # What the search proved holds for every plan of the problem, whichever of them is taken.
+    return fresh._replace(draft=best)
 
 
-def _changed(
-    problem: Problem, budget: Budget, warm: WarmStart, *, may_look: bool
-) -> PlanDraft | None:
+def _changed(call: _Call, *, may_look: bool) -> PlanDraft | None:
     """The steadiest good plan from what runs; None where nothing that runs is of use."""
+    problem, _, budget, warm = call
     is_over = _after(budget, _CHANGE_SHARE if may_look else _USABLE)
     is_late = _after(budget, _CAREFUL_SHARE)
     with _no_pause():
@@ -212,6 +235,7 @@ def _no_pause() -> Iterator[None]:
     try:
         yield
     finally:
+        # A caller who runs without the collector must not find it on.
         if was_enabled:
             gc.enable()
 
@@ -221,14 +245,15 @@ def _after(budget: Budget, share: float) -> Callable[[], bool]:
     return lambda: budget.elapsed() >= share * budget.seconds
 
 
-def _rearranged(
-    problem: Problem, budget: Budget, warm: WarmStart
-) -> Iterator[PlanDraft]:
+def _rearranged(call: _Call) -> Iterator[PlanDraft]:
     """Running arrangements with starts that save cost, at two prices of a start."""
+    problem, _, budget, warm = call
     migration_cost = problem.migration_cost_usd_per_hour
     if migration_cost == 0.0 and budget.stability.move_budget >= 1.0:
         return  # Starts cost nothing: the fresh arrangement is as good as any.
 
+    # At its true price a start pays where it saves more; at the higher one of `change`, starts are few enough for a
+    # small move budget.
     for start_cost in (migration_cost, None):
         with threads(budget.threads) as executor:
             changed = change(
@@ -239,10 +264,11 @@ def _rearranged(
                 start_usd_per_hour=start_cost,
                 is_over=_after(budget, _USABLE),
             )
-        plan = changed.changed if changed.is_whole else None
-        if plan is not None and not violations(problem, plan) and fits(problem, plan):
-            words = "running arrangement, rearranged"
-            yield make_draft(problem, plan, "feasible", words)
+        # What leaves out running GPUs that are no candidates would stop them without looking at their use.
+        plan = changed.changed if changed.is_complete else None
+        if plan is not None and is_valid(problem, plan):
+            source = "running arrangement, rearranged"
+            yield make_draft(problem, plan, "feasible", source)
 
 
 def _is_worthwhile(found: FoundPlan, stability: Stability) -> bool:
@@ -255,32 +281,34 @@ def _is_worthwhile(found: FoundPlan, stability: Stability) -> bool:
     return found.draft.cost_usd_per_hour * (1.0 - stability.hysteresis) >= relaxed
 
 
-def _fresh(
-    problem: Problem,
-    observed: Observed,
-    budget: Budget,
-    warm: WarmStart,
-    *,
-    other: PlanDraft | None = None,
-) -> FoundPlan:
+def _fresh(call: _Call, *, other: PlanDraft | None = None) -> FoundPlan:
     """The best plan from nothing, or the other one."""
+    problem, _, budget, warm = call
     solution, step = solve(problem, budget, warm=warm)
     plan = replace(solution.plan, policy=NAME)
     drafts = [other] if other is not None else []
-    if not violations(problem, plan) and fits(problem, plan):
+    if is_valid(problem, plan):
         drafts.append(make_draft(problem, plan, "feasible", "fresh arrangement"))
 
+    # What only time kept from being served, a plan that is made in no time may serve.
     is_cut = any(entry.reason == "budget" for entry in plan.unserved)
     if not drafts or (is_cut and not _after(budget, 1.0)()):
-        greedy, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
-        within_watts = trimmed(problem, replace(greedy, policy=NAME))
-        words = "greedy arrangement: the optimisation found no better one"
-        drafts.append(make_draft(problem, within_watts, "greedy", words))
+        drafts.append(_greedy(call))
     best = min(drafts, key=lambda draft: draft.merit)
     return FoundPlan(best, solution, step)
 
 
+def _greedy(call: _Call) -> PlanDraft:
+    """HetSev's greedy plan, which always exists, less what there are no watts for."""
+    problem, observed, budget, _ = call
+    plan, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
+    within_watts = trimmed(problem, replace(plan, policy=NAME))
+    source = "greedy arrangement: the optimisation found no better one"
+    return make_draft(problem, within_watts, "greedy", source)
+
+
 def _past(memory: Json) -> _Past:
+    # Memory of an older version, or of another policy, is worth no more than none: the next call has it anew.
     if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
         return _Past()
     token = memory.get("warm")
@@ -304,12 +332,9 @@ def _report(problem: Problem, found: FoundPlan) -> PlanReport:
     weight_bound = max(weight, solution.served_weight_bound)
     weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
 
-    # The bound knows no migration: a plan that starts replicas is proven only if even its cost with them is near it.
-    cost_with_migration = cost + problem.migration_cost_usd_per_hour * draft.starts
-    cost_gap = _cost_gap(cost_with_migration, bound)
-    is_cheapest = cost_gap is not None and cost_gap <= OPTIMAL_GAP
-    is_optimal = weight_gap <= OPTIMAL_GAP and (is_goodput or is_cheapest)
-
+    is_optimal = weight_gap <= OPTIMAL_GAP and (
+        is_goodput or _is_cheapest(problem, draft, bound)
+    )
     gap = weight_gap if is_goodput else _cost_gap(cost, bound)
     return PlanReport(
         status="optimal" if is_optimal else draft.status,
@@ -317,7 +342,7 @@ def _report(problem: Problem, found: FoundPlan) -> PlanReport:
         lower_bound_usd_per_hour=bound,
         gap_percent=None if gap is None else 100.0 * gap,
         method=f"{step.technique} {step.method}",
-        messages=(draft.source, *step.messages, *_words_on_bound(problem, draft.plan)),
+        messages=(draft.source, *step.messages, *_bound_messages(problem, draft.plan)),
         served_weight=weight if is_goodput else None,
         served_weight_upper_bound=weight_bound if is_goodput else None,
         steps=(step,),
@@ -325,8 +350,15 @@ def _report(problem: Problem, found: FoundPlan) -> PlanReport:
     )
 
 
-def _words_on_bound(problem: Problem, plan: Plan) -> Iterator[str]:
-    """Of which plans the bound on cost speaks, where it matters (see `solvers.joint.proofs`)."""
+def _is_cheapest(problem: Problem, draft: PlanDraft, bound: float | None) -> bool:
+    # The bound knows no migration: a plan that starts replicas is proven only if even its cost with them is near it.
+    migration_cost = problem.migration_cost_usd_per_hour * draft.starts
+    gap = _cost_gap(draft.cost_usd_per_hour + migration_cost, bound)
+    return gap is not None and gap <= OPTIMAL_GAP
+
+
+def _bound_messages(problem: Problem, plan: Plan) -> Iterator[str]:
+    """To which plans the bound on cost applies, where that matters (see `solvers.joint.proofs`)."""
     # A service with demand has a replica in every plan that serves everything, whatever its min_replicas.
     forced = 0 if plan.unserved else 1
     has_more = any(

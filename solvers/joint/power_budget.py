@@ -1,4 +1,4 @@
-"""Whole plans under a power budget: what all used GPUs draw together, idle watts included, stays within it.
+"""Integer plans under a power budget: what all used GPUs draw together, idle watts included, stays within it.
 
 The formulation is that of `patterns.formulation` with one more row, Σ_p watts_p x_p ≤ W, in the master of every step:
 the relaxation and its bound, the rest that a part of a plan leaves over, and branch and price. Its dual ω is a price of
@@ -9,7 +9,7 @@ a watt beside that of its energy, so pricing looks for patterns at the energy pr
 and the row finds that ω along with the other duals, in one column generation instead of a search over prices. Proofs
 (`proofs`) speak of plans within the budget.
 
-Whole plans: whole parts of the relaxation, with a small integer program with the row for the rest; what the search
+Integer plans: whole parts of the relaxation, with a small integer program with the row for the rest; what the search
 without a budget finds where a watt costs ω more, since the methods of `heuristics` know no watts; then ruin and
 recreate by such programs. Fleets of a few GPUs are branched on. What the budget leaves no room for is unserved, by
 priority, as what a stock leaves no GPU for.
@@ -22,12 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.joint.heuristics.diving import DiveContext, floors
-from solvers.joint.heuristics.integer_plans import (
-    IntegerPlan,
-    shortage_cost,
-    state_plan,
-)
-from solvers.joint.heuristics.residual import SearchContext, prune
+from solvers.joint.heuristics.integer_plans import IntegerPlan, shortage_cost
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, is_met, rest_of
@@ -35,10 +30,9 @@ from solvers.joint.patterns.columns import Column, Columns, power_w
 from solvers.joint.patterns.decode import patterns_of
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.proofs import Proofs
+from solvers.joint.proofs import Proofs, leaves_short
 from solvers.joint.relaxation.column_generation import PHASES, Relaxation, generate
 from solvers.joint.relaxation.column_pool import ColumnPool
-from solvers.joint.relaxation.dual_prices import prices_of
 from solvers.joint.relaxation.master import Master
 from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.search import METHOD, JointSearch
@@ -72,13 +66,13 @@ _DECIMALS = 6
 
 def max_gpus(tables: Tables, watts: float) -> Reals:
     """(G,) GPUs of each type that so many watts feed at most; 0 for types that can run nothing."""
-    least = np.full(len(tables.stock), np.inf)
+    min_w = np.full(len(tables.stock), np.inf)
     for mode in tables.modes:
-        least[mode.gpu_type] = min(
-            least[mode.gpu_type], tables.idle_w[mode.gpu_type] + mode.power.min()
-        )
-    most: Reals = np.floor(watts * (1.0 + _SLACK) / np.maximum(least, _SLACK))
-    return most
+        own_w = tables.idle_w[mode.gpu_type] + mode.power.min()
+        min_w[mode.gpu_type] = min(min_w[mode.gpu_type], own_w)
+    # A GPU that draws nothing would divide by 0; as many of it as are there are within any budget.
+    gpus: Reals = np.floor(watts * (1.0 + _SLACK) / np.maximum(min_w, _SLACK))
+    return gpus
 
 
 class WattPool(ColumnPool):
@@ -102,60 +96,65 @@ class WattSearch(JointSearch):
     """
 
     def run_within(
-        self, start: Sequence[int], seed: int, plan_at: Callable[[float], Plan]
+        self,
+        start: Sequence[int],
+        seed: int,
+        plan_at: Callable[[float], Plan],
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found within the budget, with what is proven of such plans; `start`: columns to begin with.
 
         plan_at: a plan by the search that knows no budget, where a watt costs so many USD per hour beside its energy.
         """
         self._rng = np.random.default_rng(seed)
-        self._pool = ColumnPool(self._tables, self._columns)
-        stock = np.minimum(
-            self._demand.stock, max_gpus(self._tables, self._demand.watts)
-        )
+        self._limit_stock()
+        plan, columns = self._priced(plan_at, start)
+        relaxation = self._relax(columns)
+        plan, method = self._improved(relaxation, plan)
+        # Branching, which small fleets have, bounds the cost itself.
+        is_large = not self._is_small(relaxation)
+        if self._is_short(relaxation) and not self._is_goodput and is_large:
+            self._bound_cost(relaxation, plan)
+        return self._answer(plan, f"{method}, within watts", relaxation)
+
+    def _limit_stock(self) -> None:
+        """No more GPUs of a type than the budget feeds: of an endless stock nothing could be proven otherwise."""
+        fed = max_gpus(self._tables, self._demand.watts)
+        stock = np.minimum(self._demand.stock, fed)
         self._demand = replace(self._demand, stock=stock)
         # No plan costs more than the GPUs that can be fed, however many there are.
         self._proofs = Proofs(self._tables._replace(stock=stock), self._demand)
-        plan, columns = self._priced(plan_at, start)
-        relaxation = self._relax(columns)
-        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
-        plan, method = self._improved(relaxation, plan)
-        # Branching, which small fleets have, bounds the cost itself.
-        is_min_cost = self._problem.objective == "min_cost"
-        is_large = not self.is_small(relaxation)
-        if self._is_short(relaxation) and is_min_cost and is_large:
-            self._bound_cost(relaxation, plan)
-        solution, report = self._state(
-            plan, f"{method}, within watts", is_exact=relaxation.is_exact
-        )
-        return replace(solution, prices=prices), report, relaxation
 
     def _improved(
-        self, relaxation: Relaxation, plan: IntegerPlan
+        self,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
     ) -> tuple[IntegerPlan, str]:
         """The best plan found with what is left of the time, and the method."""
-        self._check(plan)
+        self._check_gap(plan)
         method = METHOD
         if self._is_proven:
             return plan, method
-        is_small = self.is_small(relaxation)
-        is_full = not (plan.shortage_rps.any() or plan.replicas_missing.any())
-        if is_small or not is_full:
+        is_small = self._is_small(relaxation)
+        # Rounding takes an integer program, which pays where single GPUs count or demand is left over.
+        if is_small or leaves_short(plan):
             plan = min(plan, self._rounded(relaxation), key=self._key)
-            self._look(plan)
+            self._record(plan)
         if is_small and not self._is_proven:
             plan = self._branch(relaxation, plan, _BRANCHING_SHARE)
             method = f"{METHOD}, branch and price"
         return self._recreated(relaxation, plan, self._deadline.part(1.0)), method
 
     def _priced(
-        self, plan_at: Callable[[float], Plan], start: Sequence[int]
+        self,
+        plan_at: Callable[[float], Plan],
+        start: Sequence[int],
     ) -> tuple[IntegerPlan, Sequence[int]]:
         """The best plan at prices of watts of rough relaxations, and their columns; what is too much is left out.
 
         Each relaxation has fewer watts than the one before, until a plan at its price is within the budget.
         """
-        plans, columns = list[IntegerPlan](), start
+        plans: list[IntegerPlan] = []
+        columns = start
         for share in _TIGHT:
             tight = replace(self._demand, watts=share * self._demand.watts)
             rough = generate(
@@ -168,14 +167,14 @@ class WattSearch(JointSearch):
                 is_over=self._deadline.part(_ROUGH_SHARE),
             )
             columns = rough.columns
-            found = plan_at(
-                min(rough.solution.duals.watt_price, _DEAR * self._gpu_watt())
-            )
+            # Where much is unserved, the dual is one of shortage prices, beside which GPUs would cost nothing.
+            max_watt_price = _DEAR * self._gpu_watt()
+            found = plan_at(min(rough.solution.duals.watt_price, max_watt_price))
             plans.append(self._of(trimmed(self._problem, found)))
             if fits(self._problem, found) or self._deadline.is_late():
                 break
         best = min(plans, key=self._key)
-        self._look(best)
+        self._record(best)
         return best, columns
 
     def _gpu_watt(self) -> float:
@@ -191,68 +190,65 @@ class WattSearch(JointSearch):
         whole = floors(relaxation.solution.counts, relaxation.columns)
         if self._exceeds(whole):
             whole = Counter()  # Rounding, of counts a little below whole numbers.
-        return self._stated(
-            self._completed(whole, relaxation, self._deadline.part(1.0))
-        )
+        is_over = self._deadline.part(1.0)
+        return self._pruned(self._completed(whole, relaxation, is_over))
 
     def _of(self, plan: Plan) -> IntegerPlan:
         """A plan in columns, less what is superfluous."""
         patterns = patterns_of(self._problem, self._tables, plan)
-        self._columns.add(patterns)
-        return self._stated(
-            {
-                self._columns.number(pattern): count
-                for pattern, count in patterns.items()
-            }
-        )
+        return self._pruned(self._numbered(patterns))
 
     def _recreated(
-        self, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
+        self,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
+        is_over: Callable[[], bool],
     ) -> IntegerPlan:
         """The plan, a few GPUs of which are planned anew until it is over or proven."""
-        duals, free = relaxation.solution.duals, replace(self._demand, watts=np.inf)
+        duals = relaxation.solution.duals
+        # The heuristics know no watts: they see none of the row, and columns at the price that it puts on watts.
+        free = replace(self._demand, watts=np.inf)
         pool = WattPool(self._tables, self._columns, duals.watt_price)
-        search = DiveContext(
-            SearchContext(self._tables, self._pricer, self._columns, pool),
-            free,
-            duals,
-            self._rng,
-            is_over,
-        )
+        tools = self._tools._replace(pool=pool)
+        search = DiveContext(tools, free, duals, self._rng, is_over)
         while plan.counts and not self._is_proven and not is_over():
             pool.sync()
-            counts = Counter(plan.counts)
-            size = int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
-            removed = choose(search, counts, size)
-            if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
-                found: Mapping[int, int] | None = self._completed(
-                    counts - removed, relaxation, is_over
-                )
-            else:
-                saved = duals.watt_price * self._watts(removed)
-                found = recreate(search, counts, removed, saved)
-            other = (
-                plan if found is None or self._exceeds(found) else self._stated(found)
-            )
+            found = self._neighbour(search, relaxation, Counter(plan.counts))
+            if found is None or self._exceeds(found):
+                continue
+            other = self._pruned(found)
             if self._key(other) < self._key(plan):
                 plan = other
-                self._look(plan)
+                self._record(plan)
         return plan
 
+    def _neighbour(
+        self,
+        search: DiveContext,
+        relaxation: Relaxation,
+        counts: Counter[int],
+    ) -> Mapping[int, int] | None:
+        """GPUs by column, some of which are planned anew: by an integer program, or as if a watt had a price."""
+        size = int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
+        removed = choose(search, counts, size)
+        if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
+            return self._completed(counts - removed, relaxation, search.is_over)
+        # New columns are priced with their watts, so the GPUs that go count with theirs.
+        saved = search.duals.watt_price * self._watts(removed)
+        return recreate(search, counts, removed, saved)
+
     def _completed(
-        self, fixed: Counter[int], relaxation: Relaxation, is_over: Callable[[], bool]
+        self,
+        fixed: Counter[int],
+        relaxation: Relaxation,
+        is_over: Callable[[], bool],
     ) -> Mapping[int, int]:
         """GPUs that are fixed, and for what they leave over the best of the columns that are cheapest for that."""
         rest = self._rest(fixed)
         if is_met(rest):
             return fixed
-        used = [
-            number
-            for number, count in zip(
-                relaxation.columns, relaxation.solution.counts, strict=True
-            )
-            if count > 0.0 or number in fixed
-        ]
+        weighted = zip(relaxation.columns, relaxation.solution.counts, strict=True)
+        used = [number for number, count in weighted if count > 0.0 or number in fixed]
         found = generate(
             self._tables,
             rest,
@@ -265,21 +261,24 @@ class WattSearch(JointSearch):
         numbers = self._cheapest(rest, found)
         master = Master(self._tables, rest)
         master.add(self._columns[number] for number in numbers)
-        whole = master.solve_whole(self._deadline.is_late)
-        counts = np.zeros(len(numbers)) if whole is None else whole.counts
-        plan = fixed + floors(counts, numbers)
+        solution = master.solve_whole(self._deadline.is_late)
+        if solution is None:
+            return fixed
+        plan = fixed + floors(solution.counts, numbers)
+        # HiGHS keeps a row only to its own tolerance, which is coarser than `_SLACK`.
         return fixed if self._exceeds(plan) else plan
 
     def _cheapest(self, rest: CoverDemand, found: Relaxation) -> list[int]:
         """Columns of a relaxation of a rest, those in use and others by reduced cost."""
-        self._pool.sync()
-        duals, numbers = found.solution.duals, list(found.columns)
-        watts = np.array(
-            [power_w(self._tables, self._columns[number].pattern) for number in numbers]
+        pool, duals, numbers = (
+            self._tools.pool,
+            found.solution.duals,
+            list(found.columns),
         )
-        costs = (
-            self._pool.reduced_costs(rest, duals)[numbers] + duals.watt_price * watts
-        )
+        pool.sync()
+        watts = np.array([self._watts({number: 1}) for number in numbers])
+        # The pool knows nothing of the row of watts, so its dual comes on top.
+        costs = pool.reduced_costs(rest, duals)[numbers] + duals.watt_price * watts
         costs[found.solution.counts > 0.0] = -np.inf
         chosen = np.argsort(costs, kind="stable")[:_PROGRAM_COLUMNS]
         return [numbers[at] for at in chosen.tolist() if costs[at] < np.inf]
@@ -290,27 +289,22 @@ class WattSearch(JointSearch):
         return cost_bound, served_bound if self._demand.stock.any() else 0.0
 
     def _rest(self, fixed: Counter[int]) -> CoverDemand:
-        rest = rest_of(
-            self._demand, self._tables, carried(self._tables, self._columns, fixed)
-        )
+        taken = carried(self._tables, self._columns, fixed)
+        rest = rest_of(self._demand, self._tables, taken)
         return replace(rest, watts=max(0.0, self._demand.watts - self._watts(fixed)))
 
     def _watts(self, counts: Mapping[int, int]) -> float:
-        return float(
-            sum(
-                count * power_w(self._tables, self._columns[one].pattern)
-                for one, count in counts.items()
-            )
+        watts = (
+            count * power_w(self._tables, self._columns[number].pattern)
+            for number, count in counts.items()
         )
+        return float(sum(watts))
 
     def _exceeds(self, counts: Mapping[int, int]) -> bool:
         return self._watts(counts) > self._demand.watts * (1.0 + _SLACK)
 
-    def _stated(self, counts: Mapping[int, int]) -> IntegerPlan:
-        kept = prune(self._tables, self._columns, self._demand, counts)
-        return state_plan(self._tables, self._columns, self._demand, kept)
-
     def _key(self, plan: IntegerPlan) -> tuple[float, float]:
         """First what is not served, then the cost."""
+        # Rounded: else sums in another order would let a plan that costs more seem to serve more.
         shortage = round(shortage_cost(self._demand, plan), _DECIMALS)
         return shortage, plan.cost_usd_per_hour

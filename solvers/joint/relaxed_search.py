@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,11 @@ from solvers.joint.heuristics.integer_plans import (
     shortage_cost,
     state_plan,
 )
-from solvers.joint.patterns.columns import Columns
+from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.patterns.deadline import Deadline
 from solvers.joint.patterns.decode import decode
 from solvers.joint.patterns.formulation import RAISE, RAISES, CoverDemand
-from solvers.joint.patterns.tables import Tables
-from solvers.joint.proofs import Proofs, free_for
+from solvers.joint.proofs import Proofs, free_for, leaves_short
 from solvers.joint.relaxation.bounds import min_to_reach
 from solvers.joint.relaxation.column_generation import (
     PHASES,
@@ -29,13 +28,13 @@ from solvers.joint.relaxation.column_generation import (
     generate,
     ignore,
 )
-from solvers.joint.relaxation.pricing import Pricer
+from solvers.joint.relaxation.dual_prices import prices_of
 from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE, JointSolution, state_solution
 from solvers.types.outcome import SolveReport
 from solvers.types.problem import Problem
 
 RELAXATION_SHARE = 0.5
-"""The relaxation is solved in this share of the budget; what is left is for whole plans."""
+"""The relaxation is solved in this share of the budget; what is left is for integer plans."""
 MIN_SAVING_USD_PER_HOUR = 1e-9
 """A plan that costs less by no more than this is not better: the difference is rounding."""
 
@@ -46,19 +45,19 @@ class RelaxedSearch:
     def __init__(
         self,
         problem: Problem,
-        tables: Tables,
+        tools: SearchContext,
         demand: CoverDemand,
-        pricer: Pricer,
-        columns: Columns,
         deadline: Deadline,
     ) -> None:
         self._problem = problem
-        self._tables = tables
+        self._is_goodput = problem.objective == "max_goodput"
+        self._tools = tools
+        self._tables = tools.tables
+        self._pricer = tools.pricer
+        self._columns = tools.columns
         self._demand = demand
-        self._pricer = pricer
-        self._columns = columns
         self._deadline = deadline
-        self._proofs = Proofs(tables, demand)
+        self._proofs = Proofs(tools.tables, demand)
         self._is_proven = False
         self._found_s = 0.0
         self._found_cost = np.inf
@@ -75,7 +74,7 @@ class RelaxedSearch:
 
         They begin cheap, since what is short before the good patterns are found makes for wild duals.
         """
-        over = self._deadline.part(RELAXATION_SHARE)
+        is_over = self._deadline.part(RELAXATION_SHARE)
         for raises_left in range(RAISES, -1, -1):
             found = generate(
                 self._tables,
@@ -85,17 +84,17 @@ class RelaxedSearch:
                 start=start,
                 phases=phases,
                 cutoff=cutoff,
-                is_over=over,
+                is_over=is_over,
                 on_round=on_round,
             )
+            # The bound holds at the shortage prices of this round, so the proof must go in before they rise.
             self._proofs.add(self._demand, found.bound)
             is_short = self._is_short(found)
-            if not is_short or over():
+            if not is_short or is_over():
                 # A higher price changes neither duals nor bound of a relaxation that is short of nothing.
                 self._raise_prices(RAISE**raises_left)
             # Under `max_goodput` shortages have the price of what they are worth, and no other.
-            is_goodput = self._problem.objective == "max_goodput"
-            if not is_short or over() or not raises_left or is_goodput:
+            if not is_short or is_over() or not raises_left or self._is_goodput:
                 break
             start = found.columns
             self._raise_prices(RAISE)
@@ -107,21 +106,17 @@ class RelaxedSearch:
         return bool((shortage_rps > NOTHING * self._demand.rate).any())
 
     def _raise_prices(self, factor: float) -> None:
-        if self._problem.objective == "min_cost":
-            self._demand = replace(
-                self._demand, shortage_price=factor * self._demand.shortage_price
-            )
+        self._demand = self._at_shortage_prices(factor)
 
-    def _dearest(self) -> CoverDemand:
-        """The demand with shortages at the price that they have in the end."""
-        if self._problem.objective == "max_goodput":
+    def _at_shortage_prices(self, factor: float) -> CoverDemand:
+        """The demand at shortage prices so many times as high under `min_cost`, as it is under `max_goodput`."""
+        if self._is_goodput:
             return self._demand
-        return replace(
-            self._demand, shortage_price=RAISE**RAISES * self._demand.shortage_price
-        )
+        price = factor * self._demand.shortage_price
+        return replace(self._demand, shortage_price=price)
 
     def _bound_cost(self, relaxation: Relaxation, plan: IntegerPlan) -> None:
-        """Prove what plans cost that leave no more short."""
+        """Prove a lower bound on the cost of plans that leave no more short than this one."""
         demand = free_for(self._demand, plan)
         if plan.replicas_missing.any():
             # Parts of replicas that a relaxation misses less of would count for more than all cost.
@@ -139,15 +134,24 @@ class RelaxedSearch:
     def _cutoff(self, packed: Counter[int]) -> float:
         """The bound that proves a plan to be optimal; infinite where there is none, or it leaves something over."""
         plan = state_plan(self._tables, self._columns, self._demand, packed)
-        is_short = plan.shortage_rps.any() or plan.replicas_missing.any()
-        if is_short:
+        if leaves_short(plan):
             return np.inf
         return min_to_reach(self._tables, plan.cost_usd_per_hour)
 
-    def _state(
-        self, plan: IntegerPlan, method: str, *, is_exact: bool
-    ) -> tuple[JointSolution, SolveReport]:
-        is_cut = not is_exact and not self._is_proven
+    def _pruned(self, counts: Mapping[int, int]) -> IntegerPlan:
+        """The plan of these GPUs by column, less what is superfluous."""
+        kept = prune(self._tables, self._columns, self._demand, counts)
+        return state_plan(self._tables, self._columns, self._demand, kept)
+
+    def _answer(
+        self,
+        plan: IntegerPlan,
+        method: str,
+        relaxation: Relaxation,
+    ) -> tuple[JointSolution, SolveReport, Relaxation]:
+        """The plan in the contract's terms, with what is proven of it and the prices of the relaxation."""
+        # A plan that time cut short may leave unserved what more time would have served.
+        is_cut = not relaxation.is_exact and not self._is_proven
         decoded = decode(
             self._problem,
             self._tables,
@@ -156,7 +160,6 @@ class RelaxedSearch:
             policy=TECHNIQUE,
             is_cut=is_cut,
         )
-
         cost_bound, served_bound = self._bounds(plan)
         messages = () if self._is_proven else ("the budget ended the search",)
         solution, report = state_solution(
@@ -167,32 +170,33 @@ class RelaxedSearch:
             method=method,
             messages=messages,
         )
-        return replace(solution, found_s=self._found_s), report
+        # Prices are those of the relaxation in full: branching solves others, at other prices of shortages.
+        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
+        solution = replace(solution, found_s=self._found_s, prices=prices)
+        return solution, report, relaxation
 
     def _cost(self, plan: IntegerPlan) -> float:
         return plan.cost_usd_per_hour + shortage_cost(self._demand, plan)
 
-    def _look(self, plan: IntegerPlan) -> None:
-        """Note when a better plan was found."""
+    def _record(self, plan: IntegerPlan) -> None:
+        """Note when a better plan was found, and whether it is proven."""
         cost = self._cost(plan)
         if cost < self._found_cost - MIN_SAVING_USD_PER_HOUR:
             self._found_cost = cost
             self._found_s = self._deadline.elapsed_s()
-        self._check(plan)
+        self._check_gap(plan)
 
-    def _check(self, plan: IntegerPlan) -> None:
-        """Stop when a plan is as good as any can be."""
+    def _check_gap(self, plan: IntegerPlan) -> None:
+        """Let the search stop when a plan is as good as any can be."""
         cost_bound, served_bound = self._bounds(plan)
         weight = float(self._tables.priority @ (self._demand.rate - plan.shortage_rps))
         # To serve comes first: whatever it costs, a plan that may serve too little is not proven.
         if served_bound - weight <= OPTIMAL_GAP * weight:
             cost_gap = plan.cost_usd_per_hour - cost_bound
-            is_goodput = self._problem.objective == "max_goodput"
-            self._is_proven = is_goodput or cost_gap <= OPTIMAL_GAP * cost_bound
+            self._is_proven = self._is_goodput or cost_gap <= OPTIMAL_GAP * cost_bound
 
     def _bounds(self, plan: IntegerPlan) -> tuple[float, float]:
-        """What no plan that serves as much costs less than, and what none serves more than."""
-        is_goodput = self._problem.objective == "max_goodput"
+        """The minimum cost of plans that serve as much, and the maximum weight that any plan serves."""
         # Proofs of cost are made at the prices of shortages under `min_cost`.
-        cost_bound = 0.0 if is_goodput else self._proofs.cost_bound(plan)
+        cost_bound = 0.0 if self._is_goodput else self._proofs.cost_bound(plan)
         return cost_bound, self._proofs.served_bound()

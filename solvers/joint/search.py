@@ -1,9 +1,19 @@
-"""The course of one solve: which method has its turn when, for how long, and what of that is proven in the end."""
+"""The course of one solve: which method has its turn when, for how long, and what of that is proven in the end.
+
+    1. pack    greedily, where every service fits on one replica: a plan at once, and columns near it
+    2. relax   column generation (`relaxation.column_generation`): lower bound, duals, columns
+    3. round   integer plans out of these columns (`heuristics`), already while the relaxation is being solved
+    4. close   for small fleets, enumeration of fleets and branch and price by turns with the third step
+
+Every share of the budget below is one of what is left when its step begins, so that a step which ends early leaves its
+time to those after it.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,17 +23,15 @@ from solvers.joint.heuristics.integer_plans import (
     state_plan,
 )
 from solvers.joint.heuristics.packing import is_promising, pack
-from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.small_fleets import plan_on_fleets
 from solvers.joint.patterns.columns import Pattern
-from solvers.joint.patterns.formulation import RAISE, CoverDemand
-from solvers.joint.proofs import free_for, short_cost
+from solvers.joint.patterns.formulation import RAISE, RAISES, CoverDemand
+from solvers.joint.proofs import free_for, leaves_short, short_cost
 from solvers.joint.relaxation.branch_and_price import Incumbent, branch
 from solvers.joint.relaxation.column_generation import (
     PHASES,
     Relaxation,
 )
-from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.dual_prices import prices_of
 from solvers.joint.relaxed_search import MIN_SAVING_USD_PER_HOUR, RelaxedSearch
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution, state_solution
@@ -46,101 +54,116 @@ _CAREFUL_SHARE = 0.35
 """After this share of what is left when a dive begins, it makes haste."""
 _SAVING_SHARE = 0.2
 """Where some demand cannot be served and branching does not follow, this share of the rest is for a bound on cost."""
-_STAGES = ((0.0, 0.0, 0.05), (0.03, 0.8, 1.0), (1.0, 0.0, 0.0))
-"""Where branching pays: shares of what is left, for whole plans, for plans fleet by fleet, and for branching, in turns.
-The smallest fleets are proven at once; the others need a good plan before branching helps."""
 _CLOSES_SOON = 0.5
 """Where branching closes this share of the relaxation's gap at once, no fleets need be listed."""
 _SERVING_SHARE = 0.5
-"""The least shortage is sought in this share of the time for branching, where the least cost is sought after it."""
+"""The minimum shortage is sought in this share of the time for branching, where the minimum cost is sought after it."""
 _FEW_GPUS = 20.0
 _FEW_SERVICES = 20
 """More than so many GPUs in the relaxation, or services, and branching would hardly move the bound."""
 
 
+class _Stage(NamedTuple):
+    """Shares of what is left, for three methods that take turns where branching pays."""
+
+    plans: float
+    fleets: float
+    branching: float
+
+
+# The smallest fleets are proven at once; the others need a good plan before branching helps.
+_STAGES = (_Stage(0.0, 0.0, 0.05), _Stage(0.03, 0.8, 1.0), _Stage(1.0, 0.0, 0.0))
+
+
 class JointSearch(RelaxedSearch):
-    """First packing where no service need be split, then the relaxation, with whole plans on the way; then whole plans
-    until time is up or, where plans are small, by turns with plans fleet by fleet and branching.
+    """First packing where no service need be split, then the relaxation, with integer plans on the way; then integer
+    plans until time is up or, where plans are small, by turns with plans fleet by fleet and branching.
     """
 
     def run(
-        self, start: Sequence[int], seed: int, executor: Executor | None
+        self,
+        start: Sequence[int],
+        seed: int,
+        executor: Executor | None,
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
         packed, near = self._pack(seed, executor)
-        pool = ColumnPool(self._tables, self._columns)
-        tools = SearchContext(self._tables, self._pricer, self._columns, pool)
-        whole = IntegerPlans(
-            tools, self._dearest(), seed=seed, on_better=self._look, first=packed
-        )
+        self._tools.pool.sync()
+        plans = self._integer_plans(seed, packed)
         is_due = self._deadline.past(_DUE_SHARE)
         relaxation = self._relax(
             [*start, *near],
             cutoff=self._cutoff(packed),
-            on_round=lambda found: self._round(whole, found, is_due),
+            on_round=lambda found: self._plan_meanwhile(plans, found, is_due),
         )
-        # Prices are those of the relaxation in full: branching solves others, at other prices of shortages.
-        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
-        if self.is_small(relaxation):
-            plan, method = self._alternate(tools, whole, relaxation, seed)
+        if self._is_small(relaxation):
+            plan, method = self._alternate(plans, relaxation, seed)
         else:
-            is_short = self._is_short(relaxation)
-            over = self._deadline.part(1.0 - _SAVING_SHARE if is_short else 1.0)
-            plan = self._improve(whole, relaxation, over)
-            method = METHOD
-            if is_short and self._problem.objective == "min_cost":
-                self._bound_cost(relaxation, plan)
-        solution, report = self._state(plan, method, is_exact=relaxation.is_exact)
-        return replace(solution, prices=prices), report, relaxation
+            plan, method = self._improve_large(plans, relaxation), METHOD
+        return self._answer(plan, method, relaxation)
 
-    def is_small(self, relaxation: Relaxation) -> bool:
+    def _integer_plans(self, seed: int, first: Mapping[int, int]) -> IntegerPlans:
+        # Integer plans must not trade requests for GPUs: they see the prices that shortages have in the end.
+        return IntegerPlans(
+            self._tools,
+            self._at_shortage_prices(RAISE**RAISES),
+            seed=seed,
+            on_better=self._record,
+            first=first,
+        )
+
+    def _is_small(self, relaxation: Relaxation) -> bool:
         """Whether branching can be hoped to end."""
         return bool(
             relaxation.solution.counts.sum() <= _FEW_GPUS
             and len(self._tables.rate) <= _FEW_SERVICES
         )
 
+    def _improve_large(
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+    ) -> IntegerPlan:
+        """The best plan found in what is left, some of which goes to a bound on cost where demand is left over."""
+        needs_bound = self._is_short(relaxation) and not self._is_goodput
+        share = 1.0 - _SAVING_SHARE if self._is_short(relaxation) else 1.0
+        plan = self._improve(plans, relaxation, self._deadline.part(share))
+        if needs_bound:
+            self._bound_cost(relaxation, plan)
+        return plan
+
     def _alternate(
         self,
-        tools: SearchContext,
-        whole: IntegerPlans,
+        plans: IntegerPlans,
         relaxation: Relaxation,
         seed: int,
     ) -> tuple[IntegerPlan, str]:
-        """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
+        """Integer plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
         method = METHOD
-        for for_plans, for_fleets, for_branching in _STAGES:
-            plan = self._improve(whole, relaxation, self._deadline.part(for_plans))
+        for stage in _STAGES:
+            plan = self._improve(plans, relaxation, self._deadline.part(stage.plans))
             if self._is_proven:
                 break
-            if for_fleets > 0.0 and not self._closes_soon(relaxation, plan):
-                plan = self._improve_on_fleets(
-                    tools, relaxation, plan, seed, self._deadline.part(for_fleets)
-                )
-            plan = self._branch(relaxation, plan, for_branching)
+            if stage.fleets > 0.0 and not self._closes_soon(relaxation, plan):
+                is_over = self._deadline.part(stage.fleets)
+                plan = self._improve_on_fleets(relaxation, plan, seed, is_over)
+            plan = self._branch(relaxation, plan, stage.branching)
             method = f"{METHOD}, branch and price"
             if self._is_proven or self._deadline.part(1.0)():
                 break
-            whole = IntegerPlans(
-                tools,
-                self._dearest(),
-                seed=seed,
-                on_better=self._look,
-                first=Counter(plan.counts),
-            )
+            # Branching has made columns and perhaps a better plan: the heuristics begin anew from both.
+            plans = self._integer_plans(seed, Counter(plan.counts))
         return plan, method
 
     def _closes_soon(self, relaxation: Relaxation, plan: IntegerPlan) -> bool:
         """Whether branching has closed much of the gap, or it is not one of cost."""
-        is_short = plan.shortage_rps.any() or plan.replicas_missing.any()
-        if self._problem.objective != "min_cost" or is_short:
+        if self._is_goodput or leaves_short(plan):
             return True
         closed = self._bounds(plan)[0] - relaxation.bound
         return closed >= _CLOSES_SOON * (plan.cost_usd_per_hour - relaxation.bound)
 
     def _improve_on_fleets(
         self,
-        tools: SearchContext,
         relaxation: Relaxation,
         plan: IntegerPlan,
         seed: int,
@@ -148,7 +171,7 @@ class JointSearch(RelaxedSearch):
     ) -> IntegerPlan:
         """The plan, or a cheaper one that serves everything."""
         found = plan_on_fleets(
-            tools,
+            self._tools,
             self._demand,
             relaxation,
             below=plan.cost_usd_per_hour,
@@ -157,48 +180,57 @@ class JointSearch(RelaxedSearch):
         )
         if found is None:
             return plan
-        kept = prune(self._tables, self._columns, self._demand, found)
-        better = state_plan(self._tables, self._columns, self._demand, kept)
-        self._look(better)
+        better = self._pruned(found)
+        self._record(better)
         return better
 
-    def _round(
-        self, whole: IntegerPlans, relaxation: Relaxation, is_due: Callable[[], bool]
+    def _plan_meanwhile(
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+        is_due: Callable[[], bool],
     ) -> None:
-        """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""
-        if not whole.best.counts:
-            whole.sketch(relaxation)
+        """Integer plans while the relaxation is being solved: one at once, a good one when pricing tries harder."""
+        if not plans.best.counts:
+            plans.sketch(relaxation)
             return
         # A dive from a relaxation that lacks columns would leave over what other columns serve.
         is_time = relaxation.phase > 1 or is_due()
-        if is_time and not whole.has_dived and not self._is_short(relaxation):
-            self._dive(whole, relaxation, self._deadline.part(_DIVE_SHARE))
+        if is_time and not plans.has_dived and not self._is_short(relaxation):
+            self._dive(plans, relaxation, self._deadline.part(_DIVE_SHARE))
 
     def _dive(
-        self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+        is_over: Callable[[], bool],
     ) -> None:
-        whole.dive(relaxation, is_over, is_late=self._deadline.past(_CAREFUL_SHARE))
+        plans.dive(relaxation, is_over, is_late=self._deadline.past(_CAREFUL_SHARE))
 
     def _improve(
-        self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]
+        self,
+        plans: IntegerPlans,
+        relaxation: Relaxation,
+        is_over: Callable[[], bool],
     ) -> IntegerPlan:
         """The best plan that is found until it is over, or proven."""
-        if not whole.best.counts:
-            whole.sketch(relaxation)
-        if not whole.has_dived and not is_over():
-            self._dive(whole, relaxation, is_over)
+        if not plans.best.counts:
+            plans.sketch(relaxation)
+        if not plans.has_dived and not is_over():
+            self._dive(plans, relaxation, is_over)
         # A plan that was made before the bound was known may be proven by now.
-        self._check(whole.best)
-        whole.improve(relaxation, lambda: self._is_proven or is_over())
-        return whole.best
+        self._check_gap(plans.best)
+        plans.improve(relaxation, lambda: self._is_proven or is_over())
+        return plans.best
 
     def _pack(
-        self, seed: int, executor: Executor | None
+        self,
+        seed: int,
+        executor: Executor | None,
     ) -> tuple[Counter[int], list[int]]:
         """A plan that splits no service, and columns for the relaxation; neither where that is not promising."""
         # Packing looks for the cheapest plan that serves everything, which only `min_cost` asks for.
-        is_min_cost = self._problem.objective == "min_cost"
-        if not is_min_cost or not is_promising(self._tables, self._demand):
+        if self._is_goodput or not is_promising(self._tables, self._demand):
             return Counter(), []
         found = pack(
             self._tables,
@@ -207,55 +239,67 @@ class JointSearch(RelaxedSearch):
             is_over=self._deadline.part(_PACKING_SHARE),
             is_late=self._deadline.is_late,
             pool=executor,
-            on_better=lambda plan: self._look(self._stated_patterns(plan)),
+            on_better=self._record_patterns,
         )
         packed = self._numbered(found.plan)
         near = list(self._numbered(Counter(found.start)))
         return packed, near
 
-    def _stated_patterns(self, plan: Counter[Pattern]) -> IntegerPlan:
+    def _record_patterns(self, plan: Counter[Pattern]) -> None:
         counts = self._numbered(plan)
-        return state_plan(self._tables, self._columns, self._demand, counts)
+        self._record(state_plan(self._tables, self._columns, self._demand, counts))
 
-    def _numbered(self, plan: Counter[Pattern]) -> Counter[int]:
+    def _numbered(self, plan: Mapping[Pattern, int]) -> Counter[int]:
         """Column number → GPUs."""
         self._columns.add(plan)
         return Counter(
-            {self._columns.number(pattern): count for pattern, count in plan.items()}
+            {self._columns.number(pattern): count for pattern, count in plan.items()},
         )
 
     def judge(
-        self, plan: Plan, start: Sequence[int]
+        self,
+        plan: Plan,
+        start: Sequence[int],
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """What is soon proven of a plan; `start`: columns to begin with."""
+        # Two cheap phases give a bound and prices soon; that they find no more columns does not make them exact.
         relaxation = replace(self._relax(start, PHASES[:2]), is_exact=False)
+        cost_bound, served_bound = self._bounds(self._measured(plan))
+        solution, report = state_solution(
+            self._problem,
+            plan,
+            cost_bound,
+            served_bound=served_bound,
+            method=CHANGED,
+        )
+        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
+        return replace(solution, prices=prices), report, relaxation
+
+    def _measured(self, plan: Plan) -> IntegerPlan:
+        """What a plan costs and leaves short: bounds ask no more, so it need not be taken apart into columns."""
         unserved = {entry.service: entry for entry in plan.unserved}
         entries = [unserved.get(service.name) for service in self._problem.services]
         short = [entry.rate_rps if entry else 0.0 for entry in entries]
         missing = [float(entry.replicas_missing) if entry else 0.0 for entry in entries]
-        # Bounds ask only what a plan costs and leaves short, so it need not be taken apart into columns.
-        stated = IntegerPlan(
+        return IntegerPlan(
             counts={},
             cost_usd_per_hour=cost_usd_per_hour(self._problem, plan),
             shortage_rps=np.array(short),
             replicas_missing=np.array(missing),
         )
-        cost_bound, served_bound = self._bounds(stated)
-        solution, report = state_solution(
-            self._problem, plan, cost_bound, served_bound=served_bound, method=CHANGED
-        )
-        prices = prices_of(self._problem, self._demand, self._columns, relaxation)
-        return replace(solution, prices=prices), report, relaxation
 
     def _branch(
-        self, relaxation: Relaxation, plan: IntegerPlan, share: float
+        self,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
+        share: float,
     ) -> IntegerPlan:
-        """The plan that branching leaves. Where something is short under `min_cost`, the least is sought first, at
-        prices beside which cost is nothing; then the least cost of what leaves no more short.
+        """The plan that branching leaves. Where something is short under `min_cost`, the minimum shortage is sought
+        first, at prices beside which cost is nothing; then the minimum cost of what leaves no more short.
         """
         demand = self._demand
-        if self._problem.objective == "min_cost" and plan.shortage_rps.any():
-            dear = replace(demand, shortage_price=RAISE * demand.shortage_price)
+        if not self._is_goodput and plan.shortage_rps.any():
+            dear = self._at_shortage_prices(RAISE)
             is_over = self._deadline.part(_SERVING_SHARE * share)
             plan = self._branch_at(dear, relaxation, plan, is_over)
             demand = free_for(demand, plan)
@@ -272,15 +316,7 @@ class JointSearch(RelaxedSearch):
         is_over: Callable[[], bool],
     ) -> IntegerPlan:
         """The plan that branching at a demand's prices leaves; what that proves is noted."""
-        cost = plan.cost_usd_per_hour
-        total_cost = cost + short_cost(demand, plan)
-        is_served_first = (
-            self._problem.objective == "max_goodput"
-            or demand.shortage_price is not self._demand.shortage_price
-        )
-        # The gap is one of what counts: missing replicas cost many times the GPUs.
-        is_all_counted = is_served_first or total_cost <= 0.0
-        counted_share = 1.0 if is_all_counted else cost / total_cost
+        total_cost = plan.cost_usd_per_hour + short_cost(demand, plan)
         found = branch(
             self._tables,
             demand,
@@ -289,13 +325,27 @@ class JointSearch(RelaxedSearch):
             relaxation,
             incumbent=Incumbent(counts=plan.counts, cost_usd_per_hour=total_cost),
             is_over=is_over,
-            gap=0.5 * OPTIMAL_GAP * counted_share,
+            gap=self._branching_gap(demand, plan, total_cost),
         )
+        self._proofs.add(demand, found.bound, is_of_full=not leaves_short(plan))
         assert found.incumbent is not None, "it was given one"
-        is_full = not plan.shortage_rps.any() and not plan.replicas_missing.any()
-        self._proofs.add(demand, found.bound, is_of_full=is_full)
-        kept = prune(self._tables, self._columns, self._demand, found.incumbent.counts)
-        better = state_plan(self._tables, self._columns, self._demand, kept)
-        self._look(better)
+        better = self._pruned(found.incumbent.counts)
+        self._record(better)
         is_better = self._cost(better) < self._cost(plan) - MIN_SAVING_USD_PER_HOUR
         return better if is_better else plan
+
+    def _branching_gap(
+        self,
+        demand: CoverDemand,
+        plan: IntegerPlan,
+        total_cost: float,
+    ) -> float:
+        """The gap relative to the total cost at which branching may stop."""
+        is_served_first = (
+            self._is_goodput or demand.shortage_price is not self._demand.shortage_price
+        )
+        # The gap is one of what counts: missing replicas cost many times the GPUs.
+        is_all_counted = is_served_first or total_cost <= 0.0
+        counted_share = 1.0 if is_all_counted else plan.cost_usd_per_hour / total_cost
+        # Half of the gap that counts as optimal, so that what branching closes surely passes the check of it.
+        return 0.5 * OPTIMAL_GAP * counted_share

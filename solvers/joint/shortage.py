@@ -34,24 +34,22 @@ def at_medians(problem: Problem, plan: Plan) -> Problem:
     service's own percentile does, and no less than that.
     """
     highest = max(
-        (problem.service(name).priority for name in _left_out(plan)), default=0.0
+        (problem.service(name).priority for name in _left_out(plan)),
+        default=0.0,
     )
-    softened = [
-        one
-        for one in problem.services
-        if one.priority <= highest and one.percentile > MEDIAN
-    ]
-    if not softened:
-        return problem
     keys = softened_keys(problem.capacity_law)
-    names = {one.name for one in softened}
+    # Whoever is more important than all that is left out gives up nothing for it.
     services = tuple(
-        replace(one, percentile=keys[one.percentile]) if one.name in names else one
+        replace(one, percentile=keys[one.percentile])
+        if one.priority <= highest and one.percentile > MEDIAN
+        else one
         for one in problem.services
     )
-    return replace(
-        problem, services=services, capacity_law=_with_medians(problem.capacity_law)
-    )
+    # The problem itself where nobody is softened: the law with medians takes long to make the first time.
+    if services == problem.services:
+        return problem
+    law = _with_medians(problem.capacity_law)
+    return replace(problem, services=services, capacity_law=law)
 
 
 def softened_keys(law: CapacityLaw) -> dict[float, float]:
@@ -88,14 +86,15 @@ def _left_out(plan: Plan) -> list[str]:
 
 
 def _routed(problem: Problem, plan: Plan) -> Plan:
-    return route(
-        problem, plan.policy, running_carriers(replace(problem, current=plan)), {}
-    )
+    # Carriers are those of what runs, so the plan takes its place.
+    carriers = running_carriers(replace(problem, current=plan))
+    return route(problem, plan.policy, carriers, {})
 
 
 @lru_cache(maxsize=8)
 def _with_medians(law: CapacityLaw) -> CapacityLaw:
     """The law with another row for each percentile above the median, under its key."""
+    # The law of the problem need not have the median among its percentiles.
     of_median = make_capacity_law([MEDIAN], law.batches)
     rows = dict(zip(law.percentiles, law.max_utilisation, strict=True))
     rows |= {
@@ -128,7 +127,11 @@ STARVED = 0.5
 
 
 def is_worth_moving(
-    problem: Problem, kept: Plan, other: Plan, *, hysteresis: float
+    problem: Problem,
+    kept: Plan,
+    other: Plan,
+    *,
+    hysteresis: float,
 ) -> bool:
     """Whether `other` may stop running replicas to serve more than they do, which is `kept`.
 
@@ -137,24 +140,19 @@ def is_worth_moving(
     the part of the running replicas that stops.
     """
     current = problem.current
-    if (
-        current is None
-        or _has_free_gpu(problem, current)
-        or _missing(kept) > _missing(other)
-    ):
+    if current is None or _has_free_gpu(problem, current):
+        return True
+    moved = stopped(problem, other) - stopped(problem, kept)
+    mends = _missing(kept) > _missing(other) or _ends_starvation(problem, kept, other)
+    if moved <= 0 or mends:
         return True
     running = sum(gpu.count * len(gpu.replicas) for gpu in current.gpus)
-    moved = stopped(problem, other) - stopped(problem, kept)
     everything = sum(one.priority * one.arrival_rate_rps for one in problem.services)
-    if (
-        moved <= 0
-        or not running
-        or everything <= 0.0
-        or _ends_starvation(problem, kept, other)
-    ):
+    gain = served_weight(problem, other) - served_weight(problem, kept)
+    # Without running replicas or demand there are no shares to compare, and nobody to disturb.
+    if not running or everything <= 0.0:
         return True
-    gain = (served_weight(problem, other) - served_weight(problem, kept)) / everything
-    return gain > hysteresis * moved / running
+    return gain / everything > hysteresis * moved / running
 
 
 def _has_free_gpu(problem: Problem, current: Plan) -> bool:
@@ -169,12 +167,9 @@ def _missing(plan: Plan) -> int:
 
 
 def _ends_starvation(problem: Problem, kept: Plan, other: Plan) -> bool:
-    before, after = (
-        {entry.service: entry.rate_rps for entry in plan.unserved}
-        for plan in (kept, other)
-    )
+    after = {entry.service: entry.rate_rps for entry in other.unserved}
     return any(
-        rate_rps - after.get(name, 0.0)
-        > STARVED * problem.service(name).arrival_rate_rps
-        for name, rate_rps in before.items()
+        entry.rate_rps - after.get(entry.service, 0.0)
+        > STARVED * problem.service(entry.service).arrival_rate_rps
+        for entry in kept.unserved
     )

@@ -38,12 +38,13 @@ def state_solution(
 ) -> tuple[JointSolution, SolveReport]:
     """The solution with bounds no tighter than the plan itself shows to be possible, and its report."""
     cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
-    served_bound = max(float(served_bound), weight)
     is_goodput = problem.objective == "max_goodput"
+    # Rounding may leave a bound on the wrong side of a plan that reaches it.
+    served_bound = max(float(served_bound), weight)
     cost_bound = min(max(0.0, float(cost_bound)), cost)
-    is_optimal = served_bound - weight <= OPTIMAL_GAP * weight and (
-        is_goodput or cost - cost_bound <= OPTIMAL_GAP * cost_bound
-    )
+    serves_most = served_bound - weight <= OPTIMAL_GAP * weight
+    is_cheapest = cost - cost_bound <= OPTIMAL_GAP * cost_bound
+    is_optimal = serves_most and (is_goodput or is_cheapest)
     report = SolveReport(
         technique=TECHNIQUE,
         method=method,

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from solvers.joint.heuristics.fluid import is_fluid, is_too_fine, solve_fluid
-from solvers.joint.patterns.columns import Columns
+from solvers.joint.heuristics.residual import SearchContext
+from solvers.joint.patterns.carried import is_met
 from solvers.joint.patterns.deadline import Deadline
 from solvers.joint.patterns.decode import decode
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.power_budget import WattSearch
+from solvers.joint.relaxation.column_generation import Relaxation
 from solvers.joint.relaxed_search import MIN_SAVING_USD_PER_HOUR, RELAXATION_SHARE
 from solvers.joint.replan.warm_start import WarmStart
 from solvers.joint.search import CHANGED, JointSearch
@@ -29,74 +31,84 @@ _W_PER_KW = 1000.0
 
 
 def solve(
-    problem: Problem, budget: Budget, *, warm: WarmStart | None = None
+    problem: Problem,
+    budget: Budget,
+    *,
+    warm: WarmStart | None = None,
 ) -> tuple[JointSolution, SolveReport]:
     """The best plan found within the budget; what runs now is a place to begin at, and has no other part in it.
 
     Optimal means proven to `OPTIMAL_GAP`, both in what is served and, under `min_cost`, in cost; otherwise the status
     is feasible: a plan always exists. `warm` must fit the problem; new columns and duals go into it.
     """
-    if problem.power_budget_w is not None:
-        return _solve_within(
-            problem, budget, warm if warm is not None else WarmStart(problem)
-        )
     warm = warm if warm is not None else WarmStart(problem)
+    if problem.power_budget_w is not None:
+        return _solve_within(problem, budget, warm)
     demand, running = warm.demand(problem), warm.running(problem)
     with threads(budget.threads) as executor:
-        tools = warm.tools(problem, executor)
-        deadline = Deadline(budget, tools.tables)
-        tools = tools._replace(
-            pricer=tools.pricer.on(executor, is_late=deadline.is_late)
-        )
-        if not demand.rate.any() and not demand.fewest.any():
-            return state_solution(
-                problem,
-                decode(problem, tools.tables, tools.columns, {}, policy=TECHNIQUE),
-                0.0,
-                served_bound=0.0,
-            )
-        fluid = _solve_fluid(problem, tools.tables, demand, tools.columns, deadline)
-        if fluid is not None and (
-            fluid[1].status is SolveStatus.OPTIMAL or is_too_fine(tools.tables)
-        ):
+        tools, deadline = _tools(problem, budget, warm, executor)
+        if is_met(demand):
+            plan = decode(problem, tools.tables, tools.columns, {}, policy=TECHNIQUE)
+            return state_solution(problem, plan, 0.0, served_bound=0.0)
+        fluid = _solve_fluid(problem, tools, demand, deadline)
+        if fluid is not None and _is_enough(fluid, tools.tables):
             return fluid
-        search = JointSearch(
-            problem, tools.tables, demand, tools.pricer, tools.columns, deadline
-        )
+        search = JointSearch(problem, tools, demand, deadline)
         start = [*running, *warm.cheapest(demand)]
-        solution, report, relaxation = search.run(start, budget.seed, executor)
+        solved = _remember(warm, search.run(start, budget.seed, executor))
+    return solved if fluid is None else _cheaper(fluid, solved)
+
+
+def _tools(
+    problem: Problem,
+    budget: Budget,
+    warm: WarmStart,
+    executor: Executor | None,
+) -> tuple[SearchContext, Deadline]:
+    """What a search works with, and its end, at which pricing stops even in the middle of a round."""
+    tools = warm.tools(problem, executor)
+    deadline = Deadline(budget, tools.tables)
+    pricer = tools.pricer.on(executor, is_late=deadline.is_late)
+    return tools._replace(pricer=pricer), deadline
+
+
+def _remember(
+    warm: WarmStart,
+    answer: tuple[JointSolution, SolveReport, Relaxation],
+) -> tuple[JointSolution, SolveReport]:
+    """The solution and its report; duals and prices go into the warm start, for the next plan to begin with."""
+    solution, report, relaxation = answer
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
-    return (solution, report) if fluid is None else _cheaper(fluid, (solution, report))
+    return solution, report
+
+
+def _is_enough(fluid: tuple[JointSolution, SolveReport], tables: Tables) -> bool:
+    """Whether no search need follow: nothing is left to gain, or it would get nowhere on steps so small."""
+    return fluid[1].status is SolveStatus.OPTIMAL or is_too_fine(tables)
 
 
 def _solve_within(
-    problem: Problem, budget: Budget, warm: WarmStart
+    problem: Problem,
+    budget: Budget,
+    warm: WarmStart,
 ) -> tuple[JointSolution, SolveReport]:
     """As `solve`, under a power budget; what is proven without it holds with it all the more."""
     free = replace(problem, power_budget_w=None)
     with threads(budget.threads) as executor:
         demand, running = warm.demand(problem), warm.running(problem)
-        tools = warm.tools(problem, executor)
-        deadline = Deadline(budget, tools.tables)
-        pricer = tools.pricer.on(executor, is_late=deadline.is_late)
-        search = WattSearch(
-            problem, tools.tables, demand, pricer, tools.columns, deadline
-        )
+        tools, deadline = _tools(problem, budget, warm, executor)
+        search = WattSearch(problem, tools, demand, deadline)
 
         def plan_at(watt_price: float) -> Plan:
-            is_same = watt_price <= 0.0
-            part = _part(budget, _FREE_SHARE if is_same else _PRICED_SHARE)
-            return solve(
-                free if is_same else _dearer(free, watt_price),
-                part,
-                warm=warm if is_same else None,
-            )[0].plan
+            if watt_price <= 0.0:
+                # The budget seems to be no hindrance, so the tables and columns at hand serve that solve too.
+                return solve(free, _part(budget, _FREE_SHARE), warm=warm)[0].plan
+            # Another energy price changes what columns cost: these tables cannot be shared.
+            dearer = _dearer(free, watt_price)
+            return solve(dearer, _part(budget, _PRICED_SHARE))[0].plan
 
-        found, step, relaxation = search.run_within(
-            [*running, *warm.cheapest(demand)], budget.seed, plan_at
-        )
-    warm.duals, warm.prices = relaxation.solution.duals, found.prices
-    return found, step
+        start = [*running, *warm.cheapest(demand)]
+        return _remember(warm, search.run_within(start, budget.seed, plan_at))
 
 
 def _part(budget: Budget, share: float) -> Budget:
@@ -114,68 +126,75 @@ def _dearer(problem: Problem, watt_price: float) -> Problem:
 
 def _solve_fluid(
     problem: Problem,
-    tables: Tables,
+    tools: SearchContext,
     demand: CoverDemand,
-    columns: Columns,
     deadline: Deadline,
 ) -> tuple[JointSolution, SolveReport] | None:
     """A plan that serves everything, of a problem in which replicas contend for SM steps alone; None of any other."""
+    tables, columns = tools.tables, tools.columns
     if problem.objective != "min_cost" or not is_fluid(tables, demand):
         return None
-    found = solve_fluid(
-        tables, demand, columns, is_over=deadline.part(RELAXATION_SHARE)
-    )
+    is_over = deadline.part(RELAXATION_SHARE)
+    found = solve_fluid(tables, demand, columns, is_over=is_over)
     if found is None:
         return None
     plan = decode(problem, tables, columns, found.counts, policy=TECHNIQUE)
     everything = float(tables.priority @ demand.rate)
     solution, report = state_solution(
-        problem, plan, found.bound, served_bound=everything, method="whole GPUs, filled"
+        problem,
+        plan,
+        found.bound,
+        served_bound=everything,
+        method="whole GPUs, filled",
     )
     return replace(solution, found_s=deadline.elapsed_s()), report
 
 
 def _cheaper(
-    first: tuple[JointSolution, SolveReport], second: tuple[JointSolution, SolveReport]
+    first: tuple[JointSolution, SolveReport],
+    second: tuple[JointSolution, SolveReport],
 ) -> tuple[JointSolution, SolveReport]:
     """The second, unless the first, which serves everything, does so for less."""
     costs = [report.objective for _, report in (first, second)]
     assert costs[0] is not None and costs[1] is not None, "both are stated"
+    # The margin decides for the search where both cost the same: its bound and prices are the better ones.
     is_cheaper = costs[0] < costs[1] - MIN_SAVING_USD_PER_HOUR
     return first if second[0].plan.unserved or is_cheaper else second
 
 
 def estimate(
-    problem: Problem, plan: Plan, budget: Budget, warm: WarmStart
+    problem: Problem,
+    plan: Plan,
+    budget: Budget,
+    warm: WarmStart,
 ) -> tuple[JointSolution, SolveReport]:
     """What the cheapest rounds of column generation prove of a plan that follows every rule, and their prices."""
     demand = warm.demand(problem)
     with threads(budget.threads) as executor:
-        tools = warm.tools(problem, executor)
-        search = JointSearch(
-            problem,
-            tools.tables,
-            demand,
-            tools.pricer,
-            tools.columns,
-            Deadline(budget, tools.tables),
-        )
-        if not demand.rate.any() and not demand.fewest.any():
+        if is_met(demand):
             return state_solution(problem, plan, 0.0, served_bound=0.0)
-        solution, report, relaxation = search.judge(plan, warm.cheapest(demand))
-    warm.duals, warm.prices = relaxation.solution.duals, solution.prices
-    return solution, report
+        # Pricing is not stopped inside a round, as a solve does: the rounds are short, and part of one proves nothing.
+        tools = warm.tools(problem, executor)
+        deadline = Deadline(budget, tools.tables)
+        search = JointSearch(problem, tools, demand, deadline)
+        return _remember(warm, search.judge(plan, warm.cheapest(demand)))
 
 
 def unproven(
-    problem: Problem, plan: Plan, cost_usd_per_hour: float, warm: WarmStart
+    problem: Problem,
+    plan: Plan,
+    cost_usd_per_hour: float,
+    warm: WarmStart,
 ) -> tuple[JointSolution, SolveReport]:
     """A plan of that cost with the prices of the last relaxation, and nothing proven of it."""
     weight = sum(
         service.priority * service.arrival_rate_rps for service in problem.services
     )
     solution = JointSolution(
-        plan=plan, cost_bound=None, served_weight_bound=weight, prices=warm.prices
+        plan=plan,
+        cost_bound=None,
+        served_weight_bound=weight,
+        prices=warm.prices,
     )
     is_goodput = problem.objective == "max_goodput"
     report = SolveReport(

@@ -15,10 +15,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from solvers.laws.cost import gpu_power_w
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
-from solvers.types.problem import Problem
+from solvers.types.problem import Problem, ServiceDemand
 
 _ROUNDING = 1e-9
 """A sum of watts may be off by this share, a thousandth of the 1e-6 that the checker allows."""
@@ -32,7 +33,8 @@ def draws_w(problem: Problem, plan: Plan) -> float:
 def fits(problem: Problem, plan: Plan) -> bool:
     """Whether a plan is within the problem's power budget; so is every plan where there is none."""
     return problem.power_budget_w is None or draws_w(
-        problem, plan
+        problem,
+        plan,
     ) <= problem.power_budget_w * (1.0 + _ROUNDING)
 
 
@@ -44,40 +46,55 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
     budget_w = problem.power_budget_w
     if budget_w is None or fits(problem, plan):
         return plan
-    gpus, lost = Counter[GpuPlan](), Counter[str]()
+    # By single GPUs: of several that run the same, some may go and the others stay.
+    gpus = Counter[GpuPlan]()
     for gpu in plan.gpus:
         gpus[replace(gpu, count=1)] += gpu.count
+    lost = Counter[str]()
     drawn_w = draws_w(problem, plan)
     while gpus and drawn_w > budget_w * (1.0 + _ROUNDING):
-        _, before, after = min(_cuts(problem, gpus), key=lambda cut: cut[0])
-        gpus[before] -= 1
-        gpus += Counter()  # Without those of which none is left.
-        if after is not None:
-            gpus[after] += 1
-        drawn_w -= gpu_power_w(problem, before) - (
-            0.0 if after is None else gpu_power_w(problem, after)
-        )
-        lost.update(
-            replica.service
-            for replica in before.replicas
-            if after is None or replica not in after.replicas
-        )
+        cut = min(_cuts(problem, gpus), key=lambda cut: cut.weight_per_w)
+        gpus[cut.before] -= 1
+        # Adding an empty counter drops the entries of which none is left.
+        gpus += Counter()
+        if cut.after is not None:
+            gpus[cut.after] += 1
+        drawn_w -= cut.saved_w
+        lost.update(replica.service for replica in cut.removed)
     entries = tuple(replace(gpu, count=count) for gpu, count in gpus.items())
     return replace(plan, gpus=entries, unserved=_unserved(problem, plan, entries, lost))
 
 
-def _cuts(
-    problem: Problem, gpus: Counter[GpuPlan]
-) -> Iterator[tuple[float, GpuPlan, GpuPlan | None]]:
-    """(weight lost per watt, GPU before, GPU after) of what may go next."""
+class _Cut(NamedTuple):
+    """What may go from one GPU."""
+
+    weight_per_w: float
+    saved_w: float
+    before: GpuPlan
+    after: GpuPlan | None
+    removed: tuple[ReplicaPlan, ...]
+
+
+def _cuts(problem: Problem, gpus: Counter[GpuPlan]) -> Iterator[_Cut]:
+    """What may go next: an entire GPU, or one of its replicas."""
     for gpu in gpus:
-        whole_w = gpu_power_w(problem, gpu)
-        yield _weight(problem, gpu.replicas) / whole_w, gpu, None
+        gpu_w = gpu_power_w(problem, gpu)
+        weight = _weight(problem, gpu.replicas)
+        yield _Cut(weight / gpu_w, gpu_w, gpu, None, gpu.replicas)
+        # The last replica goes with its GPU, whose idle watts go too.
         for at in range(len(gpu.replicas) if len(gpu.replicas) > 1 else 0):
             rest = replace(gpu, replicas=gpu.replicas[:at] + gpu.replicas[at + 1 :])
-            saved_w = whole_w - gpu_power_w(problem, rest)
+            saved_w = gpu_w - gpu_power_w(problem, rest)
+            removed = (gpu.replicas[at],)
+            # A replica that draws nothing frees no watts, whatever it is worth.
             if saved_w > 0.0:
-                yield _weight(problem, (gpu.replicas[at],)) / saved_w, gpu, rest
+                yield _Cut(
+                    _weight(problem, removed) / saved_w,
+                    saved_w,
+                    gpu,
+                    rest,
+                    removed,
+                )
 
 
 def _weight(problem: Problem, replicas: Sequence[ReplicaPlan]) -> float:
@@ -88,32 +105,36 @@ def _weight(problem: Problem, replicas: Sequence[ReplicaPlan]) -> float:
 
 
 def _unserved(
-    problem: Problem, plan: Plan, gpus: Sequence[GpuPlan], lost: Counter[str]
+    problem: Problem,
+    plan: Plan,
+    gpus: Sequence[GpuPlan],
+    lost: Counter[str],
 ) -> tuple[Unserved, ...]:
     """What the plan left unserved, and what went, by service."""
     before = {entry.service: entry for entry in plan.unserved}
-    entries = []
-    for service in sorted(problem.services, key=lambda each: each.name):
-        entry = before.get(service.name)
-        if not lost[service.name]:
-            entries += [entry] if entry is not None else []
-            continue
-        own = [
-            (gpu.count, each)
-            for gpu in gpus
-            for each in gpu.replicas
-            if each.service == service.name
-        ]
-        served_rps = math.fsum(count * each.arrival_rate_rps for count, each in own)
-        missing = max(0, service.min_replicas - sum(count for count, _ in own))
-        rate_rps = max(0.0, service.arrival_rate_rps - served_rps)
-        if missing or rate_rps > 0.0:
-            entries.append(
-                Unserved(
-                    service=service.name,
-                    rate_rps=rate_rps,
-                    reason="power",
-                    replicas_missing=missing,
-                )
-            )
-    return tuple(entries)
+    entries = (
+        _lost_entry(service, gpus) if lost[service.name] else before.get(service.name)
+        for service in sorted(problem.services, key=lambda each: each.name)
+    )
+    return tuple(entry for entry in entries if entry is not None)
+
+
+def _lost_entry(service: ServiceDemand, gpus: Sequence[GpuPlan]) -> Unserved | None:
+    """What a service that lost replicas is short of; None where the others carry all of its rate."""
+    own = [
+        (gpu.count, each)
+        for gpu in gpus
+        for each in gpu.replicas
+        if each.service == service.name
+    ]
+    served_rps = math.fsum(count * each.arrival_rate_rps for count, each in own)
+    missing = max(0, service.min_replicas - sum(count for count, _ in own))
+    rate_rps = max(0.0, service.arrival_rate_rps - served_rps)
+    if not missing and rate_rps <= 0.0:
+        return None
+    return Unserved(
+        service=service.name,
+        rate_rps=rate_rps,
+        reason="power",
+        replicas_missing=missing,
+    )

@@ -33,7 +33,7 @@ class Annealer:
     """Anneals plans of one demand."""
 
     def __init__(self, tables: Tables, demand: CoverDemand) -> None:
-        """What is short has the demand's prices. No GPU of the tables may be cut into slices."""
+        """What is short has the demand's prices."""
         self._tables = tables
         self._starts = np.cumsum(
             [0, *(len(mode.service) for mode in tables.modes)]

@@ -72,7 +72,6 @@ def is_fluid(tables: Tables, demand: CoverDemand) -> bool:
     services = len(demand.rate)
     return (
         len(tables.modes) > 0
-        and not any(tables.slicing)
         and not demand.fewest.any()
         and bool(np.isinf(demand.most).all())
         and all(_is_fluid(mode, services) for mode in tables.modes)

@@ -178,8 +178,7 @@ class IntegerPlans:
         is_first = True
         while best.plan and not search.is_over():
             can_eliminate = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
-            # Annealing moves single replicas by their pressure, which GPUs cut into slices do not know.
-            if can_eliminate and not any(self._tools.tables.slicing):
+            if can_eliminate:
                 self._eliminate_by_annealing(search)
             found = None
             if can_eliminate:

@@ -2,7 +2,6 @@
 packing."""
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -67,19 +66,13 @@ class GreedyPacking(NamedTuple):
 
 
 class PartTables:
-    """The parts of all modes; GPUs that are cut into slices have none."""
+    """The parts of all modes."""
 
     def __init__(self, tables: Tables, rate: Reals) -> None:
         """rate: (S,) rps that a part of each service must carry; nothing is a part where it is 0."""
         self.tables, self.rate = tables, rate
-        slicing = tables.slicing or repeat(None)
-        self.numbers = [
-            number
-            for number, one in zip(range(len(tables.modes)), slicing, strict=False)
-            if one is None
-        ]
         self.size = np.full(len(rate), np.inf)
-        self.parts = [self._parts(tables.modes[number]) for number in self.numbers]
+        self.parts = [self._parts(mode) for mode in tables.modes]
 
     @property
     def is_part(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -133,10 +126,7 @@ class Packer:
 
     def __init__(self, parts: PartTables) -> None:
         self._parts, self._tables = parts, parts.tables
-        self._cells = [
-            _Cells(parts.tables.modes[number], len(parts.rate))
-            for number in parts.numbers
-        ]
+        self._cells = [_Cells(mode, len(parts.rate)) for mode in parts.tables.modes]
 
     def pack(
         self, wanted: PackingDemand, is_late: Callable[[], bool] = never
@@ -154,7 +144,7 @@ class Packer:
         stairs = np.column_stack((np.zeros(len(values)), values))
         tasks = [
             self._task(number, stairs, _MIN_WORTH * price)
-            for number in self._parts.numbers
+            for number in range(len(self._parts.parts))
         ]
         prices = [task.mode.price + wanted.rents[task.mode.gpu_type] for task in tasks]
         founds = [
@@ -163,9 +153,7 @@ class Packer:
         ]
         better = [
             _pattern(number, found, slot)
-            for number, found, cost in zip(
-                self._parts.numbers, founds, prices, strict=True
-            )
+            for number, (found, cost) in enumerate(zip(founds, prices, strict=True))
             for slot in np.flatnonzero((found.size > 0) & (found.worth > cost)).tolist()
         ]
         excess = max(
@@ -245,7 +233,7 @@ class Packer:
             )
             if slot >= 0 and found.worth[slot] > most * price:
                 best, most = (
-                    _pattern(self._parts.numbers[at], found, slot),
+                    _pattern(at, found, slot),
                     found.worth[slot] / price,
                 )
         return best

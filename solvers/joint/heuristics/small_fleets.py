@@ -108,8 +108,6 @@ def plan_on_fleets(
 
     relaxation: of the whole. below: USD per hour, finite.
     """
-    if any(tools.tables.slicing):
-        return None
     listed = list_fleets(tools, demand, relaxation, below=below, is_over=is_over)
     if not listed or is_over():
         return None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.columns import Pattern
@@ -57,51 +58,49 @@ def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
     """The boxes of a stock of (G,) GPUs under limits."""
     modes = len(tables.modes)
     boxes = Boxes(
-        np.zeros(modes), np.full(modes, np.inf), np.zeros(len(stock)), stock.copy()
+        np.zeros(modes),
+        np.full(modes, np.inf),
+        np.zeros(len(stock)),
+        stock.copy(),
     )
-    for row, (low, high) in limits.items():
-        if row.ranges:
-            continue
-        at = (
-            row.modes[0] if len(row.modes) == 1 else tables.modes[row.modes[0]].gpu_type
-        )
-        lows, highs = (
-            (boxes.mode_low, boxes.mode_high)
-            if len(row.modes) == 1
-            else (boxes.type_low, boxes.type_high)
-        )
+    of_modes = ((row, ends) for row, ends in limits.items() if not row.ranges)
+    for row, (low, high) in of_modes:
+        # A type with a single mode has one row for both: as a limit of that mode it says the same.
+        if len(row.modes) == 1:
+            at, lows, highs = row.modes[0], boxes.mode_low, boxes.mode_high
+        else:
+            at = tables.modes[row.modes[0]].gpu_type
+            lows, highs = boxes.type_low, boxes.type_high
         lows[at], highs[at] = max(lows[at], low), min(highs[at], high)
     return boxes
 
 
 def min_cost(tables: Tables, boxes: Boxes, costs: Reals) -> float:
     """The least Σ costs_m · n_m over counts n within the boxes; infinite where there are none. costs: (M,)."""
+    # Boxes of modes and types are nested, so that types do not depend on each other.
     types = np.array([mode.gpu_type for mode in tables.modes], dtype=np.int32)
     return sum(
-        _min_cost_of_type(
-            costs[types == one],
-            boxes.mode_low[types == one],
-            boxes.mode_high[types == one],
-            *_pair(boxes, one),
-        )
+        _min_cost_of_type(types == one, boxes, one, costs)
         for one in range(len(boxes.type_low))
     )
 
 
-def _pair(boxes: Boxes, gpu_type: int) -> tuple[float, float]:
-    return float(boxes.type_low[gpu_type]), float(boxes.type_high[gpu_type])
-
-
 def _min_cost_of_type(
-    costs: Reals, low: Reals, high: Reals, fewest: float, most: float
+    of_type: npt.NDArray[np.bool_],
+    boxes: Boxes,
+    gpu_type: int,
+    costs: Reals,
 ) -> float:
     """Greedy, which is exact: the cheapest modes first, as many as pay for themselves or must be."""
+    costs, low, high = costs[of_type], boxes.mode_low[of_type], boxes.mode_high[of_type]
+    min_count = float(boxes.type_low[gpu_type])
+    max_count = float(boxes.type_high[gpu_type])
     count, total = float(low.sum()), float(costs @ low)
-    if count > most or high.sum() < fewest or (low > high).any():
+    if count > max_count or high.sum() < min_count or (low > high).any():
         return np.inf
     for at in np.argsort(costs, kind="stable"):
-        room = min(high[at] - low[at], most - count)
-        more = room if costs[at] < 0.0 else min(room, max(0.0, fewest - count))
+        room = min(high[at] - low[at], max_count - count)
+        more = room if costs[at] < 0.0 else min(room, max(0.0, min_count - count))
         if more > 0.0:
             count, total = count + more, total + costs[at] * more
     return total

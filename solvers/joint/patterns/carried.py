@@ -44,26 +44,29 @@ class Carried(NamedTuple):
 
 def carried(tables: Tables, columns: Columns, counts: Mapping[int, int]) -> Carried:
     """What so many GPUs of each column carry together."""
-    used = [(columns[number], count) for number, count in sorted(counts.items())]
+    if not counts:
+        return _nothing(tables)
     services, types = len(tables.rate), len(tables.stock)
-    if not used:
-        return Carried(
-            rps=np.zeros(services),
-            replicas=np.zeros(services),
-            gpus=np.zeros(types),
-            cost=0.0,
-        )
-    gpus = np.array([count for _, count in used], dtype=np.float64)
-    service = np.concatenate([column.service for column, _ in used])
-    replicas = np.repeat(gpus, [len(column.service) for column, _ in used])
-    rps = replicas * np.concatenate([column.capacity for column, _ in used])
-    gpu_type = [tables.modes[column.pattern.mode].gpu_type for column, _ in used]
+    # By number: sums of floats depend on the order of their terms.
+    numbers = sorted(counts)
+    used = [columns[number] for number in numbers]
+    gpus = np.array([counts[number] for number in numbers], dtype=np.float64)
+    service = np.concatenate([column.service for column in used])
+    replicas = np.repeat(gpus, [len(column.service) for column in used])
+    rps = replicas * np.concatenate([column.capacity for column in used])
+    gpu_type = [tables.modes[column.pattern.mode].gpu_type for column in used]
     return Carried(
         rps=_summed(service, rps, services),
         replicas=_summed(service, replicas, services),
         gpus=_summed(np.array(gpu_type, np.int32), gpus, types),
-        cost=float(gpus @ np.array([column.price for column, _ in used])),
+        cost=float(gpus @ np.array([column.price for column in used])),
     )
+
+
+def _nothing(tables: Tables) -> Carried:
+    services = np.zeros(len(tables.rate))
+    gpus = np.zeros(len(tables.stock))
+    return Carried(rps=services, replicas=services.copy(), gpus=gpus, cost=0.0)
 
 
 def _summed(places: Numbers, values: Reals, size: int) -> Reals:
@@ -73,6 +76,7 @@ def _summed(places: Numbers, values: Reals, size: int) -> Reals:
 def left_of(demand: CoverDemand, taken: Carried) -> CoverDemand:
     """What is still wanted, and what may still be used, once so much is taken."""
     rate = np.maximum(demand.rate - taken.rps, 0.0)
+    # A rest of rounding would ask for a replica of its own.
     rate[rate <= _NOTHING * demand.rate] = 0.0
     return replace(
         demand,
@@ -99,14 +103,10 @@ def _raise(demand: CoverDemand, tables: Tables, rate: Reals) -> float:
     wanted = rate > 0.0
     if not wanted.any():
         return 1.0
-    least = float((rate[wanted] * demand.shortage_price[wanted]).min())
-    return float(
-        np.clip(
-            _SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300),
-            1.0,
-            _MAX_RAISE,
-        )
-    )
+    cheapest = float((rate[wanted] * demand.shortage_price[wanted]).min())
+    # A shortage that costs nothing would need an infinite factor; the limit below applies to it.
+    factor = _SHORTAGE_OVER_GPU * tables.price.max() / max(cheapest, 1e-300)
+    return float(np.clip(factor, 1.0, _MAX_RAISE))
 
 
 def is_met(demand: CoverDemand) -> bool:

@@ -63,6 +63,7 @@ class Columns:
 
     def add(self, patterns: Iterable[Pattern]) -> list[int]:
         """Numbers of those that are new."""
+        # Each once, in the order in which they came: a set would number them by chance.
         new = [
             pattern
             for pattern in dict.fromkeys(patterns)
@@ -82,29 +83,32 @@ def make_column(tables: Tables, pattern: Pattern) -> Column:
 def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
     """The columns of many patterns: those with as many replicas on the same mode at once."""
     made: dict[Pattern, Column] = {}
-    by_shape: dict[tuple[int, int], list[Pattern]] = defaultdict(list)
-    for pattern in patterns:
-        by_shape[pattern.mode, len(pattern.items)].append(pattern)
-    for (number, _), alike in by_shape.items():
+    for (number, _), positions in by_shape(patterns).items():
         mode = tables.modes[number]
+        alike = [patterns[at] for at in positions]
         items = np.array([pattern.items for pattern in alike], dtype=np.int32)
         # Candidates ascend by service, so that the services do.
-        service, capacity = mode.service[items], capacities(mode, tables.law, items)
-        price = _prices(mode, items)
-        made.update(
-            zip(
-                alike,
-                map(Column, alike, service, capacity, price.tolist()),
-                strict=True,
-            )
-        )
+        service = mode.service[items]
+        capacity = capacities(mode, tables.law, items)
+        prices = _prices(mode, items).tolist()
+        columns = map(Column, alike, service, capacity, prices)
+        made.update(zip(alike, columns, strict=True))
+    # In the order of asking: columns are numbered by it.
     return [made[pattern] for pattern in patterns]
+
+
+def by_shape(patterns: Iterable[Pattern]) -> dict[tuple[int, int], list[int]]:
+    """Positions of the patterns by mode and size: alike ones make one array, since numpy is slow on single ones."""
+    positions: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for at, pattern in enumerate(patterns):
+        positions[pattern.mode, len(pattern.items)].append(at)
+    return positions
 
 
 def price_of(tables: Tables, pattern: Pattern) -> float:
     """USD per hour of a GPU with the watts of the pattern."""
     return float(
-        _prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0]
+        _prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0],
     )
 
 
@@ -123,36 +127,43 @@ def _prices(mode: GpuMode, items: Numbers) -> Reals:
 def capacities(mode: GpuMode, law: Law, items: Numbers) -> Reals:
     """(P, n) rps that each candidate can carry next to the others of its row, whatever rules they break together."""
     pressure = mode.pressure[items]
+    # A sum less one of its terms may come out a little below 0.
     others = np.maximum(0.0, pressure.sum(axis=1, keepdims=True) - pressure)
     launch_ms = mode.launch_ms[items] * mode.launch_factor[items.shape[1]]
     duration_ms = mode.alone_ms[items] + launch_ms + mode.growth_ms[items] * others
-    ratio, grid = mode.slo_ms[items] / duration_ms, law.ratios
+    utilisation = _utilisation(law, mode.law[items], mode.slo_ms[items] / duration_ms)
+    capacity: Reals = 1000.0 * mode.batch[items] / duration_ms * utilisation
+    return capacity
+
+
+def _utilisation(law: Law, row: Numbers, ratio: Reals) -> Reals:
+    """The law's rows at these ratios of SLO to duration, linear between its points, 0 below the first one.
+
+    As np.interp, which takes one row at a time only.
+    """
+    grid = law.ratios
     low = np.clip(
-        np.searchsorted(grid, ratio, side="right") - 1, 0, max(0, len(grid) - 2)
+        np.searchsorted(grid, ratio, side="right") - 1,
+        0,
+        max(0, len(grid) - 2),
     )
     high = np.minimum(low + 1, len(grid) - 1)
-    at_low, at_high = (
-        law.utilisation[mode.law[items], low],
-        law.utilisation[mode.law[items], high],
-    )
+    at_low, at_high = law.utilisation[row, low], law.utilisation[row, high]
+    # A law with one ratio only has no interval to divide by.
     part = np.divide(
         ratio - grid[low],
         grid[high] - grid[low],
         out=np.zeros_like(ratio),
         where=high > low,
     )
-    utilisation = np.where(
-        ratio < grid[0], 0.0, at_low + (at_high - at_low) * np.clip(part, 0.0, 1.0)
-    )
-    capacity: Reals = 1000.0 * mode.batch[items] / duration_ms * utilisation
-    return capacity
+    between = at_low + (at_high - at_low) * np.clip(part, 0.0, 1.0)
+    return np.where(ratio < grid[0], 0.0, between)
 
 
 def alone(mode: GpuMode, law: Law) -> Reals:
     """(C,) rps that each candidate of a mode can carry on a GPU of its own."""
-    return capacities(mode, law, np.arange(len(mode.service), dtype=np.int32)[:, None])[
-        :, 0
-    ]
+    items = np.arange(len(mode.service), dtype=np.int32)
+    return capacities(mode, law, items[:, None])[:, 0]
 
 
 def single_patterns(tables: Tables, wanted: Reals) -> list[Pattern]:

@@ -8,7 +8,7 @@ from solvers.types.outcome import Budget
 _CANDIDATES_PER_WORK = 400_000
 """Candidates that cheap pricing looks at in one unit of work, about a second of a quiet core."""
 _MAX_ROUNDS_PER_WORK = 200
-"""However small the problem: a round of the search for whole plans takes milliseconds at least."""
+"""However small the problem: a round of the search for integer plans takes milliseconds at least."""
 _MIN_ROUNDS = 10
 _USABLE = 0.95
 """The search has this share of the seconds; the rest is for what comes after it."""
@@ -46,6 +46,7 @@ class Deadline:
 
     def part(self, share: float) -> Callable[[], bool]:
         """Whether that share of what is left now is used up; each call is one round where no time passes."""
+        # All parts draw on one count of rounds, as they do on one clock.
         begun_s, begun = self._budget.elapsed(), self._asked
         end_s = begun_s + share * max(0.0, self._seconds - begun_s)
         last = begun + share * max(0, self._rounds - begun)
@@ -53,6 +54,7 @@ class Deadline:
         def is_over() -> bool:
             self._asked += 1
             elapsed_s = self._budget.elapsed()
+            # A budget whose clock stands still counts rounds, so that plans are the same on every machine.
             return elapsed_s >= end_s if elapsed_s > 0.0 else self._asked >= last
 
         return is_over

@@ -1,8 +1,12 @@
-"""Between plans and columns: how many GPUs run which pattern, as a Plan, and a running plan as patterns."""
+"""Between plans and columns: how many GPUs run which pattern, as a Plan, and a running plan as patterns.
+
+A service that is not served in full gets the first reason that holds, from what no GPU could change (its own limit of
+replicas, rows that miss the SLO) over what is used up (stock, watts, time) to the rule that keeps it off free GPUs.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -41,29 +45,16 @@ def decode(
     ]
     capacity, replicas = totals(used, len(problem.services))
     rate = np.array([service.arrival_rate_rps for service in problem.services])
-    share = np.minimum(
-        SAFE, np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0)
-    )
+    # What nothing serves has share 0, not 0 / 0.
+    share = np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0)
+    share = np.minimum(SAFE, share)
     gpus = [_gpu_plan(problem, tables, column, count, share) for column, count in used]
-    gpus.sort(
-        key=lambda gpu: (
-            gpu.gpu_type,
-            gpu.clock_mhz,
-            [_replica_key(replica) for replica in gpu.replicas],
-        )
-    )
     reasons = _Reasons(problem, tables, used, is_cut=is_cut)
-    unserved = (
-        _unserved(service, rate_rps - served_rps, int(count), reasons)
-        for service, rate_rps, served_rps, count in zip(
-            problem.services, rate, capacity * share, replicas, strict=True
-        )
-    )
-    entries = (entry for entry in unserved if entry is not None)
+    missing_rps = rate - capacity * share
     return Plan(
         policy=policy,
-        gpus=tuple(gpus),
-        unserved=tuple(sorted(entries, key=lambda entry: entry.service)),
+        gpus=tuple(sorted(gpus, key=_gpu_key)),
+        unserved=_all_unserved(missing_rps, replicas, reasons),
     )
 
 
@@ -81,31 +72,42 @@ def patterns_of(problem: Problem, tables: Tables, plan: Plan) -> Counter[Pattern
     return Candidates(problem, tables).patterns_of(plan)
 
 
-def _row(problem: Problem, mode: GpuMode, service: int, row: int) -> OperatingPoint:
-    points = problem.points_of(
-        problem.services[service].network, problem.gpu_types[mode.gpu_type].name
-    )
-    assert points is not None, "a candidate has operating points"
-    return points.rows[row]
+def _rows(problem: Problem, mode: GpuMode, column: Column) -> Iterator[OperatingPoint]:
+    """The operating row of each replica of a column."""
+    gpu_type = problem.gpu_types[mode.gpu_type].name
+    for item, service in zip(
+        column.pattern.items,
+        column.service.tolist(),
+        strict=True,
+    ):
+        points = problem.points_of(problem.services[service].network, gpu_type)
+        assert points is not None, "a candidate has operating points"
+        yield points.rows[int(mode.row[item])]
 
 
 def _gpu_plan(
-    problem: Problem, tables: Tables, column: Column, count: int, share: Reals
+    problem: Problem,
+    tables: Tables,
+    column: Column,
+    count: int,
+    share: Reals,
 ) -> GpuPlan:
     mode = tables.modes[column.pattern.mode]
-    replicas = []
-    for item, service, capacity in zip(
-        column.pattern.items, column.service.tolist(), column.capacity, strict=True
-    ):
-        row = _row(problem, mode, service, int(mode.row[item]))
-        replicas.append(
-            ReplicaPlan(
-                service=problem.services[service].name,
-                sm_percent=row.sm_percent,
-                batch=row.batch,
-                arrival_rate_rps=float(capacity * share[service]),
-            )
+    # SM percents are read from the rows: as numbers of SM steps they would come back with rounding.
+    replicas = (
+        ReplicaPlan(
+            service=problem.services[service].name,
+            sm_percent=row.sm_percent,
+            batch=row.batch,
+            arrival_rate_rps=float(capacity * share[service]),
         )
+        for row, service, capacity in zip(
+            _rows(problem, mode, column),
+            column.service.tolist(),
+            column.capacity,
+            strict=True,
+        )
+    )
     return GpuPlan(
         gpu_type=problem.gpu_types[mode.gpu_type].name,
         count=count,
@@ -114,12 +116,33 @@ def _gpu_plan(
     )
 
 
+def _gpu_key(gpu: GpuPlan) -> tuple[str, float, list[tuple[str, float, int]]]:
+    return gpu.gpu_type, gpu.clock_mhz, [_replica_key(one) for one in gpu.replicas]
+
+
 def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int]:
     return replica.service, replica.sm_percent, replica.batch
 
 
+def _all_unserved(
+    missing_rps: Reals,
+    replicas: Reals,
+    reasons: "_Reasons",
+) -> tuple[Unserved, ...]:
+    """By service; (S,) rps that are missing and replicas that are there."""
+    services = zip(reasons.problem.services, missing_rps, replicas, strict=True)
+    entries = [
+        _unserved(service, rps, int(count), reasons) for service, rps, count in services
+    ]
+    found = (entry for entry in entries if entry is not None)
+    return tuple(sorted(found, key=lambda entry: entry.service))
+
+
 def _unserved(
-    service: ServiceDemand, missing_rps: float, replicas: int, reasons: "_Reasons"
+    service: ServiceDemand,
+    missing_rps: float,
+    replicas: int,
+    reasons: "_Reasons",
 ) -> Unserved | None:
     missing = max(0, service.min_replicas - replicas)
     is_short = missing_rps > ROUNDING * service.arrival_rate_rps
@@ -144,42 +167,48 @@ class _Reasons:
         *,
         is_cut: bool,
     ) -> None:
-        self._problem, self._tables, self._used, self._is_cut = (
-            problem,
-            tables,
-            used,
-            is_cut,
-        )
+        self.problem, self._tables = problem, tables
+        self._used, self._is_cut = used, is_cut
         self._taken = np.zeros(len(problem.gpu_types))
         for column, count in used:
             self._taken[tables.modes[column.pattern.mode].gpu_type] += count
 
     def of(
-        self, service: ServiceDemand, replicas: int, *, is_short: bool
+        self,
+        service: ServiceDemand,
+        replicas: int,
+        *,
+        is_short: bool,
     ) -> UnservedReason:
         """The reason for a service that has so many replicas; one that is not short of requests lacks replicas."""
         if service.max_replicas is not None and replicas >= service.max_replicas:
             return "replicas"
         alone = {
             number: self._alone(service, gpu_type, is_short=is_short)
-            for number, gpu_type in enumerate(self._problem.gpu_types)
+            for number, gpu_type in enumerate(self.problem.gpu_types)
             if service.allows(gpu_type.name)
         }
         able = [number for number, rules in alone.items() if None in rules]
         if not able:
             broken = set[UnservedReason | None]().union(*alone.values())
             return next((rule for rule in ("memory", "power") if rule in broken), "slo")
-        if not (self._tables.stock[able] >= 1.0).any():
+        return self._beyond_rows(service, able)
+
+    def _beyond_rows(self, service: ServiceDemand, able: list[int]) -> UnservedReason:
+        """The reason for a service that some row could serve on GPUs of these types."""
+        stock = self._tables.stock[able]
+        if not (stock >= 1.0).any():
             return "stock"
         if self._lacks_watts(able):
             return "power"
-        if self._is_cut or (self._taken[able] < self._tables.stock[able]).any():
+        # A GPU is left that could serve more of it, so only time can have kept the plan from using it.
+        if self._is_cut or (self._taken[able] < stock).any():
             return "budget"
-        return self._beside(self._problem.services.index(service), able)
+        return self._beside(self.problem.services.index(service), able)
 
     def _lacks_watts(self, able: list[int]) -> bool:
         """Whether there are GPUs of these types left, and too few watts of the power budget for any of them."""
-        if self._problem.power_budget_w is None:
+        if self.problem.power_budget_w is None:
             return False
         drawn_w = sum(
             count * power_w(self._tables, column.pattern)
@@ -187,7 +216,7 @@ class _Reasons:
         )
         left = [one for one in able if self._taken[one] < self._tables.stock[one]]
         min_w = min((self._min_w(gpu_type) for gpu_type in left), default=0.0)
-        return drawn_w + min_w > self._problem.power_budget_w
+        return drawn_w + min_w > self.problem.power_budget_w
 
     def _min_w(self, gpu_type: int) -> float:
         """What a GPU of a type draws with its least replica."""
@@ -199,13 +228,17 @@ class _Reasons:
         return float(self._tables.idle_w[gpu_type]) + min(rows, default=0.0)
 
     def _alone(
-        self, service: ServiceDemand, gpu_type: GpuType, *, is_short: bool
+        self,
+        service: ServiceDemand,
+        gpu_type: GpuType,
+        *,
+        is_short: bool,
     ) -> set[UnservedReason | None]:
         """Why each row cannot run by itself on a whole GPU of the type; None for one that can."""
-        points = self._problem.points_of(service.network, gpu_type.name)
+        points = self.problem.points_of(service.network, gpu_type.name)
         rows = points.rows if points else ()
         return {
-            _reason_alone(self._problem, service, gpu_type, row, is_short=is_short)
+            _reason_alone(self.problem, service, gpu_type, row, is_short=is_short)
             for row in rows
         }
 
@@ -215,42 +248,35 @@ class _Reasons:
         for column, _count in self._used:
             if self._tables.modes[column.pattern.mode].gpu_type in able:
                 rules.add(self._rule_beside(service, column))
+            # No single rule would have to change then, but another GPU would help.
             if len(rules) > 1 or "stock" in rules:
                 return "stock"
         return rules.pop() if rules else "stock"
 
     def _rule_beside(self, service: int, column: Column) -> UnservedReason:
         """Why none of the service's rows fits beside what runs on a GPU; the stock where no SM is free."""
-        mode, there = (
-            self._tables.modes[column.pattern.mode],
-            list(column.pattern.items),
-        )
+        mode = self._tables.modes[column.pattern.mode]
+        there = list(column.pattern.items)
         own = np.flatnonzero(mode.service == service)
         if not len(own) or service in column.service or not self._has_free_sms(column):
             return "stock"
         if len(there) >= mode.max_replicas:
             return "replicas"
+        # One limit after the other, each among the rows that the ones before leave.
         own = own[mode.width[own] + mode.width[there].sum() <= mode.steps]
         if not len(own):
             return "sm"
         own = own[mode.memory[own] + mode.memory[there].sum() <= mode.memory_mib]
         if not len(own):
             return "memory"
-        return (
-            "power"
-            if (mode.power[own] + mode.power[there].sum() > mode.power_w).all()
-            else "stock"
-        )
+        own = own[mode.power[own] + mode.power[there].sum() <= mode.power_w]
+        return "stock" if len(own) else "power"
 
     def _has_free_sms(self, column: Column) -> bool:
         mode = self._tables.modes[column.pattern.mode]
-        rows = (
-            _row(self._problem, mode, service, int(mode.row[item]))
-            for item, service in zip(
-                column.pattern.items, column.service.tolist(), strict=True
-            )
-        )
-        step = self._problem.gpu_types[mode.gpu_type].sm_percent_step
+        step = self.problem.gpu_types[mode.gpu_type].sm_percent_step
+        rows = _rows(self.problem, mode, column)
+        # By the type's own step: that of the mode may be a multiple of it.
         return 100.0 - sum(row.sm_percent for row in rows) >= step * (1.0 - ROUNDING)
 
 
@@ -263,16 +289,18 @@ def _reason_alone(
     is_short: bool,
 ) -> UnservedReason | None:
     """A replica that carries nothing need not meet its SLO."""
-    law = problem.capacity_law
-    is_late = (
-        row.solo_ms <= 0.0
-        or law.utilisation(service.percentile, row.batch, service.slo_ms / row.solo_ms)
-        <= 0.0
-    )
-    if is_short and is_late:
+    if is_short and _misses_slo(problem, service, row):
         return "slo"
     if row.memory_mib > gpu_type.memory_mib:
         return "memory"
     if math.fsum((gpu_type.idle_w, row.power_w)) > gpu_type.power_cap_w:
         return "power"
     return None
+
+
+def _misses_slo(problem: Problem, service: ServiceDemand, row: OperatingPoint) -> bool:
+    if row.solo_ms <= 0.0:
+        return True
+    ratio = service.slo_ms / row.solo_ms
+    law = problem.capacity_law
+    return law.utilisation(service.percentile, row.batch, ratio) <= 0.0

@@ -1,4 +1,4 @@
-"""The formulation: whole GPUs as patterns, a covering program over them, and what is proven by its duals.
+"""The formulation: entire GPUs as patterns, a covering program over them, and what is proven by its duals.
 
 Sets and parameters
     s ∈ S           services: rate λ_s, SLO, percentile, priority w_s, fewest m_s and most M_s replicas
@@ -33,9 +33,9 @@ Objective and constraints (the linear relaxation and its duals: `master`)
                                                      power budget       (`power_budget`)
 
 Single GPUs do not appear, so there is no symmetry between them, and the size depends on services and types only. A
-capacity counts up to λ_s: that changes no whole solution and tightens the relaxation. Under `min_cost` shortage prices
-h_s (in proportion to w_s) are so high that serving comes before saving (below); under `max_goodput` GPUs cost next to
-nothing, since all are paid for anyway, and h_s is the weight of what is not served.
+capacity counts up to λ_s: that changes no integer solution and tightens the relaxation. Under `min_cost` shortage
+prices h_s (in proportion to w_s) are so high that serving comes before saving (below); under `max_goodput` GPUs cost
+next to nothing, since all are paid for anyway, and h_s is the weight of what is not served.
 
 There are far too many patterns to write down, so they are made as they are needed (`generate`): under the duals π, ν,
 ξ, μ, pricing looks in every mode for the pattern of the greatest worth,
@@ -45,10 +45,8 @@ There are far too many patterns to write down, so they are made as they are need
 and adds those that are worth more than a GPU of the mode costs (`pricing`, `kernels`). Upper bounds on W_m make a lower
 bound on all plans (`bounds`), so a plan's distance from the best one is known without knowing the best one.
 
-Whole plans: `heuristics` (round, dive, pack, eliminate GPUs, ruin and recreate), and for small fleets
-`relaxation.branch_and_price` (branch and price, to a proven optimum). A GPU may instead be cut into MIG slices
-(`slice_tables`): a mode of the same type and stock, whose patterns put one candidate on each slice of a valid layout,
-without interference. `replan` adds to C_p what starts cost.
+Integer plans: `heuristics` (round, dive, pack, eliminate GPUs, ruin and recreate), and for small fleets
+`relaxation.branch_and_price` (branch and price, to a proven optimum). `replan` adds to C_p what starts cost.
 
 Sources: Gilmore and Gomory 1961, 1963 (patterns and column generation for cutting stock); Farley 1990 and Lasdon 1970
 (bounds on the way); Barnhart et al. 1998 (branch and price); Shaw 1998 (ruin and recreate); the laws of co-location are
@@ -72,7 +70,7 @@ _MISSING_OVER_GPU = 10.0
 RAISE, RAISES = 20.0, 3
 """While something is short, shortage prices rise by that factor, as often at most: to serve comes before saving."""
 _FREE = 1e-6
-"""Of its price: what a GPU costs where all are paid for anyway. It decides between plans that serve the same."""
+"""A GPU costs this share of its price where all are paid for anyway: it decides between plans that serve the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,6 +115,7 @@ def cheapest_rps(tables: Tables, columns: Iterable[Column]) -> Reals:
     for column in columns:
         if len(column.service) == 1:
             service = int(column.service[0])
+            # Capacity that nobody wants makes no request cheaper.
             served = min(float(column.capacity[0]), tables.rate[service])
             if served > 0.0:
                 best[service] = min(best[service], column.price / served)
@@ -131,18 +130,19 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDeman
     can_run = np.zeros(len(tables.rate), dtype=bool)
     for mode in tables.modes:
         can_run[mode.service] = True
+    # What no GPU can serve is left out: at any price it would be short in every plan, and blur what others cost.
     rate = np.where(np.isfinite(cheapest), tables.rate, 0.0)
-    most = [
-        np.inf if service.max_replicas is None else float(service.max_replicas)
-        for service in problem.services
+    services = problem.services
+    max_replicas = [
+        np.inf if one.max_replicas is None else float(one.max_replicas)
+        for one in services
     ]
-    fewest = np.where(
-        can_run, [float(service.min_replicas) for service in problem.services], 0.0
-    )
+    min_replicas = np.where(can_run, [float(one.min_replicas) for one in services], 0.0)
     return CoverDemand(
         rate=rate,
-        fewest=np.minimum(fewest, most),
-        most=np.array(most),
+        # The maximum is a limit and comes first: replicas beyond it are not missing.
+        fewest=np.minimum(min_replicas, max_replicas),
+        most=np.array(max_replicas),
         stock=tables.stock,
         shortage_price=_weight_price(problem, tables, rate, cheapest) * tables.priority,
         missing_price=np.full(len(rate), _MISSING_OVER_GPU * _gpu_price(tables)),
@@ -151,16 +151,19 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDeman
 
 
 def _weight_price(
-    problem: Problem, tables: Tables, rate: Reals, cheapest: Reals
+    problem: Problem,
+    tables: Tables,
+    rate: Reals,
+    cheapest: Reals,
 ) -> float:
     """USD per hour of one unit of Σ priority · rps that is not served."""
     wanted = rate > 0.0
     if not wanted.any():
         return 0.0
     if problem.objective == "max_goodput":
-        return (
-            _gpu_price(tables) / _FREE / float((tables.priority * rate)[wanted].max())
-        )
+        # At its full price a GPU is worth the heaviest service: numbers of a size that suits the linear program.
+        max_weight = float((tables.priority * rate)[wanted].max())
+        return _gpu_price(tables) / _FREE / max_weight
     return _SHORTAGE_OVER_SINGLE * float((cheapest / tables.priority)[wanted].max())
 
 
@@ -168,9 +171,8 @@ def gpu_prices(tables: Tables) -> Reals:
     """(G,) USD per hour of a GPU of each type at full power; 0 where it can run nothing."""
     prices = np.zeros(len(tables.stock))
     for mode in tables.modes:
-        prices[mode.gpu_type] = max(
-            prices[mode.gpu_type], mode.price + mode.watt_price * mode.power_w
-        )
+        full = mode.price + mode.watt_price * mode.power_w
+        prices[mode.gpu_type] = max(prices[mode.gpu_type], full)
     return prices
 
 

@@ -5,7 +5,7 @@ whatever its batch, clock and neighbours are (contract, `migration_cost_usd_per_
 each, so that arrays of them can be compared.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.types import GpuMode, Reals
-from solvers.joint.patterns.columns import Columns, Pattern
+from solvers.joint.patterns.columns import Columns, Pattern, by_shape
 from solvers.joint.patterns.tables import Tables
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.plan import Plan
@@ -76,12 +76,16 @@ class Candidates:
     def running(self, plan: Plan | None) -> Running:
         """The replicas of a plan, those left out that the problem has no service or GPU type for."""
         counts: Counter[int] = Counter()
-        for gpu in plan.gpus if plan is not None else ():
-            for replica in gpu.replicas if gpu.gpu_type in self._types else ():
-                if replica.service in self._services:
-                    counts[
-                        self._kind(gpu.gpu_type, replica.service, replica.sm_percent)
-                    ] += gpu.count
+        replicas = (
+            (gpu, replica)
+            for gpu in (plan.gpus if plan is not None else ())
+            for replica in gpu.replicas
+            if gpu.gpu_type in self._types and replica.service in self._services
+        )
+        for gpu, replica in replicas:
+            kind = self._kind(gpu.gpu_type, replica.service, replica.sm_percent)
+            counts[kind] += gpu.count
+        # Ascending, since kinds are looked up by bisection.
         ordered = sorted(counts)
         return Running(
             np.array(ordered, np.int64),
@@ -90,42 +94,43 @@ class Candidates:
 
     def patterns_of(self, plan: Plan) -> Counter[Pattern]:
         """GPUs by pattern, of a plan; those are left out that run anything that is no candidate (any more)."""
-        alike: Counter[tuple[str, float, tuple[tuple[str, float, int], ...]]] = (
-            Counter()
-        )
+        # A plan names each GPU of a large fleet by itself, but they run few patterns: each is looked up once.
+        alike: Counter[_Load] = Counter()
         for gpu in plan.gpus:
             replicas = tuple(
                 (replica.service, replica.sm_percent, replica.batch)
                 for replica in gpu.replicas
             )
-            alike[gpu.gpu_type, gpu.clock_mhz, replicas] += gpu.count
+            alike[_Load(gpu.gpu_type, gpu.clock_mhz, replicas)] += gpu.count
         found: Counter[Pattern] = Counter()
-        for (gpu_type, clock_mhz, replicas), count in alike.items():
-            pattern = self._pattern(gpu_type, clock_mhz, replicas)
+        for load, count in alike.items():
+            pattern = self._pattern(load)
             if pattern is not None:
                 found[pattern] += count
         return found
 
-    def _pattern(
-        self, name: str, clock_mhz: float, replicas: Sequence[tuple[str, float, int]]
-    ) -> Pattern | None:
+    def _pattern(self, load: "_Load") -> Pattern | None:
         """The pattern that a GPU runs; None when it breaks a rule or a row is no candidate."""
+        number = self._mode(load)
+        if number is None:
+            return None
+        items = [
+            self._items[number].get(
+                (self._kind(load.gpu_type, service, percent), batch),
+            )
+            for service, percent, batch in load.replicas
+            if service in self._services
+        ]
+        known = [item for item in items if item is not None]
+        is_lawful = _is_lawful(self._modes[number], known, len(load.replicas))
+        return Pattern(number, tuple(sorted(known))) if is_lawful else None
+
+    def _mode(self, load: "_Load") -> int | None:
+        gpu_type = self._types.get(load.gpu_type)
         for number, mode in enumerate(self._modes):
-            if (
-                self._types.get(name) == mode.gpu_type
-                and abs(mode.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
-            ):
-                items = [
-                    self._items[number].get((self._kind(name, service, percent), batch))
-                    for service, percent, batch in replicas
-                    if service in self._services
-                ]
-                known = [item for item in items if item is not None]
-                return (
-                    Pattern(number, tuple(sorted(known)))
-                    if _is_lawful(mode, known, len(replicas))
-                    else None
-                )
+            is_near = abs(mode.clock_mhz - load.clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            if mode.gpu_type == gpu_type and is_near:
+                return number
         return None
 
     def _kind(self, gpu_type: str, service: str, sm_percent: float) -> int:
@@ -137,13 +142,23 @@ class Candidates:
         return packed + np.rint(sm_percent * _PER_PERCENT).astype(np.int64)
 
 
+class _Load(NamedTuple):
+    """What a GPU runs."""
+
+    gpu_type: str
+    clock_mhz: float
+    replicas: tuple[tuple[str, float, int], ...]
+    """(service, SM percent, batch) of each."""
+
+
 class ColumnKinds:
     """(C, N) the kind of every replica of every column, NO_KIND where there are no more; grows with the columns."""
 
     def __init__(self, candidates: Candidates, tables: Tables) -> None:
         self._of_modes: tuple[Kinds, ...] = candidates.kinds
         self._kinds = np.zeros(
-            (0, max((mode.max_replicas for mode in tables.modes), default=1)), np.int64
+            (0, max((mode.max_replicas for mode in tables.modes), default=1)),
+            np.int64,
         )
 
     def taken(self, numbers: Sequence[int]) -> "ColumnKinds":
@@ -154,26 +169,26 @@ class ColumnKinds:
 
     def of(self, columns: Columns) -> Kinds:
         """Those of all columns as they are now."""
-        filled = len(self._kinds)
-        if filled < len(columns):
-            new = np.full((len(columns) - filled, self._kinds.shape[1]), NO_KIND)
-            by_shape: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-            for number in range(filled, len(columns)):
-                mode, items = columns[number].pattern
-                by_shape[mode, len(items)].append(number)
-            for (mode, size), numbers in by_shape.items():
-                alike = np.array(
-                    [columns[number].pattern.items for number in numbers], np.int64
-                )
-                new[np.array(numbers) - filled, :size] = self._of_modes[mode][alike]
-            self._kinds = np.concatenate((self._kinds, new))
+        if len(self._kinds) < len(columns):
+            self._kinds = np.concatenate((self._kinds, self._new(columns)))
         return self._kinds
+
+    def _new(self, columns: Columns) -> Kinds:
+        """Those of the columns that were made since."""
+        filled = len(self._kinds)
+        new = np.full((len(columns) - filled, self._kinds.shape[1]), NO_KIND)
+        patterns = [columns[number].pattern for number in range(filled, len(columns))]
+        for (mode, size), positions in by_shape(patterns).items():
+            alike = np.array([patterns[at].items for at in positions], np.int64)
+            new[np.array(positions), :size] = self._of_modes[mode][alike]
+        return new
 
 
 def positions(running: Running, kinds: Kinds) -> Kinds:
     """Position of each kind among those that run; NO_KIND for the others."""
     if not len(running.kinds):
         return np.full(kinds.shape, NO_KIND)
+    # What is above all kinds that run would be found one past the end.
     at = np.minimum(np.searchsorted(running.kinds, kinds), len(running.kinds) - 1)
     return np.where(running.kinds[at] == kinds, at, NO_KIND)
 
@@ -189,12 +204,12 @@ def _sm_percents(problem: Problem, tables: Tables) -> tuple[Reals, ...]:
 
 
 def _sm_percent(
-    problem: Problem, mode: GpuMode, rows: dict[tuple[str, str], Reals]
+    problem: Problem,
+    mode: GpuMode,
+    rows: dict[tuple[str, str], Reals],
 ) -> Reals:
-    percent, gpu_type = (
-        np.zeros(len(mode.service)),
-        problem.gpu_types[mode.gpu_type].name,
-    )
+    percent = np.zeros(len(mode.service))
+    gpu_type = problem.gpu_types[mode.gpu_type].name
     first = np.searchsorted(mode.service, np.arange(len(problem.services) + 1))
     for number in np.unique(mode.service):
         own = slice(first[number], first[number + 1])

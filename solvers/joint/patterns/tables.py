@@ -27,7 +27,6 @@ import numpy.typing as npt
 
 from solvers.joint.kernels.laws import find_dominated
 from solvers.joint.kernels.types import Flags, GpuMode, Law, Reals
-from solvers.joint.patterns.slice_layouts import Slicing
 from solvers.laws.colocation import launch_factor
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.problem import (
@@ -44,8 +43,7 @@ _W_PER_KW = 1000.0
 _KNOTS = 9
 """Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
 _BLOCK = 10_000
-"""Candidates that are compared at a time, of whole services: what they carry beside every set of neighbours takes
-memory."""
+"""Candidates that are compared at a time: what they carry beside every set of neighbours takes memory."""
 
 
 class Tables(NamedTuple):
@@ -62,8 +60,6 @@ class Tables(NamedTuple):
     """(G,) USD per hour of an idle GPU."""
     idle_w: Reals = np.zeros(0)
     """(G,) what a GPU draws without any replica."""
-    slicing: tuple[Slicing | None, ...] = ()
-    """(M,) how GPUs of the mode are cut; None where replicas share all of it, () where all modes are such."""
 
 
 def make_tables(problem: Problem) -> Tables:
@@ -81,20 +77,22 @@ def make_tables(problem: Problem) -> Tables:
     ]
     return Tables(
         law=law,
+        # A mode that nothing can run on would have no patterns, and kernels ask for one candidate at least.
         modes=tuple(mode for mode in modes if len(mode.service)),
         rate=rate,
         priority=np.array([service.priority for service in problem.services]),
-        stock=np.array(
-            [
-                np.inf if one.count is None else float(one.count)
-                for one in problem.gpu_types
-            ]
-        ),
+        stock=stock_of(problem),
         price=np.array(
             [_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]
         ),
         idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
     )
+
+
+def stock_of(problem: Problem) -> Reals:
+    """(G,) GPUs of each type; infinite where as many as wanted."""
+    counts = (gpu_type.count for gpu_type in problem.gpu_types)
+    return np.array([np.inf if count is None else float(count) for count in counts])
 
 
 def take(mode: GpuMode, kept: npt.NDArray[np.int64] | Flags | slice) -> GpuMode:
@@ -127,31 +125,28 @@ def _rows(points: OperatingPoints) -> Reals:
 
 
 Rows = Mapping[tuple[str, str], Reals]
-"""Of each (network, GPU type)."""
+"""The operating rows of each (network, GPU type)."""
 
 
 def _mode(
     problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law
 ) -> GpuMode:
     gpu_type = problem.gpu_types[index]
-    table = _candidates(problem, rows, gpu_type, clock_mhz)
-    room_w = gpu_type.power_cap_w - gpu_type.idle_w
-    steps = int(100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
-    table = table[_is_usable(table, gpu_type, room_w, law)]
-    table = table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
-    replicas = range(problem.max_replicas_per_gpu + 1)
+    table = _sorted_candidates(problem, rows, gpu_type, clock_mhz, law)
     service, row, width, law_row = (
-        np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _WHOLE
+        np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _INTEGERS
     )
+    # In the greatest common divisor of all shares: the dynamic program of pricing takes time in proportion to steps.
     unit = max(1, int(np.gcd.reduce(width)))
+    replicas = range(problem.max_replicas_per_gpu + 1)
     return GpuMode(
         gpu_type=index,
         clock_mhz=float(clock_mhz),
-        steps=steps // unit,
+        steps=int(100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE) // unit,
         max_replicas=problem.max_replicas_per_gpu,
         # Whole numbers are floats too, but not to compiled kernels.
         memory_mib=float(gpu_type.memory_mib),
-        power_w=float(room_w),
+        power_w=_room_w(gpu_type),
         price=float(_idle_price(problem, gpu_type)),
         watt_price=problem.energy_price_usd_per_kwh / _W_PER_KW,
         launch_factor=np.array([launch_factor(gpu_type, count) for count in replicas]),
@@ -160,30 +155,41 @@ def _mode(
         width=width // unit,
         law=law_row,
         may_idle=table[:, _MAY_IDLE] > 0.0,
-        **{
-            name: np.ascontiguousarray(table[:, at])
-            for at, name in enumerate(CANDIDATE_FIELDS)
-            if at in _REAL
-        },
+        **{CANDIDATE_FIELDS[at]: np.ascontiguousarray(table[:, at]) for at in _REALS},
     )
 
 
+def _sorted_candidates(
+    problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float, law: Law
+) -> Reals:
+    """(K, fields) by service, SM steps and batch: kernels and branching take a service's candidates for a range."""
+    table = _candidates(problem, rows, gpu_type, clock_mhz)
+    table = table[_is_usable(table, gpu_type, law)]
+    return table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
+
+
+def _room_w(gpu_type: GpuType) -> float:
+    """Watts that replicas may draw beside the idle ones."""
+    return float(gpu_type.power_cap_w - gpu_type.idle_w)
+
+
 CANDIDATE_FIELDS = (
-    *("service", "row", "width", "law"),
-    *(
-        "batch",
-        "memory",
-        "power",
-        "pressure",
-        "alone_ms",
-        "launch_ms",
-        "growth_ms",
-        "slo_ms",
-        "may_idle",
-    ),
+    "service",
+    "row",
+    "width",
+    "law",
+    "batch",
+    "memory",
+    "power",
+    "pressure",
+    "alone_ms",
+    "launch_ms",
+    "growth_ms",
+    "slo_ms",
+    "may_idle",
 )
-"""Of a Mode: one entry per candidate."""
-_WHOLE, _REAL = range(4), range(4, 12)
+"""Fields of a GpuMode with one entry per candidate."""
+_INTEGERS, _REALS = range(4), range(4, 12)
 _SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (
     CANDIDATE_FIELDS.index(name) for name in ("service", "width", "batch", "may_idle")
 )
@@ -204,10 +210,11 @@ def _undominated(
 
 
 def _blocks(mode: GpuMode) -> list[slice]:
-    """Candidates of whole services, at most `_BLOCK` at a time where no service has more."""
+    """Candidates of entire services, at most `_BLOCK` at a time where no service has more."""
     ends = np.append(
         np.flatnonzero(np.diff(mode.service)) + 1, len(mode.service)
     ).tolist()
+    # Domination is between candidates of one service, so that no service may be split.
     blocks, begin, last = [], 0, 0
     for end in ends:
         if end - begin > _BLOCK and last > begin:
@@ -221,32 +228,31 @@ def _is_dominated(
     mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals
 ) -> Flags:
     """(C,); sets of neighbours as in `_carried`."""
-    carried, count = (
-        _carried(mode, law, rate, launch_factor, pressure),
-        len(mode.service),
-    )
+    carried = _carried(mode, law, rate, launch_factor, pressure)
+    count = len(mode.service)
     return find_dominated(
         np.searchsorted(mode.service, np.arange(len(rate) + 1)),
         np.column_stack(
             (mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)
         ),
-        # Of whatever shape, contiguous arrays are of one type to compiled kernels.
+        # The upper knot of one candidate against the lower knot of the other (see above), at all intervals.
+        # Contiguous arrays are of one type to compiled kernels, whatever their shape was.
         np.ascontiguousarray(carried[:, :, 1:]).reshape(count, -1),
         np.ascontiguousarray(carried[:, :, :-1]).reshape(count, -1),
     )
 
 
 def _neighbour_sets(mode: GpuMode) -> tuple[Reals, Reals]:
-    """(N,) launch factors and (N, K) knots of pressure of every set of neighbours that can be told from others: none
-    first."""
+    """(N,) launch factors and (N, K) knots of pressure of all sets of neighbours that differ in effect: none first."""
     pressure = _max_pressure(mode)
     knots = np.linspace(0.0, pressure, _KNOTS if pressure > 0.0 else 2)
-    alone, others = mode.launch_factor[1], np.unique(mode.launch_factor[2:])
+    alone = mode.launch_factor[1]
+    others = np.unique(mode.launch_factor[2:])
+    # Neighbours that neither press nor delay launches are as good as none.
     if pressure <= 0.0:
         others = others[others != alone]
-    return np.append(alone, others), np.vstack(
-        (np.zeros(len(knots)), np.tile(knots, (len(others), 1)))
-    )
+    pressures = np.vstack((np.zeros(len(knots)), np.tile(knots, (len(others), 1))))
+    return np.append(alone, others), pressures
 
 
 def _max_pressure(mode: GpuMode) -> float:
@@ -267,41 +273,42 @@ def _carried(
     carried = np.zeros((len(mode.service), *pressure.shape))
     for row in np.unique(mode.law):
         own = np.flatnonzero(mode.law == row)[:, None, None]
+        # As in the contract's laws: launches slow down with the count, execution with the pressure of neighbours.
         launch_ms = mode.launch_ms[own] * launch_factor[:, None]
         duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
         utilisation = np.interp(
             mode.slo_ms[own] / duration_ms, law.ratios, law.utilisation[row], left=0.0
         )
-        most = 1000.0 * mode.batch[own] / duration_ms * utilisation
-        carried[own[:, 0, 0]] = np.minimum(most, rate[mode.service[own]])
+        capacity = 1000.0 * mode.batch[own] / duration_ms * utilisation
+        carried[own[:, 0, 0]] = np.minimum(capacity, rate[mode.service[own]])
     return carried
 
 
 def _is_running(problem: Problem, rows: Rows, mode: GpuMode) -> Flags:
     """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
-    gpu_type, running = (
-        problem.gpu_types[mode.gpu_type].name,
-        np.zeros(len(mode.service), np.bool_),
-    )
+    gpu_type = problem.gpu_types[mode.gpu_type].name
+    running = np.zeros(len(mode.service), np.bool_)
+    for number, percent in _running_shares(problem, gpu_type):
+        table = rows.get((problem.services[number].network, gpu_type))
+        if table is None:
+            continue
+        own = slice(*np.searchsorted(mode.service, (number, number + 1)))
+        running[own] |= np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
+    return running
+
+
+def _running_shares(problem: Problem, gpu_type: str) -> set[tuple[int, float]]:
+    """(service, SM percent) of what runs on a type, whatever its batch: a replica may change that without a start."""
     gpus = problem.current.gpus if problem.current is not None else ()
-    shares = {
-        (each.service, each.sm_percent)
+    # What runs may be of a service that the problem does not have any more.
+    number = {service.name: at for at, service in enumerate(problem.services)}
+    return {
+        (number[each.service], each.sm_percent)
         for gpu in gpus
         if gpu.gpu_type == gpu_type
         for each in gpu.replicas
+        if each.service in number
     }
-    number = {service.name: at for at, service in enumerate(problem.services)}
-    for name, percent in shares:
-        if name in number:
-            own = slice(
-                *np.searchsorted(mode.service, (number[name], number[name] + 1))
-            )
-            table = rows.get((problem.services[number[name]].network, gpu_type))
-            if table is not None:
-                running[own] |= (
-                    np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
-                )
-    return running
 
 
 def _candidates(
@@ -313,39 +320,40 @@ def _candidates(
         for (network, name), table in rows.items()
         if name == gpu_type.name
     }
-    able = [
-        (number, service)
+    tables = [
+        _service_candidates(problem, rows, gpu_type, number, at_clock[service.network])
         for number, service in enumerate(problem.services)
         if service.network in at_clock
         and service.allows(gpu_type.name)
         and service.max_replicas != 0
     ]
-    if not able:
-        return np.zeros((0, len(CANDIDATE_FIELDS)))
-    kept = [at_clock[service.network] for _, service in able]
-    tables = [
-        rows[service.network, gpu_type.name][at]
-        for (_, service), at in zip(able, kept, strict=True)
-    ]
-    share, batch, _, transfer, launch, run, memory, power, pressure = np.concatenate(
-        tables
-    ).T
+    return np.vstack([np.zeros((0, len(CANDIDATE_FIELDS))), *tables])
 
-    def each(values: list[float]) -> Reals:
-        return np.repeat(np.array(values, dtype=np.float64), [len(at) for at in kept])
 
+def _service_candidates(
+    problem: Problem,
+    rows: Rows,
+    gpu_type: GpuType,
+    number: int,
+    at: npt.NDArray[np.int64],
+) -> Reals:
+    """(K, fields) of one service, from these rows of its network."""
+    service, law = problem.services[number], problem.capacity_law
+    own = rows[service.network, gpu_type.name][at]
+    share, batch, _, transfer, launch, run, memory, power, pressure = own.T
+    ones = np.ones(len(at))
     return np.column_stack(
         (
-            each([number for number, _ in able]),
-            np.concatenate(kept),
+            number * ones,
+            at,
             np.round(share / gpu_type.sm_percent_step),
-            each([_first_law_row(problem.capacity_law, service) for _, service in able])
-            + _batch_rows(problem.capacity_law, batch),
+            law.percentiles.index(service.percentile) * len(law.batches)
+            + _batch_rows(law, batch),
             *(batch, memory, power, pressure, transfer + run, launch),
-            run
-            * each([_sensitivity(problem, service, gpu_type) for _, service in able]),
-            each([service.slo_ms for _, service in able]),
-            each([service.min_replicas > 0 for _, service in able]),
+            # What a unit of the others' pressure adds to the execution time.
+            run * _sensitivity(problem, service, gpu_type),
+            service.slo_ms * ones,
+            float(service.min_replicas > 0) * ones,
         )
     )
 
@@ -354,10 +362,6 @@ def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) ->
     points = problem.points_of(service.network, gpu_type.name)
     assert points is not None, "it has rows"
     return points.sensitivity
-
-
-def _first_law_row(law: CapacityLaw, service: ServiceDemand) -> int:
-    return law.percentiles.index(service.percentile) * len(law.batches)
 
 
 def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
@@ -369,22 +373,27 @@ def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
     ]
 
 
-def _is_usable(table: Reals, gpu_type: GpuType, room_w: float, law: Law) -> Flags:
+def _is_usable(table: Reals, gpu_type: GpuType, law: Law) -> Flags:
     """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
     column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
-    ratio = column["slo_ms"] / np.maximum(
-        column["alone_ms"] + column["launch_ms"], 1e-12
-    )
-    utilisation = np.zeros(len(table))
-    for row in np.unique(column["law"]).astype(int):
-        of_row = column["law"] == row
-        utilisation[of_row] = np.interp(
-            ratio[of_row], law.ratios, law.utilisation[row], left=0.0
-        )
+    duration_ms = np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
+    ratio = column["slo_ms"] / duration_ms
+    utilisation = _utilisation(law, column["law"], ratio)
     fits: Flags = (
         (column["memory"] <= gpu_type.memory_mib)
-        & (column["power"] <= room_w)
+        & (column["power"] <= _room_w(gpu_type))
         & (column["width"] <= 100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
         & ((utilisation > 0.0) | (column["may_idle"] > 0.0))
     )
     return fits
+
+
+def _utilisation(law: Law, rows: Reals, ratio: Reals) -> Reals:
+    """(K,) what the law's row of each candidate allows at these ratios of SLO to duration."""
+    utilisation = np.zeros(len(ratio))
+    for row in np.unique(rows).astype(int):
+        own = rows == row
+        utilisation[own] = np.interp(
+            ratio[own], law.ratios, law.utilisation[row], left=0.0
+        )
+    return utilisation

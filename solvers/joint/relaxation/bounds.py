@@ -24,6 +24,7 @@ and adds −τ · F: a bound on the cost alone of all plans that leave no more t
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.branching_rows import (
@@ -36,7 +37,7 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master_solution import Duals
 
-_WHOLE_TOLERANCE = 1e-6
+_TOLERANCE = 1e-6
 """A bound that exceeds a whole number of GPUs by less than this part of one is taken for that number."""
 
 
@@ -56,20 +57,14 @@ def lower_bound(
     )
     value = float(duals.rps @ demand.rate) + rows_value + _limits_value(duals, limits)
     boxes = make_boxes(tables, demand.stock, limits)
+    gpu_types = [mode.gpu_type for mode in tables.modes]
     if duals.watt_price > 0.0:
         # What replicas draw is in their worths; the rest of a GPU's watts scales with the duals like these.
-        worths = (
-            worths
-            - duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
-        )
+        worths = worths - duals.watt_price * tables.idle_w[gpu_types]
     prices = np.array([mode.price for mode in tables.modes])
-    endless = np.isinf(
-        boxes.type_high[[mode.gpu_type for mode in tables.modes]]
-    ) & np.isinf(boxes.mode_high)
-    scales = np.divide(prices, worths, out=np.ones(len(prices)), where=worths > prices)
-    most = scales[endless].min(initial=1.0)
+    endless = np.isinf(boxes.type_high[gpu_types]) & np.isinf(boxes.mode_high)
     best = -np.inf
-    for scale in np.unique(np.append(scales[scales <= most], (0.0, most))):
+    for scale in _scales(prices, worths, endless):
         costs = prices - worths * scale
         # No endless mode is worth more than it costs at these scales, but for rounding.
         costs[endless] = np.maximum(costs[endless], 0.0)
@@ -77,11 +72,20 @@ def lower_bound(
     return best
 
 
+def _scales(prices: Reals, worths: Reals, endless: npt.NDArray[np.bool_]) -> Reals:
+    """Factors t at which Farley's bound may have its maximum: its kinks, and the ends of the range that is allowed."""
+    scales = np.divide(prices, worths, out=np.ones(len(prices)), where=worths > prices)
+    # An endless mode that is worth more than it costs would make the bound minus infinity.
+    max_scale = scales[endless].min(initial=1.0)
+    return np.unique(np.append(scales[scales <= max_scale], (0.0, max_scale)))
+
+
 def _limits_value(duals: Duals, limits: Limits) -> float:
     """What limits on kinds of patterns add; those on whole modes and types are in the boxes."""
     total = 0.0
     for row, price in duals.limits.items():
         low, high = limits[row]
+        # A limit of no GPUs is no relaxed row: pricing leaves its patterns out altogether.
         if row.ranges and high > 0.0:
             total += price * (low if price >= 0.0 else high)
     return total
@@ -90,11 +94,10 @@ def _limits_value(duals: Duals, limits: Limits) -> float:
 def whole_gpus(tables: Tables, bound: float) -> float:
     """The bound rounded up to whole GPUs, where all cost the same whatever runs on them."""
     price = _one_price(tables)
-    return (
-        bound
-        if price is None
-        else float(np.ceil(bound / price - _WHOLE_TOLERANCE) * price)
-    )
+    if price is None:
+        return bound
+    # Rounding above a whole number must not cost a whole GPU more than is proven.
+    return float(np.ceil(bound / price - _TOLERANCE) * price)
 
 
 def min_to_reach(tables: Tables, cutoff: float) -> float:
@@ -102,15 +105,13 @@ def min_to_reach(tables: Tables, cutoff: float) -> float:
     price = _one_price(tables)
     if price is None or np.isinf(cutoff):
         return cutoff
-    return float((np.ceil(cutoff / price) - 1.0 + 2.0 * _WHOLE_TOLERANCE) * price)
+    # Twice the tolerance, so that what reaches this surely passes the one of `whole_gpus`.
+    return float((np.ceil(cutoff / price) - 1.0 + 2.0 * _TOLERANCE) * price)
 
 
 def _one_price(tables: Tables) -> float | None:
+    """USD per hour of every GPU; None where they differ, or where energy makes the cost depend on what runs."""
     prices = np.unique(tables.price)
-    if (
-        len(prices) != 1
-        or prices[0] <= 0.0
-        or any(mode.watt_price > 0.0 for mode in tables.modes)
-    ):
+    if len(prices) != 1 or any(mode.watt_price > 0.0 for mode in tables.modes):
         return None
-    return float(prices[0])
+    return float(prices[0]) if prices[0] > 0.0 else None

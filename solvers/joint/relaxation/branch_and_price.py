@@ -2,7 +2,7 @@
 
 A node is a set of limits on numbers of GPUs (`branching_rows.BranchingRow`); its relaxation is solved by column
 generation over all patterns within them, and gives a proven bound. The node of the least bound is split next, on the
-coarsest number that is not whole, into "at most" and "at least". Nodes share columns, one linear program and the
+coarsest number that is fractional, into "at most" and "at least". Nodes share columns, one linear program and the
 pricing multipliers, so a child costs a few pivots and pricing rounds. Relaxations that come out whole are plans.
 
 The bound of the whole is the least of the open nodes, of those that could not be split, and the cost of the incumbent.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from solvers.joint.kernels.types import Effort, Reals
+from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.columns import Columns
@@ -22,7 +22,7 @@ from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.bounds import min_to_reach, whole_gpus
-from solvers.joint.relaxation.branching import Split, find_split, is_whole
+from solvers.joint.relaxation.branching import Split, find_split, is_integer
 from solvers.joint.relaxation.column_generation import Generation, Phase, Relaxation
 from solvers.joint.relaxation.master import Master
 from solvers.joint.relaxation.master_solution import Solution
@@ -90,6 +90,7 @@ def branch(
     that allows rounding cuts. With these, or with a free shortage, plans that leave more short do not matter, so that
     plans cost whole GPUs where all cost the same.
     """
+    # Cuts hold only for plans that serve everything; those that do not may be the best where no such plan is known.
     has_cuts = incumbent is not None and _serves_all(tables, demand, columns, incumbent)
     tree = _Tree(
         tables,
@@ -107,7 +108,10 @@ def branch(
 
 
 def _serves_all(
-    tables: Tables, demand: CoverDemand, columns: Columns, incumbent: Incumbent
+    tables: Tables,
+    demand: CoverDemand,
+    columns: Columns,
+    incumbent: Incumbent,
 ) -> bool:
     taken = carried(tables, columns, incumbent.counts)
     is_served = (taken.rps >= demand.rate * (1.0 - _NOTHING)).all()
@@ -115,15 +119,15 @@ def _serves_all(
 
 
 def _finite(
-    tables: Tables, demand: CoverDemand, incumbent: Incumbent | None
+    tables: Tables,
+    demand: CoverDemand,
+    incumbent: Incumbent | None,
 ) -> CoverDemand:
     """The demand, with no more GPUs of a type than a plan cheaper than the incumbent can pay for."""
     if incumbent is None:
         return demand
-    stock = np.minimum(
-        demand.stock, np.floor(incumbent.cost_usd_per_hour / tables.price)
-    )
-    return replace(demand, stock=stock)
+    affordable = np.floor(incumbent.cost_usd_per_hour / tables.price)
+    return replace(demand, stock=np.minimum(demand.stock, affordable))
 
 
 class _Tree:
@@ -139,28 +143,18 @@ class _Tree:
         gap: float,
         has_cuts: bool,
     ) -> None:
-        self._tables, self._columns, self._gap, self._has_cuts = (
-            tables,
-            columns,
-            gap,
-            has_cuts,
-        )
+        self._tables, self._columns = tables, columns
+        self._gap, self._has_cuts = gap, has_cuts
+        # Where shortages have a price, a bound need not be that of an integer number of GPUs.
         self._is_by_gpus = has_cuts or demand.free_shortage > 0.0
-        most = float(
-            demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest
-        )
-        over_cost = _LIMIT_PRICE_OVER_COST * (
-            1.0 if np.isinf(demand.watts) else _LIMIT_PRICE_UNDER_WATTS
-        )
-        limit_price = over_cost * (most + tables.price.max())
+        limit_price = _limit_price(tables, demand)
         self._master = Master(
-            tables, demand, limit_price=limit_price, has_cuts=has_cuts
+            tables,
+            demand,
+            limit_price=limit_price,
+            has_cuts=has_cuts,
         )
-        last = Phase(
-            effort=_LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap),
-            min_gain=0.0,
-        )
-        self._phases = (*_PHASES, last)
+        self._phases = (*_PHASES, _last_phase(gap))
         self._generation = Generation(self._master, pricer, columns)
         self.open: list[_Node] = []
         self._closed_bound = np.inf
@@ -179,20 +173,22 @@ class _Tree:
         low, high = node.limits.get(row, (0.0, np.inf))
         if value < low:
             # A power budget leaves no room for what the limits ask for: nothing further is known of such plans.
-            self._closed_bound = min(self._closed_bound, node.bound)
+            self._close(node.bound)
             return
+        # Both children have the bound of their parent until their own is known: it holds for all that is within them.
         below, above = float(np.floor(value)), float(np.ceil(value))
         self._visit({**node.limits, row: (low, below)}, node.bound, is_over)
         self._visit({**node.limits, row: (above, high)}, node.bound, is_over)
 
     def bound(self) -> float:
         """The least that a plan can cost."""
-        least = min(self._closed_bound, self._cost())
-        return min(least, self.open[0].bound) if self.open else least
+        bound = min(self._closed_bound, self._cost())
+        # The heap has the open node of the minimum bound first.
+        return min(bound, self.open[0].bound) if self.open else bound
 
     def is_closed(self) -> bool:
         """Whether the incumbent is as good as the gap asks."""
-        return self.bound() >= self._cutoff() if np.isfinite(self._cost()) else False
+        return np.isfinite(self._cost()) and self.bound() >= self._cutoff()
 
     def _cost(self) -> float:
         return np.inf if self.incumbent is None else self.incumbent.cost_usd_per_hour
@@ -201,36 +197,43 @@ class _Tree:
         return self._cost() * (1.0 - self._gap)
 
     def _visit(
-        self, limits: Limits, parent_bound: float, is_over: Callable[[], bool]
+        self,
+        limits: Limits,
+        parent_bound: float,
+        is_over: Callable[[], bool],
     ) -> None:
         """Bound a node, and keep it open, or close it."""
         self._nodes += 1
         bound, split = parent_bound, None
         if not is_over():
             found, split = self._relax(limits, is_over)
-            bound = max(
-                bound,
-                whole_gpus(self._tables, found.bound)
-                if self._is_by_gpus
-                else found.bound,
-            )
+            own = found.bound
+            if self._is_by_gpus:
+                own = whole_gpus(self._tables, own)
+            # A child's own bound may be worse: its pricing ends as soon as it is known not to reach the cutoff.
+            bound = max(bound, own)
         if bound >= self._cutoff():
             return
         if split is None or len(self.open) >= _MAX_OPEN:
-            self._closed_bound = min(self._closed_bound, bound)
+            self._close(bound)
         else:
             heapq.heappush(self.open, _Node(bound, self._nodes, limits, split))
 
+    def _close(self, bound: float) -> None:
+        """Give a node up: what may be within it bounds the result for good."""
+        self._closed_bound = min(self._closed_bound, bound)
+
     def _relax(
-        self, limits: Limits, is_over: Callable[[], bool]
+        self,
+        limits: Limits,
+        is_over: Callable[[], bool],
     ) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""
         for slack in (_SLACK, 0.0):
-            cutoff = (
-                min_to_reach(self._tables, self._cutoff())
-                if self._is_by_gpus
-                else self._cutoff()
-            )
+            # Anew each time: the solution before may have become the incumbent.
+            cutoff = self._cutoff()
+            if self._is_by_gpus:
+                cutoff = min_to_reach(self._tables, cutoff)
             found = self._generation.relax(
                 limits=limits,
                 phases=self._phases,
@@ -238,29 +241,26 @@ class _Tree:
                 slack=slack,
                 is_over=is_over,
             )
-            self._offer(found.columns, found.solution)
+            solution = found.solution
+            self._offer(found.columns, solution)
             used = [self._columns[number] for number in found.columns]
-            split = find_split(
-                self._tables, used, found.solution.counts, found.solution.idle
-            )
+            split = find_split(self._tables, used, solution.counts, solution.idle)
             if split is not None or found.bound >= cutoff or is_over():
                 return found, split
         # All that can be branched on is whole, but counts may still be fractional: equal plans that are mixed.
-        whole = self._master.solve_whole(is_over)
-        if whole is not None:
-            self._offer(self._generation.columns, whole)
+        integer = self._master.solve_whole(is_over)
+        if integer is not None:
+            self._offer(self._generation.columns, integer)
         return found, None
 
     def _is_plan(self, solution: Solution) -> bool:
+        """Whether a solution is integer and within its limits; with cuts, only one that serves everything counts."""
+        if solution.limits_missing > _NOTHING or not is_integer(solution.counts):
+            return False
+        if not self._has_cuts:
+            return True
         short = solution.shortage_rps > _NOTHING * self._master.demand.rate
-        is_allowed = not self._has_cuts or not (
-            short.any() or (solution.replicas_missing > _NOTHING).any()
-        )
-        return (
-            is_allowed
-            and solution.limits_missing <= _NOTHING
-            and is_whole(solution.counts)
-        )
+        return not (short.any() or (solution.replicas_missing > _NOTHING).any())
 
     def _offer(self, numbers: Sequence[int], solution: Solution) -> None:
         """Take a solution for the incumbent if it is a plan and cheaper. Idle GPUs are no part of it."""
@@ -272,14 +272,23 @@ class _Tree:
         )
         cost = solution.objective - float(idle_price)
         if cost < self._cost():
-            counts = _whole_counts(numbers, solution.counts)
+            rounded = np.round(solution.counts).astype(int).tolist()
+            counted = zip(numbers, rounded, strict=True)
+            counts = {number: count for number, count in counted if count > 0}
             self.incumbent = Incumbent(counts=counts, cost_usd_per_hour=cost)
 
 
-def _whole_counts(numbers: Sequence[int], counts: Reals) -> dict[int, int]:
-    whole = np.round(counts).astype(int)
-    return {
-        number: int(count)
-        for number, count in zip(numbers, whole, strict=True)
-        if count > 0
-    }
+def _last_phase(gap: float) -> Phase:
+    effort = _LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap)
+    return Phase(effort=effort, min_gain=0.0)
+
+
+def _limit_price(tables: Tables, demand: CoverDemand) -> float:
+    """USD per hour of a GPU by which a limit falls short: more than any plan worth having pays."""
+    nothing_served = float(
+        demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest
+    )
+    over_cost = _LIMIT_PRICE_OVER_COST * (
+        1.0 if np.isinf(demand.watts) else _LIMIT_PRICE_UNDER_WATTS
+    )
+    return over_cost * (nothing_served + float(tables.price.max()))

@@ -1,4 +1,4 @@
-"""Where to branch: the coarsest number of GPUs that is not whole in a fractional solution.
+"""Where to branch: the coarsest number of GPUs that is fractional in a solution of the relaxation.
 
 From coarse to fine: GPUs of a type, of a mode (type and clock), replicas of a service on a type, on a mode, and last
 replicas of a service on a mode from some candidate on (wider SM shares, or the same share with larger batches). The
@@ -15,7 +15,7 @@ from solvers.joint.patterns.branching_rows import BranchingRow, type_rows
 from solvers.joint.patterns.columns import Column
 from solvers.joint.patterns.tables import Tables
 
-WHOLE = 1e-6
+TOLERANCE = 1e-6
 """A number of GPUs this near to a whole one is whole."""
 
 
@@ -27,18 +27,23 @@ class Split(NamedTuple):
 
 
 def find_split(
-    tables: Tables, columns: Sequence[Column], counts: Reals, idle: Reals
+    tables: Tables,
+    columns: Sequence[Column],
+    counts: Reals,
+    idle: Reals,
 ) -> Split | None:
     """The most fractional row of the coarsest level that has one; None where all of them are whole.
 
     counts: (columns,) GPUs of each column; idle: (M,) GPUs that serve nothing.
     """
     activity = [np.zeros(len(mode.service)) for mode in tables.modes]
+    # Idle GPUs count for modes and types, as in the rows of the master.
     of_mode = idle.copy()
     for at in np.flatnonzero(counts > 0.0).tolist():
         pattern = columns[at].pattern
         of_mode[pattern.mode] += counts[at]
         activity[pattern.mode][list(pattern.items)] += counts[at]
+    # Generators, from coarse to fine: what a coarser level decides is never computed on the finer ones.
     levels = (
         _types(tables, of_mode),
         _modes(of_mode),
@@ -48,14 +53,14 @@ def find_split(
     )
     for level in levels:
         best = max(level, key=lambda split: _distance(split.value), default=None)
-        if best is not None and _distance(best.value) > WHOLE:
+        if best is not None and _distance(best.value) > TOLERANCE:
             return best
     return None
 
 
-def is_whole(values: Reals) -> bool:
+def is_integer(values: Reals) -> bool:
     """Whether all values are whole numbers."""
-    return bool((np.abs(values - np.round(values)) <= WHOLE).all())
+    return bool((np.abs(values - np.round(values)) <= TOLERANCE).all())
 
 
 def _distance(value: float) -> float:
@@ -88,7 +93,8 @@ def _services_on_modes(tables: Tables, activity: Sequence[Reals]) -> Iterator[Sp
         for service in range(len(tables.rate)):
             first, last = _range(tables, mode, service)
             yield Split(
-                BranchingRow((mode,), ((first, last),)), float(values[first:last].sum())
+                BranchingRow((mode,), ((first, last),)),
+                float(values[first:last].sum()),
             )
 
 

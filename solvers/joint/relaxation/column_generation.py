@@ -1,12 +1,21 @@
 """Column generation: the linear relaxation over *all* patterns, though only the good ones are ever made.
 
-Master and pricing take turns: the master gives prices, pricing gives patterns that are worth more than they cost under
-them, and each round proves a lower bound. Rounds begin cheap (knapsack bounds alone find most of the good patterns) and
-end exact; the next effort comes when the present one no longer lowers the objective by enough.
+    1. master   the linear program over the columns at hand (`master`): a primal solution and duals
+    2. pricing  in every mode, patterns of positive value, worth − cost > 0 under these duals, and an upper bound on
+                the worth of all others (`pricing`)
+    3. bound    from duals and worths a lower bound on all plans (`bounds`)
+    4. repeat   with the new columns; without any, cuts (`cuts`) that the solution violates
+
+The reduced cost of a column is its threshold (the price of an idle GPU with the duals of its rows) less its worth.
+Rounds begin cheap (knapsack bounds alone find most of the good patterns) and end exact: the next effort comes when the
+present one no longer lowers the objective by enough. Limits of branching are rows whose duals shift thresholds (entire
+modes) or the bonus of candidates (ranges of a service).
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +34,8 @@ from solvers.joint.relaxation.pricing import Pricer
 _FORBIDDEN = 1.0e6
 """USD per hour against a kind of patterns that a limit rules out."""
 _MIN_THRESHOLD = 1e-9
-"""Of a GPU's price: pricing takes patterns that are worth less than nothing for worthless, so it asks no less."""
+"""A pattern must be worth at least this share of a GPU's price: pricing cannot tell worthless patterns from those that
+are worth less than nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,8 @@ class Phase:
     """Relative fall of the objective over three rounds below which the next phase begins."""
 
 
+# Effort: multiplier steps, nodes of the search, halvings of a cell, tolerance. Knapsack bounds alone, then a short
+# search too, then finer cells, then a search that ends only for few cells without proof.
 PHASES = (
     Phase(effort=Effort(2, 0, 0, 2e-3), min_gain=2e-3),
     Phase(effort=Effort(2, 500, 0, 2e-3), min_gain=1e-3),
@@ -88,10 +100,14 @@ def generate(
 
     Stops early, with what it has, when `is_over` says so between two rounds.
     """
+    # Single replicas for every service and mode make the first duals meaningful, whatever else is at hand.
     generation = Generation(Master(tables, demand, has_cuts=has_cuts), pricer, columns)
     generation.use([*start, *_singles(tables, demand, columns)])
     return generation.relax(
-        phases=phases, cutoff=cutoff, is_over=is_over, on_round=on_round
+        phases=phases,
+        cutoff=cutoff,
+        is_over=is_over,
+        on_round=on_round,
     )
 
 
@@ -104,6 +120,7 @@ class Generation:
 
     def use(self, numbers: Iterable[int]) -> list[int]:
         """Let the master use these columns; returns those that it did not have yet."""
+        # A dict, not a set: the master's columns keep the order in which they came.
         new = [number for number in dict.fromkeys(numbers) if number not in self._used]
         self._master.add(self._made[number] for number in new)
         self._used.update(dict.fromkeys(new))
@@ -128,57 +145,73 @@ class Generation:
         the optimum is known to be below it and the bound lacks at most `slack` of the way from itself to the cutoff.
         """
         self._master.limit(limits)
-        bound, rounds, phase, history = -np.inf, 0, 0, [np.inf]
-        while True:
-            solution = self._master.solve()
-            used = self.columns
-            priced = self._price(solution.duals, phases[phase].effort, limits)
-            rounds += 1
-            worths = np.array([entry.bound for entry in priced])
-            # Pricing that was cut short proves nothing.
-            is_whole = bool(np.isfinite(worths).all())
-            master = self._master
-            proven = (
-                lower_bound(
-                    master.tables, master.demand, solution.duals, worths, limits
-                )
-                if is_whole
-                else -np.inf
-            )
-            bound = max(bound, proven)
-            patterns = [pattern for entry in priced for pattern in entry.patterns]
-            self._made.add(patterns)
-            new = self.use(self._made.number(pattern) for pattern in patterns)
-            history.append(solution.objective)
+        bound, phase, history = -np.inf, 0, [np.inf]
+        for rounds in itertools.count(1):
+            turn = self._turn(phases[phase].effort, limits)
+            # Lagrangian bounds go up and down with the duals, so the best one so far counts.
+            bound = max(bound, turn.bound)
+            objective = turn.solution.objective
+            history.append(objective)
             is_last = phase == len(phases) - 1
-            is_near = solution.objective - bound <= slack * (
-                cutoff - solution.objective
-            )
+            is_end = is_last and not turn.has_new
             found = Relaxation(
-                solution=solution,
-                columns=used,
+                solution=turn.solution,
+                columns=turn.columns,
                 bound=bound,
                 rounds=rounds,
                 phase=phase,
-                is_exact=is_last and not new and is_whole,
+                is_exact=is_end and bool(turn.bound > -np.inf),
             )
-            if is_over() or bound >= cutoff or is_near or (is_last and not new):
-                return found
+            is_near = objective - bound <= slack * (cutoff - objective)
+            if is_over() or bound >= cutoff or is_near or is_end:
+                break
             on_round(found)
-            if not new and self._master.strengthen(solution) > 0:
+            # Cuts wait until no column is missing: they would cut off solutions that lack columns for nothing.
+            if not turn.has_new and self._master.strengthen(turn.solution) > 0:
                 continue
-            if not is_last and (not new or _gain(history) < phases[phase].min_gain):
+            is_slow = not turn.has_new or _gain(history) < phases[phase].min_gain
+            if is_slow and not is_last:
+                # Another effort finds other columns, so what the last rounds gained says nothing of the next.
                 phase, history = phase + 1, [np.inf]
+        return found
 
-    def _price(self, duals: Duals, effort: Effort, limits: Limits) -> list[Priced]:
-        return price(
-            self._master.tables,
+    def _turn(self, effort: Effort, limits: Limits) -> "_Turn":
+        """Solve the master, price under its duals, and let it use what that found."""
+        master = self._master
+        solution = master.solve()
+        used = self.columns
+        priced = price(
+            master.tables,
             self._pricer,
-            self._master.demand,
-            duals,
+            master.demand,
+            solution.duals,
             effort,
             limits=limits,
         )
+        bound = self._bound(solution.duals, priced, limits)
+        patterns = [pattern for entry in priced for pattern in entry.patterns]
+        self._made.add(patterns)
+        new = self.use(self._made.number(pattern) for pattern in patterns)
+        return _Turn(solution, used, bound, has_new=bool(new))
+
+    def _bound(self, duals: Duals, priced: Sequence[Priced], limits: Limits) -> float:
+        worths = np.array([entry.bound for entry in priced])
+        # Pricing that was cut short proves nothing.
+        if not np.isfinite(worths).all():
+            return -np.inf
+        tables, demand = self._master.tables, self._master.demand
+        return lower_bound(tables, demand, duals, worths, limits)
+
+
+class _Turn(NamedTuple):
+    """One turn of master and pricing."""
+
+    solution: Solution
+    columns: tuple[int, ...]
+    """Numbers of the columns that the solution is of, without the new ones."""
+    bound: float
+    """Proven under the solution's duals; minus infinity where pricing was cut short."""
+    has_new: bool
 
 
 def price(
@@ -192,59 +225,62 @@ def price(
 ) -> list[Priced]:
     """Price all modes under the duals."""
     bonuses = [duals.presence[mode.service] for mode in tables.modes]
-    thresholds = np.array(
-        [mode.price - duals.stock[mode.gpu_type] for mode in tables.modes]
-    )
-    if duals.watt_price > 0.0:
-        thresholds += (
-            duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
-        )
+    thresholds = _thresholds(tables, duals)
     for row, value in duals.limits.items():
-        _shift(
-            row,
-            -_forbidden(demand) if limits[row][1] <= 0.0 else value,
-            thresholds,
-            bonuses,
-        )
-    floors = np.array([_MIN_THRESHOLD * mode.price for mode in tables.modes])
-    edges = cuts.EDGES if duals.stairs.size else np.zeros(0)
-    worth = [
-        Worth(demand.rate, duals.rps, bonus, edges, duals.stairs) for bonus in bonuses
+        # A limit of no GPUs at all rules its kind out, at whatever price: its dual is only one of many that fit.
+        is_closed = limits[row][1] <= 0.0
+        _shift(row, -_forbidden(demand) if is_closed else value, thresholds, bonuses)
+    worths = [
+        _worth(demand, duals, bonus, threshold)
+        for bonus, threshold in zip(bonuses, thresholds, strict=True)
     ]
-    for number in np.flatnonzero(np.isinf(thresholds)):
-        # Nothing is worth that much: pricing has nothing to look at.
-        worth[number] = Worth(
-            demand.rate,
-            np.zeros_like(duals.rps),
-            np.minimum(bonuses[number], 0.0),
-            np.zeros(0),
-        )
-    return pricer.price(
-        worth,
-        np.maximum(thresholds, floors).tolist(),
-        effort,
-        watt_price=duals.watt_price,
-    )
+    floored = [
+        max(float(threshold), _MIN_THRESHOLD * mode.price)
+        for threshold, mode in zip(thresholds, tables.modes, strict=True)
+    ]
+    return pricer.price(worths, floored, effort, watt_price=duals.watt_price)
+
+
+def _thresholds(tables: Tables, duals: Duals) -> Reals:
+    """(M,) USD per hour that a pattern of each mode must be worth to enter: an idle GPU with its stock and watts."""
+    gpu_types = [mode.gpu_type for mode in tables.modes]
+    prices = np.array([mode.price for mode in tables.modes])
+    thresholds: Reals = prices - duals.stock[gpu_types]
+    # Watts of replicas are the pricer's business, since they depend on the pattern; those of idle GPUs do not.
+    if duals.watt_price > 0.0:
+        thresholds += duals.watt_price * tables.idle_w[gpu_types]
+    return thresholds
+
+
+def _worth(demand: CoverDemand, duals: Duals, bonus: Reals, threshold: float) -> Worth:
+    """What replicas of a mode earn under the duals."""
+    if np.isinf(threshold):
+        # Nothing is worth that much: with prices of 0 pricing has nothing to look at.
+        no_rps = np.zeros_like(duals.rps)
+        return Worth(demand.rate, no_rps, np.minimum(bonus, 0.0), np.zeros(0))
+    edges = cuts.EDGES if duals.stairs.size else np.zeros(0)
+    return Worth(demand.rate, duals.rps, bonus, edges, duals.stairs)
 
 
 def _forbidden(demand: CoverDemand) -> float:
-    """Under a power budget that leaves much unserved, patterns may be worth more than is usual."""
+    """USD per hour that no pattern is worth."""
     if np.isinf(demand.watts):
         return _FORBIDDEN
-    return max(
-        _FORBIDDEN,
-        2.0
-        * float(
-            demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest
-        ),
-    )
+    # Under a power budget that leaves much unserved, patterns may be worth more than is usual.
+    requests = demand.shortage_price @ demand.rate
+    replicas = demand.missing_price @ demand.fewest
+    return max(_FORBIDDEN, 2.0 * float(requests + replicas))
 
 
 def _shift(
-    row: BranchingRow, value: float, thresholds: Reals, bonuses: Sequence[Reals]
+    row: BranchingRow,
+    value: float,
+    thresholds: Reals,
+    bonuses: Sequence[Reals],
 ) -> None:
     """Let a limit's dual make its kind of patterns dearer or cheaper."""
     if row.ranges:
+        # A pattern holds at most one candidate of a range, all of one service, so the dual counts once.
         for mode, (first, last) in zip(row.modes, row.ranges, strict=True):
             bonuses[mode][first:last] += value
     else:
@@ -259,6 +295,7 @@ def _singles(tables: Tables, demand: CoverDemand, columns: Columns) -> list[int]
 
 def _gain(history: Sequence[float]) -> float:
     """Relative fall over the last three rounds; infinite while there are fewer."""
+    # The first entry is infinite, so that three falls take five entries.
     if len(history) < 5:
         return np.inf
     return (history[-4] - history[-1]) / abs(history[-1]) if history[-1] else 0.0

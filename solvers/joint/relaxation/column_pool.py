@@ -14,6 +14,7 @@ from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master_solution import Duals
 
 _GROWTH = 1024
+"""Room for so many more columns when the arrays grow."""
 _MIN_LOSS = 1e-6
 """USD per hour: of columns that lose nothing, fewer are better."""
 
@@ -23,9 +24,9 @@ class ColumnPool:
 
     def __init__(self, tables: Tables, columns: Columns) -> None:
         self._tables, self._columns = tables, columns
-        self._most = max((mode.max_replicas for mode in tables.modes), default=1)
-        self._service = np.zeros((0, self._most), np.int32)
-        self._capacity = np.zeros((0, self._most))
+        width = max((mode.max_replicas for mode in tables.modes), default=1)
+        self._service = np.zeros((0, width), np.int32)
+        self._capacity = np.zeros((0, width))
         self._price = np.zeros(0)
         self._gpu_type = np.zeros(0, np.int32)
         self._filled = 0
@@ -62,6 +63,7 @@ class ColumnPool:
     def sync(self) -> None:
         """Take in the columns that were made since."""
         count = len(self._columns)
+        # With room to spare, since most rounds bring a few columns, and growing copies them all.
         if count > len(self._price):
             self._grow(count + _GROWTH)
         for number in range(self._filled, count):
@@ -75,31 +77,29 @@ class ColumnPool:
 
     def reduced_costs(self, demand: CoverDemand, duals: Duals) -> Reals:
         """(C,) USD per hour that each column costs beyond its worth; infinite where it is not possible."""
-        prices = scan.ScanPrices(
-            demand.rate,
-            duals.rps,
-            duals.presence,
-            demand.most,
-            demand.stock,
-            duals.stock,
-        )
-        return scan.reduced_costs(self.stack(), prices)
+        return scan.reduced_costs(self.stack(), scan_prices(demand, duals))
 
     def best_value(self, demand: CoverDemand, rps: Reals, presence: Reals) -> int:
         """The possible column that is worth most per USD at such (S,) prices; −1 where none is worth anything."""
         free = np.zeros(len(demand.stock))
         prices = scan.ScanPrices(
-            demand.rate, rps, presence, demand.most, demand.stock, free
+            demand.rate,
+            rps,
+            presence,
+            demand.most,
+            demand.stock,
+            free,
         )
         return scan.best_value(self.stack(), prices)
 
     def cheapest(self, costs: Reals, most: int, *, below: float = np.inf) -> list[int]:
         """Numbers of at most so many columns of least cost, and cost less than `below`, cheapest first."""
         numbers = np.flatnonzero(costs < below)
+        # A partition first, in linear time: sorting all columns to keep some hundreds takes far longer.
         if len(numbers) > most:
-            numbers = numbers[
-                costs[numbers] <= np.partition(costs[numbers], most - 1)[most - 1]
-            ]
+            limit = np.partition(costs[numbers], most - 1)[most - 1]
+            numbers = numbers[costs[numbers] <= limit]
+        # Stable, so that among equals the column of the lower number comes first on every machine.
         numbers = numbers[np.argsort(costs[numbers], kind="stable")][:most]
         found: list[int] = numbers.tolist()
         return found
@@ -119,11 +119,25 @@ class ColumnPool:
         more = size - len(self._price)
         services = len(self._tables.rate)
         self._service = np.pad(
-            self._service, ((0, more), (0, 0)), constant_values=services
+            self._service,
+            ((0, more), (0, 0)),
+            constant_values=services,
         )
         self._capacity = np.pad(self._capacity, ((0, more), (0, 0)))
         self._price = np.pad(self._price, (0, more))
         self._gpu_type = np.pad(self._gpu_type, (0, more))
+
+
+def scan_prices(demand: CoverDemand, duals: Duals) -> scan.ScanPrices:
+    """What a scan of the columns goes by."""
+    return scan.ScanPrices(
+        demand.rate,
+        duals.rps,
+        duals.presence,
+        demand.most,
+        demand.stock,
+        duals.stock,
+    )
 
 
 class LossPool(ColumnPool):
@@ -136,12 +150,12 @@ class LossPool(ColumnPool):
     def pricing_duals(self, duals: Duals) -> Duals:
         """What is short pays beside what every rps is worth anyway."""
         own = self._duals
-        rps, presence, stock = (
-            own.rps + duals.rps,
-            own.presence + duals.presence,
-            own.stock + duals.stock,
+        return replace(
+            duals,
+            rps=own.rps + duals.rps,
+            presence=own.presence + duals.presence,
+            stock=own.stock + duals.stock,
         )
-        return replace(duals, rps=rps, presence=presence, stock=stock)
 
     def _price_of(self, column: Column) -> float:
         duals, service = self._duals, column.service
@@ -149,4 +163,6 @@ class LossPool(ColumnPool):
             duals.rps[service] @ column.capacity + duals.presence[service].sum()
         )
         gpu_type = self._tables.modes[column.pattern.mode].gpu_type
-        return max(0.0, column.price - float(duals.stock[gpu_type]) - worth) + _MIN_LOSS
+        # Uncut capacities may be worth more than the column costs, which is no loss.
+        loss = column.price - float(duals.stock[gpu_type]) - worth
+        return max(0.0, loss) + _MIN_LOSS

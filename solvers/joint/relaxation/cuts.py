@@ -33,9 +33,24 @@ _EPSILON = 1e-5
 EDGES: Final[Reals] = np.arange(1.0, PARTS + 1.0) / (PARTS * (1.0 + _EPSILON))
 """(B,) parts of the rate; a replica of w parts exceeds w − 1 of them."""
 _MIN_VIOLATION = 1e-3
-_WHOLE = 1e-7
+_ROUNDING = 1e-7
+"""A number of replicas this near to a whole one is whole."""
 _BEFORE = np.maximum(0, np.arange(1, PARTS + 2) - np.arange(1, PARTS + 2)[:, None])
 """(w − 1, r − 1) what is left of r parts."""
+
+
+class ServiceCuts:
+    """The cuts of one service in a master problem."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Reals]] = []
+        """(row, steps) of each cut."""
+        self.fillers: list[int] = []
+        """The column by which each cut may fall short."""
+        self.places: list[int] = []
+        """Places of the columns with a replica of the service."""
+        self.levels: list[int] = []
+        """How many edges that replica exceeds, for each of these columns."""
 
 
 def levels(capacity: Reals, rate: Reals) -> Numbers:
@@ -51,6 +66,7 @@ def steps(potential: Reals) -> Reals:
 
     potential: (N + 1,) g; scaled to g(N) = 1 and made to rise if it does not.
     """
+    # Any rising g gives a valid cut, so a solver's error here may weaken the cut but never make it wrong.
     rising = np.maximum.accumulate(potential - potential[0])
     rising /= rising[-1]
     reached: Reals = (rising[1:] - rising[_BEFORE]).max(axis=1)
@@ -69,48 +85,41 @@ def separate(replicas: Reals) -> Reals | None:
 
     replicas: (B + 1,) of a fractional solution, by how many edges they exceed.
     """
-    used = np.flatnonzero(replicas > _WHOLE).astype(np.int32)
-    if not len(used) or (np.abs(replicas - np.round(replicas)) <= _WHOLE).all():
+    used = np.flatnonzero(replicas > _ROUNDING).astype(np.int32)
+    # Integer solutions violate no cut: they hold for all of them.
+    is_integer = (np.abs(replicas - np.round(replicas)) <= _ROUNDING).all()
+    if not len(used) or is_integer:
         return None
     program = _program(used, replicas[used])
+    # A cut is a help, not a need: without an answer of HiGHS there is just none.
     if not is_solved(program):
         return None
     potential = np.array(program.getSolution().col_value)[len(used) :]
-    if (
-        potential[-1] - potential[0] <= 0.5
-        or replicas @ steps(potential) >= 1.0 - _MIN_VIOLATION
-    ):
-        return None
-    return potential
+    # A rise of 1 is asked for; much less is an error of the solver, which `steps` would blow up by scaling.
+    is_valid = potential[-1] - potential[0] > 0.5
+    if is_valid and replicas @ steps(potential) < 1.0 - _MIN_VIOLATION:
+        return potential
+    return None
 
 
 def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
     """min Σ X F over F (of the used levels) and g, with F_w + g(r − w) − g(r) ≥ 0."""
     count, ends = len(used), PARTS + 1
-    left = _BEFORE[used]
+    program = make_program()
+    _add_columns(program, replicas, np.zeros(count), np.ones(count))
+    # g(0) = 0 and g(N) = 1 are bounds of variables, which cost the simplex method less than rows.
+    zeros, ones = np.zeros(ends), np.ones(ends)
+    low, high = np.append(zeros, 1.0), np.append(0.0, ones)
+    _add_columns(program, np.zeros(ends + 1), low, high)
+
     rows = np.arange(count * ends)
+    # Three entries per row, one of each of F_w, g(r − w) and g(r); the g come after all F.
     columns = np.stack(
         (
             np.repeat(np.arange(count), ends),
-            count + left.ravel(),
+            count + _BEFORE[used].ravel(),
             np.tile(count + 1 + np.arange(ends), count),
         )
-    )
-    program = make_program()
-    zeros, ones = np.zeros(ends), np.ones(ends)
-    low, high = np.append(zeros, 1.0), np.concatenate((zeros[:1], ones))
-    none = np.zeros(0, np.int32), np.zeros(0)
-    program.addCols(
-        count,
-        replicas,
-        np.zeros(count),
-        np.ones(count),
-        0,
-        np.zeros(count, np.int32),
-        *none,
-    )
-    program.addCols(
-        ends + 1, np.zeros(ends + 1), low, high, 0, np.zeros(ends + 1, np.int32), *none
     )
     program.addRows(
         len(rows),
@@ -122,3 +131,13 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
         np.tile((1.0, 1.0, -1.0), len(rows)),
     )
     return program
+
+
+def _add_columns(program: highspy.Highs, costs: Reals, low: Reals, high: Reals) -> None:
+    count = len(costs)
+    starts, no_rows, no_values = (
+        np.zeros(count, np.int32),
+        np.zeros(0, np.int32),
+        np.zeros(0),
+    )
+    program.addCols(count, costs, low, high, 0, starts, no_rows, no_values)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.joint.kernels.types import Reals
+from solvers.joint.patterns.carried import is_met
 from solvers.joint.patterns.columns import Columns, single_patterns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode, patterns_of
@@ -64,14 +65,18 @@ class Relaxed:
 
     @property
     def cost_usd_per_hour(self) -> float:
-        """Of the optimum over the patterns at hand; shortages count at their prices."""
+        """Cost of the optimum over the patterns at hand; shortages count at their prices."""
         return self.relaxation.solution.objective
 
     def as_plan(self) -> Plan:
         """Its patterns, one GPU of each: what a slightly different relaxation begins with."""
         counts = dict.fromkeys(self.relaxation.columns, 1)
         return decode(
-            self.problem, self.tables, self.columns, counts, policy="relaxation"
+            self.problem,
+            self.tables,
+            self.columns,
+            counts,
+            policy="relaxation",
         )
 
 
@@ -90,82 +95,103 @@ def relax(
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))
     demand = make_demand(problem, tables, cheapest_rps(tables, columns))
-    if not demand.rate.any() and not demand.fewest.any():
+    if is_met(demand):
         return None
-    begin: Sequence[int] = ()
-    if start is not None:
-        patterns = patterns_of(problem, tables, start)
-        columns.add(patterns)
-        begin = [columns.number(pattern) for pattern in patterns]
+    patterns = patterns_of(problem, tables, start) if start is not None else {}
+    columns.add(patterns)
+    numbers: Sequence[int] = [columns.number(pattern) for pattern in patterns]
     pricer = Pricer(tables, pool=pool)
-    relaxation = generate(tables, demand, pricer, columns, start=begin, is_over=is_over)
-    for _ in range(RAISES):
-        if (
-            problem.objective == "max_goodput"
-            or is_over()
-            or not _short(demand, relaxation).any()
-        ):
+    for raises_left in range(RAISES, -1, -1):
+        found = generate(
+            tables,
+            demand,
+            pricer,
+            columns,
+            start=numbers,
+            is_over=is_over,
+        )
+        # Under `max_goodput` shortages have the price of what they are worth, and no other.
+        if problem.objective == "max_goodput" or not raises_left or is_over():
+            break
+        if not _short(demand, found).any():
             break
         # Until no money that can be saved outweighs what is short.
         demand = replace(demand, shortage_price=RAISE * demand.shortage_price)
-        relaxation = generate(
-            tables, demand, pricer, columns, start=relaxation.columns, is_over=is_over
-        )
+        numbers = found.columns
     return Relaxed(
         problem=problem,
         tables=tables,
         demand=demand,
         columns=columns,
-        relaxation=relaxation,
+        relaxation=found,
     )
 
 
 def prices_of(
-    problem: Problem, demand: CoverDemand, columns: Columns, relaxation: Relaxation
+    problem: Problem,
+    demand: CoverDemand,
+    columns: Columns,
+    relaxation: Relaxation,
 ) -> Prices:
     """The relaxation's prices. `demand`: the one that it was solved for, or one with other shortage prices."""
-    duals, short = relaxation.solution.duals, _short(demand, relaxation)
+    short = _short(demand, relaxation)
     is_money = problem.objective == "min_cost" and not short.any()
     unit: PriceUnit = "usd_per_hour" if is_money else "weighted_rps"
     scale = 1.0 if is_money else _usd_per_weight(problem, demand, relaxation)
+    gpus = zip(problem.gpu_types, relaxation.solution.duals.stock, strict=True)
+    names = [service.name for service in problem.services]
     return Prices(
         unit=unit,
-        services=tuple(
-            ServicePrice(
-                service=service.name,
-                per_rps=_clean(per_rps / scale),
-                per_rps_more=_clean(per_rps / scale * share),
-                per_replica=_clean(per_replica / scale),
-            )
-            for service, per_rps, share, per_replica in zip(
-                problem.services,
-                duals.rps,
-                _costly_share(demand, columns, relaxation),
-                duals.presence,
-                strict=True,
-            )
-        ),
+        services=_service_prices(names, demand, columns, relaxation, scale),
         gpu_types=tuple(
+            # A dual of stock is what one GPU more saves, so its sign is the other one than that of a price.
             GpuTypePrice(gpu_type=gpu_type.name, per_gpu=_clean(-value / scale))
-            for gpu_type, value in zip(problem.gpu_types, duals.stock, strict=True)
+            for gpu_type, value in gpus
         ),
-        short=tuple(
-            service.name
-            for service, is_one in zip(problem.services, short, strict=True)
-            if is_one
-        ),
+        short=tuple(name for name, is_one in zip(names, short, strict=True) if is_one),
         relaxation_usd_per_hour=relaxation.solution.objective if is_money else None,
         is_exact=relaxation.is_exact,
     )
 
 
+def _service_prices(
+    names: Sequence[str],
+    demand: CoverDemand,
+    columns: Columns,
+    relaxation: Relaxation,
+    scale: float,
+) -> tuple[ServicePrice, ...]:
+    duals = relaxation.solution.duals
+    shares = _costly_share(demand, columns, relaxation)
+    return tuple(
+        ServicePrice(
+            service=name,
+            per_rps=_clean(per_rps / scale),
+            per_rps_more=_clean(per_rps / scale * share),
+            per_replica=_clean(per_replica / scale),
+        )
+        for name, per_rps, share, per_replica in zip(
+            names,
+            duals.rps,
+            shares,
+            duals.presence,
+            strict=True,
+        )
+    )
+
+
 def _costly_share(
-    demand: CoverDemand, columns: Columns, relaxation: Relaxation
+    demand: CoverDemand,
+    columns: Columns,
+    relaxation: Relaxation,
 ) -> Reals:
     """(S,) the part of each service's rate that is not carried by patterns with room for more."""
+    # Fractional GPUs may add up to more than the rate, hence the clip below.
     roomy = np.zeros(len(demand.rate))
     for number, count in zip(
-        relaxation.columns, relaxation.solution.counts, strict=True
+        relaxation.columns,
+        relaxation.solution.counts,
+        strict=True,
     ):
         if count > 0.0:
             column = columns[number]
@@ -176,22 +202,25 @@ def _costly_share(
 
 
 def _usd_per_weight(
-    problem: Problem, demand: CoverDemand, relaxation: Relaxation
+    problem: Problem,
+    demand: CoverDemand,
+    relaxation: Relaxation,
 ) -> float:
     """The w of the module's docstring, read off what is short; the demand's own where nothing is."""
     priority = np.array([service.priority for service in problem.services])
     short = _short(demand, relaxation)
-    paid = (
-        relaxation.solution.duals.rps[short]
-        if short.any()
-        else demand.shortage_price[demand.rate > 0.0]
-    )
-    weight = priority[short] if short.any() else priority[demand.rate > 0.0]
+    if short.any():
+        paid, weight = relaxation.solution.duals.rps[short], priority[short]
+    else:
+        wanted = demand.rate > 0.0
+        paid, weight = demand.shortage_price[wanted], priority[wanted]
+    # Nothing wanted, or wanted for nothing: any scale does, but for 0.
     return float((paid / weight).max(initial=0.0)) or 1.0
 
 
 def _short(
-    demand: CoverDemand, relaxation: Relaxation
+    demand: CoverDemand,
+    relaxation: Relaxation,
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     short: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
         relaxation.solution.shortage_rps > _NOTHING * demand.rate
@@ -200,4 +229,5 @@ def _short(
 
 
 def _clean(value: float) -> float:
+    # Adding 0 turns −0 into 0.
     return round(float(value), _DIGITS) + 0.0

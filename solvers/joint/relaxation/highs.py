@@ -57,7 +57,9 @@ def solve_whole(
     A node may take a second: where `is_over` is given, it is asked all along.
     """
     program.changeColsIntegrality(
-        len(places), places, [highspy.HighsVarType.kInteger] * len(places)
+        len(places),
+        places,
+        [highspy.HighsVarType.kInteger] * len(places),
     )
     program.setOptionValue("mip_max_nodes", nodes)
     if is_over is None:
@@ -67,6 +69,7 @@ def solve_whole(
         if is_over():
             event.interrupt()
 
+    # The time limit of HiGHS would not do: `is_over` may count rounds, or ask whether a plan is proven.
     program.cbMipInterrupt.subscribe(stop_in_time)
     try:
         return is_feasible(program)

@@ -16,7 +16,7 @@ how much they hurt. A limit may fall short of its low side too, at a price that 
 may not be made yet.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import highspy
 import numpy as np
@@ -40,10 +40,11 @@ from solvers.joint.relaxation.master_solution import Duals, Solution
 _FIRST_CUTS = 2
 """Each service begins with so many rounding cuts; others follow where they are violated."""
 _NOTHING = 1e-6
+"""A cut that falls short by no more than this does so by rounding."""
 _W_PER_KW = 1000.0
 _NO_ROWS = np.zeros(0, np.int32)
 _NO_VALUES = np.zeros(0)
-_WHOLE_NODES = 50
+_MAX_NODES = 50
 """The search for whole GPUs ends after so many nodes of its tree: it is one step of many, and must be short."""
 
 
@@ -62,26 +63,34 @@ class Master:
         self.tables, self.demand, self._limit_price = tables, demand, limit_price
         self._services = len(demand.rate)
         self._columns: list[Column] = []
+        # HiGHS numbers all variables together, so that the place of a column is not its position among the columns.
         self._places: list[int] = []
-        self._cuts = (
-            {int(one): _Cuts() for one in np.flatnonzero(demand.rate > 0.0)}
-            if has_cuts
-            else {}
-        )
+        self._cuts: dict[int, cuts.ServiceCuts] = {}
         self._limit_rows: dict[BranchingRow, int] = {}
         self._fillers: list[int] = []
         self._idle: list[int] = []
         self._limits: Limits = {}
         # Cuts come one after the other and leave the last basis dual feasible; columns leave it primal feasible.
         self._highs = make_program(DUAL_SIMPLEX if has_cuts else PRIMAL_SIMPLEX)
+        self._add_demand()
+        self._free_row = self._add_free() if demand.free_shortage > 0.0 else None
+        self._watt_row = self._add_watts() if np.isfinite(demand.watts) else None
+        if has_cuts:
+            self._add_first_cuts()
+
+    def _add_demand(self) -> None:
+        """The rows that every program has, and the variables by which demand may fall short."""
+        demand = self.demand
         for low, high in self._row_limits():
             self._highs.addRow(low, high, 0, _NO_ROWS, _NO_VALUES)
         for service in range(self._services):
             self._add_shortage(service, demand.shortage_price[service])
             self._add_shortage(self._services + service, demand.missing_price[service])
-        self._free_row = self._add_free() if demand.free_shortage > 0.0 else None
-        self._watt_row = self._add_watts() if np.isfinite(demand.watts) else None
-        for service in self._cuts:
+
+    def _add_first_cuts(self) -> None:
+        wanted = np.flatnonzero(self.demand.rate > 0.0).tolist()
+        self._cuts = {service: cuts.ServiceCuts() for service in wanted}
+        for service in wanted:
             for multiple in range(1, _FIRST_CUTS + 1):
                 self._add_cut(service, cuts.steps(cuts.rounding(multiple)))
 
@@ -91,6 +100,18 @@ class Master:
         if not new:
             return
 
+        self._add_variables(new)
+        places = range(self._highs.getNumCol() - len(new), self._highs.getNumCol())
+        # Cuts that come later must find the columns that they count.
+        for place, column in zip(places, new, strict=True):
+            for service, level in self._cut_levels(column):
+                self._cuts[service].places.append(place)
+                self._cuts[service].levels.append(level)
+        self._places += places
+        self._columns += new
+
+    def _add_variables(self, new: Sequence[Column]) -> None:
+        # One call for all columns takes far less time than one for each.
         entries = [self._entries(column) for column in new]
         rows = np.concatenate([rows for rows, _ in entries])
         values = np.concatenate([values for _, values in entries])
@@ -105,14 +126,6 @@ class Master:
             rows,
             values,
         )
-
-        places = range(self._highs.getNumCol() - len(new), self._highs.getNumCol())
-        for place, column in zip(places, new, strict=True):
-            for service, level in self._cut_levels(column):
-                self._cuts[service].places.append(place)
-                self._cuts[service].levels.append(level)
-        self._places += places
-        self._columns += new
 
     def limit(self, limits: Limits) -> None:
         """From now on these limits hold, and no others. GPUs that they ask for may stand idle, at their price."""
@@ -157,14 +170,16 @@ class Master:
     def solve_whole(self, is_over: Callable[[], bool] | None = None) -> Solution | None:
         """The best found in whole GPUs with the columns at hand and little work, None if none; duals are void."""
         places = np.array(self._places, np.int32)
-        has_found = solve_whole(self._highs, places, _WHOLE_NODES, is_over)
+        has_found = solve_whole(self._highs, places, _MAX_NODES, is_over)
         solution = self._solution() if has_found else None
+        # The next relaxation must not be an integer program.
         continuous = [highspy.HighsVarType.kContinuous] * len(places)
         self._highs.changeColsIntegrality(len(places), places, continuous)
         return solution
 
     def _solution(self) -> Solution:
         solution = self._highs.getSolution()
+        info = self._highs.getInfo()
         values = np.array(solution.col_value)
         prices = np.array(solution.row_dual)
         # An integer program has no duals.
@@ -173,10 +188,11 @@ class Master:
         # The first columns are u and v of each service in turn.
         shortages = values[: 2 * self._services].reshape(self._services, 2)
         return Solution(
-            objective=float(self._highs.getInfo().objective_function_value),
+            objective=float(info.objective_function_value),
             counts=values[self._places],
             shortage_rps=shortages[:, 0],
             replicas_missing=shortages[:, 1],
+            # The columns of idle GPUs exist only once there are limits.
             idle=values[self._idle] if self._idle else np.zeros(len(self.tables.modes)),
             cuts_missing=self._cuts_missing(values),
             limits_missing=float(sum(values[at] for at in self._fillers)),
@@ -190,27 +206,31 @@ class Master:
         limit_rows = [
             at for row, at in self._limit_rows.items() if row.counts(column.pattern)
         ]
-        cut_entries = [
-            (row, steps[level])
-            for one, level in self._cut_levels(column)
-            for row, steps in self._cuts[one].rows
-        ]
+        cut_rows, cut_values = self._cut_entries(column)
         watt_rows, watts = self._watts_of(column)
-
-        rows = [
+        rows = (
             column.service,
             services + column.service,
             2 * services + column.service,
             np.array([stock_row, *limit_rows]),
-            np.array([row for row, _ in cut_entries]),
+            cut_rows,
             watt_rows,
-        ]
+        )
         # Capacity beyond a service's demand serves nobody; without the cut, GPUs for two services would look worse.
         served = np.minimum(column.capacity, self.demand.rate[column.service])
         ones = np.ones(2 * len(served) + 1 + len(limit_rows))
-        cut_values = np.array([value for _, value in cut_entries])
         values = np.concatenate((served, ones, cut_values, watts))
         return np.concatenate(rows).astype(np.int32), values
+
+    def _cut_entries(self, column: Column) -> tuple[Numbers, Reals]:
+        """(rows, coefficients) of a column in the cuts."""
+        entries = [
+            (row, steps[level])
+            for service, level in self._cut_levels(column)
+            for row, steps in self._cuts[service].rows
+        ]
+        rows = np.array([row for row, _ in entries], np.int32)
+        return rows, np.array([value for _, value in entries])
 
     def _watts_of(self, column: Column) -> tuple[Numbers, Reals]:
         """A column's entry in the row of watts, if there is such a row."""
@@ -238,6 +258,7 @@ class Master:
         values = steps[own.levels] if own.levels else np.zeros(0)
         self._highs.addRow(1.0, INFINITE, len(values), places, values)
         own.rows.append((at, steps))
+        # The number that the variable below will have.
         own.fillers.append(self._highs.getNumCol())
         # To fall short of a whole cut costs as much as to serve nothing of the service.
         price = self.demand.shortage_price[service] * self.demand.rate[service]
@@ -256,6 +277,7 @@ class Master:
         self._highs.addRow(
             -INFINITE, demand.free_shortage, len(places), places, demand.shortage_price
         )
+        # Shortages cost nothing by themselves then: e, the one variable that does, stands for what exceeds the free.
         self._highs.changeColsCost(len(places), places, np.zeros(len(places)))
         rows = np.array([row], np.int32)
         self._highs.addCol(1.0, 0.0, INFINITE, 1, rows, -np.ones(1))
@@ -288,6 +310,7 @@ class Master:
     def _add_row(self, row: BranchingRow) -> None:
         at = int(self._highs.getNumRow())
         self._limit_rows[row] = at
+        # The row is made for all columns at hand; later ones bring their own entries.
         inside = [
             place
             for place, column in zip(self._places, self._columns, strict=True)
@@ -312,26 +335,21 @@ class Master:
     def _duals(self, prices: Reals) -> Duals:
         # Each price is cut to the sign that its row allows: a rounding error must not make a bound too good.
         services, demand = self._services, self.demand
-        least = np.maximum(prices[services : 2 * services], 0.0)
-        most = np.minimum(prices[2 * services : 3 * services], 0.0)
+        min_value = np.maximum(prices[services : 2 * services], 0.0)
+        max_value = np.minimum(prices[2 * services : 3 * services], 0.0)
         stock = prices[3 * services : 3 * services + len(demand.stock)]
+        # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
         limited = np.isfinite(demand.most)
-        replicas_value = least @ demand.fewest + most[limited] @ demand.most[limited]
+        replicas_value = (
+            min_value @ demand.fewest + max_value[limited] @ demand.most[limited]
+        )
         stairs, cuts_value = self._cut_duals(prices)
-
-        free = 0.0
-        max_rps_price = demand.shortage_price
-        if self._free_row is not None:
-            free = float(np.clip(prices[self._free_row], -1.0, 0.0))
-            max_rps_price = -free * demand.shortage_price
-        watt_price = 0.0
-        if self._watt_row is not None:
-            watt_price = max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW
-
+        free = self._free_dual(prices)
+        watt_price = self._watt_dual(prices)
         return Duals(
             # Without the rounding by which a request would be worth more than its shortage costs.
-            rps=np.clip(prices[:services], 0.0, max_rps_price),
-            presence=least + most,
+            rps=np.clip(prices[:services], 0.0, -free * demand.shortage_price),
+            presence=min_value + max_value,
             stock=np.minimum(stock, 0.0),
             replicas_value=float(replicas_value),
             stairs=stairs,
@@ -342,6 +360,18 @@ class Master:
             # An infinite budget at a price of 0 adds nothing, but 0 · ∞ is NaN.
             watts_value=-watt_price * demand.watts if watt_price > 0.0 else 0.0,
         )
+
+    def _free_dual(self, prices: Reals) -> float:
+        """τ, by which shortage prices count; −1, all of them, where nothing may be short for nothing."""
+        if self._free_row is None:
+            return -1.0
+        return float(np.clip(prices[self._free_row], -1.0, 0.0))
+
+    def _watt_dual(self, prices: Reals) -> float:
+        """ω, per watt where the row is in kW."""
+        if self._watt_row is None:
+            return 0.0
+        return max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW
 
     def _limit_dual(self, prices: Reals, row: BranchingRow) -> float:
         """Without the rounding that would give an infinite limit a price."""
@@ -365,17 +395,3 @@ class Master:
                 stairs[service] += price * steps
                 value += price
         return stairs, value
-
-
-class _Cuts:
-    """The cuts of one service."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, Reals]] = []
-        """(row, steps) of each cut."""
-        self.fillers: list[int] = []
-        """The column by which each cut may fall short."""
-        self.places: list[int] = []
-        """Places of the columns with a replica of the service."""
-        self.levels: list[int] = []
-        """How many edges that replica exceeds, for each of these columns."""

@@ -1,8 +1,11 @@
 """Pricing: under the present duals, good new patterns of every mode, and a proof that no other is better by more.
 
+The subproblem of a mode is a knapsack with side limits (SM steps; memory, watts) whose items have no worth of their
+own: what a replica carries depends on the pressure of the others. So patterns are split into cells in which that
+pressure is nearly known, and each cell is a knapsack with worths at its optimistic end (`kernels.price`).
+
 Cells cover all patterns of a mode: by the number of replicas and by intervals of their summed pressure. What a
-candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once. Modes whose GPUs
-are cut into slices know no pressure and are priced by `slice_pricing`.
+candidate can carry at the optimistic end of a root cell depends on no price, so it is tabulated once.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +32,6 @@ from solvers.joint.kernels.types import (
 from solvers.joint.patterns.columns import Pattern, Priced
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.tables import Tables, take
-from solvers.joint.relaxation.slice_pricing import SliceCells
 
 _LONG = 1000
 """A mode with this many candidates, times nodes of the search, takes long: its cells are priced a few at a time."""
@@ -48,15 +50,19 @@ class Pricer:
         self._pool = pool
         self._is_late = never
         # Made when they are needed first: not every problem comes to be priced.
-        self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
+        self._cells: list[_ModeCells | None] = [None] * len(tables.modes)
 
     def on(
-        self, pool: Executor | None, *, is_late: Callable[[], bool] = never
+        self,
+        pool: Executor | None,
+        *,
+        is_late: Callable[[], bool] = never,
     ) -> "Pricer":
         """The same cells, priced on the threads of an executor.
 
         As soon as it is late, pricing ends: it gives what was found until then, and infinite bounds.
         """
+        # A shallow copy shares the list of cells, so that what the copy warms up is warm for all.
         other = copy(self)
         other._pool = pool
         other._is_late = is_late
@@ -82,7 +88,7 @@ class Pricer:
         """
         if effort.halvings > MAX_HALVINGS:
             raise ValueError(
-                f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}"
+                f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}",
             )
 
         tasks = [
@@ -104,14 +110,8 @@ class Pricer:
             return Priced(bound=np.inf, patterns=())
         cells = self._cells[number]
         if cells is None:
-            slicing = self._tables.slicing[number] if self._tables.slicing else None
-            if slicing is None:
-                cells = _ModeCells(task.mode, task.law, len(self._tables.rate))
-            else:
-                cells = SliceCells(task.mode, task.law, slicing)
+            cells = _ModeCells(task.mode, task.law, len(self._tables.rate))
             self._cells[number] = cells
-        if isinstance(cells, SliceCells):
-            return cells.price(number, task)
         return cells.price(number, task, self._is_late)
 
 
@@ -125,15 +125,19 @@ class _ModeCells:
         self._scratch = make_scratch(mode, services)
 
     def price(
-        self, number: int, task: PricingTask, is_late: Callable[[], bool]
+        self,
+        number: int,
+        task: PricingTask,
+        is_late: Callable[[], bool],
     ) -> Priced:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
         found = PricedPatterns(
-            np.zeros((slots, task.mode.max_replicas), np.int32),
-            np.zeros(slots, np.int32),
-            np.zeros(slots),
+            items=np.zeros((slots, task.mode.max_replicas), np.int32),
+            size=np.zeros(slots, np.int32),
+            worth=np.zeros(slots),
         )
+        # The kernel improves the multipliers in place, so that the next round begins with good ones.
         cells = PricingCells(self._edges, self._capacities, self._multipliers)
 
         # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
@@ -147,15 +151,19 @@ class _ModeCells:
             last = first + stride
             own_bound = price_mode(task, cells, self._scratch, found, first, last)
             bound = max(bound, own_bound)
+        return Priced(bound=bound, patterns=_patterns(number, found))
 
-        filled = np.flatnonzero(found.size)
-        best_first = sorted(filled, key=lambda slot: -found.worth[slot])
-        items = (found.items[slot, : found.size[slot]] for slot in best_first)
-        # Several cells may find the same pattern, at their common edge for one.
-        patterns = dict.fromkeys(
-            Pattern(number, tuple(sorted(each.tolist()))) for each in items
-        )
-        return Priced(bound=bound, patterns=tuple(patterns))
+
+def _patterns(mode: int, found: PricedPatterns) -> tuple[Pattern, ...]:
+    """What was found, each pattern once, the one of the maximum worth first."""
+    filled = np.flatnonzero(found.size)
+    best_first = sorted(filled, key=lambda slot: -found.worth[slot])
+    items = (found.items[slot, : found.size[slot]] for slot in best_first)
+    # Several cells may find the same pattern, at their common edge for one; a dict keeps the order.
+    patterns = dict.fromkeys(
+        Pattern(mode, tuple(sorted(each.tolist()))) for each in items
+    )
+    return tuple(patterns)
 
 
 def _at_watt_price(mode: GpuMode, more: float) -> GpuMode:
@@ -164,18 +172,19 @@ def _at_watt_price(mode: GpuMode, more: float) -> GpuMode:
 
 def make_scratch(mode: GpuMode, services: int) -> Scratch:
     """Working memory for the cells of one mode."""
+    # Made once per mode: the kernels run in every round, and making arrays would take longer than some of them.
     candidates = len(mode.service)
-    most, steps = mode.max_replicas, mode.steps
+    replicas, steps = mode.max_replicas, mode.steps
     return Scratch(
         ids=np.zeros(candidates, np.int32),
         value=np.zeros(candidates),
         adjusted=np.zeros(candidates),
-        best=np.zeros((steps + 1, most), np.int32),
+        best=np.zeros((steps + 1, replicas), np.int32),
         filled=np.zeros(steps + 1, np.int32),
-        short=np.zeros(steps * most + 1, np.int32),
+        short=np.zeros(steps * replicas + 1, np.int32),
         first=np.zeros(services + 2, np.int32),
-        table=np.zeros((services + 2, most + 1, steps + 1)),
-        solution=np.zeros(most, np.int32),
+        table=np.zeros((services + 2, replicas + 1, steps + 1)),
+        solution=np.zeros(replicas, np.int32),
         # Each cell on the way down keeps the candidates that its halves begin with.
         pool=np.zeros(candidates * (MAX_HALVINGS + 1), np.int32),
     )
@@ -183,13 +192,17 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
 
 def _edges(mode: GpuMode) -> Reals:
     """(N + 1, K + 1) edges of the root cells; a number of replicas that cannot be has its last edge below the first."""
-    least, most = pressure_range(mode)
+    lows, highs = pressure_range(mode)
+    # From 0 down to −1: the cells of a number of replicas that cannot be are empty, and the kernel skips them.
     edges = np.zeros((mode.max_replicas + 1, ROOT_CELLS + 1))
     edges[:, 1:] = -1.0
     for replicas in range(1, mode.max_replicas + 1):
-        if np.isfinite(most[replicas]):
-            low, high = least[replicas], most[replicas]
-            edges[replicas] = np.linspace(low, high, ROOT_CELLS + 1)
+        if np.isfinite(highs[replicas]):
+            edges[replicas] = np.linspace(
+                lows[replicas],
+                highs[replicas],
+                ROOT_CELLS + 1,
+            )
     return edges
 
 
@@ -199,12 +212,12 @@ def pressure_range(mode: GpuMode) -> tuple[Reals, Reals]:
     lightest = np.full(len(services), np.inf)
     np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)
     lightest.sort()
-
-    least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.max_replicas + 1]
+    # Without regard to SM steps: a low end that is too low costs some empty cells, but no pattern.
+    min_pressure = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.max_replicas + 1]
     # There cannot be more replicas than services: such a number has no pressure at all.
-    too_many = mode.max_replicas + 1 - len(least)
-    least = np.pad(least, (0, too_many), constant_values=np.inf)
-    return least, max_pressure(mode)
+    too_many = mode.max_replicas + 1 - len(min_pressure)
+    min_pressure = np.pad(min_pressure, (0, too_many), constant_values=np.inf)
+    return min_pressure, max_pressure(mode)
 
 
 class NarrowPricer(Pricer):
@@ -214,7 +227,11 @@ class NarrowPricer(Pricer):
     """
 
     def __init__(
-        self, tables: Tables, services: Numbers, *, like: Pricer | None = None
+        self,
+        tables: Tables,
+        services: Numbers,
+        *,
+        like: Pricer | None = None,
     ) -> None:
         """`like`: on its threads, and late when it is late."""
         self._kept = [
@@ -224,11 +241,7 @@ class NarrowPricer(Pricer):
             take(mode, kept)
             for mode, kept in zip(tables.modes, self._kept, strict=True)
         )
-        slicing = tuple(
-            None if one is None else one._replace(profile=one.profile[kept])
-            for one, kept in zip(tables.slicing, self._kept, strict=False)
-        )
-        super().__init__(tables._replace(modes=modes, slicing=slicing))
+        super().__init__(tables._replace(modes=modes))
         if like is not None:
             self._pool = like._pool
             self._is_late = like._is_late
@@ -259,6 +272,7 @@ class NarrowPricer(Pricer):
 
 
 def _renumbered(
-    pattern: Pattern, kept: np.ndarray[tuple[int], np.dtype[np.int64]]
+    pattern: Pattern,
+    kept: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> Pattern:
     return Pattern(mode=pattern.mode, items=tuple(kept[list(pattern.items)].tolist()))

@@ -10,7 +10,9 @@ import numpy as np
 
 from solvers.joint.heuristics.integer_plans import shortage_cost, state_plan
 from solvers.joint.heuristics.residual import SearchContext, prune
-from solvers.joint.patterns.carried import carried, rest_of
+from solvers.joint.kernels.types import Numbers
+from solvers.joint.patterns.carried import carried, is_met, rest_of
+from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode
 from solvers.joint.patterns.formulation import CoverDemand
@@ -28,10 +30,11 @@ that a plan with few starts is found sooner and is often cheaper too."""
 _NEIGHBOURS = 0.1
 """On a GPU that does not go on as it is, a replica costs this share of the price of a start."""
 _SHORTAGE = 20.0
-"""Shortage prices rise by that factor: to serve comes before to save starts."""
+"""Shortage prices rise by that factor: serving comes before saving starts."""
 _FEW_SHORT = 0.04
 """When no more than this share of the services is short, only GPUs near them are looked at."""
 _NEAR_GPUS = 24
+"""So many of them at most."""
 _COLUMNS = 4000
 """Looked at where every GPU may change: to scan all that were ever made takes longer than new ones do."""
 _START_COLUMNS = 600
@@ -46,7 +49,7 @@ class Changed:
     """The running GPUs less what is superfluous: nothing starts. None where they fall short and `changed` does not."""
     changed: Plan | None
     """With starts, where the kept ones fall short or where the running plan may be rearranged."""
-    is_whole: bool
+    is_complete: bool
     """Whether all running GPUs are candidates; otherwise some are missing in both."""
 
 
@@ -70,54 +73,39 @@ def change(
     allowed = _allowed(tools, demand, running)
     kept = prune(tools.tables, tools.columns, demand, allowed)
     rest = rest_of(demand, tools.tables, carried(tools.tables, tools.columns, kept))
-    is_short = (rest.rate > 0.0) | (rest.fewest > 0.0)
-    is_near = not may_rearrange and bool(is_short.sum() <= _few(demand))
     changed = None
-    if is_short.any() or may_rearrange:
-        price = (
-            _start_price(problem, tools, allowed)
-            if start_usd_per_hour is None
-            else start_usd_per_hour
-        )
-        task = _Task(
-            warm,
-            tools,
-            demand,
-            MovePrices(start=price, neighbours=_NEIGHBOURS * price),
-            is_over,
-            is_late,
-        )
-        cheap = warm.cheapest(rest) if is_near else _cheapest(problem, task)
-        changed = _changed(
-            problem,
-            task,
-            allowed,
-            _near(tools, rest, allowed) if is_near else allowed,
-            cheap,
-        )
+    if not is_met(rest) or may_rearrange:
+        prices = _move_prices(problem, tools, allowed, start_usd_per_hour)
+        task = _Task(problem, warm, tools, demand, prices, is_over, is_late)
+        changed = _changed(task, allowed, rest, may_rearrange=may_rearrange)
     # Why a plan falls short takes long to say: not of one that the other makes good.
     is_mended = changed is not None and _short_cost(
-        tools, demand, changed
+        tools,
+        demand,
+        changed,
     ) < _short_cost(tools, demand, kept)
-    plans = [
-        decode(problem, tools.tables, tools.columns, counts, policy=_NAME)
-        if counts is not None
-        else None
-        for counts in (None if is_mended else kept, changed)
-    ]
-    gpus = (
-        sum(gpu.count for gpu in problem.current.gpus)
-        if problem.current is not None
-        else 0
-    )
+    gpus = problem.current.gpus if problem.current is not None else ()
     return Changed(
-        kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus
+        kept=_decoded(problem, tools, None if is_mended else kept),
+        changed=_decoded(problem, tools, changed),
+        is_complete=sum(running.values()) == sum(gpu.count for gpu in gpus),
     )
+
+
+def _decoded(
+    problem: Problem,
+    tools: SearchContext,
+    counts: Mapping[int, int] | None,
+) -> Plan | None:
+    if counts is None:
+        return None
+    return decode(problem, tools.tables, tools.columns, counts, policy=_NAME)
 
 
 class _Task(NamedTuple):
     """What one change works with."""
 
+    problem: Problem
     warm: WarmStart
     tools: SearchContext
     demand: CoverDemand
@@ -127,7 +115,22 @@ class _Task(NamedTuple):
 
 
 def _changed(
-    problem: Problem,
+    task: _Task,
+    allowed: Mapping[int, int],
+    rest: CoverDemand,
+    *,
+    may_rearrange: bool,
+) -> dict[int, int]:
+    """The GPUs by column with what `rest` asks for, where the running ones that are allowed may be given up."""
+    is_short = (rest.rate > 0.0) | (rest.fewest > 0.0)
+    # A program over the GPUs near a few short services takes far less time than one over a large fleet.
+    if not may_rearrange and bool(is_short.sum() <= _few(task.demand)):
+        keeps: Mapping[int, int] = _near(task.tools, rest, allowed)
+        return _replanned(task, allowed, keeps, task.warm.cheapest(rest))
+    return _replanned(task, allowed, allowed, _cheapest(task))
+
+
+def _replanned(
     task: _Task,
     allowed: Mapping[int, int],
     keeps: Mapping[int, int],
@@ -137,55 +140,72 @@ def _changed(
 
     cheap: the columns to look at, the cheapest first; none where all are.
     """
-    warm, tools = task.warm, task.tools
-    numbers = list(
-        dict.fromkeys(
-            [*allowed, *cheap, *warm.singles] if cheap else range(len(tools.columns))
-        )
-    )
+    tools = task.tools
+    numbers = list(range(len(tools.columns)))
+    start = range(len(numbers))
+    if cheap:
+        numbers = list(dict.fromkeys([*allowed, *cheap, *task.warm.singles]))
+        start = range(len(numbers))[: len(allowed) + _START_COLUMNS]
+    moves = _moves(task, numbers)
+    # The program knows only these columns, under numbers of its own.
     place = {number: at for at, number in enumerate(numbers)}
-    warm.column_kinds.of(tools.columns)
-    columns = tools.columns.taken(numbers)
-    small = tools._replace(columns=columns, pool=tools.pool.taken(columns, numbers))
-    running = warm.candidates.running(problem.current)
-    moves = MoveMaster(
-        small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices
-    )
     fixed = Counter(allowed) - Counter(keeps)
-    wish = ReplanRequest(
+    request = ReplanRequest(
         demand=task.demand,
         keeps={place[number]: count for number, count in keeps.items()},
         fixed={place[number]: count for number, count in fixed.items()},
-        start=range(len(numbers))[: len(allowed) + _START_COLUMNS if cheap else None],
+        start=start,
     )
-    found = replan(moves, wish, is_over=task.is_over, is_late=task.is_late)
-    tools.columns.add(columns[number].pattern for number in found)
+    found = replan(moves, request, is_over=task.is_over, is_late=task.is_late)
+    return _renumbered(tools, moves.tools.columns, found)
+
+
+def _renumbered(
+    tools: SearchContext,
+    columns: Columns,
+    counts: Mapping[int, int],
+) -> dict[int, int]:
+    """The same counts under the numbers of all columns, to which those that were made on the way are added."""
+    patterns = {columns[number].pattern: count for number, count in counts.items()}
+    tools.columns.add(patterns)
     tools.pool.sync()
-    return {
-        tools.columns.number(columns[number].pattern): count
-        for number, count in found.items()
-    }
+    return {tools.columns.number(pattern): count for pattern, count in patterns.items()}
 
 
-def _cheapest(problem: Problem, task: _Task) -> list[int]:
+def _moves(task: _Task, numbers: Sequence[int]) -> MoveMaster:
+    """The master problem over some of the columns, to which new ones are added apart from the others."""
+    warm, tools = task.warm, task.tools
+    # The kinds must be known of every column that is taken over.
+    warm.column_kinds.of(tools.columns)
+    columns = tools.columns.taken(numbers)
+    small = tools._replace(columns=columns, pool=tools.pool.taken(columns, numbers))
+    running = warm.candidates.running(task.problem.current)
+    kinds = warm.column_kinds.taken(numbers)
+    return MoveMaster(small, warm.candidates, kinds, running, task.prices)
+
+
+def _cheapest(task: _Task) -> list[int]:
     """Columns that may be good for new GPUs, by the duals of the last relaxation and what they would start."""
     warm, tools = task.warm, task.tools
     if warm.duals is None:
         return []
-    running = warm.candidates.running(problem.current)
+    running = warm.candidates.running(task.problem.current)
     is_started = positions(running, warm.column_kinds.of(tools.columns)) == NO_KIND
-    starts = (is_started & (tools.pool.service < len(tools.tables.rate))).sum(axis=1)
-    costs = (
-        tools.pool.reduced_costs(task.demand, warm.duals) + task.prices.start * starts
-    )
-    return tools.pool.cheapest(costs, _COLUMNS)
+    # Padding has no kind either, but starts nothing.
+    is_there = tools.pool.service < len(tools.tables.rate)
+    starts = (is_started & is_there).sum(axis=1)
+    costs = tools.pool.reduced_costs(task.demand, warm.duals)
+    return tools.pool.cheapest(costs + task.prices.start * starts, _COLUMNS)
 
 
 def _short_cost(
-    tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]
+    tools: SearchContext,
+    demand: CoverDemand,
+    counts: Mapping[int, int],
 ) -> float:
     return shortage_cost(
-        demand, state_plan(tools.tables, tools.columns, demand, counts)
+        demand,
+        state_plan(tools.tables, tools.columns, demand, counts),
     )
 
 
@@ -196,27 +216,37 @@ def _few(demand: CoverDemand) -> float:
 def _dear(demand: CoverDemand) -> CoverDemand:
     # Whoever asks sees to a power budget: moves know none.
     return replace(
-        demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf
+        demand,
+        shortage_price=_SHORTAGE * demand.shortage_price,
+        watts=np.inf,
     )
 
 
-def _start_price(
-    problem: Problem, tools: SearchContext, allowed: Mapping[int, int]
-) -> float:
-    """What keeps starts few."""
-    taken = carried(tools.tables, tools.columns, allowed)
-    replicas = max(1.0, float(taken.replicas.sum()))
-    return max(
-        problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas
-    )
+def _move_prices(
+    problem: Problem,
+    tools: SearchContext,
+    allowed: Mapping[int, int],
+    start_usd_per_hour: float | None,
+) -> MovePrices:
+    """Prices at that of a start; where it is None, at the one that keeps starts few."""
+    start = start_usd_per_hour
+    if start is None:
+        taken = carried(tools.tables, tools.columns, allowed)
+        replicas = max(1.0, float(taken.replicas.sum()))
+        few_starts = _START_OVER_REPLICA * taken.cost / replicas
+        start = max(problem.migration_cost_usd_per_hour, few_starts)
+    return MovePrices(start=start, neighbours=_NEIGHBOURS * start)
 
 
 def _near(
-    tools: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]
+    tools: SearchContext,
+    rest: CoverDemand,
+    allowed: Mapping[int, int],
 ) -> Counter[int]:
     """A few running GPUs that may change for the sake of the services that are short: those that run them, the ones
     with the fewest SM steps in use first, one of each pattern before a second.
     """
+    # The last entry is for the padding of the pool, whose service is one past the last.
     short = np.append((rest.rate > 0.0) | (rest.fewest > 0.0), False)
     numbers = [number for number in allowed if short[tools.pool.service[number]].any()]
     numbers.sort(key=lambda number: (len(tools.columns[number].service), number))
@@ -229,7 +259,9 @@ def _near(
 
 
 def _allowed(
-    tools: SearchContext, demand: CoverDemand, running: Mapping[int, int]
+    tools: SearchContext,
+    demand: CoverDemand,
+    running: Mapping[int, int],
 ) -> dict[int, int]:
     """Less GPUs beyond the stock or a service's most replicas, those of the fewest replicas before others."""
     counts = Counter(running)
@@ -237,15 +269,18 @@ def _allowed(
     gpus, replicas = taken.gpus.copy(), taken.replicas.copy()
     if (gpus <= demand.stock).all() and (replicas <= demand.most).all():
         return dict(counts)
+
+    def exceeds(gpu_type: int, service: Numbers) -> bool:
+        has_too_many = (replicas[service] > demand.most[service]).any()
+        return bool(gpus[gpu_type] > demand.stock[gpu_type] or has_too_many)
+
     for number in sorted(
-        counts, key=lambda one: (len(tools.columns[one].service), one)
+        counts,
+        key=lambda one: (len(tools.columns[one].service), one),
     ):
         service = tools.columns[number].service
         gpu_type = tools.tables.modes[tools.columns[number].pattern.mode].gpu_type
-        while counts[number] > 0 and (
-            gpus[gpu_type] > demand.stock[gpu_type]
-            or (replicas[service] > demand.most[service]).any()
-        ):
+        while counts[number] > 0 and exceeds(gpu_type, service):
             counts[number] -= 1
             gpus[gpu_type] -= 1
             replicas[service] -= 1

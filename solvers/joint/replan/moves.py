@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.heuristics.residual import SearchContext
-from solvers.joint.kernels.scan import ScanPrices, move_costs
+from solvers.joint.kernels.scan import move_costs
 from solvers.joint.kernels.types import Effort, Reals, Worth
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.columns import Priced
@@ -39,6 +39,7 @@ from solvers.joint.patterns.running import (
     Running,
     positions,
 )
+from solvers.joint.relaxation.column_pool import scan_prices
 from solvers.joint.relaxation.highs import (
     INFINITE,
     PRIMAL_SIMPLEX,
@@ -46,14 +47,15 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
+from solvers.joint.relaxation.master_solution import Duals
 
 _MIN_THRESHOLD = 1e-9
 """A pattern must be worth at least this share of a GPU's price, so that worthless ones are passed over."""
 
-_WHOLE_NODES = 100
-"""The search for whole GPUs visits so many nodes at most."""
+_MAX_NODES = 100
+"""The search for integer counts visits so many nodes at most."""
 
-Whole = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 class MovePrices(NamedTuple):
@@ -90,13 +92,11 @@ class MoveMaster:
     def value(self, demand: CoverDemand, counts: Mapping[int, int]) -> float:
         """USD per hour of GPUs by column with the starts that they take and what they leave short."""
         taken = carried(self.tools.tables, self.tools.columns, counts)
-        short, missing = (
-            np.maximum(demand.rate - taken.rps, 0.0),
-            np.maximum(demand.fewest - taken.replicas, 0.0),
-        )
-        starts = np.maximum(
-            self.used(counts) - np.append(self.running.counts, 0.0), 0.0
-        ).sum()
+        short = np.maximum(demand.rate - taken.rps, 0.0)
+        missing = np.maximum(demand.fewest - taken.replicas, 0.0)
+        # Of kinds that do not run, every replica is started.
+        free = np.append(self.running.counts, 0.0)
+        starts = np.maximum(self.used(counts) - free, 0.0).sum()
         return float(
             taken.cost
             + self.prices.start * starts
@@ -106,33 +106,26 @@ class MoveMaster:
 
     def used(self, counts: Mapping[int, int]) -> Reals:
         """(K + 1,) replicas of each kind that runs, and of all others at the end."""
-        numbers = list(counts)
-        kinds = self.kinds[np.array(numbers, np.int64)]
-        is_there = self.tools.pool.service[np.array(numbers, np.int64)] < len(
-            self.tools.tables.rate
-        )
-        each = np.broadcast_to(
-            np.array([float(counts[number]) for number in numbers])[:, None],
-            kinds.shape,
-        )
+        numbers = np.array(list(counts), np.int64)
+        kinds = self.kinds[numbers]
+        is_there = self.tools.pool.service[numbers] < len(self.tools.tables.rate)
+        gpus = np.array([float(count) for count in counts.values()])
+        each = np.broadcast_to(gpus[:, None], kinds.shape)
         used: Reals = np.zeros(len(self.running.kinds) + 1)
-        np.add.at(
-            used, kinds[is_there], each[is_there]
-        )  # NO_KIND, which is -1, is the last.
+        # NO_KIND is −1, so replicas of other kinds are added to the last entry.
+        np.add.at(used, kinds[is_there], each[is_there])
         return used
 
     def sync(self) -> None:
         """Take in the columns that were made since."""
-        known = len(self.kinds)
+        known, columns = len(self.kinds), self.tools.columns
         self.tools.pool.sync()
-        if known < len(self.tools.columns):
-            new = positions(
-                self.running, self._column_kinds.of(self.tools.columns)[known:]
-            )
+        if known < len(columns):
+            new = positions(self.running, self._column_kinds.of(columns)[known:])
             self.kinds = np.concatenate((self.kinds, new))
-            self.start_prices = np.concatenate(
-                (self.start_prices, self._start_prices(known))
-            )
+            # After the kinds, which they are computed from.
+            prices = self._start_prices(known)
+            self.start_prices = np.concatenate((self.start_prices, prices))
 
     def _start_prices(self, first: int) -> Reals:
         is_there = self.tools.pool.service[first:] < len(self.tools.tables.rate)
@@ -157,13 +150,12 @@ class Left(NamedTuple):
 class MoveSolution:
     """An optimum of the linear program."""
 
-    numbers: Whole
+    numbers: Positions
     """(C,) columns: first those that may be kept, then the new ones."""
     counts: Reals
     """(C,) GPUs."""
     kept: int
     """How many of them, from the first, count GPUs that go on."""
-    shortage_rps: Reals
     rps: Reals
     """(S,) duals of the demand, ≥ 0."""
     presence: Reals
@@ -172,6 +164,15 @@ class MoveSolution:
     """(G,) duals, ≤ 0."""
     kinds: Reals
     """(K,) duals, ≤ 0."""
+
+    def duals(self) -> Duals:
+        """Those of the rows that any master problem has."""
+        return Duals(
+            rps=self.rps,
+            presence=self.presence,
+            stock=self.stock,
+            replicas_value=0.0,
+        )
 
 
 class MoveProgram:
@@ -185,6 +186,7 @@ class MoveProgram:
         self._numbers: list[int] = list(left.keeps)
         self._kept = len(self._numbers)
         self._used: set[int] = set()
+        # Only columns come later, which leave the basis primal feasible.
         self._highs = make_program(PRIMAL_SIMPLEX)
         self._add_rows()
         self._add_shortages()
@@ -207,14 +209,15 @@ class MoveProgram:
         solution = self._highs.getSolution()
         values, duals = np.array(solution.col_value), np.array(solution.row_dual)
         services, numbers = self._services, np.array(self._numbers, np.int64)
-        least, most = duals[services : 2 * services], duals[2 * services : 3 * services]
+        min_value = np.maximum(duals[services : 2 * services], 0.0)
+        max_value = np.minimum(duals[2 * services : 3 * services], 0.0)
         return MoveSolution(
             numbers=numbers,
             counts=values[self._first :],
             kept=self._kept,
-            shortage_rps=values[:services],
+            # Duals are cut to the signs that their rows allow: what is beyond is rounding.
             rps=np.maximum(duals[:services], 0.0),
-            presence=np.maximum(least, 0.0) + np.minimum(most, 0.0),
+            presence=min_value + max_value,
             stock=np.minimum(duals[3 * services : self._kinds_at], 0.0),
             kinds=np.minimum(duals[self._kinds_at :], 0.0),
         )
@@ -222,29 +225,20 @@ class MoveProgram:
     def solve_whole(self, is_over: Callable[[], bool]) -> Counter[int]:
         """Whole GPUs by column, the best found with little work, before it is over; empty where none was."""
         places = np.arange(self._first, self._highs.getNumCol(), dtype=np.int32)
-        if not solve_whole(self._highs, places, _WHOLE_NODES, is_over):
+        if not solve_whole(self._highs, places, _MAX_NODES, is_over):
             return Counter()
-        counts = (
-            np.rint(np.array(self._highs.getSolution().col_value)[self._first :])
-            .astype(int)
-            .tolist()
-        )
-        whole: Counter[int] = Counter()
-        for number, count in zip(self._numbers, counts, strict=True):
-            whole[number] += count
-        return +whole
+        values = np.array(self._highs.getSolution().col_value)[self._first :]
+        # A column may be there twice, for GPUs that go on and for new ones.
+        plan: Counter[int] = Counter()
+        rounded = np.rint(values).astype(int).tolist()
+        for number, count in zip(self._numbers, rounded, strict=True):
+            plan[number] += count
+        return +plan
 
     def reduced_costs(self, found: MoveSolution) -> Reals:
         """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
         moves, demand = self._moves, self._left.demand
-        prices = ScanPrices(
-            demand.rate,
-            found.rps,
-            found.presence,
-            demand.most,
-            demand.stock,
-            found.stock,
-        )
+        prices = scan_prices(demand, found.duals())
         return move_costs(
             moves.tools.pool.stack(),
             moves.start_prices,
@@ -254,109 +248,105 @@ class MoveProgram:
         )
 
     def _add_rows(self) -> None:
-        demand, free = self._left.demand, np.full(self._services, -INFINITE)
-        low = (
-            demand.rate,
-            demand.fewest,
-            free,
-            np.full(self._types, -INFINITE),
-            np.full(len(self._left.kinds), -INFINITE),
-        )
-        endless = np.full(self._services, INFINITE)
-        high = (endless, endless, demand.most, demand.stock, self._left.kinds)
-        lower, upper = np.concatenate(low), np.minimum(np.concatenate(high), INFINITE)
+        """Demand, replicas at least and at most, stock, and kinds that run, in this order."""
+        demand, kinds = self._left.demand, self._left.kinds
+        no_low = np.full(self._services, -INFINITE)
+        no_high = np.full(self._services, INFINITE)
+        others = np.full(self._types + len(kinds), -INFINITE)
+        lower = np.concatenate((demand.rate, demand.fewest, no_low, others))
+        high = (no_high, no_high, demand.most, demand.stock, kinds)
+        # HiGHS has an infinity of its own.
+        upper = np.minimum(np.concatenate(high), INFINITE)
         none = np.zeros(0, np.int32)
         self._highs.addRows(len(lower), lower, upper, 0, none, none, np.zeros(0))
 
     def _add_shortages(self) -> None:
         """Shortages, missing replicas and starts: one entry each."""
-        demand, kinds, twice = (
-            self._left.demand,
-            len(self._left.kinds),
-            2 * self._services,
+        demand, kinds = self._left.demand, len(self._left.kinds)
+        start_prices = np.full(kinds, self._moves.prices.start)
+        costs = np.concatenate(
+            (demand.shortage_price, demand.missing_price, start_prices),
         )
-        prices = (
-            demand.shortage_price,
-            demand.missing_price,
-            np.full(kinds, self._moves.prices.start),
-        )
-        rows = np.concatenate(
-            (np.arange(twice), self._kinds_at + np.arange(kinds))
-        ).astype(np.int32)
-        values = np.concatenate((np.ones(twice), -np.ones(kinds)))
-        count = len(rows)
-        starts = np.arange(count, dtype=np.int32)
-        lower, upper = np.zeros(count), np.full(count, INFINITE)
-        self._highs.addCols(
-            count, np.concatenate(prices), lower, upper, count, starts, rows, values
-        )
+        short_rows = np.arange(2 * self._services)
+        rows = np.concatenate((short_rows, self._kinds_at + np.arange(kinds)))
+        values = np.concatenate((np.ones(len(short_rows)), -np.ones(kinds)))
+        upper = np.full(len(costs), INFINITE)
+        self._add_columns(costs, upper, rows[:, None], values[:, None])
 
-    def _add(self, numbers: Whole, upper: Reals, *, is_new: bool) -> None:
+    def _add(self, numbers: Positions, upper: Reals, *, is_new: bool) -> None:
+        """One variable for each of these columns of the pool; new GPUs pay for what they start."""
         if not len(numbers):
             return
         moves, demand, pool = self._moves, self._left.demand, self._moves.tools.pool
         service, kinds = pool.service[numbers].astype(np.int64), moves.kinds[numbers]
+        # Padding is sent to the first service with values of 0, which make no entry.
         is_there = service < self._services
         own = np.where(is_there, service, 0)
-        served = np.where(
-            is_there, np.minimum(pool.capacity[numbers], demand.rate[own]), 0.0
-        )
+        served = np.minimum(pool.capacity[numbers], demand.rate[own])
         stock_row = 3 * self._services + pool.gpu_type[numbers, None].astype(np.int64)
-        ones = is_there.astype(np.float64)
-        rows = np.hstack(
-            (
-                own,
-                own + self._services,
-                own + 2 * self._services,
-                stock_row,
-                self._kinds_at + kinds,
-            )
+        rows = (own, own + self._services, own + 2 * self._services, stock_row)
+        values = (
+            np.where(is_there, served, 0.0),
+            is_there * (demand.fewest[own] > 0.0),
+            is_there * np.isfinite(demand.most[own]),
+            np.ones_like(stock_row, np.float64),
+            kinds != NO_KIND,
         )
-        values = np.hstack(
-            (
-                served,
-                ones * (demand.fewest[own] > 0.0),
-                ones * np.isfinite(demand.most[own]),
-                np.ones_like(stock_row, np.float64),
-                (kinds != NO_KIND).astype(np.float64),
-            )
-        )
-        prices = pool.price[numbers] + (moves.start_prices[numbers] if is_new else 0.0)
+        costs = pool.price[numbers] + (moves.start_prices[numbers] if is_new else 0.0)
+        entries = np.hstack((*rows, self._kinds_at + kinds))
+        self._add_columns(costs, upper, entries, np.hstack(values))
+
+    def _add_columns(
+        self,
+        costs: Reals,
+        upper: Reals,
+        rows: Positions,
+        values: Reals,
+    ) -> None:
+        """One variable per row of the (V, E) arrays; values of 0 are no entries."""
         entries = values != 0.0
-        starts = np.concatenate(([0], np.cumsum(entries.sum(axis=1))[:-1])).astype(
-            np.int32
-        )
+        starts = np.concatenate(([0], np.cumsum(entries.sum(axis=1))[:-1]))
         self._highs.addCols(
-            len(numbers),
-            prices,
-            np.zeros(len(numbers)),
+            len(costs),
+            costs,
+            np.zeros(len(costs)),
             upper,
             int(entries.sum()),
-            starts,
+            starts.astype(np.int32),
             rows[entries].astype(np.int32),
             values[entries],
         )
 
 
 def price_moves(
-    moves: MoveMaster, demand: CoverDemand, found: MoveSolution, effort: Effort
+    moves: MoveMaster,
+    demand: CoverDemand,
+    found: MoveSolution,
+    effort: Effort,
 ) -> list[Priced]:
     """Price all modes for new GPUs; types without stock are passed over at an infinite price."""
-    tables = moves.tools.tables
+    modes = moves.tools.tables.modes
     stock = np.where(demand.stock < 1.0, -np.inf, found.stock)
-    starts = np.append(
-        found.kinds, -moves.prices.start
-    )  # The last is for NO_KIND, which is -1.
-    worth = [
+    thresholds = [
+        max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price)
+        for mode in modes
+    ]
+    return moves.tools.pricer.price(_worths(moves, demand, found), thresholds, effort)
+
+
+def _worths(moves: MoveMaster, demand: CoverDemand, found: MoveSolution) -> list[Worth]:
+    """What replicas on new GPUs earn in each mode, less what they start and disturb."""
+    # NO_KIND is −1, so the last entry is the price of a start of any other kind.
+    starts = np.append(found.kinds, -moves.prices.start)
+    return [
         Worth(
             demand.rate,
             found.rps,
             found.presence[mode.service] + starts[kinds] - moves.prices.neighbours,
         )
-        for mode, kinds in zip(tables.modes, moves.candidate_kinds, strict=True)
+        for mode, kinds in zip(
+            moves.tools.tables.modes,
+            moves.candidate_kinds,
+            strict=True,
+        )
     ]
-    thresholds = [
-        max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price)
-        for mode in tables.modes
-    ]
-    return moves.tools.pricer.price(worth, thresholds, effort)

@@ -1,4 +1,4 @@
-"""From what runs to what is wanted now, with few starts: the relaxation of moves, then whole GPUs step by step.
+"""From what runs to what is wanted now, with few starts: the relaxation of moves, then integer counts step by step.
 
     1. relax   the moves of what is left to decide (`moves`), with columns of the pool and new ones priced for just that
     2. fix     whole parts; then GPUs that would keep a good part of themselves, then the largest fractions of new ones
@@ -22,7 +22,6 @@ from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.replan.moves import (
     Left,
     MoveMaster,
@@ -31,7 +30,7 @@ from solvers.joint.replan.moves import (
     price_moves,
 )
 
-_WHOLE = 1e-6
+_ROUNDING = 1e-6
 """A count this near below a whole number is taken for that number."""
 _KEEP_UP = 0.2
 """A fraction of a GPU that is worth keeping: it runs already, and pruning removes what turns out superfluous."""
@@ -39,22 +38,25 @@ _MIN_KEPT_USE = 0.8
 """A GPU to which others leave less than this share of its worth is not kept for now."""
 _STEP = 0.35
 """At a time, new GPUs are rounded up to at most this share of the GPUs that are left."""
-_NEARLY_WHOLE = 0.9
+_NEARLY_INTEGER = 0.9
 """Beside whole parts, new ones are only rounded up from here on."""
 _MIN_USE = 0.95
 """A new GPU to which those just rounded up leave less than this share of its worth waits for the next step."""
 _COLUMNS = 300
 """Columns that a step begins with, beside those in use."""
 _MORE_COLUMNS = 60
+"""Columns that the pool gives at a time while some have negative reduced costs,"""
 _POOL_ROUNDS = 4
+"""and how often at most, before pricing has its turn."""
 _FEW_GPUS = 12.0
 _FEW_SERVICES = 20
-"""Up to here, in the first relaxation, all whole plans of the best columns are looked through too."""
+"""Up to here, in the first relaxation, an integer program over the best columns is solved too."""
 _FEW_ROUNDS = 6
-"""Of pricing, then; none where shares are so fine that pricing gets nowhere."""
+"""Rounds of pricing, then; none where shares are so fine that pricing gets nowhere."""
 _ROUNDS = 3
 """All other relaxations have so many rounds of pricing; one when it is late."""
-_WHOLE_COLUMNS = 300
+_PROGRAM_COLUMNS = 300
+"""Columns of that integer program."""
 _MIN_GAIN = 1e-6
 """USD per hour."""
 _CHEAP = Effort(2, 0, 0, 2e-3)
@@ -75,40 +77,40 @@ class ReplanRequest:
 
 def replan(
     moves: MoveMaster,
-    wish: ReplanRequest,
+    request: ReplanRequest,
     *,
     is_over: Callable[[], bool],
     is_late: Callable[[], bool] = never,
 ) -> dict[int, int]:
     """The GPUs by column for the demand; in haste when it is late, and completed greedily when it is over."""
-    tools, demand = moves.tools, wish.demand
-    fixed = Counter(wish.fixed)
+    tools, demand = moves.tools, request.demand
+    fixed = Counter(request.fixed)
     found: MoveSolution | None = None
-    whole: Counter[int] = Counter()
+    integer: Counter[int] = Counter()
     while True:
-        taken = carried(tools.tables, tools.columns, fixed)
-        left = _left(
-            moves,
-            rest_of(demand, tools.tables, taken),
-            fixed - Counter(wish.fixed),
-            wish,
-        )
+        left = _left(moves, fixed, request)
         if is_met(left.demand):
             break
         if is_over() and found is not None:
-            fixed = complete_greedily(tools, demand, _duals(found), fixed)
+            fixed = complete_greedily(tools, demand, found.duals(), fixed)
             break
         is_first = found is None
-        found = _relax(moves, left, found, wish.start, is_late)
+        found = _relax(moves, left, found, request.start, is_late)
         if is_first and _is_small(found):
-            whole = fixed + _whole(moves, left, found, lambda: is_over() or is_late())
-        step = _fixed(moves, left, found, is_first=is_first)
+            integer = fixed + _integer_plan(
+                moves,
+                left,
+                found,
+                lambda: is_over() or is_late(),
+            )
+        step = _step(moves, left, found, is_first=is_first)
+        # Nothing was rounded up, so that another relaxation would be the same one.
         if not step:
-            fixed = complete_greedily(tools, demand, _duals(found), fixed)
+            fixed = complete_greedily(tools, demand, found.duals(), fixed)
             break
         fixed.update(step)
-    if whole and moves.value(demand, whole) <= moves.value(demand, fixed):
-        fixed = whole
+    if integer and moves.value(demand, integer) <= moves.value(demand, fixed):
+        fixed = integer
     return prune(tools.tables, tools.columns, demand, fixed)
 
 
@@ -116,37 +118,37 @@ def _is_small(found: MoveSolution) -> bool:
     return bool(found.counts.sum() <= _FEW_GPUS and len(found.rps) <= _FEW_SERVICES)
 
 
-def _whole(
-    moves: MoveMaster, left: Left, found: MoveSolution, is_over: Callable[[], bool]
+def _integer_plan(
+    moves: MoveMaster,
+    left: Left,
+    found: MoveSolution,
+    is_over: Callable[[], bool],
 ) -> Counter[int]:
-    """The best whole plan out of the columns at hand, those with prospects."""
+    """The best integer plan out of the columns at hand, those of the lowest reduced costs."""
     program = MoveProgram(moves, left)
     costs = program.reduced_costs(found)
     numbers = found.numbers[found.kept :]
-    program.use(
-        numbers[np.argsort(costs[numbers], kind="stable")[:_WHOLE_COLUMNS]].tolist()
-    )
+    chosen = numbers[np.argsort(costs[numbers], kind="stable")[:_PROGRAM_COLUMNS]]
+    program.use(chosen.tolist())
     return program.solve_whole(is_over)
 
 
-def _left(
-    moves: MoveMaster,
-    rest: CoverDemand,
-    decided: Mapping[int, int],
-    wish: ReplanRequest,
-) -> Left:
-    used = moves.used(Counter(decided) + Counter(wish.fixed))[:-1]
-    left = {
-        number: count - decided.get(number, 0) for number, count in wish.keeps.items()
-    }
-    gpu_type = moves.tools.pool.gpu_type
+def _left(moves: MoveMaster, fixed: Counter[int], request: ReplanRequest) -> Left:
+    """What is still to be decided beside the GPUs that are fixed."""
+    tools = moves.tools
+    taken = carried(tools.tables, tools.columns, fixed)
+    rest = rest_of(request.demand, tools.tables, taken)
+    used = moves.used(fixed)[:-1]
+    decided = fixed - Counter(request.fixed)
+    # A GPU can go on only while its type has stock, which new ones may have taken.
+    has_stock = rest.stock[tools.pool.gpu_type] >= 1.0
     return Left(
         demand=rest,
         kinds=np.maximum(moves.running.counts - used, 0.0),
         keeps={
-            number: count
-            for number, count in left.items()
-            if count > 0 and rest.stock[gpu_type[number]] >= 1.0
+            number: count - decided[number]
+            for number, count in request.keeps.items()
+            if count > decided[number] and has_stock[number]
         },
     )
 
@@ -161,33 +163,42 @@ def _relax(
     """The relaxation of what is left, from the columns of the solution before."""
     tools = moves.tools
     program = MoveProgram(moves, left)
-    if before is None:
-        program.use(start)
-    else:
-        costs = program.reduced_costs(before)
-        used = [
-            int(number)
-            for number in before.numbers[before.counts > 0.0]
-            if np.isfinite(costs[number])
-        ]
-        program.use([*used, *tools.pool.cheapest(costs, _COLUMNS, below=np.inf)])
+    program.use(start if before is None else _promising(moves, program, before))
     found = _with_pool(moves, program)
     for number in range(_rounds(tools, found, is_first=before is None)):
+        # The first round is for what is left alone, which no column was made for: it is worth its time in any case.
         if number > 0 and is_late():
             break
-        priced = price_moves(moves, left.demand, found, _CHEAP)
-        patterns = list(
-            dict.fromkeys(pattern for entry in priced for pattern in entry.patterns)
-        )
-        tools.columns.add(patterns)
-        moves.sync()
-        if not program.use(map(tools.columns.number, patterns)):
+        if not program.use(_priced(moves, left.demand, found)):
             break
         found = _with_pool(moves, program)
     return found
 
 
+def _priced(moves: MoveMaster, demand: CoverDemand, found: MoveSolution) -> list[int]:
+    """Numbers of the columns that pricing proposes, which are added to the others."""
+    priced = price_moves(moves, demand, found, _CHEAP)
+    patterns = [pattern for entry in priced for pattern in entry.patterns]
+    columns = moves.tools.columns
+    columns.add(patterns)
+    moves.sync()
+    return [columns.number(pattern) for pattern in patterns]
+
+
+def _promising(
+    moves: MoveMaster,
+    program: MoveProgram,
+    before: MoveSolution,
+) -> list[int]:
+    """Columns that the solution before used and that are possible still, and others by their reduced cost under it."""
+    costs = program.reduced_costs(before)
+    used = before.numbers[before.counts > 0.0]
+    possible = used[np.isfinite(costs[used])].tolist()
+    return [*possible, *moves.tools.pool.cheapest(costs, _COLUMNS, below=np.inf)]
+
+
 def _rounds(tools: SearchContext, found: MoveSolution, *, is_first: bool) -> int:
+    # On steps so fine, a round of pricing takes longer than all else.
     if is_too_fine(tools.tables):
         return 0
     if is_first and _is_small(found):
@@ -201,40 +212,40 @@ def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
     for _ in range(_POOL_ROUNDS):
         costs = program.reduced_costs(found)
         if not program.use(
-            moves.tools.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN)
+            moves.tools.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN),
         ):
             break
         found = program.solve()
     return found
 
 
-def _fixed(
-    moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool
+def _step(
+    moves: MoveMaster,
+    left: Left,
+    found: MoveSolution,
+    *,
+    is_first: bool,
 ) -> Counter[int]:
     """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
-    whole = np.floor(found.counts + _WHOLE)
-    fractions = np.maximum(found.counts - whole, 0.0)
-    taking = FixedGpus(moves.tools, left.demand, found.rps)
-    for at in np.flatnonzero(whole > 0.0):
-        taking.take(int(found.numbers[at]), int(whole[at]))
-    has_whole = bool(taking.plan)
+    floors = np.floor(found.counts + _ROUNDING)
+    fractions = np.maximum(found.counts - floors, 0.0)
+    plan = FixedGpus(moves.tools, left.demand, found.rps)
+    for at in np.flatnonzero(floors > 0.0):
+        plan.take(int(found.numbers[at]), int(floors[at]))
+    has_floors = bool(plan.plan)
     ups_left = max(1, int(_STEP * fractions.sum()))
     for at in np.argsort(-fractions, kind="stable"):
         fraction, number = float(fractions[at]), int(found.numbers[at])
-        if fraction <= _WHOLE:
+        if fraction <= _ROUNDING:
             break
+        # Later relaxations are of a small rest, and keep less of what runs than the first one does.
         if is_first and at < found.kept and fraction > _KEEP_UP:
-            if taking.use(number) >= _MIN_KEPT_USE:
-                taking.take(number, 1)
+            if plan.use(number) >= _MIN_KEPT_USE:
+                plan.take(number, 1)
             continue
-        is_next = ups_left > 0 and (not has_whole or fraction >= _NEARLY_WHOLE)
-        if is_next and (not taking.plan or taking.use(number) >= _MIN_USE):
-            taking.take(number, 1)
+        # Beside floors, fractions wait: the next relaxation is of what these leave, and knows better.
+        is_next = ups_left > 0 and (not has_floors or fraction >= _NEARLY_INTEGER)
+        if is_next and (not plan.plan or plan.use(number) >= _MIN_USE):
+            plan.take(number, 1)
             ups_left -= 1
-    return taking.plan
-
-
-def _duals(found: MoveSolution) -> Duals:
-    return Duals(
-        rps=found.rps, presence=found.presence, stock=found.stock, replicas_value=0.0
-    )
+    return plan.plan

@@ -27,7 +27,7 @@ from solvers.joint.patterns.formulation import (
     priced_problem,
 )
 from solvers.joint.patterns.running import Candidates, ColumnKinds
-from solvers.joint.patterns.tables import Tables, make_tables
+from solvers.joint.patterns.tables import Tables, make_tables, stock_of
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.relaxation.pricing import Pricer
@@ -41,11 +41,11 @@ WIDE_HEADROOM = 6.0
 """or by this one where that takes no more candidates than `_MORE_CANDIDATES` times as many."""
 _MORE_CANDIDATES = 1.1
 MAX_STATES = 4
-"""Of one process: the control loop needs one, another one where GPUs are short, and previews leave theirs."""
+"""States in one process: the control loop needs one, another one where GPUs are short, and previews leave theirs."""
 _CHEAPEST = 600
 MAX_COLUMNS = 60_000
 _KEPT_COLUMNS = 30_000
-"""Of a state with more than MAX_COLUMNS, so many go on: those that are cheapest under the last duals."""
+"""A state with more than MAX_COLUMNS keeps so many: those that are cheapest under the last duals."""
 
 
 class WarmStart:
@@ -54,32 +54,31 @@ class WarmStart:
     def __init__(self, problem: Problem, *, has_headroom: bool = False) -> None:
         """has_headroom: to be used for higher rates too."""
         self._made_for = problem
+        # Rates that may rise by the headroom need candidates which the present ones do not.
         self._tables, self.headroom = (
             _roomy_tables(problem) if has_headroom else (_tables(problem, 1.0), 1.0)
         )
         self._pricer = Pricer(self._tables)
         self.columns = Columns(self._tables)
         self.singles = self.columns.add(
-            single_patterns(self._tables, self._tables.rate)
+            single_patterns(self._tables, self._tables.rate),
         )
         self.pool = ColumnPool(self._tables, self.columns)
         self.candidates = Candidates(problem, self._tables)
         self.column_kinds = ColumnKinds(self.candidates, self._tables)
         self.duals: Duals | None = None
-        """Of the last relaxation."""
+        """Duals of the last relaxation."""
         self.prices: Prices | None = None
         """The same, for people."""
 
     def fits(self, problem: Problem) -> bool:
         """Whether the state serves the problem: all is the same but rates within the headroom and what they leave."""
         mine = self._made_for
+        # What is compared fast comes first: points and the running plan are large.
         return (
-            (mine.objective, mine.energy_price_usd_per_kwh, mine.max_replicas_per_gpu)
-            == (
-                problem.objective,
-                problem.energy_price_usd_per_kwh,
-                problem.max_replicas_per_gpu,
-            )
+            mine.objective == problem.objective
+            and mine.energy_price_usd_per_kwh == problem.energy_price_usd_per_kwh
+            and mine.max_replicas_per_gpu == problem.max_replicas_per_gpu
             and mine.capacity_law == problem.capacity_law
             and _same_types(mine.gpu_types, problem.gpu_types)
             and _same_services(mine.services, problem.services)
@@ -96,29 +95,24 @@ class WarmStart:
         return self._tables._replace(
             rate=np.array([service.arrival_rate_rps for service in problem.services]),
             priority=np.array([service.priority for service in problem.services]),
-            stock=np.array(
-                [
-                    np.inf if one.count is None else float(one.count)
-                    for one in problem.gpu_types
-                ]
-            ),
+            stock=stock_of(problem),
         )
 
     def tools(self, problem: Problem, executor: Executor | None) -> SearchContext:
         """What a search for the problem works with; pricing runs on the executor's threads."""
         self.pool.sync()
         return SearchContext(
-            self.tables(problem), self._pricer.on(executor), self.columns, self.pool
+            self.tables(problem),
+            self._pricer.on(executor),
+            self.columns,
+            self.pool,
         )
 
     def demand(self, problem: Problem) -> CoverDemand:
         """What the problem asks for."""
         tables = self.tables(problem)
-        return make_demand(
-            problem,
-            tables,
-            cheapest_rps(tables, map(self.columns.__getitem__, self.singles)),
-        )
+        singles = (self.columns[number] for number in self.singles)
+        return make_demand(problem, tables, cheapest_rps(tables, singles))
 
     def cheapest(self, demand: CoverDemand, most: int = _CHEAPEST) -> list[int]:
         """Numbers of the columns that are cheapest for a demand under the duals of the last relaxation."""
@@ -127,7 +121,11 @@ class WarmStart:
         return self.pool.cheapest(self.pool.reduced_costs(demand, self.duals), most)
 
     def trim(
-        self, problem: Problem, *, most: int = MAX_COLUMNS, kept: int = _KEPT_COLUMNS
+        self,
+        problem: Problem,
+        *,
+        most: int = MAX_COLUMNS,
+        kept: int = _KEPT_COLUMNS,
     ) -> None:
         """Where there are too many, forget the columns that are dearest for the problem; others change their numbers.
 
@@ -135,10 +133,11 @@ class WarmStart:
         """
         if len(self.columns) <= most:
             return
+        # Pool and kinds must know all columns before they are asked for some of them.
         self.settle()
         most = len(self.singles) + kept
         numbers = list(
-            dict.fromkeys([*self.singles, *self.cheapest(self.demand(problem), most)])
+            dict.fromkeys([*self.singles, *self.cheapest(self.demand(problem), most)]),
         )[:most]
         self.columns = self.columns.taken(numbers)
         self.pool = self.pool.taken(self.columns, numbers)
@@ -152,11 +151,8 @@ class WarmStart:
 
     def running(self, problem: Problem) -> dict[int, int]:
         """Column number → running GPUs; without those that run anything that is no candidate (any more)."""
-        patterns = (
-            self.candidates.patterns_of(problem.current)
-            if problem.current is not None
-            else {}
-        )
+        current = problem.current
+        patterns = self.candidates.patterns_of(current) if current is not None else {}
         self.columns.add(patterns)
         self.pool.sync()
         return {
@@ -167,9 +163,8 @@ class WarmStart:
         """Whether every running GPU is a pattern, or was none either when the tables were made with it running."""
         if problem.current is None or problem.current == self._made_for.current:
             return True
-        return sum(self.candidates.patterns_of(problem.current).values()) == sum(
-            gpu.count for gpu in problem.current.gpus
-        )
+        known = self.candidates.patterns_of(problem.current).total()
+        return known == sum(gpu.count for gpu in problem.current.gpus)
 
 
 def _roomy_tables(problem: Problem) -> tuple[Tables, float]:
@@ -206,7 +201,8 @@ def _same_types(mine: tuple[GpuType, ...], others: tuple[GpuType, ...]) -> bool:
 
 
 def _same_services(
-    mine: tuple[ServiceDemand, ...], others: tuple[ServiceDemand, ...]
+    mine: tuple[ServiceDemand, ...],
+    others: tuple[ServiceDemand, ...],
 ) -> bool:
     return len(mine) == len(others) and all(
         one
@@ -228,6 +224,7 @@ _KEPT = _Kept(OrderedDict(), itertools.count(1))
 
 def load_warm_start(token: str | None, problem: Problem) -> WarmStart | None:
     """The state of that token, which is then forgotten; None where there is none that serves the problem."""
+    # Taken out, not only looked up: two calls at once must not work on one state.
     warm = _KEPT.states.pop(token, None) if token is not None else None
     if warm is None or not warm.fits(problem):
         return None
@@ -238,6 +235,7 @@ def load_warm_start(token: str | None, problem: Problem) -> WarmStart | None:
 def store_warm_start(warm: WarmStart) -> str:
     """Keep a state for the next plan; its token. The states that were not used for longest go."""
     warm.settle()
+    # With the process id: a token of another process must not find a state of this one.
     token = f"{os.getpid()}-{next(_KEPT.numbers)}"
     _KEPT.states[token] = warm
     while len(_KEPT.states) > MAX_STATES:

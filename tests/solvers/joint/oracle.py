@@ -1,7 +1,7 @@
 """The best plan of a tiny problem by trying all of them, with the checker's laws and nothing of the solver's."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,14 +37,8 @@ class Best(NamedTuple):
     cost: float
 
 
-NOTHING_MORE: Mapping[str, Fleets] = {}
-
-
-def best_plan(problem: Problem, more: Mapping[str, Fleets] = NOTHING_MORE) -> Best:
-    """The optimum over every lawful combination of GPUs; stocks must be finite.
-
-    more: by GPU type, what else one GPU of it can do than the problem says.
-    """
+def best_plan(problem: Problem) -> Best:
+    """The optimum over every lawful combination of GPUs; stocks must be finite."""
     services = problem.services
     fleets = Fleets(
         np.zeros((1, len(services))),
@@ -55,9 +49,7 @@ def best_plan(problem: Problem, more: Mapping[str, Fleets] = NOTHING_MORE) -> Be
     for gpu_type in problem.gpu_types:
         fleets = _both(
             fleets,
-            _of_type(
-                problem, gpu_type.name, gpu_type.count or 0, more.get(gpu_type.name)
-            ),
+            _of_type(problem, gpu_type.name, gpu_type.count or 0),
         )
     most = np.array(
         [np.inf if one.max_replicas is None else one.max_replicas for one in services]
@@ -79,13 +71,9 @@ def best_plan(problem: Problem, more: Mapping[str, Fleets] = NOTHING_MORE) -> Be
     )
 
 
-def _of_type(
-    problem: Problem, gpu_type: str, count: int, more: Fleets | None
-) -> Fleets:
+def _of_type(problem: Problem, gpu_type: str, count: int) -> Fleets:
     """Every multiset of at most `count` patterns."""
     each = _each(problem, gpu_type)
-    if more is not None:
-        each = Fleets(*(np.concatenate(pair) for pair in zip(each, more, strict=True)))
     capacity, replicas, cost, watts = _needed(each)
     chosen = np.array(
         list(itertools.combinations_with_replacement(range(len(cost)), count)),
