@@ -248,7 +248,8 @@ class WorstNeighbours:
         steps = self.pressure.shape[1] - 1
         used = np.array([row.sm_percent for row in rows]) / _grid_percent(self.gpu_type)
         free = np.clip(steps - np.ceil(used - _STEPS_TOLERANCE), 0, steps)
-        return free.astype(np.int64)
+        free_steps: Indices = free.astype(np.int64)
+        return free_steps
 
 
 def worst_neighbours(
