@@ -53,7 +53,7 @@ def plan_from_document(
 ) -> tuple[Plan, PlanReport | None]:
     """The Plan that a parsed JSON document states, and its report where it has one. Raises InvalidInput."""
     fields = Fields(document, path, RESERVED)
-    if fields.whole("version") != 1:
+    if fields.integer("version") != 1:
         raise InvalidInput(fields.at("version"), "this program reads version 1 only")
     plan = Plan(
         policy=fields.text("policy"),
@@ -103,7 +103,7 @@ def _gpu(document: object, path: str) -> GpuPlan:
     fields = Fields(document, path, RESERVED)
     gpu = GpuPlan(
         gpu_type=fields.text("gpu_type"),
-        count=fields.whole("count", at_least=1) if fields.given("count") else 1,
+        count=fields.integer("count", at_least=1) if fields.given("count") else 1,
         clock_mhz=fields.number("clock_mhz", above=0.0),
         replicas=fields.each("replicas", _replica, at_least=1),
     )
@@ -116,7 +116,7 @@ def _replica(document: object, path: str) -> ReplicaPlan:
     replica = ReplicaPlan(
         service=fields.text("service"),
         sm_percent=fields.number("sm_percent", above=0.0, at_most=100.0),
-        batch=fields.whole("batch", at_least=1),
+        batch=fields.integer("batch", at_least=1),
         arrival_rate_rps=fields.number("arrival_rate_rps"),
     )
     fields.done()
@@ -129,7 +129,7 @@ def _unserved(document: object, path: str) -> Unserved:
         service=fields.text("service"),
         rate_rps=fields.number("rate_rps"),
         reason=cast(UnservedReason, fields.choice("reason", UNSERVED_REASONS)),
-        replicas_missing=fields.whole("replicas_missing")
+        replicas_missing=fields.integer("replicas_missing")
         if fields.given("replicas_missing")
         else 0,
     )

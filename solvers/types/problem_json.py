@@ -23,10 +23,10 @@ from solvers.types.strict_json import (
     Fields,
     describe,
     parse_json,
+    read_integer,
     read_items,
     read_number,
     read_text,
-    read_whole,
 )
 
 ROW_FIELDS = OperatingPoint._fields
@@ -48,7 +48,7 @@ def problem_to_json(problem: Problem) -> str:
 def problem_from_document(document: object) -> Problem:
     """The Problem that a parsed JSON document states. Raises InvalidInput."""
     fields = Fields(document, "", RESERVED)
-    if fields.whole("version") != 1:
+    if fields.integer("version") != 1:
         raise InvalidInput("version", "this program reads version 1 only")
     problem = Problem(
         objective=cast(
@@ -57,7 +57,7 @@ def problem_from_document(document: object) -> Problem:
         energy_price_usd_per_kwh=_optional(
             fields, "energy_price_usd_per_kwh", fields.number, 0.0
         ),
-        max_replicas_per_gpu=fields.whole("max_replicas_per_gpu", at_least=1),
+        max_replicas_per_gpu=fields.integer("max_replicas_per_gpu", at_least=1),
         capacity_law=_capacity_law(fields.value("capacity_law"), "capacity_law"),
         gpu_types=fields.each("gpu_types", _gpu_type, at_least=1),
         services=fields.each("services", service_from_document),
@@ -88,7 +88,7 @@ def _capacity_law(document: object, path: str) -> CapacityLaw:
         at_least=1,
     )
     batches = fields.each(
-        "batches", lambda v, p: read_whole(v, p, at_least=1), at_least=1
+        "batches", lambda v, p: read_integer(v, p, at_least=1), at_least=1
     )
     ratios = fields.each(
         "slo_ratios", lambda v, p: read_number(v, p, at_least=1.0), at_least=2
@@ -143,7 +143,7 @@ def _gpu_type(document: object, path: str) -> GpuType:
         name=fields.text("name"),
         price_usd_per_hour=fields.number("price_usd_per_hour", above=0.0),
         memory_mib=fields.number("memory_mib", above=0.0),
-        count=fields.whole("count") if fields.value("count") is not None else None,
+        count=fields.integer("count") if fields.value("count") is not None else None,
         sm_percent_step=fields.number("sm_percent_step", above=0.0, at_most=100.0),
         idle_w=fields.number("idle_w"),
         power_cap_w=fields.number("power_cap_w", above=0.0),
@@ -173,10 +173,10 @@ def service_from_document(document: object, path: str) -> ServiceDemand:
         percentile=fields.number("percentile", above=0.0, at_most=1 - 1e-12),
         arrival_rate_rps=fields.number("arrival_rate_rps"),
         priority=fields.number("priority", above=0.0),
-        min_replicas=fields.whole("min_replicas")
+        min_replicas=fields.integer("min_replicas")
         if fields.given("min_replicas")
         else 0,
-        max_replicas=fields.whole("max_replicas", at_least=1)
+        max_replicas=fields.integer("max_replicas", at_least=1)
         if fields.has("max_replicas")
         else None,
         allowed_gpu_types=types,

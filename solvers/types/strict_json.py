@@ -115,9 +115,9 @@ class Fields:
             at_most=at_most,
         )
 
-    def whole(self, name: str, *, at_least: int = 0) -> int:
+    def integer(self, name: str, *, at_least: int = 0) -> int:
         """A required whole number."""
-        return read_whole(self.value(name), self.at(name), at_least=at_least)
+        return read_integer(self.value(name), self.at(name), at_least=at_least)
 
     def text(self, name: str) -> str:
         """A required string of 1 to 253 characters."""
@@ -197,7 +197,7 @@ def read_number(
     return float(value)
 
 
-def read_whole(value: object, path: str, *, at_least: int = 0) -> int:
+def read_integer(value: object, path: str, *, at_least: int = 0) -> int:
     """A whole number ≥ at_least; 4.0 counts as 4, as JSON Schema has it."""
     number = read_number(value, path, at_least=at_least)
     if number != int(number):

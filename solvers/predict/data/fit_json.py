@@ -25,9 +25,9 @@ from solvers.types.strict_json import (
     Fields,
     describe,
     parse_json,
+    read_integer,
     read_number,
     read_text,
-    read_whole,
 )
 
 VERSION = 1
@@ -44,7 +44,7 @@ def fits_to_json(fits: Fits) -> str:
 def fits_from_json(text: str | bytes) -> Fits:
     """Read what `fits_to_json` wrote. Raises InvalidInput, which names the field."""
     fields = Fields(parse_json(text), "")
-    if fields.whole("version") != VERSION:
+    if fields.integer("version") != VERSION:
         raise InvalidInput(
             "version", f"must be {VERSION}; make the file anew with `plimsoll fit`"
         )
@@ -128,7 +128,7 @@ def _quality(document: object, path: str) -> Quality:
         cross_validated_error_p90=_number_or_infinite(
             fields, "cross_validated_error_p90"
         ),
-        sample_count=fields.whole("sample_count"),
+        sample_count=fields.integer("sample_count"),
         ratio_quantiles=fields.each(
             "ratio_quantiles", lambda value, at: read_number(value, at, above=0.0)
         ),
@@ -190,7 +190,7 @@ def _coefficients(document: object, path: str) -> Coefficients:
 
 def _array(document: object, path: str) -> Reals:
     fields = Fields(document, path)
-    shape = fields.each("shape", read_whole)
+    shape = fields.each("shape", read_integer)
     values = fields.each("values", _coefficient)
     if math.prod(shape) != len(values):
         raise InvalidInput(

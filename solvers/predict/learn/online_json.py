@@ -6,9 +6,9 @@ from solvers.types.state import Json
 from solvers.types.strict_json import (
     MAX_NUMBER,
     Fields,
+    read_integer,
     read_items,
     read_number,
-    read_whole,
 )
 
 
@@ -46,7 +46,7 @@ def health_from_document(document: object) -> FitState:
         alarm_since_s=fields.number("alarm_since_s")
         if fields.has("alarm_since_s")
         else None,
-        readings=fields.whole("readings"),
+        readings=fields.integer("readings"),
     )
     fields.done()
     size = len(health.belief.rows) + 1
@@ -69,7 +69,7 @@ def _row(value: object, path: str) -> RowKey:
     sm_percent, batch, clock_mhz = items
     return RowKey(
         sm_percent=read_number(sm_percent, path, above=0.0),
-        batch=read_whole(batch, path, at_least=1),
+        batch=read_integer(batch, path, at_least=1),
         clock_mhz=read_number(clock_mhz, path, above=0.0),
     )
 
