@@ -133,6 +133,10 @@ class Fields:
             )
         return chosen
 
+    def read(self, name: str, make: Callable[[object, str], Made]) -> Made:
+        """`make(value, path)` of a required field."""
+        return make(self.value(name), self.at(name))
+
     def items(self, name: str) -> Iterator[tuple[object, str]]:
         """The items of a required array, each with its path."""
         return read_items(self.value(name), self.at(name))

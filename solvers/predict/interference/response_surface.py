@@ -101,7 +101,7 @@ def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:
     if len(rows) <= _MAX_SAMPLES:
         return rows
     ranked = rows[np.argsort(latency_ms[rows], kind="stable")]
-    return ranked[even_choice(len(rows), most=_MAX_SAMPLES)]
+    return ranked[even_choice(len(rows), max_rows=_MAX_SAMPLES)]
 
 
 def _weights(

@@ -103,7 +103,7 @@ def fit(samples: Samples) -> Coefficients:
     """
     samples = sorted_samples(samples)
     if len(samples) > _MAX_SAMPLES:
-        samples = samples.take(even_choice(len(samples), most=_MAX_SAMPLES))
+        samples = samples.take(even_choice(len(samples), max_rows=_MAX_SAMPLES))
     highest = highest_clock_mhz(samples.at)
     logs = log_conditions(samples.at, highest_clock_mhz=highest)
     distinct = len(np.unique(logs, axis=0))
@@ -157,7 +157,7 @@ def _learn(logs: Reals, measured: Reals) -> _Posterior:
     trend = _trend(logs, centre)
     level = float(np.mean(measured - trend @ _TREND_MEAN))
     surprise = measured - trend @ _TREND_MEAN - level
-    chosen = even_choice(len(logs), most=_JUDGED_SAMPLES)
+    chosen = even_choice(len(logs), max_rows=_JUDGED_SAMPLES)
     scales = _most_likely(logs[chosen], trend[chosen], surprise[chosen])
     covariance = _covariance(logs, logs, trend, trend, scales)
     weight = np.ones(len(logs))

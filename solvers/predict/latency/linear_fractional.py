@@ -96,7 +96,7 @@ def fit(samples: Samples) -> Coefficients:
     terms = _make_terms(logs)
     unit_ms = float(np.median(ordered.latency_ms))
     log_quotas = np.unique(terms.log_quota)
-    log_quotas = log_quotas[even_choice(len(log_quotas), most=_MAX_QUOTAS)]
+    log_quotas = log_quotas[even_choice(len(log_quotas), max_rows=_MAX_QUOTAS)]
     return Coefficients(
         arrays={
             "parameters": _solve(

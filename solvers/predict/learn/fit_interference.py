@@ -14,7 +14,11 @@ from solvers.predict.data.fit import (
 )
 from solvers.predict.data.interference_factor import neighbour_counts
 from solvers.predict.data.samples import Indices, LayerCounts, Reals, Samples
-from solvers.predict.data.techniques import INTERFERENCE, STRANGERS, find_interference
+from solvers.predict.data.techniques import (
+    INTERFERENCE,
+    UNKNOWN_NEIGHBOURS,
+    find_interference,
+)
 from solvers.predict.interference import layer_counts, pressure
 from solvers.predict.interference.deflate import alone_samples
 from solvers.predict.learn.choose_technique import TechniqueCandidate, choose
@@ -59,7 +63,7 @@ def fit_interference(
     by_neighbour = _splits_by_neighbour(colocated.samples, known)
     tried: tuple[tuple[Quantity, tuple[str, ...], list[Split]], ...] = (
         ("interference", INTERFERENCE, at_random),
-        ("stranger_interference", STRANGERS, by_neighbour),
+        ("stranger_interference", UNKNOWN_NEIGHBOURS, by_neighbour),
     )
     chosen: list[Fit] = []
     for quantity, names, splits in tried:

@@ -15,6 +15,7 @@ from solvers.types.strict_json import (
 def health_to_document(health: FitState) -> dict[str, Json]:
     """The health as JSON values."""
     belief = health.belief
+    # Plain names of today's fields; the reader below refuses every other, so that a change of format is noticed.
     return {
         "rows": [list(row) for row in belief.rows],
         "mean": list(belief.mean),
@@ -42,6 +43,7 @@ def health_from_document(document: object) -> FitState:
         error=fields.number("error"),
         shortfall=fields.number("shortfall"),
         band=fields.number("band", above=0.0),
+        # Negative while periods are inside the band.
         streak=int(fields.number("streak", at_least=-MAX_NUMBER)),
         alarm_since_s=fields.number("alarm_since_s")
         if fields.has("alarm_since_s")
@@ -49,15 +51,18 @@ def health_from_document(document: object) -> FitState:
         readings=fields.integer("readings"),
     )
     fields.done()
-    size = len(health.belief.rows) + 1
-    if [len(health.belief.mean), *map(len, health.belief.covariance)] != [size] * (
-        size + 1
-    ):
+    _check_sizes(health.belief)
+    return health
+
+
+def _check_sizes(belief: FilterState) -> None:
+    # Entry 0 is what all rows have in common.
+    size = len(belief.rows) + 1
+    if [len(belief.mean), *map(len, belief.covariance)] != [size] * (size + 1):
         raise InvalidInput(
             "health",
             f"mean and covariance must be of size {size}: one more than there are rows",
         )
-    return health
 
 
 def _row(value: object, path: str) -> RowKey:

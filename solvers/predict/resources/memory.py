@@ -34,7 +34,7 @@ def fit(samples: Samples) -> Coefficients:
             f"have it, at {len(batches)}"
         )
     order = np.lexsort((memory, batch))
-    chosen = order[even_choice(len(order), most=_MAX_SAMPLES)]
+    chosen = order[even_choice(len(order), max_rows=_MAX_SAMPLES)]
     fixed, per_request = _line(batch[chosen], memory[chosen])
     highest = np.maximum.accumulate([memory[batch == value].max() for value in batches])
     arrays = {
