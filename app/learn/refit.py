@@ -163,7 +163,7 @@ def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCand
             *(fit for fit in relatives.fits if (fit.quantity, fit.group) not in own),
         )
     )
-    facts = FitFacts(gpu_type=gpu_type, layers=request.layers, relatives=there)
+    facts = FitFacts(gpu_type=gpu_type, layers=request.layers, other_profiles=there)
     is_moved = any(
         fit.quantity == "latency_ms" and fit.group.network == request.network
         for fit in fits.fits
@@ -219,7 +219,7 @@ def _candidate(
         # A network that was only ever measured beside neighbours is known where it had neighbours.
         sampled=own.at if len(own) else everything.at,
         neighbours=_neighbours_of(request.samples, fits, gpu_type.name),
-        relatives=tuple(
+        other_profiles=tuple(
             entry for entry in request.relatives if entry.gpu_type == gpu_type.name
         ),
     )

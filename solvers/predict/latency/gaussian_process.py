@@ -289,8 +289,8 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
     """Per condition the nodes of the table: measured values, the range's ends, and some in wide gaps."""
     axes = []
     for column, ends in enumerate(np.stack(trusted, axis=1)):
-        values = make_nodes(logs[:, column], most=_MAX_VALUES)
-        values = make_nodes(np.append(values, ends), most=_MAX_VALUES + 2)
+        values = make_nodes(logs[:, column], max_nodes=_MAX_VALUES)
+        values = make_nodes(np.append(values, ends), max_nodes=_MAX_VALUES + 2)
         parts = [
             np.linspace(
                 low, high, int(np.ceil((high - low) / _WIDEST_CELL)), endpoint=False
@@ -298,4 +298,4 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
             for low, high in pairwise(values)
         ]
         axes.append(np.concatenate([*parts, values[-1:]]))
-    return limit_nodes(tuple(axes), most=_MAX_NODES)
+    return limit_nodes(tuple(axes), max_nodes=_MAX_NODES)

@@ -89,9 +89,11 @@ class SurfaceReadings(NamedTuple):
 def make_surface_nodes(logs: Reals) -> Nodes:
     """Nodes at the conditions that occur among (N, 4) logarithms."""
     return Nodes(
-        batch=make_nodes(logs[:, BATCH], most=_MAX_BATCHES),
-        sm_percent=make_nodes(logs[:, SM_PERCENT], most=_MAX_SHARES),
-        time_quota_percent=make_nodes(logs[:, TIME_QUOTA_PERCENT], most=_MAX_QUOTAS),
+        batch=make_nodes(logs[:, BATCH], max_nodes=_MAX_BATCHES),
+        sm_percent=make_nodes(logs[:, SM_PERCENT], max_nodes=_MAX_SHARES),
+        time_quota_percent=make_nodes(
+            logs[:, TIME_QUOTA_PERCENT], max_nodes=_MAX_QUOTAS
+        ),
     )
 
 

@@ -116,9 +116,13 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
 
 def _axes(points: Points, metric: Reals) -> tuple[Reals, ...]:
     """Per condition the nodes of the table: measured values, and more where points are far apart by the metric."""
-    measured = tuple(make_nodes(values, most=_MAX_VALUES) for values in points.logs.T)
+    measured = tuple(
+        make_nodes(values, max_nodes=_MAX_VALUES) for values in points.logs.T
+    )
     return refine(
-        limit_nodes(measured, most=_MAX_NODES), scales=metric, most=_ENOUGH_NODES
+        limit_nodes(measured, max_nodes=_MAX_NODES),
+        scales=metric,
+        max_nodes=_ENOUGH_NODES,
     )
 
 
