@@ -154,7 +154,7 @@ def _add_services(formulation: _Formulation, program: ScalingProgram) -> None:
         wanted = service.arrival_rate_rps
         if wanted > 0:
             shares = [program.options[index].capacity_rps / wanted for index in own]
-            # Cut at 1: a share of thousands would leave CBC's tolerance many replicas wide.
+            # Cut at 1: more than the entire rate serves nothing more, and the relaxation is tighter.
             served = pulp.LpAffineExpression(
                 [
                     (counts[index], min(1.0, share))

@@ -42,7 +42,7 @@ class InterferenceTechnique(Protocol):
 
 def neighbour_counts(queries: Queries) -> Indices:
     """(N,) how many neighbours each row has."""
-    # Most queries are alone, and this is called for every one of them.
+    # Where all are alone there is nothing to count.
     if not any(queries.neighbours):
         return np.zeros(len(queries), dtype=np.intp)
     return np.fromiter(map(len, queries.neighbours), dtype=np.intp, count=len(queries))

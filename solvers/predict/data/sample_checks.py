@@ -50,7 +50,7 @@ def check_queries(queries: Queries) -> None:
 
 
 def _check_names(column: str, names: tuple[str, ...]) -> None:
-    # Distinct names only: a million rows have a few dozen of them.
+    # Distinct names only, for there are far fewer of them than rows.
     for name in sorted(set(names)):
         if not _is_name(name):
             problem = f"must have 1 to {MAX_NAME} characters, none of them a control character"

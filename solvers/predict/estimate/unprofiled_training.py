@@ -134,7 +134,7 @@ class ProfiledNetworks:
         except TooFewSamples:
             return None
         neighbour = Neighbour(own.network, float(unprofiled.batch), share)
-        # At its smallest share a service feels a neighbour most, and the factor is told best.
+        # At its smallest share, where the factor is largest: it grows as the share shrinks (`layer_counts`).
         victims = [
             _Victim(service, row)
             for service in self.services

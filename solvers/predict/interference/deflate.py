@@ -69,7 +69,6 @@ def deflated_ms(
     for _ in range(_ROUNDS):
         before = alone_ms
         alone_ms = latency_ms / technique.predict(coefficients, queries, before)
-        # The factor hardly depends on the latency, so that each round brings about two digits.
         if np.all(np.abs(alone_ms - before) <= _TOLERANCE * before):
             break
     return alone_ms

@@ -131,7 +131,7 @@ def learn(
     `sigma_of`: stated sigma by row. A replica counts once; the order of the readings changes nothing.
     """
     of_rows = _combine(readings)
-    # Two control loops may report one period; taken in twice it would count as twice the evidence.
+    # A period that is taken in twice would count as twice the evidence.
     if until_s <= health.seen_until_s or not of_rows:
         return health
     filtered = _Filter(health, sigma_of, prior=_prior_common(sigma_of))
