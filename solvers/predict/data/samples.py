@@ -180,7 +180,7 @@ def make_samples(
 def _pick(entries: tuple[Entry, ...], rows: list[int]) -> tuple[Entry, ...]:
     # Of one row `itemgetter` gives the bare entry instead of a tuple.
     if len(rows) > 1:
-        return itemgetter(*rows)(entries)
+        return tuple(itemgetter(*rows)(entries))
     return tuple(entries[row] for row in rows)
 
 

@@ -103,9 +103,12 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
     )
     measured = zip(samples.latency_ms.tolist(), throughput_rps.tolist(), strict=True)
     for row, (latency_ms, rate_rps) in zip(conditions, measured, strict=True):
-        *first, quota_percent, clock_mhz, limit_w = row
+        network, gpu_type, batch, sm_percent, quota_percent, clock_mhz, limit_w = row
         served = ServedConditions(
-            *first,
+            network,
+            gpu_type,
+            batch,
+            sm_percent,
             time_quota_percent=quota_percent,
             clock_mhz=clock_mhz,
             power_limit_w=limit_w,

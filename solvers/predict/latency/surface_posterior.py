@@ -110,8 +110,8 @@ class _Search:
 
     def approach(self, u: Reals) -> Reals:
         """A few Gauss-Newton steps from a first guess."""
-        for step, sharpness in enumerate(_SHARPENING):
-            is_weighing = step >= _PLAIN_STEPS
+        for number, sharpness in enumerate(_SHARPENING):
+            is_weighing = number >= _PLAIN_STEPS
             at = self._evaluate(u, sharpness=sharpness, is_weighing=is_weighing)
             step = _solve(_curvature((at.slope, at.weight)), at.gradient)
             u = u - (_WEIGHED_STEP if is_weighing else 1.0) * step
