@@ -63,7 +63,7 @@ class RefitRequest:
     gpu_types: tuple[GpuType, ...]
     present: tuple[OperatingPoints, ...] = ()
     """The network's profiles in force."""
-    relatives: tuple[OperatingPoints, ...] = ()
+    other_profiles: tuple[OperatingPoints, ...] = ()
     """Profiles in force of other networks, on all GPU types."""
     fleet: frozenset[str] = frozenset()
     """GPU types of which there are GPUs: there the network is estimated where it was never measured."""
@@ -168,11 +168,11 @@ def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
 
 
 def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCandidate:
-    """Operating points from the network's fits on other GPU types, or from its layers, and what relatives do."""
+    """Operating points from the network's fits on other GPU types, or from its layers, and what similar networks do."""
     group = Group(request.network, gpu_type.name)
     there = _profiled_on(request, gpu_type)[:MAX_PROFILED]
     known = _with_fits_of(request, fits, {entry.network for entry in there})
-    facts = FitFacts(gpu_type=gpu_type, layers=request.layers, relatives=there)
+    facts = FitFacts(gpu_type=gpu_type, layers=request.layers, other_profiles=there)
     # The estimate's technique follows from what is known: times on another GPU type, or layers alone.
     is_moved = any(
         fit.quantity == "latency_ms" and fit.group.network == request.network
@@ -193,13 +193,13 @@ def _profiled_on(
     request: RefitRequest, gpu_type: GpuType
 ) -> tuple[OperatingPoints, ...]:
     return tuple(
-        entry for entry in request.relatives if entry.gpu_type == gpu_type.name
+        entry for entry in request.other_profiles if entry.gpu_type == gpu_type.name
     )
 
 
 def _with_fits_of(request: RefitRequest, fits: Fits, networks: Set[str]) -> Fits:
     """The fits, and rough ones of other networks where none was made from samples."""
-    stated = [entry for entry in request.relatives if entry.network in networks]
+    stated = [entry for entry in request.other_profiles if entry.network in networks]
     own = {(fit.quantity, fit.group) for fit in fits.fits}
     added = (
         fit for fit in _fit_stated(stated).fits if (fit.quantity, fit.group) not in own
@@ -247,7 +247,7 @@ def _candidate(
         # A network that was only ever measured beside neighbours is known where it had neighbours.
         sampled=own.at if len(own) else everything.at,
         neighbours=_neighbours_of(request.samples, fits, gpu_type.name),
-        relatives=_profiled_on(request, gpu_type),
+        other_profiles=_profiled_on(request, gpu_type),
     )
     return RefitCandidate(
         performance=make_performance(fits, fit.group, make_grid(facts), facts),

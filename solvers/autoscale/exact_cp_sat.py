@@ -1,6 +1,6 @@
 """The autoscaling program in CP-SAT: the fast exact method. Importing this module loads ortools (about a second).
 
-CP-SAT takes whole numbers only. Rounding goes one way, so that everything that is feasible in real numbers stays so:
+CP-SAT takes integers only. Rounding goes one way, so that everything that is feasible in real numbers stays so:
 the integer program is a relaxation, and its bounds are proofs. And it is so small that an answer stays within the
 contract's 1e-6:
 
@@ -15,7 +15,7 @@ services · (largest weight) · 2^30, so the largest weight is 2^30 / services; 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ortools.sat.python import cp_model
 
@@ -25,6 +25,7 @@ from solvers.autoscale.program import (
     ExactAnswer,
     ScalingProgram,
     score,
+    serves_all,
 )
 from solvers.types.outcome import Budget, SolveStatus
 
@@ -36,7 +37,7 @@ _THOUSANDTHS = 1000.0
 _EARLIER_PART = 0.5
 """Each level before the cost gets this part of what is left of the budget, so that something is left for the next."""
 _GUARD = 1e-6
-"""Part of one unit that keeps 0.29 · 1000 = 289.99999999999994 from losing a whole one."""
+"""Part of one unit that keeps 0.29 · 1000 = 289.99999999999994 from losing an entire one."""
 
 _STATUS = {
     cp_model.OPTIMAL: SolveStatus.OPTIMAL,
@@ -74,23 +75,20 @@ class _Solve:
         self._messages: list[str] = []
         self._formulation = cp_model.CpModel()
         self._counts = [
-            self._formulation.new_int_var(0, most, f"n{i}")
-            for i, most in enumerate(program.most)
+            self._formulation.new_int_var(0, max_count, f"n{i}")
+            for i, max_count in enumerate(program.max_counts)
         ]
         self._add_limits()
 
     def answer(self) -> ExactAnswer:
         """Run the levels and decode the last solution."""
-        begun = score(self._program, self._best)
-        serves_all = (
-            begun.served_weight >= self._program.weight_wanted
-            and begun.missing_weight == 0
-        )
-        served = self._add_demand(may_fall_short=not serves_all)
-        missing = self._add_least_replicas(may_miss=not serves_all)
+        # Where the start serves everything, levels 1 and 2 are optimal already: their variables become constants.
+        may_fall_short = not serves_all(self._program, self._best)
+        served = self._add_demand(may_fall_short=may_fall_short)
+        missing = self._add_min_replicas(may_miss=may_fall_short)
         bound = None
-        if serves_all or (
-            self._hold_best_served(served) and self._hold_fewest_missing(missing)
+        if not may_fall_short or (
+            self._hold_max_served(served) and self._hold_min_missing(missing)
         ):
             bound = self._minimise_cost()
         if not self._found:
@@ -105,39 +103,33 @@ class _Solve:
         )
 
     def _add_limits(self) -> None:
+        max_counts = self._program.max_counts
         for limit in self._program.limits:
-            most = sum(need * self._program.most[index] for index, need in limit.needs)
-            scale = min(_THOUSANDTHS, _MAX_SUM / max(1.0, most))
+            max_used = sum(need * max_counts[index] for index, need in limit.needs)
+            scale = min(_THOUSANDTHS, _MAX_SUM / max(1.0, max_used))
             used = sum(
                 _floor(need, scale) * self._counts[index] for index, need in limit.needs
             )
-            self._formulation.add(used <= _floor(min(limit.total, most), scale))
-        for service, own in zip(
-            self._program.services, self._program.options_of, strict=True
-        ):
+            self._formulation.add(used <= _floor(min(limit.total, max_used), scale))
+        for service, own in self._program.services_with_options:
+            # Without options the sum is the number 0, and no constraint.
             if service.max_replicas is not None and own:
-                self._formulation.add(
-                    sum(self._counts[index] for index in own) <= service.max_replicas
-                )
+                self._formulation.add(self._replicas(own) <= service.max_replicas)
+
+    def _replicas(self, own: Sequence[int]) -> cp_model.LinearExprT:
+        return sum(self._counts[index] for index in own)
 
     def _add_demand(self, *, may_fall_short: bool) -> list[cp_model.LinearExprT]:
         """Per service, the share of its rate that is served, in units of 2^-30."""
         shares: list[cp_model.LinearExprT] = []
-        for service, own in zip(
-            self._program.services, self._program.options_of, strict=True
-        ):
-            wanted = service.arrival_rate_rps
-            if wanted == 0:
+        for service, own in self._program.services_with_options:
+            if service.arrival_rate_rps == 0:
                 shares.append(_DEMAND_UNIT)
                 continue
             served = sum(
-                math.ceil(
-                    min(1.0, self._program.options[i].capacity_rps / wanted)
-                    * _DEMAND_UNIT
-                    - _GUARD
-                )
-                * self._counts[i]
-                for i in own
+                self._served_share(index, service.arrival_rate_rps)
+                * self._counts[index]
+                for index in own
             )
             if not may_fall_short:
                 self._formulation.add(served >= _DEMAND_UNIT)
@@ -151,76 +143,78 @@ class _Solve:
             shares.append(share)
         return shares
 
-    def _add_least_replicas(self, *, may_miss: bool) -> list[cp_model.LinearExprT]:
-        """Per service, how many replicas it lacks to its least number."""
+    def _served_share(self, index: int, wanted_rps: float) -> int:
+        """The part of a rate that one replica of the option serves, in units of 2^-30, rounded up."""
+        share = min(1.0, self._program.options[index].capacity_rps / wanted_rps)
+        return math.ceil(share * _DEMAND_UNIT - _GUARD)
+
+    def _add_min_replicas(self, *, may_miss: bool) -> list[cp_model.LinearExprT]:
+        """Per service, how many replicas it lacks to its `min_replicas`."""
         lacks: list[cp_model.LinearExprT] = []
-        for service, own in zip(
-            self._program.services, self._program.options_of, strict=True
-        ):
-            most = service.min_replicas if may_miss else 0
-            lack = self._formulation.new_int_var(0, most, f"missing_{service.name}")
-            self._formulation.add(
-                sum(self._counts[index] for index in own) + lack >= service.min_replicas
-            )
+        for service, own in self._program.services_with_options:
+            max_lack = service.min_replicas if may_miss else 0
+            lack = self._formulation.new_int_var(0, max_lack, f"missing_{service.name}")
+            self._formulation.add(self._replicas(own) + lack >= service.min_replicas)
             lacks.append(lack)
         return lacks
 
-    def _hold_best_served(self, shares: list[cp_model.LinearExprT]) -> bool:
-        weights = _weights(
-            [
-                service.priority * service.arrival_rate_rps
-                for service in self._program.services
-            ]
-        )
+    def _hold_max_served(self, shares: list[cp_model.LinearExprT]) -> bool:
+        weights = _weights(self._program.weights)
         served = cp_model.LinearExpr.weighted_sum(shares, weights)
         self._formulation.maximize(served)
         best = self._run(part=_EARLIER_PART)
         if best is not None:
+            # The margin of `serves_more`: within it, missing replicas and cost decide.
             margin = math.ceil(TOLERANCE * sum(weights) * _DEMAND_UNIT)
             self._formulation.add(served >= round(best) - margin)
         return best is not None
 
-    def _hold_fewest_missing(self, lacks: list[cp_model.LinearExprT]) -> bool:
+    def _hold_min_missing(self, lacks: list[cp_model.LinearExprT]) -> bool:
         weights = _weights([service.priority for service in self._program.services])
         missing = cp_model.LinearExpr.weighted_sum(lacks, weights)
         self._formulation.minimize(missing)
-        fewest = self._run(part=_EARLIER_PART)
-        if fewest is not None:
-            self._formulation.add(missing <= round(fewest))
-        return fewest is not None
+        best = self._run(part=_EARLIER_PART)
+        if best is not None:
+            self._formulation.add(missing <= round(best))
+        return best is not None
 
     def _minimise_cost(self) -> float | None:
         """Level 3; returns its proven lower bound in USD per hour."""
         program = self._program
         prices = [option.cost_usd_per_hour for option in program.options]
-        scale = _cost_scale([*prices, *program.launch_cost], sum(program.most))
+        scale = _cost_scale([*prices, *program.launch_cost], sum(program.max_counts))
         terms = [
             _floor(price, scale) * count
             for price, count in zip(prices, self._counts, strict=True)
         ]
-        for index, option in enumerate(program.options):
-            room = program.most[index] - option.running
-            if room > 0 and program.launch_cost[index] > 0:
-                launched = self._formulation.new_int_var(0, room, f"launched{index}")
-                self._formulation.add(launched >= self._counts[index] - option.running)
-                terms.append(_floor(program.launch_cost[index], scale) * launched)
-        self._formulation.minimize(sum(terms))
+        self._formulation.minimize(sum([*terms, *self._launch_terms(scale)]))
         self._run(part=1.0)
         if self._bound is None:
             return None
+        # The objective above counts replicas, level 3 changes; what runs is the constant between the two.
         paid_already = sum(
             option.cost_usd_per_hour * option.running for option in program.options
         )
-        return min(
-            self._bound / scale - paid_already,
-            score(program, self._best).cost_usd_per_hour,
-        )
+        # Rounding may lift the bound above the cost of an answer, which no lower bound can be.
+        cost = score(program, self._best).cost_usd_per_hour
+        return min(self._bound / scale - paid_already, cost)
+
+    def _launch_terms(self, scale: float) -> Iterator[cp_model.LinearExprT]:
+        """The launch cost of each option that can launch a replica at a cost."""
+        program = self._program
+        for index, option in enumerate(program.options):
+            room = program.max_counts[index] - option.running
+            if room > 0 and program.launch_cost[index] > 0:
+                launched = self._formulation.new_int_var(0, room, f"launched{index}")
+                self._formulation.add(launched >= self._counts[index] - option.running)
+                yield _floor(program.launch_cost[index], scale) * launched
 
     def _run(self, *, part: float) -> float | None:
         """Solve the formulation as it stands with a part of what is left of the budget.
 
         Returns the objective's value, or None when no solution came.
         """
+        # A formulation takes one hint per variable, and the last level's solution is the better one.
         self._formulation.clear_hints()
         for variable, value in zip(self._counts, self._best, strict=True):
             self._formulation.add_hint(variable, value)
@@ -270,13 +264,14 @@ def _floor(value: float, scale: float) -> int:
 
 
 def _weights(values: Sequence[float]) -> list[int]:
-    """Whole weights in the same proportions; one that would vanish becomes 1."""
+    """Integer weights in the same proportions; one that would vanish becomes 1."""
     largest = max(values, default=0.0)
     if largest == 0:
         return [0] * len(values)
-    most = _MAX_SUM // _DEMAND_UNIT // len(values)
+    max_weight = _MAX_SUM // _DEMAND_UNIT // len(values)
     return [
-        max(1, math.floor(value / largest * most)) if value else 0 for value in values
+        max(1, math.floor(value / largest * max_weight)) if value else 0
+        for value in values
     ]
 
 

@@ -22,6 +22,7 @@ from solvers.autoscale.program import (
     ScalingProgram,
     make_program,
     score,
+    serves_all,
 )
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
@@ -43,33 +44,30 @@ def solve_pulp(
     program: ScalingProgram, *, start: Counts, budget: Budget
 ) -> ExactAnswer:
     """Solve the program's levels one after the other; `start` is a feasible answer that only tells which are needed."""
-    formulation = _build(program, may_fall_short=not _serves_all(program, start))
+    formulation = _build(program, may_fall_short=not serves_all(program, start))
     best: Counts | None = None
     worst = SolveStatus.OPTIMAL
-    messages: list[str] = []
+    messages: tuple[str, ...] = ()
     levels = _levels(formulation, program)
     for level in levels:
         status, message = _run(formulation, level, budget)
         if status is not SolveStatus.OPTIMAL:
             worst = status
-            messages.append(
-                f"pulp: {level.name}: {message or f'ended as {status.value}'}"
-            )
+            message = message or f"ended as {status.value}"
+            messages = (*messages, f"pulp: {level.name}: {message}")
         if not status.has_solution:
             break
         best = tuple(round(variable.value()) for variable in formulation.counts)
+        # Nothing comes after the last level; without any option its objective would not even have a value.
         if level is not levels[-1]:
             _hold(formulation, level)
     if best is None:
-        return ExactAnswer(status=worst, messages=tuple(messages))
+        return ExactAnswer(status=worst, messages=messages)
     # An earlier level's solution counts too. CBC gives no bound of its own: only a proven optimum is one.
-    bound = (
-        score(program, best).cost_usd_per_hour if worst is SolveStatus.OPTIMAL else None
-    )
+    is_optimal = worst is SolveStatus.OPTIMAL
+    bound = score(program, best).cost_usd_per_hour if is_optimal else None
     status = worst if worst.has_solution else SolveStatus.FEASIBLE
-    return ExactAnswer(
-        status=status, counts=best, bound=bound, messages=tuple(messages)
-    )
+    return ExactAnswer(status=status, counts=best, bound=bound, messages=messages)
 
 
 def export(
@@ -83,9 +81,8 @@ def export(
     if path.suffix not in (".lp", ".mps"):
         raise InvalidInput("path", f"must end in .lp or .mps, not {path.name!r}")
     program = make_program(problem)
-    formulation = _build(
-        program, may_fall_short=not _serves_all(program, solve_greedy(program))
-    )
+    may_fall_short = not serves_all(program, solve_greedy(program))
+    formulation = _build(program, may_fall_short=may_fall_short)
     *earlier, cost = _levels(formulation, program)
     for level in earlier:
         status, _ = _run(formulation, level, budget or Budget())
@@ -113,118 +110,101 @@ class _Level(NamedTuple):
     margin: float
     """By how much a later level may be worse on this one."""
     part: float
-    """Of the budget: a level must leave something to the next."""
-
-
-def _serves_all(program: ScalingProgram, counts: Counts) -> bool:
-    rated = score(program, counts)
-    return rated.served_weight >= program.weight_wanted and rated.missing_weight == 0
+    """Share of the budget: a level must leave something to the next."""
 
 
 def _build(program: ScalingProgram, *, may_fall_short: bool) -> _Formulation:
-    problem = pulp.LpProblem("autoscale", pulp.LpMinimize)
+    options = [(option.service, option.gpu_type) for option in program.options]
+    services = [(service.name,) for service in program.services]
+    # Bounds of 0 instead of no variables, so that both kinds of formulation have the same rows.
     slack = 1.0 if may_fall_short else 0.0
+    lacks = [slack * service.min_replicas for service in program.services]
     formulation = _Formulation(
-        problem=problem,
-        counts=[
-            pulp.LpVariable(
-                _name("n", i, option.service, option.gpu_type),
-                0,
-                program.most[i],
-                pulp.LpInteger,
-            )
-            for i, option in enumerate(program.options)
-        ],
-        launched=[
-            pulp.LpVariable(_name("launched", i, option.service, option.gpu_type), 0)
-            for i, option in enumerate(program.options)
-        ],
-        shortage=[
-            pulp.LpVariable(_name("short", i, service.name), 0, slack)
-            for i, service in enumerate(program.services)
-        ],
-        missing=[
-            pulp.LpVariable(
-                _name("missing", i, service.name), 0, slack * service.min_replicas
-            )
-            for i, service in enumerate(program.services)
-        ],
+        problem=pulp.LpProblem("autoscale", pulp.LpMinimize),
+        counts=_variables("n", options, program.max_counts, pulp.LpInteger),
+        launched=_variables("launched", options, [None] * len(options)),
+        shortage=_variables("short", services, [slack] * len(services)),
+        missing=_variables("missing", services, lacks),
         may_fall_short=may_fall_short,
     )
     _add_services(formulation, program)
-    for row, limit in enumerate(program.limits):
-        used = [
-            (formulation.counts[index], need / limit.total)
-            for index, need in limit.needs
-            if limit.total > 0
-        ]
-        # Where the total is 0, every count is bounded by 0 already.
-        if used:
-            problem += (
-                pulp.LpAffineExpression(used) <= 1,
-                _name(limit.rule, row, limit.where),
-            )
-    for index, option in enumerate(program.options):
-        change = formulation.counts[index] - option.running
-        problem += (
-            formulation.launched[index] >= change,
-            _name("launch", index, option.service, option.gpu_type),
-        )
+    _add_limits(formulation, program)
+    _add_launches(formulation, program)
     return formulation
+
+
+def _variables(
+    kind: str,
+    owners: Sequence[tuple[str, ...]],
+    bounds: Sequence[float | None],
+    category: str = pulp.LpContinuous,
+) -> list[pulp.LpVariable]:
+    """One variable from 0 to its bound for each owner."""
+    pairs = enumerate(zip(owners, bounds, strict=True))
+    return [
+        pulp.LpVariable(_name(kind, index, *owner), 0, bound, category)
+        for index, (owner, bound) in pairs
+    ]
 
 
 def _add_services(formulation: _Formulation, program: ScalingProgram) -> None:
     problem, counts = formulation.problem, formulation.counts
-    for row, (service, own) in enumerate(
-        zip(program.services, program.options_of, strict=True)
-    ):
-        wanted = service.arrival_rate_rps
+    for row, (service, own) in enumerate(program.services_with_options):
         replicas = pulp.lpSum(counts[index] for index in own)
+        wanted = service.arrival_rate_rps
         if wanted > 0:
+            shares = [program.options[index].capacity_rps / wanted for index in own]
+            # Cut at 1: more than the entire rate serves nothing more, and the relaxation is tighter.
             served = pulp.LpAffineExpression(
                 [
-                    (
-                        counts[index],
-                        min(1.0, program.options[index].capacity_rps / wanted),
-                    )
-                    for index in own
+                    (counts[index], min(1.0, share))
+                    for index, share in zip(own, shares, strict=True)
                 ]
             )
-            problem += (
-                served + formulation.shortage[row] >= 1,
-                _name("demand", row, service.name),
-            )
+            enough = served + formulation.shortage[row] >= 1
+            problem += enough, _name("demand", row, service.name)
         if service.min_replicas > 0:
             enough = replicas + formulation.missing[row] >= service.min_replicas
             problem += enough, _name("least", row, service.name)
         if service.max_replicas is not None and own:
-            problem += (
-                replicas <= service.max_replicas,
-                _name("most", row, service.name),
+            allowed = replicas <= service.max_replicas
+            problem += allowed, _name("most", row, service.name)
+
+
+def _add_limits(formulation: _Formulation, program: ScalingProgram) -> None:
+    problem = formulation.problem
+    for row, limit in enumerate(program.limits):
+        # Where the total is 0, every count is bounded by 0 already.
+        if limit.total > 0:
+            used = pulp.LpAffineExpression(
+                [
+                    (formulation.counts[index], need / limit.total)
+                    for index, need in limit.needs
+                ]
             )
+            problem += used <= 1, _name(limit.rule, row, limit.where)
+
+
+def _add_launches(formulation: _Formulation, program: ScalingProgram) -> None:
+    problem = formulation.problem
+    for index, option in enumerate(program.options):
+        enough = (
+            formulation.launched[index] >= formulation.counts[index] - option.running
+        )
+        problem += enough, _name("launch", index, option.service, option.gpu_type)
 
 
 def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
     """Shortage, missing replicas, cost; the first two only where they may differ from 0. All are minimised."""
     levels = []
     if formulation.may_fall_short:
-        wanted = [
-            service.priority * service.arrival_rate_rps for service in program.services
-        ]
+        weights = program.weights
         priorities = [service.priority for service in program.services]
+        shortage = _weighted(formulation.shortage, weights, sum(weights))
+        missing = _weighted(formulation.missing, priorities, max(priorities))
         levels = [
-            _Level(
-                "shortage",
-                _weighted(formulation.shortage, wanted, sum(wanted)),
-                TOLERANCE,
-                0.5,
-            ),
-            _Level(
-                "missing",
-                _weighted(formulation.missing, priorities, max(priorities)),
-                TOLERANCE,
-                0.5,
-            ),
+            _Level("shortage", shortage, TOLERANCE, 0.5),
+            _Level("missing", missing, TOLERANCE, 0.5),
         ]
     prices = [option.cost_usd_per_hour for option in program.options]
     largest = max([*prices, *program.launch_cost], default=1.0)
@@ -236,6 +216,7 @@ def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
 def _weighted(
     variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float
 ) -> pulp.LpAffineExpression:
+    # Where all weights are 0 their unit is, too, and the level costs nothing whatever the unit.
     pairs = zip(variables, weights, strict=True)
     return pulp.LpAffineExpression(
         [(variable, weight / (unit or 1.0)) for variable, weight in pairs]

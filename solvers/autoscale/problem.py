@@ -10,13 +10,13 @@ Parameters
     T_sg    capacity of one replica, rps             C_sg    its cost, USD per hour
     N_sg    replicas that run now                    L_sg    launch time, s
     κ       launch weight, 1/s (the paper's λ)       r_sg    what one replica needs of each resource
-    m_s ≤ M_s   least and most replicas              R_g     how much of each resource the GPUs of a type have in all
+    m_s ≤ M_s   minimum and maximum of replicas      R_g     how much of each resource the GPUs of a type have in all
 
 Variables
-    n_sg = N_sg + X_sg   replicas wanted, whole and ≥ 0; X is the paper's scaling action
+    n_sg = N_sg + X_sg   replicas wanted, integer and ≥ 0; X is the paper's scaling action
     U_sg                 replicas to launch, ≥ 0; U ≥ X makes it max(X, 0) because its cost is never negative
     u_s                  shortage: the part of λ_s that nobody serves, rps, 0 ≤ u_s ≤ λ_s
-    v_s                  replicas missing to m_s, whole and ≥ 0
+    v_s                  replicas missing to m_s, integer and ≥ 0
 
 Objective, lexicographic (two served weights within 1e-6 of Σ W_s · λ_s count as equal)
     1. maximise Σ_s W_s · (λ_s − u_s)                          served weight
@@ -28,7 +28,7 @@ Constraints
     Σ_s r_sg · n_sg ≤ R_g                         per type: memory, SM percent, power (HetSev 2)
     Σ_sg r_sg · n_sg ≤ R                          per cluster: CPU cores, CPU memory (HetSev 2)
     n_sg ≤ number of GPUs of type g               anti-affinity: at most one replica of a service per GPU
-    Σ_g n_sg + v_s ≥ m_s,  Σ_g n_sg ≤ M_s         least and most replicas
+    Σ_g n_sg + v_s ≥ m_s,  Σ_g n_sg ≤ M_s         minimum and maximum of replicas
 
 The levels are solved one after the other, each with the earlier ones held at their best value: shortage is continuous,
 so no finite penalty could be proven large enough to do it in one. When the greedy serves everything, levels 1 and 2 are
@@ -44,9 +44,19 @@ from dataclasses import dataclass
 
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import Unserved
-from solvers.types.strict_json import read_number, read_whole
+from solvers.types.strict_json import read_integer, read_number
 
 UNLIMITED = math.inf
+
+_OPTION_AMOUNTS = (
+    "cost_usd_per_hour",
+    "memory_mib",
+    "sm_percent",
+    "power_w",
+    "cpu_cores",
+    "cpu_memory_mib",
+    "launch_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +115,7 @@ class AutoscaleProblem:
     launch_weight_per_s: float = 0.0
     """κ: cost of one second of launching, as a share of the replica's cost per hour."""
     cpu_cores: float = UNLIMITED
-    """Of the whole cluster."""
+    """CPU cores of all nodes together."""
     cpu_memory_mib: float = UNLIMITED
 
 
@@ -145,9 +155,11 @@ def _check_services(services: tuple[ServiceTarget, ...]) -> None:
         path = f"services[{index}]"
         read_number(service.arrival_rate_rps, f"{path}.arrival_rate_rps")
         read_number(service.priority, f"{path}.priority", above=0.0)
-        least = read_whole(service.min_replicas, f"{path}.min_replicas")
+        min_replicas = read_integer(service.min_replicas, f"{path}.min_replicas")
         if service.max_replicas is not None:
-            read_whole(service.max_replicas, f"{path}.max_replicas", at_least=least)
+            read_integer(
+                service.max_replicas, f"{path}.max_replicas", at_least=min_replicas
+            )
 
 
 def _check_totals(totals: tuple[TypeTotals, ...]) -> None:
@@ -155,10 +167,9 @@ def _check_totals(totals: tuple[TypeTotals, ...]) -> None:
     for index, total in enumerate(totals):
         path = f"totals[{index}]"
         if total.gpus is not None:
-            read_whole(total.gpus, f"{path}.gpus")
-        _check_amount(total.memory_mib, f"{path}.memory_mib")
-        _check_amount(total.sm_percent, f"{path}.sm_percent")
-        _check_amount(total.power_w, f"{path}.power_w")
+            read_integer(total.gpus, f"{path}.gpus")
+        for name in ("memory_mib", "sm_percent", "power_w"):
+            _check_amount(getattr(total, name), f"{path}.{name}")
 
 
 def _check_options(problem: AutoscaleProblem) -> None:
@@ -179,22 +190,15 @@ def _check_options(problem: AutoscaleProblem) -> None:
                 f"{path}.gpu_type", f"totals has no entry for {option.gpu_type!r}"
             )
         read_number(option.capacity_rps, f"{path}.capacity_rps", above=0.0)
-        read_whole(option.running, f"{path}.running")
-        for name in (
-            "cost_usd_per_hour",
-            "memory_mib",
-            "sm_percent",
-            "power_w",
-            "cpu_cores",
-            "cpu_memory_mib",
-        ):
+        read_integer(option.running, f"{path}.running")
+        for name in _OPTION_AMOUNTS:
             read_number(getattr(option, name), f"{path}.{name}")
-        read_number(option.launch_s, f"{path}.launch_s")
 
 
 def _check_amount(amount: float, path: str) -> None:
+    # A total over many GPUs may exceed the largest number of a contract; only NaN and negative ones are mistakes.
     if amount != UNLIMITED:
-        read_number(amount, path, at_most=UNLIMITED)  # a total over many GPUs
+        read_number(amount, path, at_most=UNLIMITED)
 
 
 def _check_unique(names: list[str], path: str) -> None:

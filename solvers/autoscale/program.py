@@ -4,7 +4,7 @@ Both exact methods and the greedy read the same Program, so they agree on order,
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from solvers.autoscale.problem import (
@@ -14,6 +14,7 @@ from solvers.autoscale.problem import (
     ReplicaCount,
     ScalingOption,
     ServiceTarget,
+    TypeTotals,
     check_problem,
 )
 from solvers.types.outcome import SolveStatus
@@ -27,6 +28,17 @@ COST_TOLERANCE = 1e-6
 ROUNDING = 1e-9
 # Counts stop here: the quotient of two extreme figures may be infinite.
 BEYOND_COUNTING = 1e12
+
+_TYPE_NEEDS: tuple[tuple[UnservedReason, str], ...] = (
+    ("sm", "sm_percent"),
+    ("memory", "memory_mib"),
+    ("power", "power_w"),
+)
+_CLUSTER_NEEDS: tuple[tuple[UnservedReason, str], ...] = (
+    ("stock", "cpu_cores"),
+    ("memory", "cpu_memory_mib"),
+)
+"""The rule that a resource is under, and its field in an option and in the totals alike."""
 
 Counts = tuple[int, ...]
 """Replicas wanted, one per option of the Program."""
@@ -61,15 +73,25 @@ class ScalingProgram:
     """Per option, the limits that it counts in, each with its need."""
     stock: tuple[int | None, ...]
     """Per option, the number of GPUs of its type."""
-    most: tuple[int, ...]
+    max_counts: tuple[int, ...]
     """Per option, a count that some optimum never exceeds."""
+
+    @property
+    def services_with_options(self) -> Iterator[tuple[ServiceTarget, tuple[int, ...]]]:
+        """Every service with the indices of its options."""
+        return zip(self.services, self.options_of, strict=True)
 
     @property
     def weight_wanted(self) -> float:
         """Σ priority · arrival rate: the served weight of a plan that serves everything."""
-        return sum(
+        return sum(self.weights)
+
+    @property
+    def weights(self) -> list[float]:
+        """Per service, priority · arrival rate."""
+        return [
             service.priority * service.arrival_rate_rps for service in self.services
-        )
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,40 +118,35 @@ class ExactAnswer:
 def make_program(problem: AutoscaleProblem) -> ScalingProgram:
     """The Program of a problem. Raises InvalidInput."""
     check_problem(problem)
+    # Sorted, so that the same problem in another order gives the same program and the same counts.
     services = tuple(sorted(problem.services, key=lambda service: service.name))
     options = tuple(
         sorted(problem.options, key=lambda option: (option.service, option.gpu_type))
     )
     limits = _limits(problem, options)
-    limits_of: list[list[tuple[Limit, float]]] = [[] for _ in options]
-    for limit in limits:
-        for index, need in limit.needs:
-            limits_of[index].append((limit, need))
-    options_of: dict[str, list[int]] = {service.name: [] for service in services}
-    for index, option in enumerate(options):
-        options_of[option.service].append(index)
+    limits_of = _limits_by_option(limits, len(options))
     gpus = {total.gpu_type: total.gpus for total in problem.totals}
     by_name = {service.name: service for service in services}
     return ScalingProgram(
         services=services,
         options=options,
-        options_of=tuple(tuple(options_of[service.name]) for service in services),
+        options_of=_options_by_service(services, options),
         launch_cost=tuple(
             option.cost_usd_per_hour * problem.launch_weight_per_s * option.launch_s
             for option in options
         ),
         limits=limits,
-        limits_of=tuple(map(tuple, limits_of)),
+        limits_of=limits_of,
         stock=tuple(gpus[option.gpu_type] for option in options),
-        most=tuple(
-            _most(option, by_name[option.service], gpus[option.gpu_type], own_limits)
-            for option, own_limits in zip(options, limits_of, strict=True)
+        max_counts=tuple(
+            _max_count(option, by_name[option.service], gpus[option.gpu_type], own)
+            for option, own in zip(options, limits_of, strict=True)
         ),
     )
 
 
 def replicas_needed(rate_rps: float, capacity_rps: float) -> int:
-    """The fewest replicas of that capacity that serve the rate."""
+    """The smallest number of replicas of that capacity that serve the rate."""
     return math.ceil(min(BEYOND_COUNTING, rate_rps / capacity_rps * (1 - ROUNDING)))
 
 
@@ -138,34 +155,40 @@ def replicas_that_fit(free: float, need: float) -> int:
     return max(0, math.floor(min(BEYOND_COUNTING, free / need * (1 + ROUNDING))))
 
 
-def served_rps(program: ScalingProgram, counts: Sequence[int], service: int) -> float:
-    """The rate that the counts serve of the service with that index; a shortage within tolerance counts as none."""
-    wanted = program.services[service].arrival_rate_rps
-    capacity = sum(
+def replicas_of(program: ScalingProgram, counts: Sequence[int], service: int) -> int:
+    """How many replicas the service with that index has."""
+    return sum(counts[index] for index in program.options_of[service])
+
+
+def capacity_rps(program: ScalingProgram, counts: Sequence[int], service: int) -> float:
+    """The rate that the replicas of the service with that index could serve."""
+    return sum(
         program.options[index].capacity_rps * counts[index]
         for index in program.options_of[service]
     )
+
+
+def served_rps(program: ScalingProgram, counts: Sequence[int], service: int) -> float:
+    """The rate that the counts serve of the service with that index; a shortage within tolerance counts as none."""
+    wanted = program.services[service].arrival_rate_rps
+    capacity = capacity_rps(program, counts, service)
     return wanted if capacity >= wanted * (1 - TOLERANCE) else capacity
 
 
 def replicas_missing(
     program: ScalingProgram, counts: Sequence[int], service: int
 ) -> int:
-    """How many replicas the counts lack to the service's least number."""
-    return max(
-        0,
-        program.services[service].min_replicas
-        - sum(counts[i] for i in program.options_of[service]),
-    )
+    """How many replicas the counts lack to the service's `min_replicas`."""
+    target = program.services[service]
+    return max(0, target.min_replicas - replicas_of(program, counts, service))
 
 
 def option_cost(program: ScalingProgram, index: int, count: int) -> float:
     """What `count` replicas of one option add to level 3."""
     option = program.options[index]
     change = count - option.running
-    return option.cost_usd_per_hour * change + program.launch_cost[index] * max(
-        change, 0
-    )
+    launched = max(change, 0)
+    return option.cost_usd_per_hour * change + program.launch_cost[index] * launched
 
 
 def score(program: ScalingProgram, counts: Sequence[int]) -> ScalingScore:
@@ -186,10 +209,17 @@ def score(program: ScalingProgram, counts: Sequence[int]) -> ScalingScore:
     )
 
 
+def serves_all(program: ScalingProgram, counts: Sequence[int]) -> bool:
+    """Whether the counts serve every rate and reach every `min_replicas`."""
+    rated = score(program, counts)
+    return rated.served_weight >= program.weight_wanted and rated.missing_weight == 0
+
+
 def serves_more(
     program: ScalingProgram, left: ScalingScore, right: ScalingScore
 ) -> bool | None:
     """Whether `left` is better on levels 1 and 2; None when they are equal there."""
+    # Absolute, since a solver that holds level 1 at its best value does so with this very margin.
     margin = TOLERANCE * program.weight_wanted
     if abs(left.served_weight - right.served_weight) > margin:
         return left.served_weight > right.served_weight
@@ -203,28 +233,25 @@ def is_better(program: ScalingProgram, left: ScalingScore, right: ScalingScore) 
     more = serves_more(program, left, right)
     if more is not None:
         return more
-    return left.cost_usd_per_hour < right.cost_usd_per_hour - COST_TOLERANCE * max(
-        1.0, abs(right.cost_usd_per_hour)
-    )
+    # The cost counts changes against what runs, so that it may be 0 or negative: hence the 1.
+    margin = COST_TOLERANCE * max(1.0, abs(right.cost_usd_per_hour))
+    return left.cost_usd_per_hour < right.cost_usd_per_hour - margin
 
 
 def fits(program: ScalingProgram, counts: Sequence[int]) -> bool:
     """Whether counts from a solver keep every limit, to 1e-6 relative and a thousandth of a unit per replica."""
     for limit in program.limits:
         used = sum(need * counts[index] for index, need in limit.needs)
-        if used > limit.total * (1 + TOLERANCE) + 1e-3 * sum(
-            counts[index] for index, _ in limit.needs
-        ):
+        replicas = sum(counts[index] for index, _ in limit.needs)
+        # CP-SAT rounds every need down to thousandths.
+        if used > limit.total * (1 + TOLERANCE) + 1e-3 * replicas:
             return False
-    for service, own in zip(program.services, program.options_of, strict=True):
-        if (
-            service.max_replicas is not None
-            and sum(counts[index] for index in own) > service.max_replicas
-        ):
+    for index, service in enumerate(program.services):
+        replicas = replicas_of(program, counts, index)
+        if service.max_replicas is not None and replicas > service.max_replicas:
             return False
-    return all(
-        0 <= count <= most for count, most in zip(counts, program.most, strict=True)
-    )
+    pairs = zip(counts, program.max_counts, strict=True)
+    return all(0 <= count <= max_count for count, max_count in pairs)
 
 
 def decode(program: ScalingProgram, counts: Sequence[int]) -> AutoscaleSolution:
@@ -249,77 +276,64 @@ def decode(program: ScalingProgram, counts: Sequence[int]) -> AutoscaleSolution:
 def _limits(
     problem: AutoscaleProblem, options: tuple[ScalingOption, ...]
 ) -> tuple[Limit, ...]:
-    totals = sorted(problem.totals, key=lambda total: total.gpu_type)
-    limits: list[Limit] = []
-    for total in totals:
-        own = [
-            (index, option)
-            for index, option in enumerate(options)
-            if option.gpu_type == total.gpu_type
-        ]
-        where = total.gpu_type
-        limits.append(
-            _limit(
-                "sm",
-                where,
-                [(i, option.sm_percent) for i, option in own],
-                total.sm_percent,
-            )
-        )
-        limits.append(
-            _limit(
-                "memory",
-                where,
-                [(i, option.memory_mib) for i, option in own],
-                total.memory_mib,
-            )
-        )
-        limits.append(
-            _limit(
-                "power",
-                where,
-                [(i, option.power_w) for i, option in own],
-                total.power_w,
-            )
-        )
     everywhere = list(enumerate(options))
-    limits.append(
-        _limit(
-            "stock",
-            "cluster",
-            [(i, option.cpu_cores) for i, option in everywhere],
-            problem.cpu_cores,
-        )
-    )
-    memory = [(i, option.cpu_memory_mib) for i, option in everywhere]
-    limits.append(_limit("memory", "cluster", memory, problem.cpu_memory_mib))
+    limits: list[Limit] = []
+    for total in sorted(problem.totals, key=lambda total: total.gpu_type):
+        where = total.gpu_type
+        own = [pair for pair in everywhere if pair[1].gpu_type == where]
+        limits += [_limit(rule, where, own, name, total) for rule, name in _TYPE_NEEDS]
+    limits += [
+        _limit(rule, "cluster", everywhere, name, problem)
+        for rule, name in _CLUSTER_NEEDS
+    ]
     return tuple(limit for limit in limits if limit.needs and limit.total != UNLIMITED)
 
 
 def _limit(
-    rule: UnservedReason, where: str, needs: list[tuple[int, float]], total: float
+    rule: UnservedReason,
+    where: str,
+    options: list[tuple[int, ScalingOption]],
+    name: str,
+    totals: TypeTotals | AutoscaleProblem,
 ) -> Limit:
+    needs = ((index, getattr(option, name)) for index, option in options)
     return Limit(
         rule=rule,
         where=where,
         needs=tuple((index, need) for index, need in needs if need > 0),
-        total=total,
+        total=getattr(totals, name),
     )
 
 
-def _most(
+def _limits_by_option(
+    limits: tuple[Limit, ...], options: int
+) -> tuple[tuple[tuple[Limit, float], ...], ...]:
+    limits_of: list[list[tuple[Limit, float]]] = [[] for _ in range(options)]
+    for limit in limits:
+        for index, need in limit.needs:
+            limits_of[index].append((limit, need))
+    return tuple(map(tuple, limits_of))
+
+
+def _options_by_service(
+    services: tuple[ServiceTarget, ...], options: tuple[ScalingOption, ...]
+) -> tuple[tuple[int, ...], ...]:
+    options_of: dict[str, list[int]] = {service.name: [] for service in services}
+    for index, option in enumerate(options):
+        options_of[option.service].append(index)
+    # In the order of the services: every name was put in before.
+    return tuple(map(tuple, options_of.values()))
+
+
+def _max_count(
     option: ScalingOption,
     service: ServiceTarget,
     gpus: int | None,
     own_limits: Sequence[tuple[Limit, float]],
 ) -> int:
-    # One replica beyond what serves the whole rate alone, and beyond min_replicas, could be dropped at no loss.
-    bounds = [
-        max(
-            replicas_needed(service.arrival_rate_rps, option.capacity_rps),
-            service.min_replicas,
-        )
-    ]
+    # One replica beyond what serves the entire rate alone, and beyond min_replicas, could be dropped at no loss.
+    needed = replicas_needed(service.arrival_rate_rps, option.capacity_rps)
+    bounds = [max(needed, service.min_replicas)]
     bounds += [count for count in (gpus, service.max_replicas) if count is not None]
     bounds += [replicas_that_fit(limit.total, need) for limit, need in own_limits]
     return min(bounds)
@@ -344,10 +358,14 @@ def _blocking_rule(
 ) -> UnservedReason:
     """The rule that forbids one more replica: that of the largest option; `budget` when one more was possible."""
     own = program.options_of[service]
+    # Options are the GPU types on which the service meets its SLO alone: without one, no count helps.
     if not own:
         return "slo"
-    most = program.services[service].max_replicas
-    if most is not None and sum(counts[index] for index in own) >= most:
+    max_replicas = program.services[service].max_replicas
+    if (
+        max_replicas is not None
+        and replicas_of(program, counts, service) >= max_replicas
+    ):
         return "replicas"
     rules = [
         _rule_against(program, counts, index)

@@ -17,6 +17,12 @@ from solvers.autoscale.program import (
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 
 Method = Literal["cp-sat", "pulp", "greedy"]
+_METHOD_NAMES: dict[Method, str] = {
+    "cp-sat": "cp-sat",
+    "pulp": "pulp-cbc",
+    "greedy": "greedy",
+}
+"""What a report calls each: PuLP is only the way to CBC."""
 
 
 def solve(
@@ -30,37 +36,32 @@ def solve(
     begun = budget.elapsed()
     program = make_program(problem)
     greedy = solve_greedy(program)
-    if method == "greedy":
-        answer = ExactAnswer(status=SolveStatus.UNKNOWN)
-    elif budget.remaining_s() == 0:
-        answer = ExactAnswer(
-            status=SolveStatus.TIME_LIMIT,
-            messages=(f"{method}: no time was left to try it",),
-        )
-    else:
-        answer = _solve_exact(program, start=greedy, budget=budget, method=method)
+    answer = _solve_exact(program, start=greedy, budget=budget, method=method)
     counts, objection = _accept(program, answer, greedy)
+    answered_by, status = _METHOD_NAMES[method], answer.status
+    if counts is None:
+        # The greedy's counts keep every limit, so that a failed solver still leaves a plan.
+        counts, answered_by, status = greedy, "greedy", SolveStatus.FEASIBLE
     report = SolveReport(
         technique="autoscale",
-        method="greedy"
-        if counts is None
-        else "pulp-cbc"
-        if method == "pulp"
-        else method,
-        status=SolveStatus.FEASIBLE if counts is None else answer.status,
-        objective=score(
-            program, greedy if counts is None else counts
-        ).cost_usd_per_hour,
+        method=answered_by,
+        status=status,
+        objective=score(program, counts).cost_usd_per_hour,
         bound=answer.bound,
         seconds=budget.elapsed() - begun,
         messages=(*answer.messages, *objection),
     )
-    return decode(program, greedy if counts is None else counts), report
+    return decode(program, counts), report
 
 
 def _solve_exact(
     program: ScalingProgram, *, start: Counts, budget: Budget, method: Method
 ) -> ExactAnswer:
+    if method == "greedy":
+        return ExactAnswer(status=SolveStatus.UNKNOWN)
+    if budget.remaining_s() == 0:
+        message = f"{method}: no time was left to try it"
+        return ExactAnswer(status=SolveStatus.TIME_LIMIT, messages=(message,))
     # Imported here so that a greedy answer never pays for loading a solver.
     if method == "pulp":
         from solvers.autoscale.exact_pulp import solve_pulp

@@ -89,23 +89,19 @@ def back_test(
     before it, ≥ 1. O(origins · techniques · lookback).
     """
     ahead = windows_ahead(series, question.horizon_s)
-    last = len(series.arrivals) - ahead
-    origins = np.arange(max(1, since), last + 1)
-    origins = origins[~np.isnan(series.arrivals[origins + ahead - 1])]
-    if len(origins) > question.max_origins:
-        places = (
-            np.linspace(0, len(origins) - 1, question.max_origins).round().astype(int)
-        )
-        origins = origins[places]
-    made = [
-        _forecasts(series, int(origin), question, seasons)
-        for origin, seasons in _with_seasons(series, origins, seasons_before)
-    ]
-    known = [(number, pairs) for number, pairs in enumerate(made) if pairs is not None]
-    if not known:
+    origins = _origins(series, ahead, max(1, since), question.max_origins)
+    made: list[list[tuple[float, float]]] = []
+    observed_rps: list[float] = []
+    for origin, seasons in _with_seasons(series, origins, seasons_before):
+        pairs = _forecasts(series, origin, question, seasons)
+        if pairs is not None:
+            made.append(pairs)
+            observed_rps.append(series.rates_rps[origin + ahead - 1])
+    if not made:
         return {}
-    observed = series.rates_rps[origins[[number for number, _ in known]] + ahead - 1]
-    forecasts = np.array([pairs for _, pairs in known])
+
+    # (origins, techniques, 2), so that every technique is judged by the same windows.
+    forecasts, observed = np.array(made), np.array(observed_rps)
     return {
         name: _score(
             forecasts[:, place, :],
@@ -115,6 +111,19 @@ def back_test(
         )
         for place, name in enumerate(TECHNIQUES)
     }
+
+
+def _origins(
+    series: RequestSeries, ahead: int, first: int, max_origins: int
+) -> Numbers:
+    """Numbers of windows before an origin whose judge was heard, at most so many, evenly spread."""
+    origins = np.arange(first, len(series.arrivals) - ahead + 1)
+    origins = origins[~np.isnan(series.arrivals[origins + ahead - 1])]
+    if len(origins) <= max_origins:
+        return origins
+    places = np.linspace(0, len(origins) - 1, max_origins).round()
+    spread: Numbers = origins[places.astype(int)]
+    return spread
 
 
 def _with_seasons(

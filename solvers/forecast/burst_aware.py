@@ -15,8 +15,7 @@ weighted by exp(−age / smoothing), read off in the middle of the window asked 
 It wins on traffic with steps and spikes at a horizon of seconds; it knows nothing of the time of day.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from solvers.forecast.spread import (
     SURPRISE_DEVIATIONS,
@@ -24,39 +23,33 @@ from solvers.forecast.spread import (
     spread_rps,
     weights_of,
 )
-from solvers.forecast.types import (
-    Forecast,
-    History,
-    Reals,
-    make_forecast,
-    windows_ahead,
-)
+from solvers.forecast.types import ExpectedRate, History, Reals, windows_ahead
+
+Ages = TypeVar("Ages", float, Reals)
 
 NAME = "burst_aware"
 
 # exp(-8) = 0.0003: what is older has no say, and after that long a silence the forecast is exactly 0.
 _REMEMBERED_SMOOTHINGS = 8.0
-# Of an agent that reports every other second the windows come in pairs: six are three readings.
+# Where an agent reports every other second the windows come in pairs: six are three readings.
 _MIN_FOR_TREND = 6
 
 
-def forecast(
-    history: History, *, horizon_s: float, levels: Sequence[float]
-) -> Forecast | None:
-    """Quantiles of the rate from level, trend and surprise. See `forecast.Technique`."""
+def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
+    """The rate from level, trend and surprise. See `ForecastTechnique`."""
     series = history.recent
-    ahead = windows_ahead(series, horizon_s)
-    window_s, smoothing_s = series.window_s, smoothing_of(series.window_s)
+    ahead, window_s = windows_ahead(series, horizon_s), series.window_s
     heard = series.heard
     if len(heard) == 0:
         return None
     rates, ages_s = series.arrivals[heard] / window_s, series.ages_s(heard)
-    kept = ages_s <= max(_REMEMBERED_SMOOTHINGS * smoothing_s, ages_s[-1])
-    rates, ages_s = rates[kept], ages_s[kept]
+    smoothing_s = smoothing_of(window_s)
+    # The newest window stays however old it is: a forecast from it is better than none.
+    remembered = ages_s <= max(_REMEMBERED_SMOOTHINGS * smoothing_s, ages_s[-1])
+    rates, ages_s = rates[remembered], ages_s[remembered]
     if not rates.any():
-        return make_forecast(
-            NAME, expected_rps=0.0, spread_rps=0.0, horizon_s=horizon_s, levels=levels
-        )
+        return ExpectedRate(0.0, 0.0)
+
     weights = weights_of(ages_s, smoothing_s)
     line = _fit(rates, ages_s, weights, window_s)
     # A line that was seen for four seconds says nothing of five seconds ahead.
@@ -64,34 +57,21 @@ def forecast(
     expected = max(0.0, line.rate_rps(-reach_s))
     if _is_surprise(rates, ages_s, weights, window_s):
         expected = max(expected, float(rates[-1]))
-    spread = spread_rps(
-        rates - line.rates_rps(ages_s),
-        weights,
-        expected_rps=expected,
-        window_s=window_s,
-    )
-    return make_forecast(
-        NAME,
-        expected_rps=expected,
-        spread_rps=spread,
-        horizon_s=horizon_s,
-        levels=levels,
-    )
+    residuals = rates - line.rate_rps(ages_s)
+    spread = spread_rps(residuals, weights, expected_rps=expected, window_s=window_s)
+    return ExpectedRate(expected, spread)
 
 
 class _Line(NamedTuple):
     """A rate that changes evenly with time; an age is seconds before now, negative in the future."""
 
     level_rps: float
-    """At `centre_s`."""
+    """The rate at `centre_s`."""
     slope_rps_per_s: float
     centre_s: float
 
-    def rate_rps(self, age_s: float) -> float:
+    def rate_rps(self, age_s: Ages) -> Ages:
         return self.level_rps + self.slope_rps_per_s * (self.centre_s - age_s)
-
-    def rates_rps(self, ages_s: Reals) -> Reals:
-        return self.level_rps + self.slope_rps_per_s * (self.centre_s - ages_s)
 
 
 def _fit(rates: Reals, ages_s: Reals, weights: Reals, window_s: float) -> _Line:

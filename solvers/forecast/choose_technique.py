@@ -39,6 +39,7 @@ def choose(scores: Mapping[str, ForecastScore], current: str = DEFAULT) -> str:
     Ties go to the one that comes first in TECHNIQUES. A name that is no technique counts as the default.
     """
     current = current if current in TECHNIQUES else DEFAULT
+    # Judged in the order of TECHNIQUES, so that `min` below gives ties to the first.
     judged = [
         name
         for name in TECHNIQUES
@@ -47,11 +48,8 @@ def choose(scores: Mapping[str, ForecastScore], current: str = DEFAULT) -> str:
     if current not in judged:
         return current
     best = min(judged, key=lambda name: scores[name].pinball_rps)
-    return (
-        best
-        if scores[best].pinball_rps < (1.0 - MARGIN) * scores[current].pinball_rps
-        else current
-    )
+    needed_rps = (1.0 - MARGIN) * scores[current].pinball_rps
+    return best if scores[best].pinball_rps < needed_rps else current
 
 
 def margin_of(score: ForecastScore | None) -> float:
@@ -61,6 +59,7 @@ def margin_of(score: ForecastScore | None) -> float:
     """
     if score is None:
         return 1.0
+    # A few windows above the forecast would widen every plan, so trust grows with their number: half at MIN_FORECASTS.
     trust = score.forecasts / (score.forecasts + MIN_FORECASTS)
     return 1.0 + trust * (max(1.0, score.margin) - 1.0)
 
@@ -94,6 +93,7 @@ def _merged(
     before = keep * old.forecasts
     total = before + new.forecasts
     share = new.forecasts / total if total else 0.0
+    # Every figure is a mean over forecasts, so that two sets merge by their numbers alone.
     means = {
         entry.name: (1.0 - share) * getattr(old, entry.name)
         + share * getattr(new, entry.name)

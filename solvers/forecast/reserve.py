@@ -8,8 +8,8 @@ asked how much should have been there all the time:
     followed(t) = max rate in [t − reaction − hold, t − reaction], and Poisson's margin on it
     beyond(R)   = Σ max(0, rate(t) − max(followed(t), R)) / Σ rate(t)     share of the requests that came beyond
 
-and the reserve is the least R with beyond(R) ≤ 1 − percentile: as many requests as the SLO forgives. This is a critical
-fractile of requests, not of time: a service that is busy for a tenth of the time is judged by what comes then.
+and the reserve is the smallest R with beyond(R) ≤ 1 − percentile: as many requests as the SLO forgives. This is a
+critical fractile of requests, not of time: a service that is busy for a tenth of the time is judged by what comes then.
 
 The `FORGIVEN_S` in which most came beyond are left out: one burst is an accident, from the second one on it is a habit.
 Steady traffic, seasons and ramps are followed in time, so that they have no reserve.
@@ -42,29 +42,31 @@ def reserve_rps(
     SLO, 0 to 1. O(windows · hold_s / window).
     """
     coarse = coarsen(series, MIN_GRAIN_S)
+    window_s = coarse.window_s
+
+    def windows(delay_s: float) -> int:
+        return max(1, round(delay_s / window_s))
+
+    held, lag = windows(hold_s), windows(reaction_s)
     rates = np.nan_to_num(coarse.rates_rps)
-    held, lag = (
-        max(1, round(delay_s / coarse.window_s)) for delay_s in (hold_s, reaction_s)
-    )
-    followed = _followed(rates, held, lag, coarse.window_s)
+    followed = _followed(rates, held, lag, window_s)
+    # Where plans looked back at silence of the agents, nobody knows what they would have carried.
     known = _known(~np.isnan(coarse.rates_rps), held, lag)
     beyond = np.where(known, np.maximum(0.0, rates - followed), 0.0)
-    kept = _without_worst(beyond, max(1, round(FORGIVEN_S / coarse.window_s))) & known
-    rates, followed = rates[kept], followed[kept]
-    forgiven_rps = (1.0 - percentile) * float(rates.sum())
-    if forgiven_rps * coarse.window_s < MIN_MISSES:
+    kept = _without_worst(beyond, windows(FORGIVEN_S)) & known
+    forgiven_rps = (1.0 - percentile) * float(rates[kept].sum())
+    if forgiven_rps * window_s < MIN_MISSES:
         return 0.0
-    return _min_level(rates, followed, forgiven_rps)
+    return _min_level(rates[kept], followed[kept], forgiven_rps)
 
 
 def _followed(rates: Reals, held: int, lag: int, window_s: float) -> Reals:
     """(T,) what plans carried in each window that followed what was seen until `lag` windows before."""
     padded = np.concatenate([np.zeros(held + lag), rates])
     highest: Reals = sliding_window_view(padded, held + 1).max(axis=1)[: len(rates)]
-    margin: Reals = highest + normal_quantile(PLANNING_LEVEL) * np.sqrt(
-        highest / window_s
-    )
-    return margin
+    noise = np.sqrt(highest / window_s)
+    carried: Reals = highest + normal_quantile(PLANNING_LEVEL) * noise
+    return carried
 
 
 def _known(heard: Flags, held: int, lag: int) -> Flags:
@@ -85,14 +87,16 @@ def _without_worst(beyond: Reals, width: int) -> Flags:
 
 
 def _min_level(rates: Reals, followed: Reals, forgiven_rps: float) -> float:
-    """The least level above which no more comes than is forgiven, by bisection; from above."""
+    """The smallest level above which no more comes than is forgiven, by bisection; from above."""
     low, high = 0.0, float(rates.max())
     if np.maximum(0.0, rates - followed).sum() <= forgiven_rps:
         return 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        is_enough = (
-            np.maximum(0.0, rates - np.maximum(followed, middle)).sum() <= forgiven_rps
-        )
-        low, high = (low, middle) if is_enough else (middle, high)
+        beyond = np.maximum(0.0, rates - np.maximum(followed, middle))
+        # What is returned must be enough: `high` always is, `low` never.
+        if beyond.sum() <= forgiven_rps:
+            high = middle
+        else:
+            low = middle
     return high

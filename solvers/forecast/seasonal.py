@@ -11,7 +11,6 @@ It wins where rates jump at known times (working hours, batch runs at the full h
 needs two days (or two hours) of history, and on a day that is like no other it only has its factor.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -19,12 +18,11 @@ import numpy as np
 from solvers.forecast.seasons import DAY_S, HOUR_S
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
 from solvers.forecast.types import (
-    Forecast,
+    ExpectedRate,
     ForecastTechnique,
     History,
     Reals,
     Season,
-    make_forecast,
     windows_ahead,
 )
 
@@ -42,67 +40,55 @@ _SMOOTHINGS = 5.0
 
 
 def _forecast(
-    history: History,
-    *,
-    horizon_s: float,
-    levels: Sequence[float],
-    technique: str,
-    period_s: float,
-) -> Forecast | None:
-    season = next(
-        (entry for entry in history.seasons if entry.period_s == period_s), None
-    )
+    history: History, horizon_s: float, *, period_s: float
+) -> ExpectedRate | None:
+    of_period = (each for each in history.seasons if each.period_s == period_s)
+    season = next(of_period, None)
     series = history.recent
     ahead, window_s = windows_ahead(series, horizon_s), series.window_s
     heard = series.heard
     if season is None or len(heard) == 0:
         return None
+
     arrivals = series.arrivals[heard]
     usual = rates_at(season, series.starts_s(heard), window_s)
-    then = float(
-        rates_at(
-            season,
-            series.starts_s(np.array([len(series.arrivals) + ahead - 1])),
-            window_s,
-        )[0]
-    )
-    if not arrivals.any() and (
-        usual.sum() * window_s >= QUIET_REQUESTS or then <= _RATE_FLOOR
-    ):
-        return make_forecast(
-            technique,
-            expected_rps=0.0,
-            spread_rps=0.0,
-            horizon_s=horizon_s,
-            levels=levels,
-        )
+    target_s = series.starts_s(np.array([len(series.arrivals) + ahead - 1]))
+    then = float(rates_at(season, target_s, window_s)[0])
+    # Silence tells only where requests were expected; before a busy hour it is the season that counts.
+    is_silence_odd = usual.sum() * window_s >= QUIET_REQUESTS
+    if not arrivals.any() and (is_silence_odd or then <= _RATE_FLOOR):
+        return ExpectedRate(0.0, 0.0)
+
     ages_s = series.ages_s(heard)
     weights = weights_of(ages_s, _SMOOTHINGS * smoothing_of(window_s))
-    counted = weights / weights[-1]
-    prior = max(
-        MIN_PRIOR_REQUESTS, window_s * sum(season.rates_rps) / len(season.rates_rps)
-    )
-    factor = float((counted @ arrivals + prior) / (counted @ usual * window_s + prior))
+    factor = _factor(season, arrivals, usual, weights, window_s)
     residuals = arrivals / window_s - factor * usual
     rest = float(weights @ residuals)
     expected = max(0.0, factor * then + rest)
+
+    # The margin remembers as short as every other technique's; only the factor is slow.
     newest = weights_of(ages_s, smoothing_of(window_s))
     spread = spread_rps(
         residuals - rest, newest, expected_rps=expected, window_s=window_s
     )
-    return make_forecast(
-        technique,
-        expected_rps=expected,
-        spread_rps=spread,
-        horizon_s=horizon_s,
-        levels=levels,
-    )
+    return ExpectedRate(expected, spread)
 
 
-daily: ForecastTechnique = partial(_forecast, technique=DAILY_NAME, period_s=DAY_S)
-"""By the time of the day (UTC). See `forecast.Technique`."""
-hourly: ForecastTechnique = partial(_forecast, technique=HOURLY_NAME, period_s=HOUR_S)
-"""By the minutes past the hour. See `forecast.Technique`."""
+def _factor(
+    season: Season, arrivals: Reals, usual: Reals, weights: Reals, window_s: float
+) -> float:
+    """How many times as much as usual is asked for now."""
+    # The newest window counts as 1, so that the sums are requests, which the prior is, too.
+    counted = weights / weights[-1]
+    usual_requests = window_s * sum(season.rates_rps) / len(season.rates_rps)
+    prior = max(MIN_PRIOR_REQUESTS, usual_requests)
+    return float((counted @ arrivals + prior) / (counted @ usual * window_s + prior))
+
+
+daily: ForecastTechnique = partial(_forecast, period_s=DAY_S)
+"""By the time of the day (UTC)."""
+hourly: ForecastTechnique = partial(_forecast, period_s=HOUR_S)
+"""By the minutes past the hour."""
 
 
 def rates_at(season: Season, starts_s: Reals, window_s: float) -> Reals:
@@ -113,13 +99,12 @@ def rates_at(season: Season, starts_s: Reals, window_s: float) -> Reals:
 
     def until(times_s: Reals) -> Reals:
         """Requests from the beginning of the period in which 1970 began, up to each time."""
-        whole, rest = np.divmod(times_s, season.period_s)
-        rated: Reals = whole * sums[-1] + np.interp(rest, edges, sums)
-        return rated
+        periods, rest = np.divmod(times_s, season.period_s)
+        requests: Reals = periods * sums[-1] + np.interp(rest, edges, sums)
+        return requests
 
     # Counted from the first window's period: the counts since 1970 would eat up the digits.
     base_s = np.floor(starts_s[:1] / season.period_s) * season.period_s
-    means: Reals = (
-        until(starts_s + window_s - base_s) - until(starts_s - base_s)
-    ) / window_s
+    requests = until(starts_s + window_s - base_s) - until(starts_s - base_s)
+    means: Reals = requests / window_s
     return means

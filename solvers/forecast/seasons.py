@@ -13,9 +13,12 @@ Periods in which nothing was asked for have no shape; parts that were never hear
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers.forecast.spread import SURPRISE_DEVIATIONS
 from solvers.forecast.types import Reals, RequestSeries, Season
+
+Flags = npt.NDArray[np.bool_]
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
@@ -33,7 +36,7 @@ _HEARD_SHARE = 0.5
 _ROUNDS = 3
 _CUT_SHARE = 0.2
 _MIN_TO_CUT = 3
-"""Of three periods the middle one counts."""
+"""From three periods on the outer ones are cut, and the middle one alone counts."""
 _NEIGHBOURS = 3
 """Parts on either side that a part is compared with."""
 
@@ -51,21 +54,33 @@ def coarsen(series: RequestSeries, window_s: float) -> RequestSeries:
     """
     if series.window_s >= window_s or not len(series.arrivals):
         return series
-    numbers = np.floor(
-        (series.start_s + (np.arange(len(series.arrivals)) + 0.5) * series.window_s)
-        / window_s
-    )
+    numbers = _window_numbers(series, window_s)
     places = (numbers - numbers[0]).astype(np.intp)
     heard = ~np.isnan(series.arrivals)
     seconds = np.bincount(places, weights=heard * series.window_s)
-    counts = np.bincount(places, weights=np.where(heard, series.arrivals, 0.0))
+    counts = np.bincount(places, weights=np.nan_to_num(series.arrivals))
     enough = seconds >= _HEARD_SHARE * window_s
-    arrivals = np.divide(
-        counts * window_s, seconds, out=np.full(len(counts), np.nan), where=enough
-    )
     return RequestSeries(
-        start_s=float(numbers[0] * window_s), window_s=window_s, arrivals=arrivals
+        start_s=float(numbers[0] * window_s),
+        window_s=window_s,
+        arrivals=_divide(counts * window_s, seconds, where=enough),
     )
+
+
+def _window_numbers(series: RequestSeries, window_s: float) -> Reals:
+    """(T,) for each window of the series, the number since 1970 of the longer window that it lies in."""
+    places = np.arange(len(series.arrivals))
+    # By their middles, so that a window whose start was rounded down still counts where it belongs.
+    middles_s = series.start_s + (places + 0.5) * series.window_s
+    numbers: Reals = np.floor(middles_s / window_s)
+    return numbers
+
+
+def _divide(left: npt.ArrayLike, right: npt.ArrayLike, *, where: Flags) -> Reals:
+    """The quotient, in the shape of `left`; NaN elsewhere."""
+    unknown = np.full(np.shape(left), np.nan)
+    quotient: Reals = np.divide(left, right, out=unknown, where=where)
+    return quotient
 
 
 def make_season(coarse: RequestSeries, period_s: float) -> Season | None:
@@ -74,16 +89,10 @@ def make_season(coarse: RequestSeries, period_s: float) -> Season | None:
     coarse: windows of a length that divides the period into at least four. O(windows · rounds).
     """
     parts = round(period_s / coarse.window_s)
-    if (
-        parts < MIN_PARTS
-        or abs(parts * coarse.window_s - period_s) > 1e-6 * period_s
-        or not len(coarse.arrivals)
-    ):
+    divides = abs(parts * coarse.window_s - period_s) <= 1e-6 * period_s
+    if parts < MIN_PARTS or not divides or not len(coarse.arrivals):
         return None
-    table = _by_period(coarse, parts)[-_MAX_PERIODS.get(period_s, 28) :]
-    heard = np.mean(~np.isnan(table), axis=1) >= _HEARD_SHARE
-    # What was heard of a period that has just begun tells nothing of its level.
-    table = table[heard & (np.nansum(table, axis=1) > 0.0)]
+    table = _known_periods(_by_period(coarse, parts)[-_MAX_PERIODS[period_s] :])
     if len(table) < MIN_PERIODS:
         return None
     shape, level = _decompose(table)
@@ -102,6 +111,14 @@ def _by_period(coarse: RequestSeries, parts: int) -> Reals:
     return padded.reshape(-1, parts)
 
 
+def _known_periods(table: Reals) -> Reals:
+    """The rows of a (periods, parts) table that can tell a shape."""
+    # What was heard of a period that has just begun tells nothing of its level.
+    heard = np.mean(~np.isnan(table), axis=1) >= _HEARD_SHARE
+    known: Reals = table[heard & (np.nansum(table, axis=1) > 0.0)]
+    return known
+
+
 def _decompose(table: Reals) -> tuple[Reals, float]:
     """(parts,) shape with mean 1, and the usual level in rps."""
     heard = ~np.isnan(table)
@@ -110,12 +127,8 @@ def _decompose(table: Reals) -> tuple[Reals, float]:
     for _ in range(_ROUNDS):
         expected = heard @ shape
         levels = rates.sum(axis=1) / np.where(expected > 0.0, expected, 1.0)
-        ratios = np.divide(
-            table,
-            levels[:, None],
-            out=np.full_like(table, np.nan),
-            where=levels[:, None] > 0.0,
-        )
+        columns = levels[:, None]
+        ratios = _divide(table, columns, where=columns > 0.0)
         shape = _filled(_trimmed_means(ratios))
         # A season of nothing but outliers is no season.
         shape = shape / np.mean(shape) if shape.any() else np.ones_like(shape)
@@ -124,7 +137,7 @@ def _decompose(table: Reals) -> tuple[Reals, float]:
 
 def _trimmed_means(ratios: Reals) -> Reals:
     """(parts,) mean over the periods without the outer fifths; NaN where a part was never heard."""
-    # NaN sorts last.
+    # NaN sorts last, so that the heard periods are the first ones of each column.
     ordered = np.sort(ratios, axis=0)
     heard = np.count_nonzero(~np.isnan(ratios), axis=0)
     cut = np.maximum(np.floor(_CUT_SHARE * heard), heard >= _MIN_TO_CUT)
@@ -132,10 +145,7 @@ def _trimmed_means(ratios: Reals) -> Reals:
     kept = (places >= cut) & (places < heard - cut)
     sums = np.where(kept, ordered, 0.0).sum(axis=0)
     numbers = kept.sum(axis=0)
-    means: Reals = np.divide(
-        sums, numbers, out=np.full(ratios.shape[1], np.nan), where=numbers > 0
-    )
-    return means
+    return _divide(sums, numbers, where=numbers > 0)
 
 
 def _filled(shape: Reals) -> Reals:
@@ -162,10 +172,9 @@ def _smooth(shape: Reals, requests: float) -> Reals:
     # Relative variance of a Poisson count is 1 / count.
     noise = SURPRISE_DEVIATIONS**2 * around * len(shape) / requests
     squares = differences**2
-    kept = np.maximum(
-        0.0,
-        1.0 - np.divide(noise, squares, out=np.ones_like(squares), where=squares > 0.0),
+    explained = np.divide(
+        noise, squares, out=np.ones_like(squares), where=squares > 0.0
     )
-    smooth: Reals = around + kept * differences
+    smooth: Reals = around + np.maximum(0.0, 1.0 - explained) * differences
     smooth /= smooth.mean()
     return smooth

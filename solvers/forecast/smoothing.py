@@ -25,11 +25,11 @@ import numpy as np
 
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
 from solvers.forecast.types import (
-    Forecast,
+    ExpectedRate,
     ForecastTechnique,
     History,
     Reals,
-    make_forecast,
+    RequestSeries,
     windows_ahead,
 )
 
@@ -49,51 +49,48 @@ DAMPING = 0.98
 
 def _forecast(
     history: History,
-    *,
     horizon_s: float,
-    levels: Sequence[float],
-    technique: str,
+    *,
     trend_share: float = 0.0,
     reach_share: float = 1.0,
-) -> Forecast | None:
+) -> ExpectedRate | None:
     series = history.recent
     ahead, window_s = windows_ahead(series, horizon_s), series.window_s
     decay = window_s / (reach_share * max(REACH_S, _REACH_WINDOWS * window_s))
+    trend_windows = DAMPING * (1.0 - DAMPING**ahead) / (1.0 - DAMPING)
     rates = series.rates_rps
-    expected = _expected(
-        rates.tolist(),
-        decay,
-        trend_share,
-        DAMPING * (1.0 - DAMPING**ahead) / (1.0 - DAMPING),
-    )
+    expected = _expected(rates.tolist(), decay, trend_share, trend_windows)
+    # Nothing was heard in any window, or there is none.
     if len(expected) == 0 or math.isnan(expected[-1]):
         return None
     errors = rates[ahead:] - expected[:-ahead]
-    judged = np.flatnonzero(~np.isnan(errors))
-    weights = weights_of(series.ages_s(judged + ahead), smoothing_of(window_s))
-    newest = float(expected[-1])
-    spread = spread_rps(errors[judged], weights, expected_rps=newest, window_s=window_s)
-    return make_forecast(
-        technique,
-        expected_rps=newest,
-        spread_rps=spread,
-        horizon_s=horizon_s,
-        levels=levels,
+    return _with_spread(float(expected[-1]), errors, series)
+
+
+def _with_spread(
+    median_rps: float, errors: Reals, series: RequestSeries
+) -> ExpectedRate:
+    """The rate with the spread that past errors show: (T − h,) those of the windows from h on; NaN is unknown."""
+    first = len(series.arrivals) - len(errors)
+    known = np.flatnonzero(~np.isnan(errors))
+    ages_s = series.ages_s(known + first)
+    spread = spread_rps(
+        errors[known],
+        weights_of(ages_s, smoothing_of(series.window_s)),
+        expected_rps=median_rps,
+        window_s=series.window_s,
     )
+    return ExpectedRate(median_rps, spread)
 
 
-ewma: ForecastTechnique = partial(_forecast, technique=EWMA_NAME)
-"""Level alone. See `forecast.Technique`."""
-fast_ewma: ForecastTechnique = partial(
-    _forecast, technique=FAST_EWMA_NAME, reach_share=FAST_SHARE
-)
+ewma: ForecastTechnique = _forecast
+"""Level alone."""
+fast_ewma: ForecastTechnique = partial(_forecast, reach_share=FAST_SHARE)
 """Level alone, of the last seconds."""
-holt: ForecastTechnique = partial(
-    _forecast, technique=HOLT_NAME, trend_share=TREND_SHARE
-)
+holt: ForecastTechnique = partial(_forecast, trend_share=TREND_SHARE)
 """Level and damped trend."""
 fast_holt: ForecastTechnique = partial(
-    _forecast, technique=FAST_HOLT_NAME, trend_share=TREND_SHARE, reach_share=FAST_SHARE
+    _forecast, trend_share=TREND_SHARE, reach_share=FAST_SHARE
 )
 """Level and damped trend of the last seconds."""
 
@@ -105,16 +102,17 @@ def _expected(
 
     rates: (T,), NaN where nothing was heard. decay: length of a window over the reach. trend_windows: Σ dampingⁱ.
     """
-    level, trend, gap, heard = math.nan, 0.0, 0, 0
-    expected: list[float] = []
+    level, trend, gap, heard = 0.0, 0.0, 0, 0
+    expected = []
     for rate in rates:
-        if heard:
-            trend *= DAMPING
-            level = max(0.0, level + trend)
+        # Requests cannot become negative, however long a falling trend meets no reading.
+        trend *= DAMPING
+        level = max(0.0, level + trend)
         gap += 1
         if not math.isnan(rate):
             if heard:
                 error = rate - level
+                # The first windows count as in a plain mean, until that weighs less than the reach does.
                 alpha = max(1.0 - math.exp(-gap * decay), 1.0 / (heard + 1))
                 level += alpha * error
                 trend += alpha * trend_share * error
@@ -128,27 +126,12 @@ def _expected(
 NAME = "last_value"
 
 
-def forecast(
-    history: History, *, horizon_s: float, levels: Sequence[float]
-) -> Forecast | None:
-    """Quantiles around the newest rate. See `forecast.Technique`."""
+def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
+    """The newest rate, spread as far as rates changed over the horizon. See `ForecastTechnique`."""
     series = history.recent
-    ahead, window_s = windows_ahead(series, horizon_s), series.window_s
-    rates = series.rates_rps
-    heard = series.heard
+    ahead, heard = windows_ahead(series, horizon_s), series.heard
     if len(heard) == 0:
         return None
-    expected = float(rates[heard[-1]])
+    rates = series.rates_rps
     changes = rates[ahead:] - rates[:-ahead]
-    known = np.flatnonzero(~np.isnan(changes))
-    weights = weights_of(series.ages_s(known + ahead), smoothing_of(window_s))
-    spread = spread_rps(
-        changes[known], weights, expected_rps=expected, window_s=window_s
-    )
-    return make_forecast(
-        NAME,
-        expected_rps=expected,
-        spread_rps=spread,
-        horizon_s=horizon_s,
-        levels=levels,
-    )
+    return _with_spread(float(rates[heard[-1]]), changes, series)

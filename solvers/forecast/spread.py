@@ -47,8 +47,6 @@ def spread_rps(
     residuals, weights: (T,); without any, Poisson's noise alone.
     """
     noise = poisson_rps(expected_rps, window_s)
-    return (
-        noise
-        if len(residuals) == 0
-        else max(noise, scatter_rps(residuals, weights, noise))
-    )
+    if len(residuals) == 0:
+        return noise
+    return max(noise, scatter_rps(residuals, weights, noise))

@@ -6,7 +6,12 @@ from types import MappingProxyType
 from solvers.forecast import burst_aware, seasonal
 from solvers.forecast import smoothing as holt
 from solvers.forecast import smoothing as last_value
-from solvers.forecast.types import Forecast, ForecastTechnique, History
+from solvers.forecast.types import (
+    Forecast,
+    ForecastTechnique,
+    History,
+    make_forecast,
+)
 
 DEFAULT = burst_aware.NAME
 
@@ -31,6 +36,10 @@ def forecast_by(
 
     None where nothing was heard.
     """
-    chosen = TECHNIQUES.get(technique, TECHNIQUES[DEFAULT])
-    made = chosen(history, horizon_s=horizon_s, levels=levels)
-    return made or TECHNIQUES[DEFAULT](history, horizon_s=horizon_s, levels=levels)
+    # A choice is stored by name and may outlive its technique.
+    chosen = technique if technique in TECHNIQUES else DEFAULT
+    for name in (chosen, DEFAULT):
+        expected = TECHNIQUES[name](history, horizon_s)
+        if expected is not None:
+            return make_forecast(name, expected, horizon_s=horizon_s, levels=levels)
+    return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,7 @@ class RequestSeries:
 
     def part(self, first: int, end: int) -> "RequestSeries":
         """The windows `first` to `end` − 1."""
+        # A negative start would count from the end, as slices do.
         first = max(0, first)
         return RequestSeries(
             start_s=self.start_s + first * self.window_s,
@@ -112,36 +113,43 @@ class Forecast:
     """The rate that stays below with the chance of the same position in `levels`; ≥ 0."""
 
 
+class ExpectedRate(NamedTuple):
+    """The arrival rate that a technique expects in one window: a normal distribution, cut off at 0."""
+
+    median_rps: float
+    spread_rps: float
+    """Standard deviation of one window's rate."""
+
+
 class ForecastTechnique(Protocol):
     """A way to forecast. A technique is a function; its module's docstring has formula, source and limits."""
 
-    def __call__(
-        self, history: History, *, horizon_s: float, levels: Sequence[float]
-    ) -> Forecast | None:
-        """Quantiles at `levels` (0 < level < 1), or None where the history says nothing to this technique.
+    def __call__(self, history: History, horizon_s: float) -> ExpectedRate | None:
+        """The rate in the window that ends `horizon_s` ahead; None where the history says nothing to this technique.
 
-        A history in which nothing was heard gives None; one in which only silence was heard gives rates of 0.
+        A history in which nothing was heard gives None; one in which only silence was heard gives a rate of 0.
         """
         ...
 
 
 def make_forecast(
-    technique: str,
-    *,
-    expected_rps: float,
-    spread_rps: float,
-    horizon_s: float,
-    levels: Sequence[float],
+    technique: str, expected: ExpectedRate, *, horizon_s: float, levels: Sequence[float]
 ) -> Forecast:
-    """Quantiles of a normal distribution, cut off at 0."""
+    """The quantiles at `levels` (0 < level < 1) of what a technique expects. Raises InvalidInput."""
+    # Plain floats, since forecasts are written to JSON, which takes no numpy scalars.
     return Forecast(
         technique=technique,
         horizon_s=horizon_s,
-        expected_rps=float(expected_rps),
-        spread_rps=float(spread_rps),
+        expected_rps=float(expected.median_rps),
+        spread_rps=float(expected.spread_rps),
         levels=tuple(levels),
         rates_rps=tuple(
-            max(0.0, float(expected_rps + normal_quantile(level) * spread_rps))
+            max(
+                0.0,
+                float(
+                    expected.median_rps + normal_quantile(level) * expected.spread_rps
+                ),
+            )
             for level in levels
         ),
     )
@@ -151,12 +159,9 @@ def widen(forecast: Forecast, margin: float) -> Forecast:
     """The forecast with `margin` times its spread."""
     if margin == 1.0:
         return forecast
+    wide = ExpectedRate(forecast.expected_rps, margin * forecast.spread_rps)
     return make_forecast(
-        forecast.technique,
-        expected_rps=forecast.expected_rps,
-        spread_rps=margin * forecast.spread_rps,
-        horizon_s=forecast.horizon_s,
-        levels=forecast.levels,
+        forecast.technique, wide, horizon_s=forecast.horizon_s, levels=forecast.levels
     )
 
 

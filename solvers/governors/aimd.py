@@ -15,4 +15,5 @@ BACK_OFF = 0.9
 
 def next_batch(batch: int, *, is_over: bool) -> int:
     """The next batch size, at least 1: a back-off always takes one request at least."""
+    # Not held below the largest batch: `govern` holds every answer within the limits.
     return max(1, math.floor(BACK_OFF * batch)) if is_over else batch + INCREMENT

@@ -14,7 +14,7 @@ where it is the strongest baseline. Several replicas of a GPU (the paper has one
 under a cap; it does not look at latency.
 """
 
-from solvers.governors.ladder import Climb, look, stride_to
+from solvers.governors.ladder import Climb, climb_after, stride_to
 from solvers.governors.types import (
     GovernorKnobs,
     GovernorLimits,
@@ -28,14 +28,11 @@ def step(
 ) -> GovernorKnobs:
     """One step on the ladder; a GPU that executed nothing stays unless it is over the cap."""
     levels = max((each.largest_batch for each in limits.replicas), default=1) - 1
-    climb = look(
-        knobs.memory,
-        rung=_rung(knobs, limits, levels),
-        power_w=reading.peak_power_w,
-        cap_w=limits.power_cap_w,
-    )
-    works = climb.is_over or any(each.batches for each in reading.replicas)
-    rung = _next_rung(climb, levels, len(limits.clocks_mhz)) if works else climb.rung
+    rung = _rung(knobs, limits, levels)
+    climb = climb_after(reading, knobs.memory, rung=rung, cap_w=limits.power_cap_w)
+    # The low power of a GPU without work says nothing of what a larger batch would draw.
+    if climb.is_over or reading.has_work:
+        rung = _next_rung(climb, levels, len(limits.clocks_mhz))
     return GovernorKnobs(
         clock_mhz=limits.clocks_mhz[max(0, rung - levels)],
         batches=_batches(min(rung, levels), limits, levels),
@@ -45,13 +42,14 @@ def step(
 
 def _next_rung(climb: Climb, levels: int, clocks: int) -> int:
     top = levels + clocks - 1
+    # At the largest batches the clock goes on upwards; above the cap there, bisection of the batches resumes.
     if climb.rung > levels or (climb.rung == levels and not climb.is_over):
         return stride_to(climb, lowest=levels, top=top)
     if climb.is_over:
         return max(0, (max(0, climb.base) + climb.rung) // 2)
     if climb.has_room:
-        highest = climb.highest(levels)
-        return max(climb.rung, (climb.rung + highest + 1) // 2)
+        # Rounded up, for half of one rung is none and the last one would never be tried.
+        return max(climb.rung, (climb.rung + climb.highest(levels) + 1) // 2)
     return climb.rung
 
 
@@ -60,6 +58,7 @@ def _rung(knobs: GovernorKnobs, limits: GovernorLimits, levels: int) -> int:
     clock = clock_position(knobs.clock_mhz, limits.clocks_mhz)
     if clock > 0 or levels == 0:
         return levels + clock
+    # Only that replica has a batch of its own on every rung; the others' are rounded.
     return max(
         knobs.batches[each.id] - 1
         for each in limits.replicas

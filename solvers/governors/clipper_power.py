@@ -17,17 +17,14 @@ def step(
     knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
 ) -> GovernorKnobs:
     """One step of AIMD: above the cap every replica backs off, below it those that executed anything grow."""
-    if reading.peak_power_w > limits.power_cap_w:
-        return replace(
-            knobs,
-            batches={
-                each: next_batch(batch, is_over=True)
-                for each, batch in knobs.batches.items()
-            },
-        )
-    grown = {
-        each.id: next_batch(knobs.batches[each.id], is_over=False)
-        for each in reading.replicas
-        if each.batches
+    is_over = reading.peak_power_w > limits.power_cap_w
+    # Nobody knows which replica drew the power; growth without work would be blind.
+    turned = (
+        knobs.batches
+        if is_over
+        else [each.id for each in reading.replicas if each.batches]
+    )
+    changed = {
+        each: next_batch(knobs.batches[each], is_over=is_over) for each in turned
     }
-    return replace(knobs, batches={**knobs.batches, **grown})
+    return replace(knobs, batches={**knobs.batches, **changed})

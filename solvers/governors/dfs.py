@@ -7,7 +7,7 @@ without a look at latency. Good where batches hardly move the power. Its limits:
 highest clock, nothing is left to turn.
 """
 
-from solvers.governors.ladder import look, stride_to
+from solvers.governors.ladder import climb_after, stride_to
 from solvers.governors.types import (
     GovernorKnobs,
     GovernorLimits,
@@ -20,18 +20,11 @@ def step(
     knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
 ) -> GovernorKnobs:
     """One step of the clock towards the cap; a GPU that executed nothing keeps it unless it is over the cap."""
-    climb = look(
-        knobs.memory,
-        rung=clock_position(knobs.clock_mhz, limits.clocks_mhz),
-        power_w=reading.peak_power_w,
-        cap_w=limits.power_cap_w,
-    )
-    works = climb.is_over or any(each.batches for each in reading.replicas)
-    rung = (
-        stride_to(climb, lowest=0, top=len(limits.clocks_mhz) - 1)
-        if works
-        else climb.rung
-    )
+    rung = clock_position(knobs.clock_mhz, limits.clocks_mhz)
+    climb = climb_after(reading, knobs.memory, rung=rung, cap_w=limits.power_cap_w)
+    # A GPU without work draws little at any clock: a climb then would break the cap with the next batch.
+    if climb.is_over or reading.has_work:
+        rung = stride_to(climb, lowest=0, top=len(limits.clocks_mhz) - 1)
     return GovernorKnobs(
         clock_mhz=limits.clocks_mhz[rung],
         batches={each.id: each.largest_batch for each in limits.replicas},

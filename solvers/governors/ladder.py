@@ -13,7 +13,9 @@ distance from the cap are those of a public re-implementation (PctoDL); the memo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from solvers.governors.types import GpuPeriod
 
 STEADY_SHARE = 0.98
 """α: from this share of the cap on, power is as high as it should be."""
@@ -62,6 +64,7 @@ class Climb:
         """The highest rung that may be tried now."""
         if self.breach < 0:
             return top
+        # After enough calm periods the breach itself is tried again, but nothing beyond it.
         return min(top, self.breach if self.calm >= CALM_PERIODS else self.breach - 1)
 
     @property
@@ -79,37 +82,41 @@ class Climb:
 def clock_stride(power_w: float, cap_w: float) -> int:
     """Grid points of one step by the distance from the cap."""
     distance = abs(power_w - cap_w) / cap_w
-    return next((rungs for most, rungs in NEAR if distance <= most), FAR_RUNGS)
+    return next((rungs for up_to, rungs in NEAR if distance <= up_to), FAR_RUNGS)
 
 
-def look(
-    memory: Mapping[str, float], *, rung: int, power_w: float, cap_w: float
+def climb_after(
+    reading: GpuPeriod, memory: Mapping[str, float], *, rung: int, cap_w: float
 ) -> Climb:
     """The climb after a period on `rung`, from the notes of the one before."""
-    base, base_w = int(memory.get("base", -1)), memory.get("base_w", 0.0)
-    breach, breach_w = int(memory.get("breach", -1)), memory.get("breach_w", 0.0)
-    calm = 0
-    if power_w > cap_w:
-        breach, breach_w = rung, power_w
-        if base >= rung:  # the load has grown: what was kept then says nothing now
-            base, base_w = -1, 0.0
-    else:
-        if rung >= breach:
-            breach, breach_w = -1, 0.0
-        if rung != base or breach < 0:
-            base, base_w = rung, power_w
-        elif power_w * breach_w <= STEADY_SHARE * cap_w * base_w:
-            calm = int(memory.get("calm", 0)) + 1
-    return Climb(
+    climb = Climb(
         rung=rung,
-        power_w=power_w,
+        power_w=reading.peak_power_w,
         cap_w=cap_w,
-        base=base,
-        base_w=base_w,
-        breach=breach,
-        breach_w=breach_w,
-        calm=calm,
+        base=int(memory.get("base", -1)),
+        base_w=memory.get("base_w", 0.0),
+        breach=int(memory.get("breach", -1)),
+        breach_w=memory.get("breach_w", 0.0),
     )
+    if not climb.is_over:
+        return _keep_cap(climb, calm=int(memory.get("calm", 0)))
+    # Where this rung or a higher one has kept the cap before, the load has grown: that says nothing now.
+    if climb.base >= rung:
+        climb = replace(climb, base=-1, base_w=0.0)
+    return replace(climb, breach=rung, breach_w=climb.power_w)
+
+
+def _keep_cap(climb: Climb, *, calm: int) -> Climb:
+    """The climb after a period that kept the cap; calm: such periods before it."""
+    # A breach at or below a rung that now keeps the cap is disproved.
+    if climb.rung >= climb.breach:
+        climb = replace(climb, breach=-1, breach_w=0.0)
+    if climb.rung != climb.base or climb.breach < 0:
+        return replace(climb, base=climb.rung, base_w=climb.power_w)
+    # Products instead of the quotient of the module docstring, since base_w may be 0.
+    if climb.power_w * climb.breach_w <= STEADY_SHARE * climb.cap_w * climb.base_w:
+        return replace(climb, calm=calm + 1)
+    return climb
 
 
 def stride_to(climb: Climb, *, lowest: int, top: int) -> int:

@@ -82,32 +82,27 @@ def step(
 ) -> GovernorKnobs:
     """One step by the rules; a GPU that executed nothing stays unless it is over the cap."""
     bounds = {each.id: each for each in limits.replicas}
-    tenants = [
-        _tenant(each, knobs, bounds[each.id])
+    replicas = [
+        _busy_replica(each, knobs, bounds[each.id])
         for each in reading.replicas
         if each.batches
     ]
-    power = _look(knobs, reading.peak_power_w, limits)
-    turn = _over_cap(tenants, power) if power.is_over else _under_cap(tenants, power)
+    power = _judge_power(_recall_power(knobs, reading, limits), knobs.memory)
+    turn = _over_cap(replicas, power) if power.is_over else _under_cap(replicas, power)
     position = _position(power, turn.clock, len(limits.clocks_mhz))
-    is_failing = power.is_over or any(each.share > 1.0 for each in tenants)
-    failing = power.failing + 1.0 if is_failing else 0.0
-    after = GovernorKnobs(
-        clock_mhz=limits.clocks_mhz[position], batches={**knobs.batches, **turn.batches}
+    after = replace(
+        knobs,
+        clock_mhz=limits.clocks_mhz[position],
+        batches={**knobs.batches, **turn.batches},
     )
-    moved = after.clock_mhz != knobs.clock_mhz or after.batches != knobs.batches
-    careful = {f"{_CAREFUL}{each.id}": 1.0 for each in tenants if each.is_careful}
-    kept = {
-        key: value for key, value in knobs.memory.items() if key.startswith(_CAREFUL)
-    }
-    return replace(
-        after,
-        memory={**kept, **careful, **power.memory(moved=moved), _FAILING: failing},
-    )
+    memory = _careful_notes(knobs.memory, replicas) | power.memory(moved=after != knobs)
+    is_failing = power.is_over or any(each.share > 1.0 for each in replicas)
+    memory[_FAILING] = power.failing + 1.0 if is_failing else 0.0
+    return replace(after, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tenant:
+class _BusyReplica:
     """One replica that worked in the period."""
 
     id: str
@@ -123,26 +118,27 @@ class _Tenant:
     @property
     def raised(self) -> int:
         """The next larger batch, or the same where none can be tried."""
-        aim = min(
-            math.floor(self.batch * TARGET_SHARE / self.share), MAX_GROWTH * self.batch
-        )
+        # As if time were proportional to the batch: it is affine, so that the aim is never missed upwards.
+        aim = math.floor(self.batch * TARGET_SHARE / self.share)
         is_sure = self.share * (self.batch + 1) <= self.batch
-        larger = max(aim, self.batch + (1 if is_sure or not self.is_careful else 0))
-        return min(larger, self.largest)
+        # At small batches the aim rounds down to the present one; one request more is tried where it may be.
+        tried = self.batch + (1 if is_sure or not self.is_careful else 0)
+        return min(max(min(aim, MAX_GROWTH * self.batch), tried), self.largest)
 
-    def lowered(self, most: float) -> int:
+    def lowered(self, max_share: float) -> int:
         """The next smaller batch, at least 1: below what its latency allows, and at most that share of the present."""
-        share = min(BATCH_BACK_OFF, most, TARGET_SHARE / self.share)
+        share = min(BATCH_BACK_OFF, max_share, TARGET_SHARE / self.share)
         return max(1, min(self.batch - 1, math.floor(self.batch * share)))
 
 
-def _tenant(
+def _busy_replica(
     each: ReplicaPeriod, knobs: GovernorKnobs, bounds: ReplicaLimits
-) -> _Tenant:
+) -> _BusyReplica:
     batch = knobs.batches[each.id]
+    # A request waits for one batch before its own; longer waits are want of throughput (module docstring).
     latency_ms = min(each.latency_ms, 2.0 * each.execution_ms)
     share = max(latency_ms / bounds.latency_ms, 1e-6)
-    return _Tenant(
+    return _BusyReplica(
         id=each.id,
         batch=batch,
         largest=bounds.largest_batch,
@@ -150,6 +146,14 @@ def _tenant(
         is_short=each.queued > batch,
         is_careful=share > 1.0 or f"{_CAREFUL}{each.id}" in knobs.memory,
     )
+
+
+def _careful_notes(
+    memory: Mapping[str, float], replicas: list[_BusyReplica]
+) -> dict[str, float]:
+    # Notes of replicas that rest are kept: their batches broke the limit all the same.
+    kept = {key: value for key, value in memory.items() if key.startswith(_CAREFUL)}
+    return kept | {f"{_CAREFUL}{each.id}": 1.0 for each in replicas if each.is_careful}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,42 +165,45 @@ class _Turn:
     """1 = up, -1 = down, 0 = stay."""
 
 
-def _over_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
+def _over_cap(replicas: list[_BusyReplica], power: "_Power") -> _Turn:
     # At the lowest clock only batches are left.
     near = [
         each
-        for each in tenants
+        for each in replicas
         if each.share >= STEADY_LATENCY_SHARE or not power.position
     ]
-    lowered = {
-        each.id: each.lowered(power.cap_w / power.power_w)
-        for each in near
-        if each.batch > 1
-    }
+    max_share = power.cap_w / power.power_w
+    lowered = {each.id: each.lowered(max_share) for each in near if each.batch > 1}
     # Where no batch is left to lower, the clock has to: the cap outranks every latency.
-    is_clock_wanted = len(near) < len(tenants) or not lowered
+    is_clock_wanted = len(near) < len(replicas) or not lowered
     return _Turn(batches=lowered, clock=-1 if is_clock_wanted else 0)
 
 
-def _under_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
-    above = [each for each in tenants if each.share > 1.0]
+def _under_cap(replicas: list[_BusyReplica], power: "_Power") -> _Turn:
+    above = [each for each in replicas if each.share > 1.0]
     lowered = {each.id: each.lowered(1.0) for each in above if each.batch > 1}
     if not power.has_room:
         return _Turn(batches=lowered, clock=0)
+    # A latency above its limit outranks head-room: until it is kept, no batch is raised.
     if above:
         return _Turn(batches=lowered, clock=1 if len(lowered) < len(above) else 0)
-    may_grow = not power.is_warned
+    return _use_room(replicas, power)
+
+
+def _use_room(replicas: list[_BusyReplica], power: "_Power") -> _Turn:
+    """What to raise where every limit is kept and power has room."""
+    # With a breach known, only the clock climbs: its room to the breach is measured, that of a batch is not.
     raised = {
         each.id: each.raised
-        for each in tenants
-        if may_grow and each.share < STEADY_LATENCY_SHARE
+        for each in replicas
+        if not power.is_warned and each.share < STEADY_LATENCY_SHARE
     }
-    near_share = (
-        FAR_LATENCY_SHARE if power.stride == FAR_RUNGS else STEADY_LATENCY_SHARE
-    )
-    grows = any(raised.get(each.id, each.batch) > each.batch for each in tenants)
+    # A far step shortens latencies by more, so it is taken from a lower share on.
+    is_far = power.stride == FAR_RUNGS
+    near_share = FAR_LATENCY_SHARE if is_far else STEADY_LATENCY_SHARE
+    grows = any(raised.get(each.id, each.batch) > each.batch for each in replicas)
     is_clock_wanted = any(
-        each.share >= near_share or (each.is_short and not grows) for each in tenants
+        each.share >= near_share or (each.is_short and not grows) for each in replicas
     )
     return _Turn(batches=raised, clock=1 if is_clock_wanted else 0)
 
@@ -206,7 +213,7 @@ class _Power:
     """What the period says of power, and what is known of the last breach."""
 
     position: int
-    """Of the clock in the grid."""
+    """Position of the clock in its grid."""
     power_w: float
     cap_w: float
     breach: int = -1
@@ -239,7 +246,7 @@ class _Power:
     def is_warned(self) -> bool:
         return self.breach >= 0
 
-    def memory(self, *, moved: bool) -> Mapping[str, float]:
+    def memory(self, *, moved: bool) -> dict[str, float]:
         return {
             "breach": float(self.breach),
             "breach_w": self.breach_w,
@@ -250,48 +257,58 @@ class _Power:
         }
 
 
-def _look(knobs: GovernorKnobs, power_w: float, limits: GovernorLimits) -> _Power:
-    memory, cap_w = knobs.memory, limits.power_cap_w
-    power = _Power(
+def _recall_power(
+    knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+) -> _Power:
+    """The period's power beside the notes of the one before; nothing is concluded from it yet."""
+    memory = knobs.memory
+    return _Power(
         position=clock_position(knobs.clock_mhz, limits.clocks_mhz),
-        power_w=power_w,
-        cap_w=cap_w,
+        power_w=reading.peak_power_w,
+        cap_w=limits.power_cap_w,
         breach=int(memory.get("breach", -1.0)),
         breach_w=memory.get("breach_w", 0.0),
-        base_w=memory.get("base_w", 0.0) or power_w,
+        # 0 = the knobs are new: this period is the first that they are seen in.
+        base_w=memory.get("base_w", 0.0) or reading.peak_power_w,
         failing=int(memory.get(_FAILING, 0.0)),
         doubts=int(memory.get("doubts", 0.0)),
     )
+
+
+def _judge_power(power: _Power, memory: Mapping[str, float]) -> _Power:
+    """What the period changes in the breach that is known, and in the doubts about it."""
     if power.is_over:
-        is_again = power.is_warned or power.doubts
+        doubts = 2 if power.is_warned or power.doubts else 0
         return replace(
-            power, breach=power.position, breach_w=power_w, doubts=2 if is_again else 0
+            power, breach=power.position, breach_w=power.power_w, doubts=doubts
         )
     if not power.is_warned:
         return power
-    if power_w * power.breach_w <= STEADY_SHARE * cap_w * power.base_w:
+    forgotten = replace(power, breach=-1, breach_w=0.0)
+    if power.power_w * power.breach_w <= STEADY_SHARE * power.cap_w * power.base_w:
         calm = int(memory.get("calm", 0.0)) + 1
-        return (
-            replace(power, calm=calm)
-            if calm < CALM_PERIODS
-            else replace(power, breach=-1, breach_w=0.0, doubts=0)
-        )
+        if calm < CALM_PERIODS:
+            return replace(power, calm=calm)
+        return replace(forgotten, doubts=0)
     far = int(memory.get("far", 0.0)) + 1 if power.stride == FAR_RUNGS else 0
+    # Doubted once only: a breach that came again after it was doubted is believed.
     if far < DOUBT_PERIODS or power.doubts:
         return replace(power, far=far)
-    return replace(power, breach=-1, breach_w=0.0, doubts=1)
+    return replace(forgotten, doubts=1)
 
 
 def _position(power: _Power, direction: int, clocks: int) -> int:
     """Where the clock goes in its grid."""
     stride = power.stride
     if direction < 0:
+        # Each failing period doubles the step: a cap that stays broken is more urgent than a smooth clock.
         return max(0, power.position - (stride << min(power.failing, FAILING_PERIODS)))
     if direction == 0:
         return power.position
     if power.is_warned:
         if power.breach <= power.position:
             return power.position
+        # The watts between here and the breach are known: the line through both says how far the room reaches.
         room_w = STEADY_SHARE * power.cap_w - power.power_w
         stride = math.floor(
             (power.breach - power.position) * room_w / (power.breach_w - power.power_w)

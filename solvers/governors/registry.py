@@ -63,4 +63,5 @@ def govern(
 
     Raises KeyError for a name that is not in `GOVERNORS`.
     """
+    # Before as well as after: knobs from an older plan may lie outside its successor's limits.
     return within(GOVERNORS[name].step(within(knobs, limits), reading, limits), limits)

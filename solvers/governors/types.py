@@ -4,7 +4,7 @@ Standard library only: node agents import this package without anything else of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,11 @@ class GpuPeriod:
     replicas: tuple[ReplicaPeriod, ...] = ()
     """At most one entry for each replica of the limits."""
 
+    @property
+    def has_work(self) -> bool:
+        """Whether any replica finished a batch."""
+        return any(each.batches for each in self.replicas)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLimits:
@@ -71,17 +76,13 @@ def within(knobs: GovernorKnobs, limits: GovernorLimits) -> GovernorKnobs:
 
     A replica that the knobs do not know gets its largest batch.
     """
-    return GovernorKnobs(
-        clock_mhz=limits.clocks_mhz[clock_position(knobs.clock_mhz, limits.clocks_mhz)],
-        batches={
-            each.id: max(
-                1,
-                min(knobs.batches.get(each.id, each.largest_batch), each.largest_batch),
-            )
-            for each in limits.replicas
-        },
-        memory=knobs.memory,
-    )
+    batches = {}
+    for each in limits.replicas:
+        batch = knobs.batches.get(each.id, each.largest_batch)
+        # A governor may answer 0; a server with that batch would never start one.
+        batches[each.id] = max(1, min(batch, each.largest_batch))
+    position = clock_position(knobs.clock_mhz, limits.clocks_mhz)
+    return replace(knobs, clock_mhz=limits.clocks_mhz[position], batches=batches)
 
 
 def clock_position(clock_mhz: float, clocks_mhz: tuple[float, ...]) -> int:

@@ -38,9 +38,8 @@ Indices = npt.NDArray[np.intp]
 
 MAX_LOAD = 0.9999  # Half a million points; at 1 they would be infinitely many.
 _DIGITS = 25.0  # -log of the error that the finite circle may leave: exp(-25) = 1e-11
-_MAX_LOG_RADIUS = float(
-    np.log(2.0)
-)  # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
+# At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
+_MAX_LOG_RADIUS = float(np.log(2.0))
 
 
 def miss_probability(
@@ -55,6 +54,25 @@ def miss_probability(
     load, ratio = np.broadcast_arrays(
         np.asarray(utilisation, float), np.asarray(slo_ratio, float)
     )
+    _refuse_out_of_range(batch, load, ratio)
+
+    # The coefficients c_j are wanted up to N/2 and alias with those of j - N, hence twice the digits.
+    points = 2 ** np.ceil(np.log2(2.0 * _DIGITS / _log_radius(load))).astype(int)
+
+    # Where ratio < 1 the execution alone takes longer than the SLO, so the probability stays 1.
+    result = np.ones(load.shape)
+
+    # Pairs with equally many points are solved together: one array of transforms holds only circles of one length.
+    for count in np.unique(points):
+        chosen = (points == count) & (ratio >= 1.0)
+        if chosen.any():
+            result[chosen] = _miss_on_circle(
+                batch, load[chosen], ratio[chosen], int(count)
+            )
+    return result
+
+
+def _refuse_out_of_range(batch: int, load: Reals, ratio: Reals) -> None:
     if batch < 1:
         raise ValueError(f"batch {batch} must be at least 1")
     if not np.all((load > 0.0) & (load <= MAX_LOAD)):
@@ -63,18 +81,6 @@ def miss_probability(
         )
     if not np.all(np.isfinite(ratio)):
         raise ValueError("slo_ratio must be finite")
-    # The coefficients c_j are wanted up to N/2 and alias with those of j - N, hence twice the digits.
-    points = 2 ** np.ceil(np.log2(2.0 * _DIGITS / _log_radius(load))).astype(int)
-    result = np.ones(
-        load.shape
-    )  # ratio < 1: the execution alone takes longer than the SLO
-    for count in np.unique(points):
-        chosen = (points == count) & (ratio >= 1.0)
-        if chosen.any():
-            result[chosen] = _miss_on_circle(
-                batch, load[chosen], ratio[chosen], int(count)
-            )
-    return result
 
 
 def _log_radius(load: Reals) -> Reals:
@@ -87,10 +93,10 @@ def _miss_on_circle(batch: int, load: Reals, ratio: Reals, count: int) -> Reals:
     """P(miss), (n,), of the pairs `load` and `ratio` (n,); each distinct load is solved once."""
     loads, queue_of_pair = np.unique(load, return_inverse=True)
     queues = _solve_queues(batch, loads, count)
-    seen = queues.arrivals + queues.idle_probability
-    return np.clip(
-        _late_per_start(queues, queue_of_pair, ratio) / seen[queue_of_pair], 0.0, 1.0
-    )
+    arrivals_per_start = queues.arrivals + queues.idle_probability
+    late = _late_per_start(queues, queue_of_pair, ratio)
+    # Rounding of the mean over the circle may leave a share of -1e-12 or 1 + 1e-12.
+    return np.clip(late / arrivals_per_start[queue_of_pair], 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +105,9 @@ class _Queues:
 
     batch: int
     arrivals: Reals
-    """(n,): a."""
+    """(n,): the symbol a."""
     idle_probability: Reals
-    """(n,): p."""
+    """(n,): the symbol p."""
     log_z: Complexes
     waiting: Complexes
     """E z^Q."""
@@ -132,20 +138,29 @@ def _late_per_start(queues: _Queues, queue_of_pair: Indices, ratio: Reals) -> Re
     log_z = queues.log_z[queue_of_pair]
     z = np.exp(log_z)
     arrivals = queues.arrivals[queue_of_pair]
-    whole = np.floor(ratio - 1.0)
-    late_span = 1.0 - (ratio - 1.0 - whole)
-    is_first = whole == 0.0
+    executions = np.floor(ratio - 1.0)
+    late_span = 1.0 - (ratio - 1.0 - executions)
+    is_first = executions == 0.0
 
     def excess(threshold: Reals, span: Reals) -> Complexes:
         growth = (arrivals * span)[:, None] * (z - 1.0)
         return np.exp(growth - (queues.batch * threshold)[:, None] * log_z)
 
     # min(max(x, 0), b) = max(x, 0) - max(x - b, 0). For k = 0 the mean of the first is E Q + a(1 - f), and E Q is in
-    # turn an excess over b after a whole execution.
-    first = excess(np.where(is_first, 1.0, whole), np.where(is_first, 1.0, late_span))
-    beyond = first - excess(whole + 1.0, late_span)
-    terms = (queues.waiting[queue_of_pair] * beyond * z / (z - 1.0) ** 2).real
-    count = 2 * (terms.shape[1] - 1)
-    mean = (2.0 * terms.sum(axis=1) - terms[:, 0] - terms[:, -1]) / count
+    # turn an excess over b after an entire execution.
+    first = excess(
+        np.where(is_first, 1.0, executions), np.where(is_first, 1.0, late_span)
+    )
+    beyond = first - excess(executions + 1.0, late_span)
+    mean = _mean_on_circle(queues.waiting[queue_of_pair] * beyond, z)
     result: Reals = mean + np.where(is_first, arrivals * late_span, 0.0)
     return result
+
+
+def _mean_on_circle(transforms: Complexes, z: Complexes) -> Reals:
+    """(m,) means over the circle of transforms (m, N/2 + 1) times z / (z - 1)², from its upper half."""
+    terms = (transforms * z / (z - 1.0) ** 2).real
+    # The lower half mirrors the upper one; only the two points on the real axis occur once.
+    count = 2 * (terms.shape[1] - 1)
+    mean: Reals = (2.0 * terms.sum(axis=1) - terms[:, 0] - terms[:, -1]) / count
+    return mean

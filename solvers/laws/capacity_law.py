@@ -40,10 +40,8 @@ def make_capacity_law(
     steep rise. A row needs 25 to 60 ratios, many of them in common with others, and 0.1 s once; it is cached for the
     process. Raises ValueError when a list is empty or a value is out of range.
     """
-    sorted_percentiles, sorted_batches = (
-        tuple(sorted(set(percentiles))),
-        tuple(sorted(set(batches))),
-    )
+    sorted_percentiles = tuple(sorted(set(percentiles)))
+    sorted_batches = tuple(sorted(set(batches)))
     if not sorted_percentiles or not sorted_batches:
         raise ValueError("a capacity law needs at least one percentile and one batch")
     rows = [
@@ -76,9 +74,8 @@ def max_utilisation(batch: int, *, percentile: float, slo_ratio: float) -> float
     _refuse_out_of_range(percentile, batch)
     if slo_ratio < 1.0:
         return 0.0
-    return _round_down(
-        _solve_utilisation(batch, percentile, np.array([slo_ratio], float))
-    )[0]
+    solved = _solve_utilisation(batch, percentile, np.array([slo_ratio], float))
+    return _round_down(solved)[0]
 
 
 def _round_down(values: Reals) -> tuple[float, ...]:
@@ -103,23 +100,17 @@ def _solve_row(percentile: float, batch: int) -> tuple[Reals, Reals]:
     left = np.arange(len(ratios) - 1)  # the cells still to try, by their left end
     while len(left):
         left = left[_may_be_split(ratios, utilisations, left)]
-        left = left[
-            _is_poor_chord(
-                batch, percentile, _probe(ratios, left), _probe(utilisations, left)
-            )
-        ]
+        probes = _probe(ratios, left), _probe(utilisations, left)
+        left = left[_is_poor_chord(batch, percentile, *probes)]
         middle = (ratios[left] + ratios[left + 1]) / 2.0
-        exact = _solve_utilisation(
-            batch,
-            percentile,
-            middle,
-            between=(utilisations[left], utilisations[left + 1]),
-        )
+        bracket = utilisations[left], utilisations[left + 1]
+        exact = _solve_utilisation(batch, percentile, middle, between=bracket)
         ratios = np.insert(ratios, left + 1, middle)
         utilisations = np.insert(utilisations, left + 1, exact)
+        # Both halves of a split cell are tried next; each split before it has moved it right by one.
         first_half = left + np.arange(len(left))
         left = np.sort(np.concatenate([first_half, first_half + 1]))
-    # Neighbours that are closer than the search's tolerance may stand in the wrong order: take the lower value.
+    # Values that are closer than the search's tolerance may be in the wrong order: take the lower one.
     utilisations = np.minimum.accumulate(utilisations[::-1])[::-1]
     return _freeze(ratios), _freeze(_flatten_steps(ratios, utilisations))
 
@@ -132,17 +123,9 @@ def _make_first_ratios(percentile: float, batch: int) -> Reals:
     """
     last = 2.0 - np.log(1.0 - percentile) / (2.0 * (1.0 - MAX_UTILISATION) * batch)
     powers = 2.0 ** np.arange(2, np.ceil(np.log2(last)) + 1)
-    return np.unique(
-        [
-            1.0,
-            1.25,
-            1.5,
-            1.75,
-            1.0 + percentile,
-            *np.arange(2.0, min(last, 8.0)),
-            *powers,
-        ]
-    )
+    quarters = [1.0, 1.25, 1.5, 1.75]
+    kinks = np.arange(2.0, min(last, 8.0))
+    return np.unique([*quarters, 1.0 + percentile, *kinks, *powers])
 
 
 def _may_be_split(ratios: Reals, utilisations: Reals, left: Indices) -> Flags:
@@ -163,17 +146,18 @@ def _is_poor_chord(
     batch: int, percentile: float, ratios: Reals, utilisations: Reals
 ) -> Flags:
     """Whether a cell's chord over- or understates the law at a probe, by the law's definition; (cells,)."""
+    # One evaluation on either side of the chord tells; the law itself would need a search at every probe.
     lowered = np.maximum(utilisations - _OVERSTATED, _MIN_UTILISATION)
     raised = np.minimum(utilisations + _UNDERSTATED, MAX_UTILISATION)
-    overstates = miss_probability(
-        batch, utilisation=lowered, slo_ratio=ratios
-    ) > _allowed_miss(percentile)
-    understates = miss_probability(
-        batch, utilisation=raised, slo_ratio=ratios
-    ) <= _allowed_miss(percentile)
-    poor: Flags = np.any(
-        overstates | (understates & (raised < MAX_UTILISATION)), axis=0
+    allowed = _allowed_miss(percentile)
+    overstates = (
+        miss_probability(batch, utilisation=lowered, slo_ratio=ratios) > allowed
     )
+    understates = (
+        miss_probability(batch, utilisation=raised, slo_ratio=ratios) <= allowed
+    )
+    is_below_limit = raised < MAX_UTILISATION
+    poor: Flags = np.any(overstates | (understates & is_below_limit), axis=0)
     return poor
 
 
@@ -210,12 +194,14 @@ def _solve_utilisation(
         np.full_like(ratios, MAX_UTILISATION),
     )
     low = np.maximum(low, _MIN_UTILISATION)
+    # A bracket's ends were searched, too, and may each be too low by the tolerance.
     high = np.clip(high + 2.0 * _TOLERANCE, 2.0 * _MIN_UTILISATION, MAX_UTILISATION)
+    allowed = _allowed_miss(percentile)
 
     def excess_miss(utilisation: Reals, ratio: Reals) -> Reals:
-        return miss_probability(
-            batch, utilisation=utilisation, slo_ratio=ratio
-        ) - _allowed_miss(percentile)
+        return (
+            miss_probability(batch, utilisation=utilisation, slo_ratio=ratio) - allowed
+        )
 
     search = find_root(
         excess_miss,

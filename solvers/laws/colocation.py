@@ -17,15 +17,16 @@ from solvers.types.problem import CapacityLaw, OperatingPoint, Problem
 from solvers.types.state import GpuType
 
 Reals = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 
 _TIMES = slice(3, 6)
 """Columns transfer_ms, launch_ms and run_ms of an OperatingPoint."""
 _SAFE_STEP = 1e-12
 """Relative step back from a computed limit, far above the rounding of the few operations behind it."""
 _FINEST_STEP_PERCENT = 0.01
-"""Neighbours are looked at on no finer a grid, however fine the GPU type's own is: it has one column per step."""
+"""The grid of the worst neighbours is no finer, however fine the GPU type's own is: it has one column per step."""
 _STEPS_TOLERANCE = 1e-6
-"""A multiple of the SM step that is this near to a whole number of steps counts as one (the contract's matching)."""
+"""A multiple of the SM step that is this near to an integer number of steps counts as one (the contract's matching)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ ALONE = Neighbours(count=0, pressure=0.0)
 
 def neighbours_of(rows: Sequence[OperatingPoint], at: int) -> Neighbours:
     """Those of the replica at that position, given the rows of all replicas of its GPU; their order changes nothing."""
+    # fsum below makes the sum independent of the order, so that equal GPUs get equal times.
     others = [row.pressure for number, row in enumerate(rows) if number != at]
     return Neighbours(count=len(others), pressure=math.fsum(others))
 
@@ -54,13 +56,10 @@ def execution_ms(
     sensitivity: float,
     gpu_type: GpuType,
 ) -> float:
-    """Milliseconds that one whole batch takes next to these neighbours."""
+    """Milliseconds that one full batch takes next to these neighbours."""
     launch_ms = row.launch_ms * launch_factor(gpu_type, neighbours.count + 1)
-    return (
-        row.transfer_ms
-        + launch_ms
-        + row.run_ms * (1.0 + sensitivity * neighbours.pressure)
-    )
+    run_ms = row.run_ms * (1.0 + sensitivity * neighbours.pressure)
+    return row.transfer_ms + launch_ms + run_ms
 
 
 def capacity_rps(
@@ -75,19 +74,15 @@ def capacity_rps(
 
     Falls as `execution_ms` (> 0) rises. Raises ValueError when the law holds no such percentile or batch.
     """
-    return (
-        1000.0
-        * batch
-        / execution_ms
-        * law.utilisation(percentile, batch, slo_ms / execution_ms)
-    )
+    utilisation = law.utilisation(percentile, batch, slo_ms / execution_ms)
+    return 1000.0 * batch / execution_ms * utilisation
 
 
 class Beside(NamedTuple):
     """What a replica does beside its neighbours."""
 
     execution_ms: float
-    """Of one whole batch; infinite where its network has no points on the GPU type."""
+    """Time of one full batch; infinite where its network has no points on the GPU type."""
     capacity_rps: float
     """0 where it misses its SLO whatever its rate."""
 
@@ -111,15 +106,14 @@ def beside(
     duration_ms = execution_ms(
         row, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type
     )
-    law, percentile, slo_ms = problem.capacity_law, service.percentile, service.slo_ms
-    carried = capacity_rps(
-        law,
-        percentile=percentile,
+    capacity = capacity_rps(
+        problem.capacity_law,
+        percentile=service.percentile,
         batch=row.batch,
-        slo_ms=slo_ms,
+        slo_ms=service.slo_ms,
         execution_ms=duration_ms,
     )
-    return Beside(duration_ms, carried)
+    return Beside(duration_ms, capacity)
 
 
 def executions_ms(
@@ -179,25 +173,32 @@ def max_execution_ms(
     """
     if rate_rps <= 0.0:
         return float("inf")
-    column = _column(law, percentile, batch)
     needed = rate_rps * slo_ms / (1000.0 * batch)
-    right = bisect_left(
-        range(len(column)), needed, key=lambda cell: law.slo_ratios[cell] * column[cell]
+    execution = slo_ms / _min_ratio(
+        law.slo_ratios, _column(law, percentile, batch), needed
     )
-    if right == len(column):
-        ratio = needed / column[-1] if column[-1] > 0.0 else float("inf")
-    elif right == 0:
-        ratio = law.slo_ratios[0]
-    else:
-        ratio = _ratio_within_cell(
-            law.slo_ratios[right - 1 : right + 1], column[right - 1 : right + 1], needed
-        )
-    execution = slo_ms / ratio
+    # Rounding may have left it a few ulp too long; the checker, which computes forwards, must find the rate carried.
     while execution > 0.0 and rate_rps > capacity_rps(
         law, percentile=percentile, batch=batch, slo_ms=slo_ms, execution_ms=execution
     ):
         execution *= 1.0 - _SAFE_STEP
     return execution
+
+
+def _min_ratio(
+    ratios: Sequence[float], utilisations: Sequence[float], needed: float
+) -> float:
+    """The smallest r with r · ρ(r) >= needed; infinite where the law is 0 everywhere."""
+    right = bisect_left(
+        range(len(ratios)), needed, key=lambda cell: ratios[cell] * utilisations[cell]
+    )
+    if right == 0:
+        return ratios[0]
+    if right < len(ratios):
+        cell = slice(right - 1, right + 1)
+        return _ratio_within_cell(ratios[cell], utilisations[cell], needed)
+    # Beyond its last ratio the law is constant.
+    return needed / utilisations[-1] if utilisations[-1] > 0.0 else float("inf")
 
 
 def _ratio_within_cell(
@@ -231,21 +232,24 @@ class WorstNeighbours:
     ) -> Reals:
         """Upper bounds (N,) of the execution times of rows of one network; a bound is reached by some set of
         neighbours."""
+        transfer_ms, launch_ms, run_ms = _times(rows).T
+        worst = np.zeros(len(rows))
+        for count, pressure in enumerate(self.pressure[:, self._free_steps(rows)]):
+            fits = np.isfinite(pressure)
+            # −inf · 0 is NaN for a network that no neighbour disturbs, so it is replaced before and not after.
+            run_factor = 1.0 + sensitivity * np.where(fits, pressure, 0.0)
+            launch = launch_factor(self.gpu_type, count + 1)
+            execution = transfer_ms + launch_ms * launch + run_ms * run_factor
+            worst = np.maximum(worst, np.where(fits, execution, 0.0))
+        return worst
+
+    def _free_steps(self, rows: Sequence[OperatingPoint]) -> Indices:
+        """(N,) SM steps that a replica at each row leaves free."""
         steps = self.pressure.shape[1] - 1
         used = np.array([row.sm_percent for row in rows]) / _grid_percent(self.gpu_type)
-        free = np.clip(steps - np.ceil(used - _STEPS_TOLERANCE), 0, steps).astype(
-            np.int64
-        )
-        times = _times(rows)
-        worst = np.zeros(len(rows))
-        for count, pressure in enumerate(self.pressure[:, free]):
-            run_factor = 1.0 + sensitivity * np.where(
-                np.isfinite(pressure), pressure, 0.0
-            )
-            launch = launch_factor(self.gpu_type, count + 1)
-            execution = times[:, 0] + times[:, 1] * launch + times[:, 2] * run_factor
-            worst = np.maximum(worst, np.where(np.isfinite(pressure), execution, 0.0))
-        return worst
+        free = np.clip(steps - np.ceil(used - _STEPS_TOLERANCE), 0, steps)
+        free_steps: Indices = free.astype(np.int64)
+        return free_steps
 
 
 def worst_neighbours(
@@ -264,16 +268,17 @@ def worst_neighbours(
     """
     step = _grid_percent(gpu_type)
     steps = int(100.0 / step + _STEPS_TOLERANCE)
-    most = np.full((max(1, min(max_replicas, len(candidates) + 1)), steps + 1), -np.inf)
-    most[0] = 0.0
+    counts = max(1, min(max_replicas, len(candidates) + 1))
+    worst = np.full((counts, steps + 1), -np.inf)
+    worst[0] = 0.0
     for rows in candidates:
-        before = most.copy()
+        # From a copy, since at most one row of a service is on the GPU.
+        before = worst.copy()
         for width, pressure in _heaviest(rows, step):
             if width <= steps:
-                most[1:, width:] = np.maximum(
-                    most[1:, width:], before[:-1, : steps + 1 - width] + pressure
-                )
-    return WorstNeighbours(gpu_type=gpu_type, pressure=most)
+                added = before[:-1, : steps + 1 - width] + pressure
+                worst[1:, width:] = np.maximum(worst[1:, width:], added)
+    return WorstNeighbours(gpu_type=gpu_type, pressure=worst)
 
 
 def _heaviest(rows: Sequence[OperatingPoint], step: float) -> list[tuple[int, float]]:
@@ -282,11 +287,12 @@ def _heaviest(rows: Sequence[OperatingPoint], step: float) -> list[tuple[int, fl
     Rounded down where the grid is coarser than the GPU type's, so that no set of neighbours is overlooked.
     """
     front: list[tuple[int, float]] = []
-    for width, pressure in sorted(
+    # Among rows of one width the greatest pressure comes first, hence its sign.
+    for width, negative in sorted(
         (int(row.sm_percent / step + _STEPS_TOLERANCE), -row.pressure) for row in rows
     ):
-        if not front or -pressure > front[-1][1]:
-            front.append((width, -pressure))
+        if not front or -negative > front[-1][1]:
+            front.append((width, -negative))
     return front
 
 
@@ -295,12 +301,11 @@ def _grid_percent(gpu_type: GpuType) -> float:
 
 
 def _times(rows: Sequence[OperatingPoint]) -> Reals:
-    return np.array(rows, dtype=np.float64).reshape(
-        len(rows), len(OperatingPoint._fields)
-    )[:, _TIMES]
+    # Reshaped, so that no rows at all give (0, 3) and not an error.
+    table = np.array(rows, dtype=np.float64)
+    return table.reshape(len(rows), len(OperatingPoint._fields))[:, _TIMES]
 
 
 def _column(law: CapacityLaw, percentile: float, batch: int) -> Sequence[float]:
-    return law.max_utilisation[law.percentiles.index(percentile)][
-        law.batches.index(batch)
-    ]
+    plane = law.max_utilisation[law.percentiles.index(percentile)]
+    return plane[law.batches.index(batch)]

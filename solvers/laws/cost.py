@@ -18,17 +18,17 @@ def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
     that the problem lacks.
     """
     rows = OperatingRows(problem)
-    used = [
+    used = math.fsum(
         gpu.count
         * _gpu_usd_per_hour(
             problem, _gpu_type(problem, gpu), _power_w(problem, gpu, rows)
         )
         for gpu in plan.gpus
-    ]
-    idle = (
-        _idle_usd_per_hour(problem, plan) if problem.objective == "max_goodput" else 0.0
     )
-    return math.fsum(used) + idle
+    # Under `min_cost` a GPU without a replica is given back; under `max_goodput` the fleet is paid for anyway.
+    if problem.objective == "max_goodput":
+        return used + _idle_usd_per_hour(problem, plan)
+    return used
 
 
 def gpu_power_w(problem: Problem, gpu: GpuPlan) -> float:
@@ -72,10 +72,8 @@ def served_weight(problem: Problem, plan: Plan) -> float:
 
 
 def _gpu_usd_per_hour(problem: Problem, gpu_type: GpuType, power_w: float) -> float:
-    return (
-        gpu_type.price_usd_per_hour
-        + problem.energy_price_usd_per_kwh * power_w / 1000.0
-    )
+    energy = problem.energy_price_usd_per_kwh * power_w / 1000.0
+    return gpu_type.price_usd_per_hour + energy
 
 
 def _power_w(problem: Problem, gpu: GpuPlan, rows: OperatingRows) -> float:
@@ -108,9 +106,7 @@ def _replica_counts(plan: Plan) -> Counter[tuple[str, str, float]]:
     counts: Counter[tuple[str, str, float]] = Counter()
     for gpu in plan.gpus:
         for replica in gpu.replicas:
-            counts[
-                replica.service,
-                gpu.gpu_type,
-                round(replica.sm_percent, SM_PERCENT_DIGITS),
-            ] += gpu.count
+            # Rounded as the contract matches figures: a row's 33.3 and a plan's 33.3000001 are the same replica.
+            sm_percent = round(replica.sm_percent, SM_PERCENT_DIGITS)
+            counts[replica.service, gpu.gpu_type, sm_percent] += gpu.count
     return counts

@@ -47,6 +47,7 @@ class OperatingRows:
     ) -> OperatingPoint | None:
         """The row for (sm_percent, batch, clock_mhz), to the contract's tolerances; None when there is none."""
         rows = self._rows(network, gpu_type)
+        # Plans take their figures from rows, so that nearly every one is found without the scan below.
         if wanted in rows:
             return rows[wanted]
         sm_percent, batch, clock_mhz = wanted

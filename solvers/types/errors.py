@@ -16,6 +16,7 @@ class InvalidInput(SolversError, ValueError):
     """A document breaks the contract. `field` is the path of the offending value, e.g. `services[2].slo_ms`."""
 
     def __init__(self, field: str, problem: str) -> None:
+        # A document that is not JSON at all has no field to name.
         super().__init__(f"{field}: {problem}" if field else problem)
         self.field = field
         self.problem = problem

@@ -15,7 +15,7 @@ from solvers.types.state import GpuId, Variant
 MAX_JOBS = 4
 """Jobs of a batch, and of a GPU."""
 ROUNDING = 1e-9
-"""Of sums of SM percents and of memory."""
+"""What rounding may add to sums of SM percents and of memory."""
 PATIENCE_S = 30.0
 """After so long a job comes first of all."""
 FIRST_WINDOW_MS = 50.0
@@ -35,7 +35,7 @@ class JobSetting(NamedTuple):
     latency_s: float
     """From its start until all its inputs are done."""
     gpu_throughput_rps: float
-    """Inputs per second of a whole GPU with as many such jobs as it may have."""
+    """Inputs per second of an entire GPU with as many such jobs as it may have."""
     score: float
     """By which settings are ranked; higher is better."""
 
@@ -57,7 +57,7 @@ class Job:
     best_types: tuple[str, ...]
     """The two GPU types that suit it best, the best first."""
     mean_latency_s: float
-    """Of its settings on these types."""
+    """Mean over its settings on these types."""
     failures: int = 0
     """Deployments of it that failed."""
 
@@ -68,6 +68,7 @@ class Job:
 
     def is_high(self, network: str) -> bool:
         """Whether that network is the high variant of its family; one that has no variants is a low one."""
+        # Ties by name, so that exactly one variant is the high one whatever their order.
         best = max(
             self.variants, key=lambda one: (one.accuracy, one.network), default=None
         )
@@ -81,7 +82,7 @@ class Resident(NamedTuple):
     sm_percent: float
     memory_mib: float
     done_share: float
-    """Of its predicted time that has passed, 0 to 1 or more."""
+    """Share of its predicted time that has passed, 0 to 1 or more."""
     is_latency_critical: bool = False
     network: str = ""
 
@@ -103,6 +104,7 @@ class JobGpu:
     @property
     def used_percent(self) -> float:
         """SMs that jobs hold."""
+        # fsum, so that the order in which residents were read changes nothing.
         return math.fsum(each.sm_percent for each in self.residents)
 
     @property
@@ -121,7 +123,7 @@ class DispatchLimits(NamedTuple):
 
     window_ms: float
     max_jobs: int
-    """Of a GPU, and of a batch."""
+    """The maximum of jobs on a GPU, and in a batch."""
 
 
 class PlacedJob(NamedTuple):
@@ -160,6 +162,7 @@ def could_hold(gpu: JobGpu, job: Job) -> bool:
 
 def fleet_load(gpus: Sequence[JobGpu], waiting: int) -> float:
     """How full a fleet is, 0 to 1: SMs that jobs hold, and jobs that wait over those that it may have."""
+    # Without GPUs no job can run: the fleet counts as full.
     if not gpus:
         return 1.0
     used = sum(gpu.used_percent for gpu in gpus) / (100.0 * len(gpus))
@@ -189,31 +192,23 @@ class Queues:
 
 def enqueue(queues: Queues, jobs: Iterable[Job]) -> Queues:
     """The queues with more jobs, each in that of its class."""
+    # Gone through twice, which an iterator does not allow.
     new = tuple(jobs)
+    critical = tuple(job for job in new if job.is_latency_critical)
+    others = tuple(job for job in new if not job.is_latency_critical)
     return Queues(
-        latency_critical=(
-            *queues.latency_critical,
-            *(job for job in new if job.is_latency_critical),
-        ),
-        throughput_oriented=(
-            *queues.throughput_oriented,
-            *(job for job in new if not job.is_latency_critical),
-        ),
+        latency_critical=queues.latency_critical + critical,
+        throughput_oriented=queues.throughput_oriented + others,
     )
 
 
 def without(queues: Queues, names: Collection[str]) -> Queues:
     """The queues without the jobs of these names."""
-    if not names:
-        return queues
-    return Queues(
-        latency_critical=tuple(
-            job for job in queues.latency_critical if job.name not in names
-        ),
-        throughput_oriented=tuple(
-            job for job in queues.throughput_oriented if job.name not in names
-        ),
+    critical, others = (
+        tuple(job for job in jobs if job.name not in names)
+        for jobs in (queues.latency_critical, queues.throughput_oriented)
     )
+    return Queues(latency_critical=critical, throughput_oriented=others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +229,7 @@ class DispatchRules:
     patience_s: float = PATIENCE_S
     """After so long a job comes first of all."""
     max_jobs: int = MAX_JOBS
-    """Of a GPU, and of a batch."""
+    """The maximum of jobs on a GPU, and in a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +253,7 @@ class JobOption(NamedTuple):
     clock_mhz: float
     memory_mib: float
     iteration_ms: float
-    """Of one whole batch."""
+    """Time of one full batch."""
 
 
 class PowerFacts(NamedTuple):

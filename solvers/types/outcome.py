@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, get_args
 
 PlanStatus = Literal["optimal", "feasible", "greedy", "kept"]
-PLAN_STATUSES: tuple[PlanStatus, ...] = ("optimal", "feasible", "greedy", "kept")
+PLAN_STATUSES: tuple[PlanStatus, ...] = get_args(PlanStatus)
 
 Severity = Literal["physical", "promise"]
 """Physical rules are never broken by anyone; promises may be, by baselines in simulation, and are recorded."""
@@ -35,6 +35,7 @@ class SolveStatus(StrEnum):
     @property
     def has_solution(self) -> bool:
         """Whether a solution came with this status."""
+        # A time limit that left a solution is FEASIBLE; TIME_LIMIT alone came too early for one.
         return self in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE)
 
 
@@ -69,7 +70,8 @@ class ServicePrice:
     per_rps_more: float = 0.0
     """What one more costs, ≥ 0: less where a replica that carries the whole rate has room for more."""
     per_replica: float = 0.0
-    """Of one more replica that must run (min_replicas), > 0; what one more that may run (max_replicas) saves, < 0."""
+    """What one more replica that must run costs (min_replicas), > 0; what one more that may run saves (max_replicas),
+    < 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

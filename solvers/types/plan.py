@@ -7,22 +7,14 @@ a list of changes.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from solvers.types.state import GpuId, NodeId, ReplicaId, TaskKind
 
 UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
 WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(("stock", "sm", "memory", "power"))
 """Reasons that more GPUs, or less demand of others, would end."""
-UNSERVED_REASONS: tuple[UnservedReason, ...] = (
-    "slo",
-    "stock",
-    "sm",
-    "memory",
-    "power",
-    "replicas",
-    "budget",
-)
+UNSERVED_REASONS: tuple[UnservedReason, ...] = get_args(UnservedReason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,22 +129,22 @@ class PlanChange:
     after: int
 
 
-ReplicaKey = tuple[str, str, float, int, float]
+class _ReplicaKey(NamedTuple):
+    """What replicas on one line of a difference have in common, in the order in which lines are sorted."""
+
+    service: str
+    gpu_type: str
+    sm_percent: float
+    batch: int
+    clock_mhz: float
 
 
 def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
     """What differs in replicas between two plans, sorted by service, GPU type, SM percent, batch and clock."""
     old, new = _replica_counts(before), _replica_counts(after)
+    # A Counter gives 0 for a key that its plan lacks.
     return tuple(
-        PlanChange(
-            service=key[0],
-            gpu_type=key[1],
-            sm_percent=key[2],
-            batch=key[3],
-            clock_mhz=key[4],
-            before=old[key],
-            after=new[key],
-        )
+        PlanChange(**key._asdict(), before=old[key], after=new[key])
         for key in sorted(old.keys() | new.keys())
         if old[key] != new[key]
     )
@@ -160,6 +152,7 @@ def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
 
 def anonymous(bound: BoundPlan) -> Plan:
     """The plan without identities: one GpuPlan per physical GPU, in the order of GPU ids."""
+    # A GPU that carries tasks alone is free to a policy, which knows no tasks.
     gpus = (
         anonymous_gpu(gpu)
         for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id)
@@ -204,17 +197,17 @@ def replicas_of(plan: Plan, service: str) -> Iterator[tuple[GpuPlan, ReplicaPlan
     )
 
 
-def _replica_counts(plan: Plan) -> Counter[ReplicaKey]:
-    counts: Counter[ReplicaKey] = Counter()
+def _replica_counts(plan: Plan) -> Counter[_ReplicaKey]:
+    counts: Counter[_ReplicaKey] = Counter()
     for gpu in plan.gpus:
         for replica in gpu.replicas:
-            counts[
-                (
-                    replica.service,
-                    gpu.gpu_type,
-                    replica.sm_percent,
-                    replica.batch,
-                    gpu.clock_mhz,
-                )
-            ] += gpu.count
+            key = _ReplicaKey(
+                replica.service,
+                gpu.gpu_type,
+                replica.sm_percent,
+                replica.batch,
+                gpu.clock_mhz,
+            )
+            # An entry stands for `count` GPUs, on each of which the replica runs once.
+            counts[key] += gpu.count
     return counts

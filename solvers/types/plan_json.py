@@ -13,7 +13,7 @@ from solvers.types.plan import (
     Unserved,
     UnservedReason,
 )
-from solvers.types.strict_json import Fields, parse_json
+from solvers.types.strict_json import Fields, fields_document, parse_json
 
 RESERVED = dict.fromkeys(
     (
@@ -53,18 +53,15 @@ def plan_from_document(
 ) -> tuple[Plan, PlanReport | None]:
     """The Plan that a parsed JSON document states, and its report where it has one. Raises InvalidInput."""
     fields = Fields(document, path, RESERVED)
-    if fields.whole("version") != 1:
+    # Before anything else: a later version may give the other fields another meaning.
+    if fields.integer("version") != 1:
         raise InvalidInput(fields.at("version"), "this program reads version 1 only")
     plan = Plan(
         policy=fields.text("policy"),
         gpus=fields.each("gpus", _gpu),
         unserved=fields.each("unserved", _unserved),
     )
-    report = (
-        _report(fields.value("report"), fields.at("report"))
-        if fields.has("report")
-        else None
-    )
+    report = fields.read("report", _report) if fields.has("report") else None
     fields.done()
     return plan, report
 
@@ -93,6 +90,7 @@ def report_document(report: PlanReport) -> dict[str, object]:
         "method": report.method,
         "messages": list(report.messages),
     }
+    # The contract has the two under `max_goodput` only; they are left out and not null.
     if report.served_weight is not None:
         document["served_weight"] = report.served_weight
         document["served_weight_upper_bound"] = report.served_weight_upper_bound
@@ -103,7 +101,7 @@ def _gpu(document: object, path: str) -> GpuPlan:
     fields = Fields(document, path, RESERVED)
     gpu = GpuPlan(
         gpu_type=fields.text("gpu_type"),
-        count=fields.whole("count", at_least=1) if fields.given("count") else 1,
+        count=fields.integer("count", at_least=1) if fields.given("count") else 1,
         clock_mhz=fields.number("clock_mhz", above=0.0),
         replicas=fields.each("replicas", _replica, at_least=1),
     )
@@ -116,7 +114,7 @@ def _replica(document: object, path: str) -> ReplicaPlan:
     replica = ReplicaPlan(
         service=fields.text("service"),
         sm_percent=fields.number("sm_percent", above=0.0, at_most=100.0),
-        batch=fields.whole("batch", at_least=1),
+        batch=fields.integer("batch", at_least=1),
         arrival_rate_rps=fields.number("arrival_rate_rps"),
     )
     fields.done()
@@ -129,7 +127,7 @@ def _unserved(document: object, path: str) -> Unserved:
         service=fields.text("service"),
         rate_rps=fields.number("rate_rps"),
         reason=cast(UnservedReason, fields.choice("reason", UNSERVED_REASONS)),
-        replicas_missing=fields.whole("replicas_missing")
+        replicas_missing=fields.integer("replicas_missing")
         if fields.given("replicas_missing")
         else 0,
     )
@@ -145,7 +143,8 @@ def _report(document: object, path: str) -> PlanReport:
         lower_bound_usd_per_hour=_number_or_null(fields, "lower_bound_usd_per_hour"),
         gap_percent=_number_or_null(fields, "gap_percent"),
         seconds=fields.number("seconds"),
-        method=_any_text(fields.value("method"), fields.at("method")),
+        # Unlike names, texts for people may be empty or of any length.
+        method=fields.read("method", _any_text),
         messages=fields.each("messages", _any_text),
         served_weight=fields.number("served_weight")
         if fields.given("served_weight")
@@ -161,11 +160,10 @@ def _report(document: object, path: str) -> PlanReport:
 
 
 def _number_or_null(fields: Fields, name: str) -> float | None:
-    return (
-        None
-        if fields.value(name) is None
-        else fields.number(name, at_least=float("-inf"))
-    )
+    if fields.value(name) is None:
+        return None
+    # Unlike a cost, a bound or a gap may be negative.
+    return fields.number(name, at_least=float("-inf"))
 
 
 def _any_text(value: object, path: str) -> str:
@@ -179,10 +177,7 @@ def _gpu_document(gpu: GpuPlan) -> dict[str, object]:
         "gpu_type": gpu.gpu_type,
         "count": gpu.count,
         "clock_mhz": gpu.clock_mhz,
-        "replicas": [
-            {name: getattr(replica, name) for name in ReplicaPlan.__slots__}
-            for replica in gpu.replicas
-        ],
+        "replicas": [fields_document(replica) for replica in gpu.replicas],
     }
 
 
@@ -192,6 +187,7 @@ def _unserved_document(entry: Unserved) -> dict[str, object]:
         "rate_rps": entry.rate_rps,
         "reason": entry.reason,
     }
+    # Left out where it is 0, which is what its absence means to a reader.
     if entry.replicas_missing:
         document["replicas_missing"] = entry.replicas_missing
     return document

@@ -13,8 +13,9 @@ Objective = Literal["min_cost", "max_goodput"]
 
 
 class OperatingPoint(NamedTuple):
-    """One way to run a network on a GPU type, alone on the GPU; times are those of one whole batch."""
+    """One way to run a network on a GPU type, alone on the GPU; times are those of one full batch."""
 
+    # A NamedTuple, since `laws` makes one array of all rows; the order of its fields is that of the contract's rows.
     sm_percent: float
     batch: int
     clock_mhz: float
@@ -68,18 +69,17 @@ class CapacityLaw:
 
         Raises ValueError when the law holds no such percentile or batch.
         """
-        column = self.max_utilisation[self.percentiles.index(percentile)][
-            self.batches.index(batch)
-        ]
+        plane = self.max_utilisation[self.percentiles.index(percentile)]
+        column = plane[self.batches.index(batch)]
+        # Below its first ratio the law promises nothing.
         if ratio < self.slo_ratios[0]:
             return 0.0
         if ratio >= self.slo_ratios[-1]:
             return column[-1]
         right = bisect_right(self.slo_ratios, ratio)
         low, high = self.slo_ratios[right - 1], self.slo_ratios[right]
-        return column[right - 1] + (column[right] - column[right - 1]) * (
-            ratio - low
-        ) / (high - low)
+        rise = column[right] - column[right - 1]
+        return column[right - 1] + rise * (ratio - low) / (high - low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,7 @@ class ServiceDemand:
         return self.allowed_gpu_types is None or gpu_type in self.allowed_gpu_types
 
 
+# Without slots, since the cached indices below need a __dict__.
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """What to decide on. Plain data, equal by value; read it from JSON with `problem_json`."""

@@ -22,11 +22,12 @@ from solvers.types.strict_json import (
     MAX_NUMBER,
     Fields,
     describe,
+    fields_document,
     parse_json,
+    read_integer,
     read_items,
     read_number,
     read_text,
-    read_whole,
 )
 
 ROW_FIELDS = OperatingPoint._fields
@@ -48,7 +49,8 @@ def problem_to_json(problem: Problem) -> str:
 def problem_from_document(document: object) -> Problem:
     """The Problem that a parsed JSON document states. Raises InvalidInput."""
     fields = Fields(document, "", RESERVED)
-    if fields.whole("version") != 1:
+    # Before anything else: a later version may give the other fields another meaning.
+    if fields.integer("version") != 1:
         raise InvalidInput("version", "this program reads version 1 only")
     problem = Problem(
         objective=cast(
@@ -57,8 +59,8 @@ def problem_from_document(document: object) -> Problem:
         energy_price_usd_per_kwh=_optional(
             fields, "energy_price_usd_per_kwh", fields.number, 0.0
         ),
-        max_replicas_per_gpu=fields.whole("max_replicas_per_gpu", at_least=1),
-        capacity_law=_capacity_law(fields.value("capacity_law"), "capacity_law"),
+        max_replicas_per_gpu=fields.integer("max_replicas_per_gpu", at_least=1),
+        capacity_law=fields.read("capacity_law", _capacity_law),
         gpu_types=fields.each("gpu_types", _gpu_type, at_least=1),
         services=fields.each("services", service_from_document),
         points=fields.each("points", _points),
@@ -70,6 +72,7 @@ def problem_from_document(document: object) -> Problem:
         ),
     )
     fields.done()
+    # Last, since a reference can be judged only once all names are known.
     _check_references(problem)
     return problem
 
@@ -82,19 +85,21 @@ def _optional(
 
 def _capacity_law(document: object, path: str) -> CapacityLaw:
     fields = Fields(document, path)
+    # Below 1, for no utilisation above 0 keeps the SLO for every single request.
     percentiles = fields.each(
         "percentiles",
         lambda v, p: read_number(v, p, above=0.0, at_most=1 - 1e-12),
         at_least=1,
     )
     batches = fields.each(
-        "batches", lambda v, p: read_whole(v, p, at_least=1), at_least=1
+        "batches", lambda v, p: read_integer(v, p, at_least=1), at_least=1
     )
     ratios = fields.each(
         "slo_ratios", lambda v, p: read_number(v, p, at_least=1.0), at_least=2
     )
     _refuse_repeats(fields.at("percentiles"), percentiles)
     _refuse_repeats(fields.at("batches"), batches)
+    # Interpolation divides by the distance of two ratios.
     if any(right <= left for left, right in itertools.pairwise(ratios)):
         raise InvalidInput(fields.at("slo_ratios"), "must ascend strictly")
     utilisation = _utilisation(fields, (len(percentiles), len(batches), len(ratios)))
@@ -132,6 +137,7 @@ def _utilisation(
                     f"{path}[{p}][{b}]",
                     f"must have {shape[2]} values, not {len(column)}",
                 )
+            # Solvers search along the ratio by bisection, which needs a law that never falls.
             if any(right < left for left, right in itertools.pairwise(column)):
                 raise InvalidInput(f"{path}[{p}][{b}]", "must not fall along the ratio")
     return table
@@ -143,7 +149,8 @@ def _gpu_type(document: object, path: str) -> GpuType:
         name=fields.text("name"),
         price_usd_per_hour=fields.number("price_usd_per_hour", above=0.0),
         memory_mib=fields.number("memory_mib", above=0.0),
-        count=fields.whole("count") if fields.value("count") is not None else None,
+        # null is as many as wanted; leaving the field out would be an oversight, and is refused.
+        count=fields.integer("count") if fields.value("count") is not None else None,
         sm_percent_step=fields.number("sm_percent_step", above=0.0, at_most=100.0),
         idle_w=fields.number("idle_w"),
         power_cap_w=fields.number("power_cap_w", above=0.0),
@@ -173,15 +180,16 @@ def service_from_document(document: object, path: str) -> ServiceDemand:
         percentile=fields.number("percentile", above=0.0, at_most=1 - 1e-12),
         arrival_rate_rps=fields.number("arrival_rate_rps"),
         priority=fields.number("priority", above=0.0),
-        min_replicas=fields.whole("min_replicas")
+        min_replicas=fields.integer("min_replicas")
         if fields.given("min_replicas")
         else 0,
-        max_replicas=fields.whole("max_replicas", at_least=1)
+        max_replicas=fields.integer("max_replicas", at_least=1)
         if fields.has("max_replicas")
         else None,
         allowed_gpu_types=types,
     )
     fields.done()
+    # No plan could keep both, so that every one would be infeasible for a reason that nobody sees.
     if service.max_replicas is not None and service.min_replicas > service.max_replicas:
         raise InvalidInput(
             fields.at("min_replicas"),
@@ -196,7 +204,7 @@ def _points(document: object, path: str) -> OperatingPoints:
         network=fields.text("network"),
         gpu_type=fields.text("gpu_type"),
         sensitivity=fields.number("sensitivity"),
-        rows=_rows(fields.value("rows"), fields.at("rows")),
+        rows=fields.read("rows", _rows),
     )
     fields.done()
     return points
@@ -211,9 +219,11 @@ def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
                 f"{path}[{index}]",
                 f"must have the {len(ROW_FIELDS)} values {', '.join(ROW_FIELDS)}",
             )
+    # numpy would make numbers of strings and booleans, so each type is looked at first.
     _refuse_non_numbers(value, path)
     if value:
         _check_ranges(np.array(value, dtype=float), path)
+    # JSON may write 10.0 as 10 and 4 as 4.0: every field gets the type that it has in Python.
     rows = tuple(
         OperatingPoint(float(row[0]), int(row[1]), *map(float, row[2:]))
         for row in value
@@ -232,6 +242,7 @@ def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
 def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
     for index, row in enumerate(rows):
         for name, value in zip(ROW_FIELDS, row, strict=True):
+            # The exact type, since `isinstance` takes a boolean for an integer; and only odd values pay for the reader.
             if type(value) is not float and (
                 type(value) is not int or abs(value) > MAX_NUMBER
             ):
@@ -240,8 +251,9 @@ def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
 
 def _check_ranges(table: np.ndarray, path: str) -> None:
     """Refuse the first value of the (N, 9) table that is out of its range; vectorised, since tables are long."""
-    whole_batch = table[:, 1] == np.floor(table[:, 1])
+    is_integer = table[:, 1] == np.floor(table[:, 1])
     columns = np.arange(len(ROW_FIELDS))
+    # The order of the rules is that of the complaints: NaN fails the first and must not reach the others.
     rules = (
         (
             ~(np.isfinite(table) & (table >= 0)),
@@ -253,7 +265,7 @@ def _check_ranges(table: np.ndarray, path: str) -> None:
             "must be above 0 and at most 100",
         ),
         (
-            (columns == 1) & ((table < 1) | ~whole_batch[:, None]),
+            (columns == 1) & ((table < 1) | ~is_integer[:, None]),
             "must be a whole number that is at least 1",
         ),
         ((columns == 2) & (table <= 0), "must be above 0"),
@@ -262,12 +274,12 @@ def _check_ranges(table: np.ndarray, path: str) -> None:
             f"plus launch_ms and run_ms must be at least {MIN_EXECUTION_MS:g} ms",
         ),
     )
-    for broken, words in rules:
+    for broken, message in rules:
         if broken.any():
             row, column = np.argwhere(broken)[0]
             raise InvalidInput(
                 f"{path}[{row}].{ROW_FIELDS[column]}",
-                f"{words}, not {table[row, column]:g}",
+                f"{message}, not {table[row, column]:g}",
             )
 
 
@@ -304,6 +316,7 @@ def _check_references(problem: Problem) -> None:
                 )
     for index, points in enumerate(problem.points):
         _check_points(problem, types, points, f"points[{index}]")
+    # Under max_goodput all GPUs of a type are paid for (`laws.cost`), so that their number must be known.
     if problem.objective == "max_goodput" and any(
         gpu_type.count is None for gpu_type in problem.gpu_types
     ):
@@ -327,6 +340,7 @@ def _check_points(
                 f"{path}.rows[{index}].batch",
                 f"{row.batch} is not a batch of the capacity law",
             )
+        # In percent and not in steps, so that the tolerance is the contract's 1e-6 whatever the step is.
         steps = row.sm_percent / gpu_type.sm_percent_step
         if abs(steps - round(steps)) * gpu_type.sm_percent_step > 1e-6:
             raise InvalidInput(
@@ -338,6 +352,7 @@ def _check_points(
 def problem_document(problem: Problem) -> dict[str, object]:
     """The contract's JSON document of a Problem, ready for `json.dumps`."""
     law = problem.capacity_law
+    # Without `power_budget_w`, which is ours and no field of the contract.
     return {
         "version": 1,
         "objective": problem.objective,
@@ -349,18 +364,9 @@ def problem_document(problem: Problem) -> dict[str, object]:
             "slo_ratios": law.slo_ratios,
             "max_utilisation": law.max_utilisation,
         },
-        "gpu_types": [
-            {name: getattr(gpu_type, name) for name in GpuType.__slots__}
-            for gpu_type in problem.gpu_types
-        ],
-        "services": [
-            {name: getattr(service, name) for name in ServiceDemand.__slots__}
-            for service in problem.services
-        ],
-        "points": [
-            {name: getattr(points, name) for name in OperatingPoints.__slots__}
-            for points in problem.points
-        ],
+        "gpu_types": [fields_document(gpu_type) for gpu_type in problem.gpu_types],
+        "services": [fields_document(service) for service in problem.services],
+        "points": [fields_document(points) for points in problem.points],
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }

@@ -14,9 +14,9 @@ from typing import Literal, NewType, TypeAlias, Union
 
 def fingerprint_of(fleet: Sequence[tuple[str, int]]) -> str:
     """16 hexadecimal digits that name a fleet."""
-    return hashlib.sha256(
-        json.dumps([list(entry) for entry in fleet]).encode()
-    ).hexdigest()[:16]
+    # JSON writes tuples as lists, so that a fleet that was read from it keeps its name.
+    text = json.dumps(list(fleet))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 GpuId = NewType("GpuId", str)
@@ -31,6 +31,7 @@ def gpu_id(node: str, index: int) -> GpuId:
 NodeId = NewType("NodeId", str)
 ReplicaId = NewType("ReplicaId", str)
 
+# `Union` instead of `|`, which cannot take the strings by which the alias refers to itself.
 Json: TypeAlias = Union[
     bool, int, float, str, "tuple[Json, ...]", "list[Json]", "Mapping[str, Json]", None
 ]
@@ -51,7 +52,7 @@ class GpuType:
 
     name: str
     price_usd_per_hour: float
-    """Price of one whole GPU; > 0."""
+    """Price of one entire GPU; > 0."""
     memory_mib: float
     count: int | None = None
     """GPUs of this type that a plan may use; None = as many as wanted."""

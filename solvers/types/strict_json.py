@@ -30,6 +30,7 @@ def parse_json(text: str | bytes) -> object:
         raise InvalidInput(
             "", f"not UTF-8 text: {error.reason} at byte {error.start}"
         ) from error
+    # Python's reader recurses; a few thousand brackets exhaust its stack.
     except RecursionError as error:
         raise InvalidInput(
             "", "not JSON that can be read: nested too deeply"
@@ -47,6 +48,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # Python's reader would silently keep the last of two values.
     document = dict(pairs)
     if len(document) < len(pairs):
         names = [name for name, _ in pairs]
@@ -83,6 +85,7 @@ class Fields:
 
     def has(self, name: str) -> bool:
         """Whether the field is present and not null."""
+        # Asked for even where it is absent: `done` lists it among the fields that exist here.
         self._asked.add(name)
         return self._document.get(name) is not None
 
@@ -115,9 +118,9 @@ class Fields:
             at_most=at_most,
         )
 
-    def whole(self, name: str, *, at_least: int = 0) -> int:
+    def integer(self, name: str, *, at_least: int = 0) -> int:
         """A required whole number."""
-        return read_whole(self.value(name), self.at(name), at_least=at_least)
+        return read_integer(self.value(name), self.at(name), at_least=at_least)
 
     def text(self, name: str) -> str:
         """A required string of 1 to 253 characters."""
@@ -132,6 +135,10 @@ class Fields:
                 f"must be one of {', '.join(allowed)}, not {describe(chosen)}",
             )
         return chosen
+
+    def read(self, name: str, make: Callable[[object, str], Made]) -> Made:
+        """`make(value, path)` of a required field."""
+        return make(self.value(name), self.at(name))
 
     def items(self, name: str) -> Iterator[tuple[object, str]]:
         """The items of a required array, each with its path."""
@@ -149,6 +156,7 @@ class Fields:
     def done(self) -> None:
         """Refuse every field that was not asked for."""
         for name in self._document:
+            # A reserved name is no typing mistake, and its message says more than that it is unknown.
             if name in self._reserved:
                 raise InvalidInput(self.at(name), self._reserved[name])
             if name not in self._asked:
@@ -158,6 +166,12 @@ class Fields:
                 )
 
 
+def fields_document(value: object) -> dict[str, object]:
+    """The fields of a slotted dataclass by name, ready for `json.dumps`."""
+    # The contract's names are the dataclasses' own, so that a new field of both needs no line here.
+    return {name: getattr(value, name) for name in type(value).__slots__}  # type: ignore[attr-defined]
+
+
 def _shown(name: str) -> str:
     """A field's name as a message may show it: without what moves a terminal, and not too long."""
     return name if name.isprintable() and len(name) <= 60 else describe(name)
@@ -165,6 +179,7 @@ def _shown(name: str) -> str:
 
 def read_items(value: object, path: str) -> Iterator[tuple[object, str]]:
     """The items of an array, each with its path."""
+    # Tuples, too: a document that this program made need not go through JSON text to be read.
     if not isinstance(value, list | tuple):
         raise InvalidInput(path, f"must be an array, not {describe(value)}")
     return ((item, f"{path}[{index}]") for index, item in enumerate(value))
@@ -179,8 +194,10 @@ def read_number(
     at_most: float = MAX_NUMBER,
 ) -> float:
     """A finite float in the given range; booleans and strings are not numbers."""
+    # In Python, though not in JSON, true is the integer 1.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(path, f"must be a number, not {describe(value)}")
+    # Before anything that would make a float of it: an integer of 400 digits overflows one.
     if isinstance(value, int) and abs(value) > MAX_NUMBER:
         raise InvalidInput(
             path,
@@ -197,7 +214,7 @@ def read_number(
     return float(value)
 
 
-def read_whole(value: object, path: str, *, at_least: int = 0) -> int:
+def read_integer(value: object, path: str, *, at_least: int = 0) -> int:
     """A whole number ≥ at_least; 4.0 counts as 4, as JSON Schema has it."""
     number = read_number(value, path, at_least=at_least)
     if number != int(number):
@@ -226,5 +243,6 @@ def describe(value: object) -> str:
         return "an object"
     if isinstance(value, list | tuple):
         return "an array"
+    # A message goes to terminals and logs: `repr` escapes control characters.
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"

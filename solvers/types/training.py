@@ -16,9 +16,9 @@ class EpisodeMeans:
     reward: float
     """Per step."""
     late_percent: float
-    """Of the requests."""
+    """Share of the requests that missed their SLO."""
     carried_rps: float
-    """That the plans could carry."""
+    """Rate that the plans could carry."""
     served_rps: float
     temperature: float
 

@@ -157,7 +157,7 @@ def test_inference_and_training_teach_nothing_to_each_other(
 
     request = asyncio.run(work())
     assert {entry.network for entry in request.present} == {network}
-    assert {entry.network for entry in request.relatives} == {like}
+    assert {entry.network for entry in request.other_profiles} == {like}
 
 
 def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:

@@ -162,7 +162,7 @@ async def load_request(
         samples=found,
         gpu_types=await gpu_types.load_all(connection, now),
         present=tuple(entry for entry in points if entry.network == network),
-        relatives=tuple(entry for entry in points if entry.network in like),
+        other_profiles=tuple(entry for entry in points if entry.network in like),
         fleet=frozenset(gpu.gpu_type for gpu in await nodes.load_gpus(connection)),
         layers=layers,
         source=source,

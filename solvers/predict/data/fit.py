@@ -40,13 +40,14 @@ class Coefficients:
     """Named arrays and names: all that a technique needs to predict. Nothing in it is code."""
 
     arrays: Mapping[str, Reals]
-    """Of any shape; a single number is an array of shape ()."""
+    """The arrays by name; a single number is an array of shape ()."""
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names, e.g. which network stands in which row of an array."""
 
 
 def nest(coefficients: Coefficients, name: str) -> Mapping[str, Reals]:
     """Arrays of a technique that another one builds on, as they stand among that one's; they have no labels."""
+    # A prefix instead of a tree: the JSON of a fit and its reader know flat names only.
     return {f"{name}.{key}": array for key, array in coefficients.arrays.items()}
 
 
@@ -120,6 +121,7 @@ class PooledTechnique(Protocol):
 class Fits:
     """The chosen fit of every quantity and group; at most one each, sorted by quantity and group."""
 
+    # Without slots, since the cached index below needs a __dict__.
     fits: tuple[Fit, ...]
 
     @cached_property
@@ -141,6 +143,7 @@ class Fits:
 
 def interference_group(gpu_type: str) -> Group:
     """The group under which a GPU type's interference fit is kept."""
+    # A pair of networks belongs to neither of them, so that the fit is of all networks: "" is no network's name.
     return Group(network="", gpu_type=gpu_type)
 
 
@@ -154,4 +157,4 @@ class Predictions:
     latency_ms_high: Reals
     """(N,) ends of the interval that holds the true value with the coverage that was asked for."""
     technique: tuple[str, ...]
-    """(N,) of the latency fit; `A+B` where neighbours were reckoned with by technique B."""
+    """(N,) the latency fit's; `A+B` where neighbours were reckoned with by technique B."""

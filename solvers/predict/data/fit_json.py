@@ -25,9 +25,9 @@ from solvers.types.strict_json import (
     Fields,
     describe,
     parse_json,
+    read_integer,
     read_number,
     read_text,
-    read_whole,
 )
 
 VERSION = 1
@@ -44,39 +44,33 @@ def fits_to_json(fits: Fits) -> str:
 def fits_from_json(text: str | bytes) -> Fits:
     """Read what `fits_to_json` wrote. Raises InvalidInput, which names the field."""
     fields = Fields(parse_json(text), "")
-    if fields.whole("version") != VERSION:
+    if fields.integer("version") != VERSION:
         raise InvalidInput(
             "version", f"must be {VERSION}; make the file anew with `plimsoll fit`"
         )
     fits = fields.each("fits", fit_from_document)
     fields.done()
+    # `Fits` finds a fit by this key, and would silently take the last of two.
     seen: set[tuple[Quantity, Group]] = set()
     for index, fit in enumerate(fits):
         if (fit.quantity, fit.group) in seen:
-            raise InvalidInput(
-                f"fits[{index}]",
-                f"a second fit of {fit.quantity} for {' on '.join(fit.group)}; keep one",
+            problem = (
+                f"a second fit of {fit.quantity} for {' on '.join(fit.group)}; keep one"
             )
+            raise InvalidInput(f"fits[{index}]", problem)
         seen.add((fit.quantity, fit.group))
     return Fits(fits=fits)
 
 
 def fit_to_document(fit: Fit) -> dict[str, Json]:
     """One fit as JSON values."""
-    quality = fit.quality
     return {
         "quantity": fit.quantity,
         "network": fit.group.network,
         "gpu_type": fit.group.gpu_type,
         "technique": fit.technique,
         "source": fit.source,
-        "quality": {
-            "training_error": _or_null(quality.training_error),
-            "cross_validated_error": _or_null(quality.cross_validated_error),
-            "cross_validated_error_p90": _or_null(quality.cross_validated_error_p90),
-            "sample_count": quality.sample_count,
-            "ratio_quantiles": list(quality.ratio_quantiles),
-        },
+        "quality": _quality_document(fit.quality),
         "sampled": {
             name: _span_document(getattr(fit.sampled, name)) for name in CONDITIONS
         },
@@ -84,15 +78,26 @@ def fit_to_document(fit: Fit) -> dict[str, Json]:
             {"technique": name, "cross_validated_error": _or_null(error)}
             for name, error in fit.rejected
         ],
-        "coefficients": {
-            "arrays": {
-                name: _array_document(array)
-                for name, array in fit.coefficients.arrays.items()
-            },
-            "labels": {
-                name: list(labels) for name, labels in fit.coefficients.labels.items()
-            },
-        },
+        "coefficients": _coefficients_document(fit.coefficients),
+    }
+
+
+def _quality_document(quality: Quality) -> dict[str, Json]:
+    # Infinite errors are null: JSON has no infinity.
+    return {
+        "training_error": _or_null(quality.training_error),
+        "cross_validated_error": _or_null(quality.cross_validated_error),
+        "cross_validated_error_p90": _or_null(quality.cross_validated_error_p90),
+        "sample_count": quality.sample_count,
+        "ratio_quantiles": list(quality.ratio_quantiles),
+    }
+
+
+def _coefficients_document(coefficients: Coefficients) -> dict[str, Json]:
+    arrays, labels = coefficients.arrays.items(), coefficients.labels.items()
+    return {
+        "arrays": {name: _array_document(array) for name, array in arrays},
+        "labels": {name: list(names) for name, names in labels},
     }
 
 
@@ -100,21 +105,19 @@ def fit_from_document(document: object, path: str = "fit") -> Fit:
     """Read what `fit_to_document` made. Raises InvalidInput, which names the field below `path`."""
     fields = Fields(document, path)
     quantity = cast(Quantity, fields.choice("quantity", get_args(Quantity)))
+    network = _maybe_empty(fields, "network")
     fit = Fit(
         quantity=quantity,
-        group=Group(
-            network=_maybe_empty(fields, "network"), gpu_type=fields.text("gpu_type")
-        ),
+        group=Group(network=network, gpu_type=fields.text("gpu_type")),
         technique=fields.choice("technique", technique_names(quantity)),
-        sampled=_sampled(fields.value("sampled"), fields.at("sampled"))
+        # Fits of earlier versions do not say where their samples lay.
+        sampled=fields.read("sampled", _sampled)
         if fields.given("sampled")
         else ANYWHERE,
-        source=_source(fields.value("source"), fields.at("source")),
-        quality=_quality(fields.value("quality"), fields.at("quality")),
+        source=fields.read("source", _source),
+        quality=fields.read("quality", _quality),
         rejected=fields.each("rejected", _rejected),
-        coefficients=_coefficients(
-            fields.value("coefficients"), fields.at("coefficients")
-        ),
+        coefficients=fields.read("coefficients", _coefficients),
     )
     fields.done()
     return fit
@@ -128,20 +131,22 @@ def _quality(document: object, path: str) -> Quality:
         cross_validated_error_p90=_number_or_infinite(
             fields, "cross_validated_error_p90"
         ),
-        sample_count=fields.whole("sample_count"),
-        ratio_quantiles=fields.each(
-            "ratio_quantiles", lambda value, at: read_number(value, at, above=0.0)
-        ),
+        sample_count=fields.integer("sample_count"),
+        ratio_quantiles=fields.each("ratio_quantiles", _positive),
     )
-    if len(quality.ratio_quantiles) != len(LEVELS) or list(
-        quality.ratio_quantiles
-    ) != sorted(quality.ratio_quantiles):
+    quantiles = quality.ratio_quantiles
+    # They are interpolated between LEVELS, so that each must have its own and none may cross another.
+    if len(quantiles) != len(LEVELS) or list(quantiles) != sorted(quantiles):
         raise InvalidInput(
             fields.at("ratio_quantiles"),
             f"must be {len(LEVELS)} numbers that never fall",
         )
     fields.done()
     return quality
+
+
+def _positive(value: object, path: str) -> float:
+    return read_number(value, path, above=0.0)
 
 
 def _sampled(document: object, path: str) -> SampledRange:
@@ -154,7 +159,7 @@ def _sampled(document: object, path: str) -> SampledRange:
 def _span(fields: Fields, name: str) -> SampledSpan | None:
     if fields.value(name) is None:
         return None
-    ends = fields.each(name, lambda value, at: read_number(value, at, above=0.0))
+    ends = fields.each(name, _positive)
     if len(ends) != 2 or ends[0] > ends[1]:
         raise InvalidInput(fields.at(name), "must be the least and the greatest number")
     return SampledSpan(*ends)
@@ -176,12 +181,10 @@ def _rejected(document: object, path: str) -> tuple[str, float]:
 
 def _coefficients(document: object, path: str) -> Coefficients:
     fields = Fields(document, path)
-    arrays = Fields(fields.value("arrays"), fields.at("arrays"))
-    labels = Fields(fields.value("labels"), fields.at("labels"))
+    arrays = fields.read("arrays", Fields)
+    labels = fields.read("labels", Fields)
     coefficients = Coefficients(
-        arrays={
-            name: _array(arrays.value(name), arrays.at(name)) for name in arrays.names()
-        },
+        arrays={name: arrays.read(name, _array) for name in arrays.names()},
         labels={name: labels.each(name, read_text) for name in labels.names()},
     )
     fields.done()
@@ -190,41 +193,38 @@ def _coefficients(document: object, path: str) -> Coefficients:
 
 def _array(document: object, path: str) -> Reals:
     fields = Fields(document, path)
-    shape = fields.each("shape", read_whole)
+    shape = fields.each("shape", read_integer)
     values = fields.each("values", _coefficient)
     if math.prod(shape) != len(values):
-        raise InvalidInput(
-            fields.at("values"),
-            f"must be {math.prod(shape)} numbers for shape {list(shape)}",
-        )
+        problem = f"must be {math.prod(shape)} numbers for shape {list(shape)}"
+        raise InvalidInput(fields.at("values"), problem)
     fields.done()
     return np.array(values, dtype=np.float64).reshape(shape)
 
 
 def _coefficient(document: object, path: str) -> float:
-    """Of any size, for coefficients have units of their own; null = NaN, which stands for a fact that is not known."""
+    """A number of any size, for coefficients have units of their own; null = NaN, a fact that is not known."""
     if document is None:
         return math.nan
-    return read_number(
-        document, path, at_least=-sys.float_info.max, at_most=sys.float_info.max
-    )
+    largest = sys.float_info.max
+    return read_number(document, path, at_least=-largest, at_most=largest)
 
 
 def _array_document(array: Reals) -> dict[str, Json]:
+    values = array.ravel().tolist()
     return {
         "shape": list(array.shape),
-        "values": [
-            None if math.isnan(value) else value for value in array.ravel().tolist()
-        ],
+        "values": [None if math.isnan(value) else value for value in values],
     }
 
 
 def _maybe_empty(fields: Fields, name: str) -> str:
+    # An interference fit is about all networks of a GPU type: its network is "", which no other text field may be.
     return "" if fields.value(name) == "" else fields.text(name)
 
 
 def _source(document: object, path: str) -> str:
-    """Of any length, for it may name many files."""
+    """A text of any length, for it may name many files."""
     if not isinstance(document, str):
         raise InvalidInput(path, f"must be a string, not {describe(document)}")
     return document
@@ -232,11 +232,9 @@ def _source(document: object, path: str) -> str:
 
 def _number_or_infinite(fields: Fields, name: str) -> float:
     """An error; of any size, for one of a technique that fails can be absurd. null = infinite."""
-    return (
-        math.inf
-        if fields.value(name) is None
-        else fields.number(name, at_most=sys.float_info.max)
-    )
+    if fields.value(name) is None:
+        return math.inf
+    return fields.number(name, at_most=sys.float_info.max)
 
 
 def _or_null(error: float) -> float | None:

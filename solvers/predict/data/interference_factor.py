@@ -6,7 +6,7 @@ It is 1 for a replica that is alone and at least 1 in truth; measured ones may l
 technique learns all networks of one GPU type together, since every pair tells about two networks.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
@@ -42,6 +42,7 @@ class InterferenceTechnique(Protocol):
 
 def neighbour_counts(queries: Queries) -> Indices:
     """(N,) how many neighbours each row has."""
+    # Where all are alone there is nothing to count.
     if not any(queries.neighbours):
         return np.zeros(len(queries), dtype=np.intp)
     return np.fromiter(map(len, queries.neighbours), dtype=np.intp, count=len(queries))
@@ -77,9 +78,8 @@ def known_rows(samples: Samples, alone_ms: Reals) -> Indices:
 
 def clip_factors(queries: Queries, factors: Reals) -> Reals:
     """The factors (N,) within [MIN_FACTOR, MAX_FACTOR], and 1 where there are no neighbours."""
-    return np.where(
-        neighbour_counts(queries) > 0, np.clip(factors, MIN_FACTOR, MAX_FACTOR), 1.0
-    )
+    clipped = np.clip(factors, MIN_FACTOR, MAX_FACTOR)
+    return np.where(neighbour_counts(queries) > 0, clipped, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,29 +96,25 @@ class Pairs:
 
     def sum_per_row(self, values: Reals) -> Reals:
         """(N,) or (N, C) sums over each row's neighbours of values (K,) or (K, C)."""
-        if values.ndim == 1:
-            sums: Reals = np.bincount(
-                self.row, weights=values, minlength=self.rows
-            ).astype(np.float64, copy=False)
-            return sums
-        columns = [
-            np.bincount(self.row, weights=column, minlength=self.rows)
-            for column in values.T
-        ]
-        return np.stack(columns, axis=1)
+        if values.ndim > 1:
+            return np.stack([self.sum_per_row(column) for column in values.T], axis=1)
+        # Without any pair `bincount` counts in integers, whatever the weights are.
+        sums = np.bincount(self.row, weights=values, minlength=self.rows)
+        return np.asarray(sums, dtype=np.float64)
 
 
 def pairs_of(queries: Queries) -> Pairs:
     """The neighbours of these queries in columns."""
     counts = neighbour_counts(queries)
     everybody = list(chain.from_iterable(queries.neighbours)) if counts.any() else []
+    batches = [neighbour.batch for neighbour in everybody]
+    shares = [neighbour.sm_percent for neighbour in everybody]
     return Pairs(
         row=np.repeat(np.arange(len(queries), dtype=np.intp), counts),
         network=tuple([neighbour.network for neighbour in everybody]),
-        batch=np.array([neighbour.batch for neighbour in everybody], dtype=np.float64),
-        sm_percent=np.array(
-            [neighbour.sm_percent for neighbour in everybody], dtype=np.float64
-        ),
+        # The type is stated, since an empty list would make integers or objects.
+        batch=np.array(batches, dtype=np.float64),
+        sm_percent=np.array(shares, dtype=np.float64),
         rows=len(queries),
     )
 
@@ -130,10 +126,8 @@ def networks_in(*columns: Iterable[str]) -> tuple[str, ...]:
 
 def positions(networks: Sequence[str], known: Sequence[str]) -> Indices:
     """(K,) position of each network among the M known ones; M for one that is not known."""
-    index: Mapping[str, int] = {
-        network: position for position, network in enumerate(known)
-    }
+    index = {network: position for position, network in enumerate(known)}
+    # M is the row that every table of a technique keeps for unknown networks.
     unknown = len(known)
-    return np.array(
-        [index.get(network, unknown) for network in networks], dtype=np.intp
-    )
+    found = [index.get(network, unknown) for network in networks]
+    return np.array(found, dtype=np.intp)

@@ -25,29 +25,20 @@ def check_samples(samples: Samples) -> None:
     _check("latency_ms", samples.latency_ms, size, above=0.0)
     _check("power_w", samples.power_w, size, above=0.0, may_lack=True)
     _check("memory_mib", samples.memory_mib, size, above=0.0, may_lack=True)
+    # An idle cache is 0 %, while no board draws 0 watts and no replica takes 0 MiB.
+    l2_percent = samples.l2_util_percent
     _check(
-        "l2_util_percent",
-        samples.l2_util_percent,
-        size,
-        at_least=0.0,
-        at_most=100.0,
-        may_lack=True,
+        "l2_util_percent", l2_percent, size, at_least=0.0, at_most=100.0, may_lack=True
     )
 
 
 def check_queries(queries: Queries) -> None:
     """Raises InvalidInput for the first column with a row that cannot be."""
-    _check_size("gpu_type", len(queries.gpu_type), len(queries))
-    _check_size("neighbours", len(queries.neighbours), len(queries))
-    for name, values in (("network", queries.network), ("gpu_type", queries.gpu_type)):
-        for entry in sorted(set(values)):
-            if not _is_name(entry):
-                problem = f"must have 1 to {MAX_NAME} characters, none of them a control character"
-                raise InvalidInput(
-                    f"rows[{values.index(entry)}].{name}",
-                    f"{problem}, not {describe(entry)}",
-                )
     size = len(queries)
+    _check_size("gpu_type", len(queries.gpu_type), size)
+    _check_size("neighbours", len(queries.neighbours), size)
+    _check_names("network", queries.network)
+    _check_names("gpu_type", queries.gpu_type)
     _check("batch", queries.batch, size, at_least=1.0, at_most=MAX_BATCH)
     _check("sm_percent", queries.sm_percent, size, above=0.0, at_most=100.0)
     _check("clock_mhz", queries.clock_mhz, size, above=0.0, may_lack=True)
@@ -58,12 +49,24 @@ def check_queries(queries: Queries) -> None:
     _check_neighbours(queries)
 
 
+def _check_names(column: str, names: tuple[str, ...]) -> None:
+    # Distinct names only, for there are far fewer of them than rows.
+    for name in sorted(set(names)):
+        if not _is_name(name):
+            problem = f"must have 1 to {MAX_NAME} characters, none of them a control character"
+            raise InvalidInput(
+                f"rows[{names.index(name)}].{column}",
+                f"{problem}, not {describe(name)}",
+            )
+
+
 def _check_neighbours(queries: Queries) -> None:
     pairs = pairs_of(queries)
     is_name = {network: _is_name(network) for network in set(pairs.network)}
     is_wrong: Flags = np.array(
         [not is_name[network] for network in pairs.network], dtype=bool
     )
+    # Written as what must hold, so that NaN, which fails every comparison, is wrong.
     is_wrong |= ~((pairs.batch >= 1.0) & (pairs.batch <= MAX_BATCH))
     is_wrong |= ~((pairs.sm_percent > 0.0) & (pairs.sm_percent <= 100.0))
     if is_wrong.any():
@@ -99,9 +102,9 @@ def _check(
         is_wrong &= ~is_lacking
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
-        least = f"above {above:g}" if np.isfinite(above) else f"at least {at_least:g}"
+        bound = f"above {above:g}" if np.isfinite(above) else f"at least {at_least:g}"
         found = "nothing" if is_lacking[row] else f"{values[row]:g}"
-        problem = f"must be a number {least} and at most {at_most:g}, not {found}; correct the row or leave it out"
+        problem = f"must be a number {bound} and at most {at_most:g}, not {found}; correct the row or leave it out"
         raise InvalidInput(f"rows[{row}].{name}", problem)
 
 

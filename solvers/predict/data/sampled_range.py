@@ -23,10 +23,10 @@ MAX_LOG_RATIO = float(np.log(1e6))
 
 
 class SampledSpan(NamedTuple):
-    """From the least to the greatest value."""
+    """From the smallest to the largest value."""
 
-    least: float
-    greatest: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SampledRange:
 
 CONDITIONS = tuple(field.name for field in fields(SampledRange))
 ANYWHERE = SampledRange()
-"""Of a fit of which it is not known where its samples lay: nothing is outside."""
+"""The range of a fit of which it is not known where its samples lay: nothing is outside."""
 
 
 def sampled_range(queries: Queries) -> SampledRange:
@@ -59,9 +59,10 @@ def widening(sampled: SampledRange, queries: Queries) -> Reals:
     for name in CONDITIONS:
         span: SampledSpan | None = getattr(sampled, name)
         if span is not None:
-            asked: Reals = np.log2(getattr(queries, name))
-            nearest = np.clip(asked, *np.log2(span))
-            doublings += np.nan_to_num(np.abs(asked - nearest))
+            queried: Reals = np.log2(getattr(queries, name))
+            nearest = np.clip(queried, *np.log2(span))
+            # NaN is a condition that the query leaves open: it counts as inside.
+            doublings += np.nan_to_num(np.abs(queried - nearest))
     return np.hypot(1.0, EXTRAPOLATION * doublings)
 
 

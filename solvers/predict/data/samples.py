@@ -42,7 +42,7 @@ class Queries:
     network: tuple[str, ...]
     gpu_type: tuple[str, ...]
     batch: Reals
-    """(N,) requests per batch, >= 1; a mean over served batches need not be whole."""
+    """(N,) requests per batch, >= 1; a mean over served batches need not be an integer."""
     sm_percent: Reals
     """(N,) 0 < sm_percent <= 100."""
     clock_mhz: Reals
@@ -74,23 +74,35 @@ class Queries:
         """The same queries without neighbours."""
         return replace(self, neighbours=((),) * len(self))
 
+    def conditions(self, *, unknown: float) -> Reals:
+        """(N, 5) batch, SM percent, clock, time quota and power limit; `unknown` stands for what is not known."""
+        columns = (
+            self.batch,
+            self.sm_percent,
+            self.clock_mhz,
+            self.time_quota_percent,
+            self.power_limit_w,
+        )
+        # NaN differs from itself: rows that lack the same facts would not count as alike.
+        rows: Reals = np.nan_to_num(np.column_stack(columns), nan=unknown)
+        return rows
+
     def groups(self) -> Mapping[Group, Indices]:
         """Positions of the rows of every (network, GPU type), groups sorted by name."""
         networks, network = _number(self.network)
         gpu_types, gpu_type = _number(self.gpu_type)
         number = network * len(gpu_types) + gpu_type
-        is_few = len(networks) * len(gpu_types) <= np.iinfo(np.uint16).max
         # 16 bits are sorted in linear time.
-        order = np.argsort(
-            number.astype(np.uint16) if is_few else number, kind="stable"
-        )
+        is_few = len(networks) * len(gpu_types) <= np.iinfo(np.uint16).max
+        keys = number.astype(np.uint16) if is_few else number
+        order = np.argsort(keys, kind="stable")
         sizes = np.bincount(number)
         present = np.flatnonzero(sizes)
         pairs = (divmod(each, len(gpu_types)) for each in present.tolist())
         names = [Group(networks[row], gpu_types[column]) for row, column in pairs]
-        return dict(
-            zip(names, np.split(order, np.cumsum(sizes[present])[:-1]), strict=False)
-        )
+        parts = np.split(order, np.cumsum(sizes[present])[:-1])
+        # Of no rows at all `split` still makes one part, without a name.
+        return dict(zip(names, parts, strict=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,7 +111,7 @@ class Samples:
 
     at: Queries
     latency_ms: Reals
-    """(N,) mean execution time of one whole batch, > 0."""
+    """(N,) mean execution time of one full batch, > 0."""
     power_w: Reals
     """(N,) watts of the GPU while the replica runs, idle power included."""
     memory_mib: Reals
@@ -132,6 +144,7 @@ def make_queries(
 ) -> Queries:
     """Queries from columns; absent ones mean: clock not known, no quota, no limit, alone."""
     size = len(network)
+    neighbours = ((),) * size if neighbours is None else neighbours
     return Queries(
         network=tuple(network),
         gpu_type=tuple(gpu_type),
@@ -140,9 +153,8 @@ def make_queries(
         clock_mhz=_column(clock_mhz, size, np.nan),
         time_quota_percent=_column(time_quota_percent, size, 100.0),
         power_limit_w=_column(power_limit_w, size, np.nan),
-        neighbours=((),) * size
-        if neighbours is None
-        else tuple(tuple(sorted(entry)) for entry in neighbours),
+        # Sorted, since equal sets are told by being equal.
+        neighbours=tuple(tuple(sorted(entry)) for entry in neighbours),
     )
 
 
@@ -166,11 +178,10 @@ def make_samples(
 
 
 def _pick(entries: tuple[Entry, ...], rows: list[int]) -> tuple[Entry, ...]:
-    return (
-        itemgetter(*rows)(entries)
-        if len(rows) > 1
-        else tuple(entries[row] for row in rows)
-    )
+    # Of one row `itemgetter` gives the bare entry instead of a tuple.
+    if len(rows) > 1:
+        return tuple(itemgetter(*rows)(entries))
+    return tuple(entries[row] for row in rows)
 
 
 def _number(names: tuple[str, ...]) -> tuple[list[str], Indices]:
@@ -179,19 +190,16 @@ def _number(names: tuple[str, ...]) -> tuple[list[str], Indices]:
     if len(distinct) <= 1:
         return distinct, np.zeros(len(names), dtype=np.intp)
     position = {name: index for index, name in enumerate(distinct)}
-    return distinct, np.fromiter(
-        map(position.__getitem__, names), dtype=np.intp, count=len(names)
-    )
+    numbers = map(position.__getitem__, names)
+    return distinct, np.fromiter(numbers, dtype=np.intp, count=len(names))
 
 
 def _column(
     values: Sequence[float] | Reals | None, size: int, otherwise: float
 ) -> Reals:
-    return (
-        np.full(size, otherwise)
-        if values is None
-        else np.asarray(values, dtype=np.float64)
-    )
+    if values is None:
+        return np.full(size, otherwise)
+    return np.asarray(values, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +214,7 @@ class LayerCounts:
     """Billions of multiply-adds of one forward pass at batch 1; None = not known."""
 
 
-def even_choice(count: int, *, most: int) -> Indices:
-    """Positions of at most `most` of `count` rows, ascending, evenly spread, both ends among them."""
-    positions: Indices = (
-        np.linspace(0, count - 1, min(count, most)).round().astype(np.intp)
-    )
-    return positions
+def even_choice(count: int, *, max_rows: int) -> Indices:
+    """Positions of at most `max_rows` of `count` rows, ascending, evenly spread, both ends among them."""
+    positions = np.linspace(0, count - 1, min(count, max_rows)).round()
+    return np.asarray(positions.astype(np.intp))

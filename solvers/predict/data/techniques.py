@@ -5,6 +5,7 @@ Each is a module of its own; it is imported when it is first used.
 
 import importlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,7 +31,7 @@ class TechniqueEntry:
     """One technique, called alike whether it learns each group by itself or all of them together."""
 
     name: str
-    """Of the technique; its module is called so."""
+    """The technique's name, which is that of its module, too."""
     package: str
     is_pooled: bool = False
     min_groups: int = 1
@@ -45,14 +46,12 @@ class TechniqueEntry:
                 return cast(PooledTechnique, self._module).fit_groups(samples)
             except TooFewSamples:
                 return {}
+        technique = cast(FitTechnique, self._module)
         learned = {}
+        # A group without enough samples is passed over, so that it does not cost the others their fits.
         for group, rows in samples.at.groups().items():
-            try:
-                learned[group] = cast(FitTechnique, self._module).fit(
-                    samples.take(rows)
-                )
-            except TooFewSamples:
-                continue
+            with suppress(TooFewSamples):
+                learned[group] = technique.fit(samples.take(rows))
         return learned
 
     def predict(self, coefficients: Coefficients, queries: Queries) -> Reals:
@@ -84,13 +83,11 @@ def learn_family(
     """Per learner the coefficients of every group that has enough samples."""
     *inner, outer = family
     learned = outer.fit_groups(samples)
-    return (
-        *(
-            {group: nested(found, learner.name) for group, found in learned.items()}
-            for learner in inner
-        ),
-        learned,
+    inner_learned = (
+        {group: nested(found, learner.name) for group, found in learned.items()}
+        for learner in inner
     )
+    return (*inner_learned, learned)
 
 
 def _learners(
@@ -132,27 +129,23 @@ LEARNERS: Mapping[Quantity, tuple[TechniqueEntry, ...]] = {
 
 INTERFERENCE = ("response_surface", "pressure", "constant")
 """For neighbours that were sampled."""
-STRANGERS = ("layer_counts", "pressure", "constant")
+UNKNOWN_NEIGHBOURS = ("layer_counts", "pressure", "constant")
 """For a neighbour of which there is no sample."""
 
 
 def technique_names(quantity: Quantity) -> tuple[str, ...]:
-    """Of all techniques for a quantity."""
-    of_neighbours: Mapping[Quantity, tuple[str, ...]] = {
-        "interference": INTERFERENCE,
-        "stranger_interference": STRANGERS,
-    }
-    return of_neighbours.get(quantity) or tuple(
-        learner.name for learner in LEARNERS[quantity]
-    )
+    """The names of all techniques for a quantity."""
+    if quantity == "interference":
+        return INTERFERENCE
+    if quantity == "stranger_interference":
+        return UNKNOWN_NEIGHBOURS
+    return tuple(learner.name for learner in LEARNERS[quantity])
 
 
 def find_interference(name: str) -> InterferenceTechnique:
     """The interference technique of that name."""
-    return cast(
-        InterferenceTechnique,
-        importlib.import_module(f"solvers.predict.interference.{name}"),
-    )
+    module = importlib.import_module(f"solvers.predict.interference.{name}")
+    return cast(InterferenceTechnique, module)
 
 
 def find_learner(quantity: Quantity, name: str) -> TechniqueEntry:

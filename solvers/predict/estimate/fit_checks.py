@@ -20,14 +20,13 @@ def check_fits(fits: Fits) -> None:
     """Raises InvalidInput, which names the fit, for the first one whose coefficients cannot be its technique's."""
     for index, fit in enumerate(fits.fits):
         if not _answers(fit):
+            # An interference fit's network is "".
             name = " on ".join(part for part in fit.group if part)
             problem = (
-                f"cannot be those of {fit.technique} for the {fit.quantity} of {name}"
+                f"cannot be those of {fit.technique} for the {fit.quantity} of {name}; "
+                "make the file anew with `plimsoll fit`"
             )
-            raise InvalidInput(
-                f"fits[{index}].coefficients",
-                f"{problem}; make the file anew with `plimsoll fit`",
-            )
+            raise InvalidInput(f"fits[{index}].coefficients", problem)
 
 
 def _answers(fit: Fit) -> bool:
@@ -37,9 +36,8 @@ def _answers(fit: Fit) -> bool:
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # What indexing, unpacking and shaping raise when an array is missing or has another shape.
         return False
-    return values.shape == (len(_BATCHES),) and bool(
-        np.all(np.isfinite(values) & (values > 0.0))
-    )
+    is_possible = bool(np.all(np.isfinite(values) & (values > 0.0)))
+    return is_possible and values.shape == (len(_BATCHES),)
 
 
 def _ask(fit: Fit) -> Reals:

@@ -10,7 +10,7 @@ sampled, as that interval does.
 
 Watts and memory come from their fits (memory with its margin, `memory.predict_upper`), else from the present profile;
 without either, watts are the most that the share of the GPU could draw, and memory is that on another GPU type, else
-the most that any relative takes; without relatives it is refused: nobody should guess what fits into a GPU.
+the most that any other profiled network takes; without one it is refused: nobody should guess what fits into a GPU.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,8 @@ TYPICAL_SENSITIVITY = 0.398
 """Least squares through iGniter's pairs, as in the shipped catalogue. Sensitivities of the pressure law, whose mean is
 1, are scaled to it, and pressures the other way, so that fitted and shipped networks may share a GPU."""
 TYPICAL_PRESSURE = 0.34
-"""Of a whole GPU, in proportion to the share: L2 throughput over its peak (iGniter, median at 40-60 % of the SMs)."""
+"""Pressure at 100 % of the SMs, in proportion to the share: L2 throughput over its peak (iGniter, median at 40-60 % of
+the SMs)."""
 DEFAULT_SHARES = tuple(float(share) for share in range(10, 101, 10))
 DEFAULT_BATCHES = (1, 2, 4, 8, 16)
 
@@ -64,7 +65,7 @@ class FitFacts:
     neighbours: Coefficients | None = None
     """The pressure law of the GPU type."""
     layers: Mapping[str, LayerCounts] = field(default_factory=dict)
-    relatives: tuple[OperatingPoints, ...] = ()
+    other_profiles: tuple[OperatingPoints, ...] = ()
     """Profiles of other networks on the GPU type."""
 
 
@@ -74,7 +75,6 @@ def make_grid(facts: FitFacts) -> ConditionGrid:
     Shares are multiples of the GPU type's step. Other clocks than the highest are there where two were sampled, or
     where the present profile says how they compare.
     """
-    top = facts.gpu_type.clocks_mhz[-1]
     if facts.present is not None:
         rows = facts.present.rows
         return ConditionGrid(
@@ -83,21 +83,16 @@ def make_grid(facts: FitFacts) -> ConditionGrid:
             clocks_mhz=tuple(sorted({row.clock_mhz for row in rows})),
         )
     step = facts.gpu_type.sm_percent_step
-    shares = [
-        share
-        for share in DEFAULT_SHARES
-        if abs(share / step - round(share / step)) < 1e-6
-    ] or [100.0]
+    steps = {share: share / step for share in DEFAULT_SHARES}
+    shares = [share for share, n in steps.items() if abs(n - round(n)) < 1e-6]
     largest = 1.0 if facts.sampled is None else float(facts.sampled.batch.max())
-    batches = (
-        [batch for batch in DEFAULT_BATCHES if batch <= max(largest, 1.0)]
-        if largest > 1
-        else DEFAULT_BATCHES
-    )
+    # Samples of batch 1 alone say nothing of how far batches may go.
+    allowed = largest if largest > 1.0 else float("inf")
+    clocks = facts.gpu_type.clocks_mhz
     return ConditionGrid(
-        sm_percents=tuple(shares),
-        batches=tuple(batches),
-        clocks_mhz=facts.gpu_type.clocks_mhz if _knows_clocks(facts) else (top,),
+        sm_percents=tuple(shares or [100.0]),
+        batches=tuple(batch for batch in DEFAULT_BATCHES if batch <= allowed),
+        clocks_mhz=clocks if _knows_clocks(facts) else clocks[-1:],
     )
 
 
@@ -128,29 +123,31 @@ def make_performance(
     queries = _queries(group, conditions, facts)
     predicted = predict_latency(fits, queries, layers=facts.layers, coverage=0.9)
     alone_ms = _monotone(predicted.latency_ms * _clock_ratios(conditions, facts), grid)
-    times = _split(queries, alone_ms, conditions, facts)
-    sigma = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (
-        2.0 * NORMAL_95
-    )
-    figures = zip(
-        times.transfer_ms.tolist(),
-        times.launch_ms.tolist(),
-        times.run_ms.tolist(),
-        _memory_mib(fits, queries, conditions, facts).tolist(),
-        _added_w(fits, queries, conditions, facts).tolist(),
-        _pressures(group, queries, conditions, facts).tolist(),
-        strict=True,
+    present = _present_rows(conditions, facts)
+    times = _split(queries, alone_ms, present)
+    # In the order of an operating point's fields, after its conditions.
+    columns = (
+        times.transfer_ms,
+        times.launch_ms,
+        times.run_ms,
+        _memory_mib(fits, queries, conditions, facts, present),
+        _added_w(fits, queries, facts, present),
+        _pressures(group, queries, facts, present),
     )
     rows = tuple(
-        OperatingPoint(*condition, *row)
-        for condition, row in zip(conditions, figures, strict=True)
+        OperatingPoint(*condition, *figures)
+        for condition, figures in zip(
+            conditions, np.column_stack(columns).tolist(), strict=True
+        )
     )
+    width = np.log(predicted.latency_ms_high / predicted.latency_ms_low)
     points = OperatingPoints(
         network=group.network,
         gpu_type=group.gpu_type,
         sensitivity=_sensitivity(group, facts),
         rows=rows,
     )
+    sigma = width / (2.0 * NORMAL_95)
     return Performance(points=points, latency_sigma=tuple(sigma.tolist()))
 
 
@@ -160,14 +157,14 @@ Condition = tuple[float, int, float]
 
 def _queries(group: Group, conditions: list[Condition], facts: FitFacts) -> Queries:
     size = len(conditions)
+    shares, batches, clocks = zip(*conditions, strict=True)
     return make_queries(
         [group.network] * size,
         [group.gpu_type] * size,
-        batch=[float(batch) for _, batch, _ in conditions],
-        sm_percent=[share for share, _, _ in conditions],
-        clock_mhz=[clock for _, _, clock in conditions]
-        if _knows_clocks(facts)
-        else None,
+        batch=[float(batch) for batch in batches],
+        sm_percent=shares,
+        # A fit that saw one clock would take any other for outside its range.
+        clock_mhz=clocks if _knows_clocks(facts) else None,
     )
 
 
@@ -185,32 +182,29 @@ def _clock_ratios(conditions: list[Condition], facts: FitFacts) -> Reals:
         return np.ones(len(conditions))
     solo = {row[:3]: row.solo_ms for row in facts.present.rows}
     top = max(clock for _, _, clock in solo)
-    return np.array(
-        [
-            solo.get(each, 1.0) / solo.get((each[0], each[1], top), 1.0)
-            if each in solo
-            else 1.0
-            for each in conditions
-        ]
-    )
+    ratios = []
+    for share, batch, clock in conditions:
+        own = solo.get((share, batch, clock))
+        ratios.append(1.0 if own is None else own / solo.get((share, batch, top), 1.0))
+    return np.array(ratios)
 
 
 def _monotone(latency_ms: Reals, grid: ConditionGrid) -> Reals:
     """(N,) running maxima: from the largest share and clock down, and from the smallest batch up."""
-    cube = latency_ms.reshape(
-        len(grid.sm_percents), len(grid.batches), len(grid.clocks_mhz)
-    )
+    shape = len(grid.sm_percents), len(grid.batches), len(grid.clocks_mhz)
+    cube = latency_ms.reshape(shape)
+    # Axes 0 and 2 are share and clock, along which latency falls: their maxima run from the far end.
     for axis in (0, 2):
         cube = np.flip(np.maximum.accumulate(np.flip(cube, axis), axis=axis), axis)
     return np.maximum.accumulate(cube, axis=1).ravel()
 
 
 def _split(
-    queries: Queries, alone_ms: Reals, conditions: list[Condition], facts: FitFacts
+    queries: Queries, alone_ms: Reals, present: list[OperatingPoint] | None
 ) -> LatencyParts:
-    present = _present_rows(conditions, facts)
     if present is None:
         return decompose(queries, alone_ms)
+    # Transfer and launch are the present profile's: an alone latency does not tell them from the run.
     return split(
         alone_ms,
         transfer_ms=np.array([row.transfer_ms for row in present]),
@@ -225,36 +219,38 @@ def _present_rows(
     if facts.present is None:
         return None
     rows = facts.present.rows
+    # Distances in logarithms: batch 2 is as near to 1 as 64 is to 32.
     table = np.log([row[:3] for row in rows])
     exact = {row[:3]: row for row in rows}
-    return [
-        exact[each]
-        if each in exact
-        else rows[int(np.argmin(np.abs(table - np.log(each)).sum(axis=1)))]
-        for each in conditions
-    ]
+
+    def nearest(condition: Condition) -> OperatingPoint:
+        distances = np.abs(table - np.log(condition)).sum(axis=1)
+        return rows[int(np.argmin(distances))]
+
+    return [exact.get(each) or nearest(each) for each in conditions]
 
 
 def _memory_mib(
-    fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts
+    fits: Fits,
+    queries: Queries,
+    conditions: list[Condition],
+    facts: FitFacts,
+    present: list[OperatingPoint] | None,
 ) -> Reals:
-    fitted, present = (
-        _fitted_memory_mib(fits, queries),
-        _present_rows(conditions, facts),
-    )
+    fitted = _fitted_memory_mib(fits, queries)
     if present is not None:
         fitted = np.where(np.isnan(fitted), [row.memory_mib for row in present], fitted)
     if np.isnan(fitted).any():
-        if not facts.relatives:
+        if not facts.other_profiles:
             network, gpu_type = queries.network[0], queries.gpu_type[0]
             raise TooFewSamples(
                 f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask"
             )
-        most = [
-            max(_memory_at(entry, batch) for entry in facts.relatives)
+        highest = [
+            max(_memory_at(entry, batch) for entry in facts.other_profiles)
             for _, batch, _ in conditions
         ]
-        fitted = np.where(np.isnan(fitted), most, fitted)
+        fitted = np.where(np.isnan(fitted), highest, fitted)
     return np.maximum(fitted, 0.0)
 
 
@@ -274,31 +270,35 @@ def _fitted_memory_mib(fits: Fits, queries: Queries) -> Reals:
 
 
 def _memory_at(points: OperatingPoints, batch: int) -> float:
-    """Of the smallest batch that is not smaller, else in proportion to the largest one."""
+    """MiB of the smallest batch that is not smaller, else in proportion to the largest one."""
     rows = sorted((row.batch, row.memory_mib) for row in points.rows)
     largest, memory_mib = rows[-1]
-    return next(
-        (mib for size, mib in rows if size >= batch), memory_mib * batch / largest
-    )
+    beyond = memory_mib * batch / largest
+    return next((mib for size, mib in rows if size >= batch), beyond)
 
 
 def _added_w(
-    fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts
+    fits: Fits,
+    queries: Queries,
+    facts: FitFacts,
+    present: list[OperatingPoint] | None,
 ) -> Reals:
     """(N,) watts above idle."""
-    gpu_type, present = facts.gpu_type, _present_rows(conditions, facts)
-    fitted = predict_quantity(fits, "power_w", queries) - gpu_type.idle_w
-    most = (gpu_type.power_cap_w - gpu_type.idle_w) * queries.sm_percent / 100.0
-    otherwise = most if present is None else np.array([row.power_w for row in present])
-    return np.clip(
-        np.where(np.isnan(fitted), otherwise, fitted),
-        0.0,
-        gpu_type.power_cap_w - gpu_type.idle_w,
-    )
+    idle_w = facts.gpu_type.idle_w
+    max_added_w = facts.gpu_type.power_cap_w - idle_w
+    fitted = predict_quantity(fits, "power_w", queries) - idle_w
+    # Without a fit or a profile a replica is taken to draw all that its share could.
+    otherwise = max_added_w * queries.sm_percent / 100.0
+    if present is not None:
+        otherwise = np.array([row.power_w for row in present])
+    return np.clip(np.where(np.isnan(fitted), otherwise, fitted), 0.0, max_added_w)
 
 
 def _pressures(
-    group: Group, queries: Queries, conditions: list[Condition], facts: FitFacts
+    group: Group,
+    queries: Queries,
+    facts: FitFacts,
+    present: list[OperatingPoint] | None,
 ) -> Reals:
     if facts.neighbours is not None:
         law = pressure.pressures(
@@ -308,16 +308,13 @@ def _pressures(
             sm_percent=queries.sm_percent,
         )
         return np.maximum(law, 0.0) / TYPICAL_SENSITIVITY
-    present = _present_rows(conditions, facts)
     if present is not None:
         return np.array([row.pressure for row in present])
-    typical: Reals = TYPICAL_PRESSURE * queries.sm_percent / 100.0
-    return typical
+    return np.asarray(TYPICAL_PRESSURE * queries.sm_percent / 100.0)
 
 
 def _sensitivity(group: Group, facts: FitFacts) -> float:
     if facts.neighbours is not None:
-        return TYPICAL_SENSITIVITY * pressure.sensitivity(
-            facts.neighbours, group.network
-        )
+        own = pressure.sensitivity(facts.neighbours, group.network)
+        return TYPICAL_SENSITIVITY * own
     return TYPICAL_SENSITIVITY if facts.present is None else facts.present.sensitivity

@@ -4,6 +4,7 @@ In this order: its own fit; its fit on another GPU type, moved; its layers and t
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +58,7 @@ def predict_alone(
     low_ratio, high_ratio = (
         np.full(len(queries), ratio_quantile(fit.quality, level)) for level in levels
     )
+    # Beyond its samples a fit knows nothing of its own error, so that only its interval is widened there.
     return AloneLatency(
         latency_ms=predict_fit(fit, queries),
         low_ratio=low_ratio,
@@ -73,15 +75,16 @@ def _estimated(
     layers: Mapping[str, LayerCounts],
     levels: tuple[float, float],
 ) -> AloneLatency:
+    # Its own curve from another GPU type comes first: in shape it is nearer than any relative's.
     estimate, technique = _moved(fits, group, queries), GPU_TYPE_RATIO
     if estimate is None:
-        if group.network not in layers:
+        own_layers = layers.get(group.network)
+        if own_layers is None:
             raise TooFewSamples(
                 f"{group.network} was not measured anywhere, and its layers are not known"
             )
-        estimate = estimate_from_layers(
-            fits, tuple(layers.values()), layers[group.network], queries
-        )
+        known = tuple(layers.values())
+        estimate = estimate_from_layers(fits, known, own_layers, queries)
         technique = LAYER_COUNTS
     low_ratio, high_ratio = (
         np.exp(estimate.sigma * stats.norm.ppf(level)) for level in levels
@@ -100,12 +103,8 @@ def _moved(fits: Fits, group: Group, queries: Queries) -> ColdStartEstimate | No
     estimates = []
     for fit in fits.of("latency_ms"):
         if fit.group.network == group.network:
-            try:
-                estimates.append(
-                    estimate_on_gpu_type(fits, queries, known_on=fit.group.gpu_type)
-                )
-            except TooFewSamples:
-                continue
-    return min(
-        estimates, key=lambda estimate: float(estimate.sigma.mean()), default=None
-    )
+            # A type without any network in common says nothing of the level, and no speeds are published here.
+            with suppress(TooFewSamples):
+                known_on = fit.group.gpu_type
+                estimates.append(estimate_on_gpu_type(fits, queries, known_on=known_on))
+    return min(estimates, key=lambda one: float(one.sigma.mean()), default=None)

@@ -17,17 +17,19 @@ high rather than too low.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from solvers.laws.colocation import Neighbours, execution_ms, launch_factor
-from solvers.predict.data.fit import TooFewSamples
+from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import (
     LayerCounts,
     Neighbour,
+    Queries,
     Reals,
     make_queries,
     make_samples,
@@ -40,7 +42,7 @@ MARGIN = 2.0
 """Times the pressure that the layers foretell: left out, the heaviest of seven networks press about twice as much."""
 LEVEL_PERCENT = 60.0
 """Where factors are large enough to be told apart, and shares were profiled on both sides."""
-MIN_RELATIVES = 2
+MIN_KNOWN_LAYERS = 2
 """With fewer the layers tell nothing: then it presses as the worst of all that were profiled."""
 _SHARES = (20.0, 60.0, 80.0)
 """SM percents at which pairs are looked at; as near as rows come."""
@@ -57,7 +59,7 @@ class UnprofiledNetwork:
     layers: LayerCounts
     batch: int
     memory_mib: float
-    """At that batch."""
+    """What it takes at that batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +70,20 @@ class ProfiledNetworks:
     training: Sequence[OperatingPoints]
     services: Sequence[OperatingPoints]
     layers: Sequence[LayerCounts]
-    """Of the training networks, and of any others."""
+    """Layers of the training networks, and of any others."""
 
-    def estimate(self, newcomer: UnprofiledNetwork) -> OperatingPoints | None:
-        """Operating points at the newcomer's batch and the GPU type's highest clock; None without any relative."""
+    def estimate(self, unprofiled: UnprofiledNetwork) -> OperatingPoints | None:
+        """Operating points at the network's batch and the GPU type's highest clock; None without profiled training."""
         rows_by_share = self._rows_by_share
         if not rows_by_share:
             return None
-        pressures = self._pressures(newcomer, tuple(rows_by_share))
+        pressures = self._pressures(unprofiled, tuple(rows_by_share))
         rows = tuple(
-            _joined(alike, newcomer, float(pressure))
+            _joined(alike, unprofiled, float(pressure))
             for alike, pressure in zip(rows_by_share.values(), pressures, strict=True)
         )
         return OperatingPoints(
-            network=newcomer.layers.network,
+            network=unprofiled.layers.network,
             gpu_type=self.gpu_type.name,
             sensitivity=max(entry.sensitivity for entry in self.training),
             rows=rows,
@@ -89,25 +91,23 @@ class ProfiledNetworks:
 
     @cached_property
     def _rows_by_share(self) -> dict[float, list[OperatingPoint]]:
-        """One row per relative, at its middle batch, by the shares that all of them have, ascending."""
-        middle = [
-            rows
-            for entry in self.training
-            if (rows := _at_middle_batch(entry, self.gpu_type))
-        ]
-        shares = (
-            sorted(
-                set.intersection(*({row.sm_percent for row in rows} for rows in middle))
-            )
-            if middle
-            else []
+        """One row per training network, at its middle batch, by the shares that all of them have, ascending."""
+        middle = [_at_middle_batch(entry, self.gpu_type) for entry in self.training]
+        middle = [rows for rows in middle if rows]
+        if not middle:
+            return {}
+        # Only where every network has a row can their shapes be compared.
+        shares = set.intersection(
+            *({row.sm_percent for row in rows} for rows in middle)
         )
         return {
             share: [row for rows in middle for row in rows if row.sm_percent == share]
-            for share in shares
+            for share in sorted(shares)
         }
 
-    def _pressures(self, newcomer: UnprofiledNetwork, shares: Sequence[float]) -> Reals:
+    def _pressures(
+        self, unprofiled: UnprofiledNetwork, shares: Sequence[float]
+    ) -> Reals:
         """(N,) by ascending share; never falls."""
         by_share = np.array(
             [[row.pressure for row in self._rows_by_share[share]] for share in shares]
@@ -115,136 +115,129 @@ class ProfiledNetworks:
         at_level = min(
             range(len(shares)), key=lambda at: abs(shares[at] - LEVEL_PERCENT)
         )
-        foretold = self._foretold(newcomer, shares[at_level])
-        if foretold is None:
-            worst: Reals = by_share.max(axis=1)
-            return worst
-        shape: Reals = (by_share / np.maximum(by_share[at_level], _MIN_PRESSURE)).max(
-            axis=1
-        )
-        return np.maximum.accumulate(MARGIN * foretold * shape)
+        predicted = self._predict_pressure(unprofiled, shares[at_level])
+        if predicted is None:
+            return np.asarray(by_share.max(axis=1))
+        shape = by_share / np.maximum(by_share[at_level], _MIN_PRESSURE)
+        return np.maximum.accumulate(MARGIN * predicted * shape.max(axis=1))
 
-    def _foretold(self, newcomer: UnprofiledNetwork, share: float) -> float | None:
+    def _predict_pressure(
+        self, unprofiled: UnprofiledNetwork, share: float
+    ) -> float | None:
         """The largest pressure that explains the factor of any service; None where the layers tell nothing."""
         known = {each.network: each for each in self.layers}
-        if sum(entry.network in known for entry in self.training) < MIN_RELATIVES:
+        if sum(entry.network in known for entry in self.training) < MIN_KNOWN_LAYERS:
             return None
-        pairs = list(self._pairs())
-        at = make_queries(
-            [service.network for service, *_ in pairs],
-            [self.gpu_type.name] * len(pairs),
-            batch=[float(row.batch) for _, row, *_ in pairs],
-            sm_percent=[row.sm_percent for _, row, *_ in pairs],
-            neighbours=[
-                (_neighbour(training, beside),) for _, _, training, beside in pairs
-            ],
-        )
-        together_ms = [
-            self._beside_ms(service, row, beside.pressure)
-            for service, row, _, beside in pairs
-        ]
-        alone_ms = np.array([row.solo_ms for _, row, *_ in pairs])
+        own = unprofiled.layers
         try:
-            learned = layer_counts.fit(
-                make_samples(at, together_ms),
-                alone_ms,
-                {**known, newcomer.layers.network: newcomer.layers},
-            )
+            learned = self._learn_factors({**known, own.network: own})
         except TooFewSamples:
             return None
-        asked = [
-            (service, row)
+        neighbour = Neighbour(own.network, float(unprofiled.batch), share)
+        # At its smallest share, where the factor is largest: it grows as the share shrinks (`layer_counts`).
+        victims = [
+            _Victim(service, row)
             for service in self.services
             for row in _spread(service, self.gpu_type)[:1]
         ]
-        queries = make_queries(
-            [service.network for service, _ in asked],
-            [self.gpu_type.name] * len(asked),
-            batch=[float(row.batch) for _, row in asked],
-            sm_percent=[row.sm_percent for _, row in asked],
-            neighbours=[
-                (Neighbour(newcomer.layers.network, float(newcomer.batch), share),)
-            ]
-            * len(asked),
-        )
-        factors = layer_counts.predict(
-            learned, queries, np.array([row.solo_ms for _, row in asked])
-        )
-        explained = zip(asked, factors, strict=True)
+        queries = self._queries(victims, [neighbour] * len(victims))
+        alone_ms = np.array([each.row.solo_ms for each in victims])
+        factors = layer_counts.predict(learned, queries, alone_ms)
         return max(
-            self._explaining(service, row, float(factor))
-            for (service, row), factor in explained
+            self._explaining(victim, float(factor))
+            for victim, factor in zip(victims, factors, strict=True)
         )
 
-    def _pairs(
-        self,
-    ) -> Iterator[
-        tuple[OperatingPoints, OperatingPoint, OperatingPoints, OperatingPoint]
-    ]:
+    def _learn_factors(self, layers: Mapping[str, LayerCounts]) -> Coefficients:
+        """What layers tell of factors, from the pairs whose times the laws give; raises TooFewSamples."""
+        pairs = list(self._pairs())
+        neighbours = [
+            Neighbour(training.network, float(beside.batch), beside.sm_percent)
+            for _, training, beside in pairs
+        ]
+        together_ms = [
+            execution_ms(
+                victim.row,
+                Neighbours(count=1, pressure=beside.pressure),
+                sensitivity=victim.service.sensitivity,
+                gpu_type=self.gpu_type,
+            )
+            for victim, _, beside in pairs
+        ]
+        at = self._queries([victim for victim, *_ in pairs], neighbours)
+        alone_ms = np.array([victim.row.solo_ms for victim, *_ in pairs])
+        return layer_counts.fit(make_samples(at, together_ms), alone_ms, layers)
+
+    def _queries(
+        self, victims: Sequence["_Victim"], neighbours: Sequence[Neighbour]
+    ) -> Queries:
+        return make_queries(
+            [each.service.network for each in victims],
+            [self.gpu_type.name] * len(victims),
+            batch=[float(each.row.batch) for each in victims],
+            sm_percent=[each.row.sm_percent for each in victims],
+            neighbours=[(neighbour,) for neighbour in neighbours],
+        )
+
+    def _pairs(self) -> Iterator[tuple["_Victim", OperatingPoints, OperatingPoint]]:
         """Every service row beside every training row that leaves it its share."""
         for service, training in itertools.product(self.services, self.training):
-            rows = itertools.product(
+            if service.sensitivity <= _MIN_SENSITIVITY:
+                continue
+            for row, beside in itertools.product(
                 _spread(service, self.gpu_type), _spread(training, self.gpu_type)
-            )
-            for row, beside in rows:
-                if (
-                    row.sm_percent + beside.sm_percent <= 100.0
-                    and service.sensitivity > _MIN_SENSITIVITY
-                ):
-                    yield service, row, training, beside
+            ):
+                if row.sm_percent + beside.sm_percent <= 100.0:
+                    yield _Victim(service, row), training, beside
 
-    def _beside_ms(
-        self, service: OperatingPoints, row: OperatingPoint, pressure: float
-    ) -> float:
-        neighbours = Neighbours(count=1, pressure=pressure)
-        return execution_ms(
-            row, neighbours, sensitivity=service.sensitivity, gpu_type=self.gpu_type
-        )
-
-    def _explaining(
-        self, service: OperatingPoints, row: OperatingPoint, factor: float
-    ) -> float:
+    def _explaining(self, victim: "_Victim", factor: float) -> float:
         """The pressure with which the laws give that factor; 0 where they give more without any."""
+        row = victim.row
         launch_ms = row.launch_ms * launch_factor(self.gpu_type, 2)
         grown = (factor * row.solo_ms - row.transfer_ms - launch_ms) / row.run_ms - 1.0
-        return max(0.0, grown / max(service.sensitivity, _MIN_SENSITIVITY))
+        return max(0.0, grown / max(victim.service.sensitivity, _MIN_SENSITIVITY))
+
+
+class _Victim(NamedTuple):
+    """A service that is slowed down, at one of its operating points."""
+
+    service: OperatingPoints
+    row: OperatingPoint
 
 
 def _spread(points: OperatingPoints, gpu_type: GpuType) -> list[OperatingPoint]:
     """Rows at the middle batch and about _SHARES, ascending."""
     rows = _at_middle_batch(points, gpu_type)
-    nearest = (
-        {min(rows, key=lambda row: abs(row.sm_percent - share)) for share in _SHARES}
-        if rows
-        else set()
-    )
+    if not rows:
+        return []
+    # A set, since few rows may be the nearest to several of the shares.
+    nearest = {
+        min(rows, key=lambda row: abs(row.sm_percent - share)) for share in _SHARES
+    }
     return sorted(nearest)
 
 
 def _at_middle_batch(
     points: OperatingPoints, gpu_type: GpuType
 ) -> list[OperatingPoint]:
+    # At the highest clock alone: most profiles have no other, and a shape over shares needs one clock.
     rows = [row for row in points.rows if row.clock_mhz == gpu_type.clocks_mhz[-1]]
     batches = sorted({row.batch for row in rows})
     return sorted(row for row in rows if row.batch == batches[len(batches) // 2])
 
 
-def _neighbour(training: OperatingPoints, row: OperatingPoint) -> Neighbour:
-    return Neighbour(training.network, float(row.batch), row.sm_percent)
-
-
 def _joined(
-    alike: Sequence[OperatingPoint], newcomer: UnprofiledNetwork, pressure: float
+    alike: Sequence[OperatingPoint], unprofiled: UnprofiledNetwork, pressure: float
 ) -> OperatingPoint:
-    """The newcomer's row from those of its relatives at the same share."""
+    """The row of the unprofiled network from those of profiled training at the same share."""
     return OperatingPoint(
         sm_percent=alike[0].sm_percent,
-        batch=newcomer.batch,
+        batch=unprofiled.batch,
         clock_mhz=alike[0].clock_mhz,
         transfer_ms=0.0,
         launch_ms=0.0,
         run_ms=float(np.exp(np.mean([np.log(row.solo_ms) for row in alike]))),
-        memory_mib=newcomer.memory_mib,
+        memory_mib=unprofiled.memory_mib,
         power_w=max(row.power_w for row in alike),
         pressure=pressure,
     )

@@ -25,6 +25,7 @@ def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
     counts = neighbour_counts(samples.at)[rows]
     factors = samples.latency_ms[rows] / alone_ms[rows]
     seen = np.unique(counts)
+    # The median, since one sample beside a noisy host would otherwise rule a count with few samples.
     medians = np.array([np.median(factors[counts == count]) for count in seen])
     return Coefficients(
         arrays={
@@ -40,6 +41,5 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     seen = np.concatenate(([0.0], coefficients.arrays["counts"]))
     factors = np.concatenate(([1.0], coefficients.arrays["factors"]))
     beyond = np.maximum(1.0, counts / seen[-1])
-    return clip_factors(
-        queries, 1.0 + (np.interp(counts, seen, factors) - 1.0) * beyond
-    )
+    growth = (np.interp(counts, seen, factors) - 1.0) * beyond
+    return clip_factors(queries, 1.0 + growth)

@@ -18,11 +18,12 @@ make a neighbour milder: the bounds keep a few networks from teaching the opposi
 Wins for neighbours without any sample, once several unlike networks were sampled as neighbours. Limits: three networks
 teach it little, and on measured sets it is then no better than the pooled mean of `pressure`; it does not convert to
 the contract's rows. A network without layer counts is taken as the mean of those that were sampled, and a neighbour
-with more or fewer layers of a kind than any that was sampled as if it had the most or the fewest.
+with more or fewer layers of a kind than any that was sampled as if it had their maximum or minimum.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
@@ -63,64 +64,51 @@ def fit(
     """
     rows = known_rows(samples, alone_ms)
     at = samples.at.take(rows)
-    seen = networks_in(pairs_of(at).network)
-    if len(rows) < _MIN_SAMPLES or not any(network in layers for network in seen):
+    own, other = networks_in(at.network), networks_in(pairs_of(at).network)
+    if len(rows) < _MIN_SAMPLES or not any(network in layers for network in other):
         raise TooFewSamples(
             f"{len(rows)} samples with neighbours, {_MIN_SAMPLES} with layer counts are needed"
         )
-    table = _with_box(_layer_table(layers, seen), at)
-    features = _features(table, at)
-    centre, scale = features.mean(axis=0), features.std(axis=0)
-    scale = np.where(scale > _SAME, scale, np.inf)
+    table = _with_box(_layer_table(layers, other), at)
+    offsets = np.hstack((_indicators(at, own), _neighbour_indicators(at, other)))
     targets = np.log(samples.latency_ms[rows] / alone_ms[rows])
-    own = networks_in(at.network)
-    offsets = np.hstack((_indicators(at, own), _neighbour_indicators(at, seen)))
-    weights, learned = _bounded_ridge(
-        (features - centre) / scale, offsets, targets - targets.mean()
-    )
-    weights = weights / scale
+    learned = _regress(_features(table, at), offsets, targets)
     return Coefficients(
         arrays={
             **table.arrays,
-            "weights": weights,
-            "own_offset": learned[: len(own)],
-            "other_offset": learned[len(own) :],
-            "intercept": np.array(targets.mean() - weights @ centre),
+            "weights": learned.weights,
+            "own_offset": learned.offsets[: len(own)],
+            "other_offset": learned.offsets[len(own) :],
+            "intercept": np.array(learned.intercept),
         },
-        labels={**table.labels, "own": own, "other": seen},
+        labels={**table.labels, "own": own, "other": other},
     )
 
 
 def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:  # noqa: ARG001  a ratio
     """(N,) factors, the same for any latency alone."""
-    logs = (
-        coefficients.arrays["intercept"]
-        + _features(coefficients, queries) @ coefficients.arrays["weights"]
-    )
-    logs += (
-        _indicators(queries, coefficients.labels["own"])
-        @ coefficients.arrays["own_offset"]
-    )
-    logs += (
-        _neighbour_indicators(queries, coefficients.labels["other"])
-        @ coefficients.arrays["other_offset"]
-    )
+    arrays, labels = coefficients.arrays, coefficients.labels
+    logs = arrays["intercept"] + _features(coefficients, queries) @ arrays["weights"]
+    logs += _indicators(queries, labels["own"]) @ arrays["own_offset"]
+    logs += _neighbour_indicators(queries, labels["other"]) @ arrays["other_offset"]
+    # Unlike measured factors, a predicted one below 1 can only be a failure of the regression.
     return clip_factors(queries, np.maximum(np.exp(logs), 1.0))
 
 
 def _indicators(queries: Queries, networks: tuple[str, ...]) -> Reals:
     """(N, M) 1 where the row is of that network; nowhere for an unknown one."""
-    return np.eye(len(networks) + 1, len(networks))[
-        positions(queries.network, networks)
-    ]
+    return _one_hot(queries.network, networks)
 
 
 def _neighbour_indicators(queries: Queries, networks: tuple[str, ...]) -> Reals:
     """(N, M) how many of the row's neighbours are of that network."""
     pairs = pairs_of(queries)
-    return pairs.sum_per_row(
-        np.eye(len(networks) + 1, len(networks))[positions(pairs.network, networks)]
-    )
+    return pairs.sum_per_row(_one_hot(pairs.network, networks))
+
+
+def _one_hot(names: tuple[str, ...], networks: tuple[str, ...]) -> Reals:
+    # One row more than columns: that of unknown networks is 0.
+    return np.eye(len(networks) + 1, len(networks))[positions(names, networks)]
 
 
 def _layer_table(
@@ -129,46 +117,43 @@ def _layer_table(
     """Counts (M + 1, C) of every network by kind; the last row is the mean of the networks that were sampled."""
     networks = tuple(sorted(layers))
     kinds = networks_in(*(layers[network].counts for network in networks))
-    counts = [
-        [float(layers[network].counts.get(kind, 0)) for kind in kinds]
-        + [layers[network].parameters_millions]
+    counts = {
+        network: [
+            *(float(layers[network].counts.get(kind, 0)) for kind in kinds),
+            layers[network].parameters_millions,
+        ]
         for network in networks
-    ]
-    sampled = [
-        row for network, row in zip(networks, counts, strict=True) if network in seen
-    ]
+    }
+    # Of the sampled ones only: what is learned is learned around them.
+    mean = np.mean([counts[network] for network in networks if network in seen], axis=0)
     return Coefficients(
-        arrays={"counts": np.array([*counts, np.mean(sampled, axis=0)])},
+        arrays={"counts": np.array([*counts.values(), mean])},
         labels={"networks": networks, "kinds": (*kinds, _PARAMETERS)},
     )
 
 
 def _with_box(table: Coefficients, at: Queries) -> Coefficients:
-    """The table with (2, C) the least and the largest ψ of a single neighbour, averaged over each row's neighbours."""
+    """The table with (2, C) the smallest and the largest ψ of a single neighbour, averaged over each row's
+    neighbours."""
     psi, log_count = _psi(table, at)
     single = psi - log_count
-    return replace(
-        table,
-        arrays={
-            **table.arrays,
-            "box": np.stack((single.min(axis=0), single.max(axis=0))),
-        },
-    )
+    box = np.stack((single.min(axis=0), single.max(axis=0)))
+    return replace(table, arrays={**table.arrays, "box": box})
 
 
 def _psi(table: Coefficients, queries: Queries) -> tuple[Reals, Reals]:
     """(N, C) ψ as counted, and (N, 1) what it owes to the number of neighbours: its logarithm."""
     pairs = pairs_of(queries)
     counts = table.arrays["counts"][positions(pairs.network, table.labels["networks"])]
-    return np.log1p(pairs.sum_per_row(counts)), np.log(
-        np.maximum(neighbour_counts(queries), 1)
-    )[:, None]
+    neighbours = np.maximum(neighbour_counts(queries), 1)
+    return np.log1p(pairs.sum_per_row(counts)), np.log(neighbours)[:, None]
 
 
 def _features(table: Coefficients, queries: Queries) -> Reals:
     """(N, 4 + 2C): own log batch and −log share, the neighbours' batch and share, ψ, and ψ times −log share."""
     pairs = pairs_of(queries)
     counted, log_count = _psi(table, queries)
+    # Clipped per neighbour, so that three usual ones are not taken for one unusual network.
     psi = np.clip(counted - log_count, *table.arrays["box"]) + log_count
     narrowness = -np.log(queries.sm_percent / 100.0)
     plain = np.column_stack(
@@ -182,23 +167,33 @@ def _features(table: Coefficients, queries: Queries) -> Reals:
     return np.hstack((plain, psi, psi * narrowness[:, None]))
 
 
-def _bounded_ridge(
-    features: Reals, offsets: Reals, targets: Reals
-) -> tuple[Reals, Reals]:
-    """Weights of features (N, F) and of offsets (N, O) that explain targets (N,) and stay near 0."""
-    weight_spread = _EXPLAINED_SPREAD / np.sqrt(features.shape[1])
-    spread = np.concatenate(
-        (
-            np.full(features.shape[1], weight_spread),
-            np.full(offsets.shape[1], _OFFSET_SPREAD),
-        )
-    )
+class _Regression(NamedTuple):
+    """A straight line through features, with offsets."""
+
+    intercept: float
+    weights: Reals
+    offsets: Reals
+
+
+def _regress(features: Reals, offsets: Reals, targets: Reals) -> _Regression:
+    """What explains targets (N,) by features (N, F) in their own units and offsets (N, O)."""
+    centre, scale = features.mean(axis=0), features.std(axis=0)
+    scale = np.where(scale > _SAME, scale, np.inf)
+    mean = targets.mean()
+    solved = _bounded_ridge((features - centre) / scale, offsets, targets - mean)
+    split = features.shape[1]
+    weights = solved[:split] / scale
+    return _Regression(mean - weights @ centre, weights, solved[split:])
+
+
+def _bounded_ridge(features: Reals, offsets: Reals, targets: Reals) -> Reals:
+    """(F + O,) weights of standardised features and of offsets that explain targets (N,) and stay near 0."""
+    count = features.shape[1]
+    weight_spread = _EXPLAINED_SPREAD / np.sqrt(count)
+    spread = np.repeat([weight_spread, _OFFSET_SPREAD], [count, offsets.shape[1]])
+    # The priors are rows of their own, each of which states that a weight is 0.
     design = np.vstack((np.hstack((features, offsets)) / _NOISE, np.diag(1.0 / spread)))
+    observed = np.concatenate((targets / _NOISE, np.zeros(len(spread))))
     lowest = np.full(len(spread), -np.inf)
-    lowest[_FREE : features.shape[1]] = 0.0
-    solution = lsq_linear(
-        design,
-        np.concatenate((targets / _NOISE, np.zeros(len(spread)))),
-        bounds=(lowest, np.inf),
-    )
-    return solution.x[: features.shape[1]], solution.x[features.shape[1] :]
+    lowest[_FREE:count] = 0.0
+    return np.asarray(lsq_linear(design, observed, bounds=(lowest, np.inf)).x)

@@ -77,16 +77,18 @@ def fit(
         samples.latency_ms[rows],
         alone_ms[rows],
     )
+    # Networks with facts alone get rows, too, so that the law knows their transfer and launch.
     networks = networks_in(at.network, pairs_of(at).network, facts)
     start = _start(networks, facts, link, _l2_lines(samples, networks))
     is_known = np.isfinite(known_ms) & (known_ms > 0.0)
     log_factors = np.log(measured_ms / np.where(is_known, known_ms, 1.0))
+    # Unknown latencies alone only serve to split the time; the measured one is near enough for that.
     formulation = _formulate(start, at, np.where(is_known, known_ms, measured_ms))
-    unknowns = pressure_least_squares.solve(
-        formulation, log_factors, np.where(is_known, KNOWN, _conditions(at))
-    )
+    conditions = np.where(is_known, KNOWN, _conditions(at))
+    unknowns = pressure_least_squares.solve(formulation, log_factors, conditions)
     learned = {
         "launch": unknowns.launch,
+        # The last row is that of unknown networks: the pooled mean.
         "sensitivity": np.append(unknowns.sensitivity, 1.0),
         "weight": np.append(unknowns.weight, 1.0),
         "shape": unknowns.shape,
@@ -109,15 +111,12 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     parts = times(coefficients, queries, alone_ms)
     delay = launch_delay(coefficients)
     replicas = neighbour_counts(queries) + 1
-    launch_factor = np.where(
-        replicas > 1, 1.0 + delay.per_neighbour * replicas + delay.base, 1.0
-    )
-    run_factor = 1.0 + _sensitivities(coefficients, queries.network) * total_pressure(
-        coefficients, queries
-    )
-    latency_ms = (
-        parts.transfer_ms + parts.launch_ms * launch_factor + parts.run_ms * run_factor
-    )
+    # InSS's line starts at two replicas; a single one is not delayed, whatever the base is.
+    delayed = 1.0 + delay.per_neighbour * replicas + delay.base
+    launch_ms = parts.launch_ms * np.where(replicas > 1, delayed, 1.0)
+    sensitivities = _sensitivities(coefficients, queries.network)
+    run_factor = 1.0 + sensitivities * total_pressure(coefficients, queries)
+    latency_ms = parts.transfer_ms + launch_ms + parts.run_ms * run_factor
     return clip_factors(queries, latency_ms / alone_ms)
 
 
@@ -125,15 +124,13 @@ def times(
     coefficients: Coefficients, queries: Queries, alone_ms: Reals
 ) -> LatencyParts:
     """Transfer, launch and run time (N,) of alone latencies, split by the facts that the fit was made with."""
+    arrays = coefficients.arrays
     own = positions(queries.network, coefficients.labels["networks"])
-    bytes_per_request = coefficients.arrays["bytes_per_request"][own]
+    transferred = arrays["bytes_per_request"][own] * queries.batch
     return split(
         alone_ms,
-        transfer_ms=bytes_per_request
-        * queries.batch
-        / coefficients.arrays["pcie_bytes_per_ms"],
-        launch_ms=coefficients.arrays["kernels"][own]
-        * coefficients.arrays["launch_ms_per_kernel"],
+        transfer_ms=transferred / arrays["pcie_bytes_per_ms"],
+        launch_ms=arrays["kernels"][own] * arrays["launch_ms_per_kernel"],
     )
 
 
@@ -170,19 +167,15 @@ def total_pressure(coefficients: Coefficients, queries: Queries) -> Reals:
 
 def _pressures(coefficients: Coefficients, pairs: Pairs) -> Reals:
     other = positions(pairs.network, coefficients.labels["networks"])
-    weights = coefficients.arrays["weight"][other]
-    return weights * (
-        _shapes(coefficients, pairs, other) @ coefficients.arrays["shape"]
-    )
+    shape = _shapes(coefficients, pairs, other) @ coefficients.arrays["shape"]
+    return np.asarray(coefficients.arrays["weight"][other] * shape)
 
 
 def _shapes(coefficients: Coefficients, pairs: Pairs, other: Indices) -> Reals:
     """(K, 4) what c0..c3 multiply."""
     plain = _plain_shapes(pairs.batch, pairs.sm_percent)
-    counters = np.maximum(
-        np.sum(plain * coefficients.arrays["l2_line"][other], axis=1), 0.0
-    )
-    return np.column_stack((plain, counters))
+    l2_util = np.sum(plain * coefficients.arrays["l2_line"][other], axis=1)
+    return np.column_stack((plain, np.maximum(l2_util, 0.0)))
 
 
 def _plain_shapes(batch: Reals, sm_percent: Reals) -> Reals:
@@ -192,9 +185,8 @@ def _plain_shapes(batch: Reals, sm_percent: Reals) -> Reals:
 
 
 def _sensitivities(coefficients: Coefficients, networks: tuple[str, ...]) -> Reals:
-    return coefficients.arrays["sensitivity"][
-        positions(networks, coefficients.labels["networks"])
-    ]
+    own = positions(networks, coefficients.labels["networks"])
+    return coefficients.arrays["sensitivity"][own]
 
 
 def _start(
@@ -204,24 +196,21 @@ def _start(
     l2_lines: Reals,
 ) -> Coefficients:
     """The prior; every table (M + 1, ...) ends with the row of unknown networks."""
-    known = [facts.get(network, TYPICAL_NETWORK) for network in networks] + [
-        TYPICAL_NETWORK
-    ]
+    known = [facts.get(network, TYPICAL_NETWORK) for network in networks]
+    known.append(TYPICAL_NETWORK)
     has_line = np.isfinite(l2_lines[:, 0])
     mean_line = l2_lines[has_line].mean(axis=0) if has_line.any() else np.zeros(3)
+    lines = np.where(has_line[:, None], l2_lines, mean_line)
+    request_bytes = [fact.input_bytes + fact.output_bytes for fact in known]
     return Coefficients(
         arrays={
             "sensitivity": np.ones(len(known)),
             "weight": np.ones(len(known)),
             "shape": SHAPE_CENTRE.copy(),
             "launch": np.zeros(2),
-            "l2_line": np.vstack(
-                (np.where(has_line[:, None], l2_lines, mean_line), mean_line)
-            ),
+            "l2_line": np.vstack((lines, mean_line)),
             "kernels": np.array([fact.kernels for fact in known]),
-            "bytes_per_request": np.array(
-                [fact.input_bytes + fact.output_bytes for fact in known]
-            ),
+            "bytes_per_request": np.array(request_bytes),
             "pcie_bytes_per_ms": np.array(link.pcie_bytes_per_ms),
             "launch_ms_per_kernel": np.array(link.launch_ms_per_kernel),
         },
@@ -232,36 +221,22 @@ def _start(
 def _l2_lines(samples: Samples, networks: tuple[str, ...]) -> Reals:
     """(M, 3) each network's L2 utilisation / 100 over (1, share, log batch), ≥ 0; NaN where none was measured alone."""
     lines = np.full((len(networks), 3), np.nan)
-    is_counted = (neighbour_counts(samples.at) == 0) & np.isfinite(
-        samples.l2_util_percent
-    )
+    l2_util = samples.l2_util_percent / 100.0
+    # A counter beside neighbours counts theirs as well.
+    is_counted = (neighbour_counts(samples.at) == 0) & np.isfinite(l2_util)
     own = positions(samples.at.network, networks)
     shapes = _plain_shapes(samples.at.batch, samples.at.sm_percent)
     for position in range(len(networks)):
         rows = (own == position) & is_counted
         if rows.any():
-            lines[position], _ = nnls(
-                shapes[rows], samples.l2_util_percent[rows] / 100.0
-            )
+            lines[position], _ = nnls(shapes[rows], l2_util[rows])
     return lines
 
 
 def _conditions(at: Queries) -> Indices:
     """(N,) rows of one network at one batch, share, clock, quota and power limit have the same number."""
-    columns = (
-        at.batch,
-        at.sm_percent,
-        at.clock_mhz,
-        at.time_quota_percent,
-        at.power_limit_w,
-    )
-    keys = list(
-        zip(
-            at.network,
-            *(np.nan_to_num(column, nan=-1.0) for column in columns),
-            strict=True,
-        )
-    )
+    rows = map(tuple, at.conditions(unknown=-1.0).tolist())
+    keys = list(zip(at.network, rows, strict=True))
     index = {key: number for number, key in enumerate(sorted(set(keys)))}
     return np.array([index[key] for key in keys], dtype=np.intp)
 

@@ -23,7 +23,7 @@ SHAPE_CENTRE = np.array([0.07, 0.02, 0.03, 0.0])
 """c without samples: about what iGniter's V100 pairs give; two replicas then slow each other by 7–13 %."""
 _SHAPE_SPREAD = 0.1
 _NETWORK_SPREAD = 0.5
-"""Of ln s and ln w: two networks in three lie within a factor 1.65 of the mean."""
+"""Standard deviation of ln s and ln w: two networks in three lie within a factor 1.65 of the mean."""
 _LAUNCH_SPREAD = 2.0
 """Around 0. V100: 3.7 per neighbour from three replicas on."""
 _NOISE = 0.02
@@ -76,20 +76,17 @@ def solve(
     lowest, highest = _bounds(formulation.networks)
 
     def misfit(vector: Reals) -> Reals:
-        residuals = _relative(
-            np.log(_factors(formulation, _named(vector))) - log_factors, conditions
-        )
-        return np.concatenate((residuals / _NOISE, (vector - centre) / spread))
+        errors = np.log(_factors(formulation, _named(vector))) - log_factors
+        residuals = _relative(errors, conditions) / _NOISE
+        return np.concatenate((residuals, (vector - centre) / spread))
 
     def slopes(vector: Reals) -> Reals:
         unknowns = _named(vector)
-        log_slopes = (
-            _factor_slopes(formulation, unknowns)
-            / _factors(formulation, unknowns)[:, None]
-        )
-        return np.vstack(
-            (_relative(log_slopes, conditions) / _NOISE, np.diag(1.0 / spread))
-        )
+        factors = _factors(formulation, unknowns)
+        log_slopes = _factor_slopes(formulation, unknowns) / factors[:, None]
+        # The mean that is taken off is linear, so that it is taken off the slopes alike.
+        residual_slopes = _relative(log_slopes, conditions) / _NOISE
+        return np.vstack((residual_slopes, np.diag(1.0 / spread)))
 
     start = np.clip(centre, lowest + _STEP_INSIDE, highest)
     solution = least_squares(
@@ -100,20 +97,19 @@ def solve(
 
 def _prior(networks: int) -> tuple[Reals, Reals]:
     centre = np.concatenate((np.zeros(2 + 2 * networks), SHAPE_CENTRE))
-    spread = np.concatenate(
-        (
-            np.full(2, _LAUNCH_SPREAD),
-            np.full(2 * networks, _NETWORK_SPREAD),
-            np.full(4, _SHAPE_SPREAD),
-        )
-    )
-    return centre, spread
+    spreads = (_LAUNCH_SPREAD, _NETWORK_SPREAD, _SHAPE_SPREAD)
+    return centre, np.repeat(spreads, _sizes(networks))
 
 
 def _bounds(networks: int) -> tuple[Reals, Reals]:
-    largest_log = np.full(2 * networks, _MAX_LOG)
-    lowest = np.concatenate((np.zeros(2), -largest_log, np.zeros(4)))
-    return lowest, np.concatenate((np.full(2, np.inf), largest_log, np.full(4, np.inf)))
+    sizes = _sizes(networks)
+    lowest = np.repeat((0.0, -_MAX_LOG, 0.0), sizes)
+    return lowest, np.repeat((np.inf, _MAX_LOG, np.inf), sizes)
+
+
+def _sizes(networks: int) -> tuple[int, int, int]:
+    """How many unknowns are launch, logarithms of networks, and shape."""
+    return 2, 2 * networks, 4
 
 
 def _named(vector: Reals) -> Unknowns:
@@ -136,17 +132,12 @@ def _relative(values: Reals, conditions: Indices) -> Reals:
 
 
 def _factors(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
-    pressures = unknowns.weight[formulation.other] * (
-        formulation.shapes @ unknowns.shape
-    )
+    shapes = formulation.shapes @ unknowns.shape
+    pressures = unknowns.weight[formulation.other] * shapes
     delay = unknowns.launch[0] * formulation.replicas + unknowns.launch[1]
+    launched = 1.0 + formulation.launch_fraction * delay
     strength = formulation.run_fraction * unknowns.sensitivity[formulation.own]
-    factors: Reals = (
-        1.0
-        + formulation.launch_fraction * delay
-        + strength * formulation.pairs.sum_per_row(pressures)
-    )
-    return factors
+    return np.asarray(launched + strength * formulation.pairs.sum_per_row(pressures))
 
 
 def _factor_slopes(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
@@ -155,17 +146,12 @@ def _factor_slopes(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
     strength = formulation.run_fraction * unknowns.sensitivity[own]
     weights = unknowns.weight[other]
     pressures = weights * (formulation.shapes @ unknowns.shape)
-    by_launch = np.column_stack(
-        (
-            formulation.launch_fraction * formulation.replicas,
-            formulation.launch_fraction,
-        )
-    )
+    launch = formulation.launch_fraction
+    by_launch = np.column_stack((launch * formulation.replicas, launch))
     by_s = np.zeros((pairs.rows, formulation.networks))
     by_s[np.arange(pairs.rows), own] = strength * pairs.sum_per_row(pressures)
-    by_w = np.zeros((pairs.rows, formulation.networks))
+    by_w = np.zeros_like(by_s)
+    # Not `+=`, which would count a network once that is there twice.
     np.add.at(by_w, (pairs.row, other), strength[pairs.row] * pressures)
-    by_shape = strength[:, None] * pairs.sum_per_row(
-        weights[:, None] * formulation.shapes
-    )
-    return np.hstack((by_launch, by_s, by_w, by_shape))
+    shapes = pairs.sum_per_row(weights[:, None] * formulation.shapes)
+    return np.hstack((by_launch, by_s, by_w, strength[:, None] * shapes))

@@ -35,7 +35,7 @@ from solvers.predict.latency.decomposition import TYPICAL_LINK, LinkFacts
 _MIN_SAMPLES = 8
 """With fewer the law alone says as much."""
 _MAX_SAMPLES = 1500
-"""Of more an even selection is learned: the work grows with their cube."""
+"""From more an even selection is learned: the work grows with their cube."""
 _WEIGHT_SPREAD = 0.02
 """Prior standard deviation of every weight, in log factor per standardised feature."""
 _NOISE = 0.01
@@ -57,12 +57,12 @@ def fit(
         raise TooFewSamples(
             f"{len(rows)} samples with neighbours, a response surface needs {_MIN_SAMPLES}"
         )
+    # The law learns from all rows; only the surfaces need the selection.
     law = pressure.fit(samples, alone_ms, link=link)
     rows = _even_selection(rows, samples.latency_ms)
     at, known_ms = samples.at.take(rows), alone_ms[rows]
-    residuals = np.log(samples.latency_ms[rows] / known_ms) - np.log(
-        pressure.predict(law, at, known_ms)
-    )
+    by_law = np.log(pressure.predict(law, at, known_ms))
+    residuals = np.log(samples.latency_ms[rows] / known_ms) - by_law
     pairs = pairs_of(at)
     standard = _standardised(at, pairs)
     box = np.stack((standard.min(axis=0), standard.max(axis=0)))
@@ -79,21 +79,15 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     law = pressure.predict(coefficients, queries, alone_ms)
     pairs = pairs_of(queries)
     networks = coefficients.labels["surface_networks"]
-    own, other = (
-        positions(queries.network, networks)[pairs.row],
-        positions(pairs.network, networks),
-    )
-    features = _quadratic(
-        np.clip(_standardised(queries, pairs), *coefficients.arrays["box"])
-    )
-    corrections = np.einsum(
-        "kf,kf->k", features, coefficients.arrays["surface"][own, other]
-    )
+    own = positions(queries.network, networks)[pairs.row]
+    other = positions(pairs.network, networks)
+    inside = np.clip(_standardised(queries, pairs), *coefficients.arrays["box"])
+    weights = coefficients.arrays["surface"][own, other]
+    corrections = np.einsum("kf,kf->k", _quadratic(inside), weights)
     # More than from one end of the factors to the other makes no difference, but could overflow.
-    most = np.log(MAX_FACTOR / MIN_FACTOR)
-    return clip_factors(
-        queries, law * np.exp(np.clip(pairs.sum_per_row(corrections), -most, most))
-    )
+    reach = np.log(MAX_FACTOR / MIN_FACTOR)
+    correction = np.clip(pairs.sum_per_row(corrections), -reach, reach)
+    return clip_factors(queries, law * np.exp(correction))
 
 
 def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:
@@ -101,7 +95,7 @@ def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:
     if len(rows) <= _MAX_SAMPLES:
         return rows
     ranked = rows[np.argsort(latency_ms[rows], kind="stable")]
-    return ranked[even_choice(len(rows), most=_MAX_SAMPLES)]
+    return ranked[even_choice(len(rows), max_rows=_MAX_SAMPLES)]
 
 
 def _weights(
@@ -117,16 +111,12 @@ def _weights(
     """
     own, other = positions(at.network, networks), positions(pairs.network, networks)
     sums = [pairs.sum_per_row(features)]
-    sums += [
-        pairs.sum_per_row(features * (other == network)[:, None])
-        for network in range(len(networks))
-    ]
+    for network in range(len(networks)):
+        sums.append(pairs.sum_per_row(features * (other == network)[:, None]))
+    products = sum((part @ part.T for part in sums), np.zeros((len(at), len(at))))
+    # Rows of one network share its own block besides the pooled one.
     same_own = 1.0 + (own[:, None] == own[None, :])
-    gram = (
-        sum((part @ part.T for part in sums), np.zeros((len(at), len(at))))
-        * same_own
-        * _WEIGHT_SPREAD**2
-    )
+    gram = products * same_own * _WEIGHT_SPREAD**2
     dual = cho_solve(cho_factor(gram + _NOISE**2 * np.eye(len(at))), residuals)
     return _table(sums, dual, own)
 
@@ -158,14 +148,13 @@ def _standardised(queries: Queries, pairs: Pairs) -> Reals:
 def _quadratic(standard: Reals) -> Reals:
     """(K, 15) 1, the four and their products."""
     left, right = np.triu_indices(standard.shape[1])
-    return np.hstack(
-        (np.ones((len(standard), 1)), standard, standard[:, left] * standard[:, right])
-    )
+    products = standard[:, left] * standard[:, right]
+    return np.hstack((np.ones((len(standard), 1)), standard, products))
 
 
 def _cut(residuals: Reals) -> Reals:
-    spread = _NORMAL_MAD * np.median(np.abs(residuals - np.median(residuals)))
+    median = np.median(residuals)
+    spread = _NORMAL_MAD * np.median(np.abs(residuals - median))
+    # Where most residuals are 0 their spread is no measure of what is odd: at least the noise is.
     limit = _CUT * max(spread, _NOISE)
-    return np.clip(
-        residuals, np.median(residuals) - limit, np.median(residuals) + limit
-    )
+    return np.clip(residuals, median - limit, median + limit)

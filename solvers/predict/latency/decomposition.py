@@ -42,7 +42,7 @@ class LinkFacts:
 
     pcie_bytes_per_ms: float
     launch_ms_per_kernel: float
-    """Of a replica alone on the GPU: InSS's o."""
+    """Time of one launch by a replica alone on the GPU: InSS's o."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,13 +78,12 @@ def decompose(
     a positive number.
     """
     facts = [networks.get(network, TYPICAL_NETWORK) for network in queries.network]
+    request_bytes = np.array([fact.input_bytes + fact.output_bytes for fact in facts])
+    kernels = np.array([fact.kernels for fact in facts])
     return split(
         alone_ms,
-        transfer_ms=np.array([fact.input_bytes + fact.output_bytes for fact in facts])
-        * queries.batch
-        / link.pcie_bytes_per_ms,
-        launch_ms=np.array([fact.kernels for fact in facts])
-        * link.launch_ms_per_kernel,
+        transfer_ms=request_bytes * queries.batch / link.pcie_bytes_per_ms,
+        launch_ms=kernels * link.launch_ms_per_kernel,
     )
 
 
@@ -96,9 +95,9 @@ def split(alone_ms: Reals, *, transfer_ms: Reals, launch_ms: Reals) -> LatencyPa
         )
     overhead_ms = transfer_ms + launch_ms
     allowed_ms = (1.0 - MIN_RUN_FRACTION) * alone_ms
-    scale = np.where(
-        overhead_ms > allowed_ms, allowed_ms / np.maximum(overhead_ms, allowed_ms), 1.0
-    )
+    # The maximum is there for rows without overhead alone: `where` computes both branches.
+    reduced = allowed_ms / np.maximum(overhead_ms, allowed_ms)
+    scale = np.where(overhead_ms > allowed_ms, reduced, 1.0)
     return LatencyParts(
         transfer_ms=transfer_ms * scale,
         launch_ms=launch_ms * scale,

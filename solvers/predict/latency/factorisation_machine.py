@@ -42,7 +42,7 @@ from solvers.predict.latency.factorisation_learner import (
 )
 
 MIN_SAMPLES = 8
-"""Of all groups together."""
+"""Samples of all groups together."""
 _MAX_PASSES = 3
 """Over few samples; the paper's regime, and that of many samples, is one."""
 _MAX_UPDATES = 6000
@@ -70,9 +70,8 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms; the queries' neighbours are not looked at."""
-    (logarithms,) = _log_outputs(
-        coefficients, (LATENCY,), OF_QUERIES, numbers_of_queries(queries)
-    )
+    numbers = numbers_of_queries(queries)
+    (logarithms,) = _log_outputs(coefficients, (LATENCY,), OF_QUERIES, numbers)
     return np.asarray(np.exp(logarithms))
 
 
@@ -80,10 +79,10 @@ def predict_targets(
     coefficients: Coefficients, rows: Sequence[ServedConditions]
 ) -> tuple[Reals, Reals]:
     """(N,) latencies in ms and (N,) throughputs in requests per second, for rows of one group."""
-    numbers = numbers_of(rows)
-    latency_ms, batches_per_s = np.exp(
-        _log_outputs(coefficients, (LATENCY, THROUGHPUT), ALL, numbers)
-    )
+    targets = (LATENCY, THROUGHPUT)
+    outputs = _log_outputs(coefficients, targets, ALL, numbers_of(rows))
+    # Throughput is learned less ln batch, hence batches per second.
+    latency_ms, batches_per_s = np.exp(outputs)
     return latency_ms, batches_per_s * np.array([row.batch for row in rows])
 
 
@@ -91,7 +90,8 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
     """Let the learner see every sample once, in the given order; batches follow each other without a pause."""
     at = samples.at
     throughput_rps = 1000.0 * at.batch / samples.latency_ms
-    rows = zip(
+    # Plain floats, which the learner handles faster one by one than numpy's.
+    conditions = zip(
         at.network,
         at.gpu_type,
         at.batch.tolist(),
@@ -99,31 +99,21 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
         at.time_quota_percent.tolist(),
         at.clock_mhz.tolist(),
         at.power_limit_w.tolist(),
-        samples.latency_ms.tolist(),
-        throughput_rps.tolist(),
         strict=True,
     )
-    for (
-        network,
-        gpu_type,
-        batch,
-        sm_percent,
-        quota_percent,
-        clock_mhz,
-        limit_w,
-        latency_ms,
-        rate_rps,
-    ) in rows:
-        conditions = ServedConditions(
-            network=network,
-            gpu_type=gpu_type,
-            batch=batch,
-            sm_percent=sm_percent,
+    measured = zip(samples.latency_ms.tolist(), throughput_rps.tolist(), strict=True)
+    for row, (latency_ms, rate_rps) in zip(conditions, measured, strict=True):
+        network, gpu_type, batch, sm_percent, quota_percent, clock_mhz, limit_w = row
+        served = ServedConditions(
+            network,
+            gpu_type,
+            batch,
+            sm_percent,
             time_quota_percent=quota_percent,
             clock_mhz=clock_mhz,
             power_limit_w=limit_w,
         )
-        learner.update(conditions, latency_ms=latency_ms, throughput_rps=rate_rps)
+        learner.update(served, latency_ms=latency_ms, throughput_rps=rate_rps)
 
 
 def _log_outputs(

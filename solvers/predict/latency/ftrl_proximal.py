@@ -101,6 +101,7 @@ class RowWeights:
         """
         reach = np.matmul(self.covariance, inputs[:, :, None])[:, :, 0]
         spread = 1.0 + (inputs * reach).sum(axis=1)
+        # A row that is hardly known may be far off; one that is known well is not moved by an outlier.
         limit = clip * np.sqrt(spread)
         taken = np.minimum(np.maximum(residual, -limit), limit)
         gain = reach / spread[:, None]

@@ -48,13 +48,12 @@ from solvers.predict.regression.posterior_mode import weigh
 
 _MIN_CONDITIONS = 2
 _MAX_SAMPLES = 800  # Time grows with the cube: 800 take a quarter of a second.
-_JUDGED_SAMPLES = (
-    128  # On which the grid is judged: 108 factorisations of 128² take 50 ms.
-)
+# On which the grid is judged: 108 factorisations of 128² take 50 ms.
+_JUDGED_SAMPLES = 128
 
 _TREND_MEAN = np.array([0.0, 0.8, -0.8, 0.0, 0.0, 0.0, -0.7, -1.0])
 _TREND_SPREAD = np.array([2.0, 0.3, 0.3, 0.3, 0.5, 0.1, 0.3, 0.5])
-"""Of the terms of h: measured networks lie between a host's floor (exponents 0) and a full GPU (1 and -1)."""
+"""Prior of the terms of h: measured networks lie between a host's floor (exponents 0) and a full GPU (1 and -1)."""
 _SMALL_BATCH = 2.0  # ln(b + 2) bends where the first requests of a batch cost less than the later ones, or more.
 
 _AMPLITUDES = (0.04, 0.12, 0.36)
@@ -62,15 +61,12 @@ _NOISES = (0.003, 0.01, 0.03)
 """From a mean over thousands of batches to a host that other work disturbs."""
 _BATCH_LENGTHS = (1.0, 2.0, 4.0)
 _OTHER_LENGTHS = (0.4, 0.8, 1.6, 3.2)
-_USUAL_AMPLITUDE, _USUAL_NOISE = (
-    0.12,
-    0.01,
-)  # The prior's centres; a factor e away costs half a unit of likelihood.
+# The prior's centres; a factor e away costs half a unit of likelihood.
+_USUAL_AMPLITUDE, _USUAL_NOISE = 0.12, 0.01
 _REWEIGHTINGS = 2  # More do not change the error on held-out rows.
 
-_TRUSTED = float(
-    np.log(2.0)
-)  # How far beyond the measured range the trend holds: twice as much, or half.
+# How far beyond the measured range the trend holds: twice as much, or half.
+_TRUSTED = float(np.log(2.0))
 _WIDEST_CELL = 0.35  # A factor 1.4; between nodes nearer than this the curve is as good as straight.
 _MAX_NODES = 4000  # Of the table: 48 kB of JSON.
 _MAX_VALUES = 40  # Measured values of one condition that become nodes.
@@ -103,7 +99,7 @@ def fit(samples: Samples) -> Coefficients:
     """
     samples = sorted_samples(samples)
     if len(samples) > _MAX_SAMPLES:
-        samples = samples.take(even_choice(len(samples), most=_MAX_SAMPLES))
+        samples = samples.take(even_choice(len(samples), max_rows=_MAX_SAMPLES))
     highest = highest_clock_mhz(samples.at)
     logs = log_conditions(samples.at, highest_clock_mhz=highest)
     distinct = len(np.unique(logs, axis=0))
@@ -139,16 +135,13 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     )
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
     inside, growth = clip_to_measured(logs, MeasuredRange(*arrays["trusted_range"]))
+    # Along an axis of one node nothing changes, and each axis doubles the work of an interpolation.
     used = [column for column, axis in enumerate(axes) if len(axis) > 1]
     if not used:
         return np.full(len(queries), np.exp(arrays["log_latency"].item())) * growth
     table = arrays["log_latency"].squeeze()
-    return np.asarray(
-        np.exp(
-            interpolate(tuple(axes[column] for column in used), table, inside[:, used])
-        )
-        * growth
-    )
+    along = tuple(axes[column] for column in used)
+    return np.asarray(np.exp(interpolate(along, table, inside[:, used])) * growth)
 
 
 def _learn(logs: Reals, measured: Reals) -> _Posterior:
@@ -157,16 +150,13 @@ def _learn(logs: Reals, measured: Reals) -> _Posterior:
     trend = _trend(logs, centre)
     level = float(np.mean(measured - trend @ _TREND_MEAN))
     surprise = measured - trend @ _TREND_MEAN - level
-    chosen = even_choice(len(logs), most=_JUDGED_SAMPLES)
-    scales = _most_likely(logs[chosen], trend[chosen], surprise[chosen])
+    chosen = even_choice(len(logs), max_rows=_JUDGED_SAMPLES)
+    scales = _choose_scales(logs[chosen], trend[chosen], surprise[chosen])
     covariance = _covariance(logs, logs, trend, trend, scales)
     weight = np.ones(len(logs))
     for _ in range(1 + _REWEIGHTINGS):
-        factor = cho_factor(
-            covariance + np.diag(scales.noise**2 / weight),
-            lower=True,
-            check_finite=False,
-        )
+        noisy = covariance + np.diag(scales.noise**2 / weight)
+        factor = cho_factor(noisy, lower=True, check_finite=False)
         pull = cho_solve(factor, surprise, check_finite=False)
         weight = weigh((surprise - covariance @ pull) / scales.noise)
     return _Posterior(logs=logs, centre=centre, level=level, scales=scales, pull=pull)
@@ -182,30 +172,26 @@ def _read(posterior: _Posterior, logs: Reals) -> Reals:
     )
 
 
-def _most_likely(logs: Reals, trend: Reals, surprise: Reals) -> _Scales:
+def _choose_scales(logs: Reals, trend: Reals, surprise: Reals) -> _Scales:
     """The scales of the grid with the greatest posterior probability; of equals the first."""
     by_trend = (trend * _TREND_SPREAD**2) @ trend.T
     amplitude, noise = np.array(list(product(_AMPLITUDES, _NOISES))).T
     log_prior = -0.5 * (
         np.log(amplitude / _USUAL_AMPLITUDE) ** 2 + np.log(noise / _USUAL_NOISE) ** 2
     )
-    best, best_score = (
-        _Scales(_USUAL_AMPLITUDE, _USUAL_NOISE, (1.0, 1.0, 1.0, 1.0)),
-        -np.inf,
-    )
+    best = _Scales(_USUAL_AMPLITUDE, _USUAL_NOISE, (1.0, 1.0, 1.0, 1.0))
+    best_score = -np.inf
     for batch_length, length in product(_BATCH_LENGTHS, _OTHER_LENGTHS):
         lengths = (batch_length, length, length, length)
-        covariance = by_trend + amplitude[:, None, None] ** 2 * _matern(
-            logs, logs, lengths
-        )
+        # All amplitudes and noises at once: they share the distances, and one call factorises them all.
+        alike = _matern(logs, logs, lengths)
+        covariance = by_trend + amplitude[:, None, None] ** 2 * alike
         covariance += noise[:, None, None] ** 2 * np.eye(len(logs))
         scores = _log_likelihood(covariance, surprise) + log_prior
         chosen = int(np.argmax(scores))
         if scores[chosen] > best_score:
-            best, best_score = (
-                _Scales(float(amplitude[chosen]), float(noise[chosen]), lengths),
-                scores[chosen],
-            )
+            best_score = scores[chosen]
+            best = _Scales(float(amplitude[chosen]), float(noise[chosen]), lengths)
     return best
 
 
@@ -220,39 +206,22 @@ def _log_likelihood(covariance: Reals, surprise: Reals) -> Reals:
     bordered[:, size, :size] = bordered[:, :size, size] = surprise
     bordered[:, size, size] = np.finfo(np.float64).max  # Any c that is large enough.
     factor = np.linalg.cholesky(bordered)
-    whitened, diagonal = (
-        factor[:, size, :size],
-        np.diagonal(factor, axis1=1, axis2=2)[:, :size],
-    )
+    whitened = factor[:, size, :size]
+    diagonal = np.diagonal(factor, axis1=1, axis2=2)[:, :size]
     return np.asarray(-0.5 * (whitened**2).sum(axis=1) - np.log(diagonal).sum(axis=1))
 
 
 def _trend(logs: Reals, centre: Reals) -> Reals:
     """(N, 8) values of h, each 0 at the centre."""
-    batch, share = (
-        logs[:, BATCH] - centre[BATCH],
-        logs[:, SM_PERCENT] - centre[SM_PERCENT],
-    )
-    percent = np.exp(logs[:, SM_PERCENT]) - np.exp(centre[SM_PERCENT])
-    bent = np.log(
-        (np.exp(logs[:, BATCH]) + _SMALL_BATCH) / (np.exp(centre[BATCH]) + _SMALL_BATCH)
-    )
-    clock, quota = (
-        logs[:, column] - centre[column] for column in (CLOCK_MHZ, TIME_QUOTA_PERCENT)
-    )
-    return np.stack(
-        [
-            np.ones(len(logs)),
-            batch,
-            share,
-            percent / 100.0,
-            bent,
-            batch * share,
-            clock,
-            quota,
-        ],
-        axis=1,
-    )
+    # In the order of the conditions' columns.
+    batch, share, clock, quota = (logs - centre).T
+    requests, percent = np.exp(logs[:, [BATCH, SM_PERCENT]]).T
+    centre_requests, centre_percent = np.exp(centre[[BATCH, SM_PERCENT]])
+    bent = np.log((requests + _SMALL_BATCH) / (centre_requests + _SMALL_BATCH))
+    more_percent = (percent - centre_percent) / 100.0
+    level = np.ones(len(logs))
+    columns = (level, batch, share, more_percent, bent, batch * share, clock, quota)
+    return np.stack(columns, axis=1)
 
 
 def _covariance(
@@ -278,10 +247,11 @@ def _trusted_range(logs: Reals) -> MeasuredRange:
     measured = measured_range(logs)
     beyond = np.where(varies(measured), _TRUSTED, 0.0)
     full = np.log(100.0)
-    least = np.array([0.0, -np.inf, -np.inf, -np.inf])
-    most = np.array([np.inf, full, 0.0, full])
-    low = np.minimum(np.maximum(measured.low - beyond, least), measured.low)
-    high = np.maximum(np.minimum(measured.high + beyond, most), measured.high)
+    # No batch is below 1, no share or quota above 100 %, and no clock above the highest, to which it is relative.
+    lowest = np.array([0.0, -np.inf, -np.inf, -np.inf])
+    highest = np.array([np.inf, full, 0.0, full])
+    low = np.minimum(np.maximum(measured.low - beyond, lowest), measured.low)
+    high = np.maximum(np.minimum(measured.high + beyond, highest), measured.high)
     return MeasuredRange(low, high)
 
 
@@ -289,8 +259,8 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
     """Per condition the nodes of the table: measured values, the range's ends, and some in wide gaps."""
     axes = []
     for column, ends in enumerate(np.stack(trusted, axis=1)):
-        values = make_nodes(logs[:, column], most=_MAX_VALUES)
-        values = make_nodes(np.append(values, ends), most=_MAX_VALUES + 2)
+        values = make_nodes(logs[:, column], max_nodes=_MAX_VALUES)
+        values = make_nodes(np.append(values, ends), max_nodes=_MAX_VALUES + 2)
         parts = [
             np.linspace(
                 low, high, int(np.ceil((high - low) / _WIDEST_CELL)), endpoint=False
@@ -298,4 +268,4 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
             for low, high in pairwise(values)
         ]
         axes.append(np.concatenate([*parts, values[-1:]]))
-    return limit_nodes(tuple(axes), most=_MAX_NODES)
+    return limit_nodes(tuple(axes), max_nodes=_MAX_NODES)

@@ -22,6 +22,7 @@ others with few samples gets their shape; the noise is one for all; beyond the c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,7 +65,7 @@ _NOISE_WEIGHT = 20.0  # Samples' worth of the first noise: with few samples the 
 _FEW = 40
 """Samples up to which the prior is a sum of Gaussians; from there on both are equally good, and one is less to keep."""
 _WIDTH = 0.6
-"""Of the Gaussian around a well-measured network, in the population's standard deviations."""
+"""Width of the Gaussian around a well-measured network, in the population's standard deviations."""
 _MISFIT = 2.0  # Of the noise: a network has something of its own that no other's surfaces explain.
 _SUM_STEPS = 3  # Two are too few for the maximum; five to twelve do not lower the held-out error.
 _KEPT = 6
@@ -90,21 +91,18 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
         for group, rows in samples.at.groups().items()
     }
     clocks = {group: highest_clock_mhz(part.at) for group, part in parts.items()}
-    logs = {
-        group: log_conditions(part.at, highest_clock_mhz=clocks[group])
-        for group, part in parts.items()
-    }
-    logs = {
-        group: rows
-        for group, rows in logs.items()
-        if len(np.unique(rows, axis=0)) >= _MIN_CONDITIONS
-    }
+    logs = {}
+    for group, part in parts.items():
+        rows = log_conditions(part.at, highest_clock_mhz=clocks[group])
+        if len(np.unique(rows, axis=0)) >= _MIN_CONDITIONS:
+            logs[group] = rows
     if not logs:
         raise TooFewSamples(
             f"no network was measured under {_MIN_CONDITIONS} conditions on a GPU type; measure one so"
         )
-    measured = measured_range(np.concatenate(list(logs.values())))
-    nodes = make_surface_nodes(np.concatenate(list(logs.values())))
+    # One mesh for all groups: a population needs surfaces that are kept at the same nodes.
+    every_row = np.concatenate(list(logs.values()))
+    measured, nodes = measured_range(every_row), make_surface_nodes(every_row)
     groups = [
         _Measured(
             readings=make_readings(nodes, rows),
@@ -130,6 +128,7 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     )
     measured = MeasuredRange(*arrays["measured_range"])
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
+    # Each part grows with its own conditions: what the GPU does with batch, share and clock, the host with the quota.
     inside, run_growth = clip_to_measured(
         logs, measured, columns=(BATCH, SM_PERCENT, CLOCK_MHZ)
     )
@@ -188,20 +187,15 @@ def _describe(
     modes = np.array([posterior.mode for posterior in found])
     mean = modes.mean(axis=0)
     deviations = modes - mean
-    spread = deviations.T @ deviations + sum(
-        posterior.covariance for posterior in found
-    )
-    covariance = (spread + _SUPPOSED_WEIGHT * supposed.covariance) / (
-        len(found) + _SUPPOSED_WEIGHT
-    )
-    squared = (
-        sum(posterior.squared_noise for posterior in found)
-        + _NOISE_WEIGHT * _FIRST_NOISE**2
-    )
+    unknown = sum(posterior.covariance for posterior in found)
+    spread = deviations.T @ deviations + unknown
+    weight = len(found) + _SUPPOSED_WEIGHT
+    covariance = (spread + _SUPPOSED_WEIGHT * supposed.covariance) / weight
+    from_samples = sum(posterior.squared_noise for posterior in found)
+    squared = from_samples + _NOISE_WEIGHT * _FIRST_NOISE**2
     count = sum(len(group.log_latency) for group in groups) + _NOISE_WEIGHT
-    return make_gaussian(mean, covariance), max(
-        float(np.sqrt(squared / count)), _MIN_NOISE
-    )
+    noise = max(float(np.sqrt(squared / count)), _MIN_NOISE)
+    return make_gaussian(mean, covariance), noise
 
 
 def _with_sums(
@@ -235,41 +229,62 @@ def _sum_of_gaussians(
     """
     scales = np.append(np.full(len(centres) - 1, _WIDTH**2), 1.0)
     readings, measured = group.readings, group.log_latency
-    run_gain, launch_gain = (
-        readings.run @ covariance,
-        readings.launch @ covariance,
-    )  # (N, D)
-    run_run, run_launch = (
-        (readings.run @ run_gain.T).T,
-        (readings.launch @ run_gain.T).T,
-    )
-    launch_launch = (readings.launch @ launch_gain.T).T
+    gains = _make_gains(readings, covariance)
     surfaces, weight = centres, np.ones((len(centres), len(measured)))
+    diagonal = np.arange(len(measured))
     for _ in range(_SUM_STEPS):
         share = run_weight(readings, surfaces.T).T  # (G, N)
-        rest = 1.0 - share
-        cross = share[:, :, None] * run_launch * rest[:, None, :]
-        spread = (
-            share[:, :, None] * run_run * share[:, None, :]
-            + rest[:, :, None] * launch_launch * rest[:, None, :]
-        )
-        spread = scales[:, None, None] * (spread + cross + cross.transpose(0, 2, 1))
-        spread[:, np.arange(len(measured)), np.arange(len(measured))] += (
-            noise**2 / weight
-        )
+        spread = scales[:, None, None] * _spread_of_readings(gains, share)
+        spread[:, diagonal, diagonal] += noise**2 / weight
         moved = (surfaces - centres).T
+        rest = 1.0 - share
         slope = share * (readings.run @ moved).T + rest * (readings.launch @ moved).T
         surprise = measured - log_latency(readings, surfaces.T).T + slope
         solved = np.linalg.solve(spread, surprise[:, :, None])[:, :, 0]
-        step = (share * solved) @ run_gain + (rest * solved) @ launch_gain
+        step = (share * solved) @ gains.run + (rest * solved) @ gains.launch
         surfaces = centres + scales[:, None] * step
         weight = weigh((measured - log_latency(readings, surfaces.T).T) / noise)
-    evidence = (
-        -0.5 * np.sum(surprise * solved, axis=1) - 0.5 * np.linalg.slogdet(spread)[1]
-    )
+    # ln N(surprise; 0, spread), less what all centres have in common.
+    misfit = 0.5 * np.sum(surprise * solved, axis=1)
+    evidence = -misfit - 0.5 * np.linalg.slogdet(spread)[1]
     best = np.argsort(-evidence, kind="stable")[:_KEPT]
+    # Relative to the best one, so that exp does not underflow for all of them.
     weights = np.exp(evidence[best] - evidence[best[0]])
     return weights / weights.sum(), surfaces[best]
+
+
+class _Gains(NamedTuple):
+    """How the readings of a group vary with the surfaces, and with each other, before they are seen."""
+
+    run: Reals
+    launch: Reals
+    """(N, D) covariance of each reading with z."""
+    run_run: Reals
+    run_launch: Reals
+    launch_launch: Reals
+    """(N, N) covariance between the readings."""
+
+
+def _make_gains(readings: SurfaceReadings, covariance: Reals) -> _Gains:
+    run, launch = readings.run @ covariance, readings.launch @ covariance
+    return _Gains(
+        run=run,
+        launch=launch,
+        run_run=(readings.run @ run.T).T,
+        run_launch=(readings.launch @ run.T).T,
+        launch_launch=(readings.launch @ launch.T).T,
+    )
+
+
+def _spread_of_readings(gains: _Gains, share: Reals) -> Reals:
+    """(G, N, N) covariance of ln latencies that feel the run surface by these shares (G, N), and launch by the rest."""
+    rest = 1.0 - share
+    cross = share[:, :, None] * gains.run_launch * rest[:, None, :]
+    own = (
+        share[:, :, None] * gains.run_run * share[:, None, :]
+        + rest[:, :, None] * gains.launch_launch * rest[:, None, :]
+    )
+    return np.asarray(own + cross + cross.transpose(0, 2, 1))
 
 
 def _coefficients(

@@ -38,9 +38,8 @@ _LEVEL_QUANTILE = 0.02  # Neither surface lies above the latency: the first gues
 # Standard deviations of logarithms, and lengths in logarithms (of shares: in percent), supposed before any sample. They
 # were set once, to what the deviations of image networks from each other on a V100 looked like; half or twice any of
 # them moves the error on held-out rows by less than a tenth of itself, as the population's own covariance takes over.
-_LEVEL = (
-    2.0  # Of either surface: a network takes from 1/50 to 50 times as long as another.
-)
+# Of either surface: a network takes from 1/50 to 50 times as long as another.
+_LEVEL = 2.0
 _RUN_BATCH_EXPONENT, _BATCH_EXPONENT_SPREAD = 0.85, 0.1
 _SHARE_EXPONENT_SPREAD = 0.1  # Around -1.
 _LARGE_SHARE_SPREAD = 0.2  # Per 100 %: networks use the last SMs unequally well.
@@ -89,9 +88,11 @@ class SurfaceReadings(NamedTuple):
 def make_surface_nodes(logs: Reals) -> Nodes:
     """Nodes at the conditions that occur among (N, 4) logarithms."""
     return Nodes(
-        batch=make_nodes(logs[:, BATCH], most=_MAX_BATCHES),
-        sm_percent=make_nodes(logs[:, SM_PERCENT], most=_MAX_SHARES),
-        time_quota_percent=make_nodes(logs[:, TIME_QUOTA_PERCENT], most=_MAX_QUOTAS),
+        batch=make_nodes(logs[:, BATCH], max_nodes=_MAX_BATCHES),
+        sm_percent=make_nodes(logs[:, SM_PERCENT], max_nodes=_MAX_SHARES),
+        time_quota_percent=make_nodes(
+            logs[:, TIME_QUOTA_PERCENT], max_nodes=_MAX_QUOTAS
+        ),
     )
 
 
@@ -151,33 +152,25 @@ def suppose(nodes: Nodes) -> Gaussian:
         for axis in np.meshgrid(nodes.batch, nodes.sm_percent, indexing="ij")
     )
     launch_mean = np.tile(-nodes.time_quota_percent, len(nodes.sm_percent))
-    mean = np.concatenate(
-        [
-            _RUN_BATCH_EXPONENT * batch - share,
-            launch_mean,
-            np.zeros(len(nodes.batch)),
-            [_CLOCK_EXPONENT],
-        ]
-    )
-    per_batch = _LAUNCH_PER_BATCH**2 * _matern(
-        _distances(nodes.batch) / _PER_BATCH_LENGTH
-    )
+    run_mean = _RUN_BATCH_EXPONENT * batch - share
+    per_batch_mean = np.zeros(len(nodes.batch))
+    mean = np.concatenate([run_mean, launch_mean, per_batch_mean, [_CLOCK_EXPONENT]])
+    alike_batches = _matern(_distances(nodes.batch) / _PER_BATCH_LENGTH)
+    per_batch = _LAUNCH_PER_BATCH**2 * alike_batches
     clock = np.array([[_CLOCK_EXPONENT_SPREAD**2]])
     covariance = block_diag(
         _run_covariance(batch, share), _launch_covariance(nodes), per_batch, clock
     )
-    return make_gaussian(
-        mean, covariance + 1e-7 * np.eye(len(mean))
-    )  # So that equal rows have a root.
+    # A little on the diagonal, so that equal rows have a root.
+    return make_gaussian(mean, covariance + 1e-7 * np.eye(len(mean)))
 
 
 def make_gaussian(mean: Reals, covariance: Reals) -> Gaussian:
     """The Gaussian with this mean and covariance; O(D³) once, for any number of groups."""
     # However alike its rows are, and however different its networks.
     rounding = _ROUNDING * np.trace(covariance) * np.eye(len(mean))
-    return Gaussian(
-        mean, covariance, np.asarray(np.linalg.cholesky(covariance + rounding))
-    )
+    root = np.linalg.cholesky(covariance + rounding)
+    return Gaussian(mean, covariance, np.asarray(root))
 
 
 def touch_from_below(
@@ -185,10 +178,8 @@ def touch_from_below(
 ) -> Reals:
     """A first guess of z: either surface of the prior mean, moved until it touches the (N,) measured logarithms."""
     z = prior.mean.copy()
-    run, launch = (
-        slice(0, nodes.run_count),
-        slice(nodes.run_count, nodes.run_count + nodes.launch_count),
-    )
+    run = slice(0, nodes.run_count)
+    launch = slice(nodes.run_count, nodes.run_count + nodes.launch_count)
     z[run] += np.quantile(measured - readings.run @ prior.mean, _LEVEL_QUANTILE)
     z[launch] += np.quantile(measured - readings.launch @ prior.mean, _LEVEL_QUANTILE)
     return z

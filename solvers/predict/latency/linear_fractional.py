@@ -40,23 +40,22 @@ from solvers.predict.latency.conditions import (
 from solvers.predict.regression.bounded_search import BoundedSearch
 
 _SHARPNESS = 6.0
-"""Of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is twice the other."""
+"""Sharpness of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is twice the other."""
 _OFFSETS = (0.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 """First guesses, in SM percent."""
 _MAX_QUOTAS = 10
-"""Time quotas that get a host floor of their own; more are thinned out evenly."""
+"""Time quotas that get a host floor of their own; of more an even choice does."""
 _MIN_CONDITIONS = 4
 _OUTLIER = 0.05
 """Relative error from which on an error counts by its size: twice the noise of repeated measurements."""
 _RIDGE = 1e-3
 """Weight of a coefficient in its own unit against relative errors: it decides only what the samples leave open."""
-_MAX_EXPONENT = (
-    1.5  # Twice the means about halve a time at most; the rest is room for noise.
-)
+# Twice the means about halve a time at most; the rest is room for noise.
+_MAX_EXPONENT = 1.5
 _FIRST_CLOCK_EXPONENT = 0.7
 _HOST_START = 0.9  # Of the least measured latency at a quota.
 _MIN_START = 1e-3  # In a parameter's unit: the search starts off its bounds.
-_LEAST = 1e-9  # Of the median latency; keeps logarithms finite where a part is 0.
+_TINY = 1e-9  # Of the median latency; keeps logarithms finite where a part is 0.
 _EQUAL = 1e-9  # Of a misfit: nearer ones are equal, and the first guess counts.
 
 (
@@ -69,6 +68,7 @@ _EQUAL = 1e-9  # Of a misfit: nearer ones are equal, and the first guess counts.
     _QUOTA_EXPONENT,
 ) = range(7)
 _LINEAR = [_WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST]
+_EXPONENTS = [_CLOCK_EXPONENT, _QUOTA_EXPONENT]
 _HOST = 7
 """Positions in the parameters; from the last on, the host's floor: at the highest quota, then what each lower adds."""
 
@@ -96,15 +96,13 @@ def fit(samples: Samples) -> Coefficients:
     terms = _make_terms(logs)
     unit_ms = float(np.median(ordered.latency_ms))
     log_quotas = np.unique(terms.log_quota)
-    log_quotas = log_quotas[even_choice(len(log_quotas), most=_MAX_QUOTAS)]
+    log_quotas = log_quotas[even_choice(len(log_quotas), max_rows=_MAX_QUOTAS)]
+    # In units of the median, so that neither the search nor its tolerances know of milliseconds.
+    latency = ordered.latency_ms / unit_ms
+    parameters = _solve(terms, latency, log_quotas, is_varied=varies(measured))
     return Coefficients(
         arrays={
-            "parameters": _solve(
-                terms,
-                ordered.latency_ms / unit_ms,
-                log_quotas,
-                is_varied=varies(measured),
-            ),
+            "parameters": parameters,
             "unit_ms": np.array(unit_ms),
             "log_quotas": log_quotas,
             "measured_range": np.stack(measured),
@@ -124,11 +122,9 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     )
     # Fits of earlier versions are in milliseconds.
     unit_ms = arrays.get("unit_ms", np.array(1.0))
-    return (
-        unit_ms
-        * _latency(arrays["parameters"], _make_terms(inside), arrays["log_quotas"])
-        * factor
-    )
+    terms = _make_terms(inside)
+    latency = _latency(arrays["parameters"], terms, arrays["log_quotas"])
+    return np.asarray(unit_ms * latency * factor)
 
 
 def _refuse_too_few(logs: Reals, measured: MeasuredRange) -> None:
@@ -158,8 +154,8 @@ def _latency(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     gpu = _basis(parameters[_OFFSET:_HOST], terms) @ parameters[_LINEAR]
     # Falls along the quota by construction: each lower knot adds to the one above it.
     host = np.cumsum(parameters[_HOST:])[::-1]
-    log_host = np.interp(terms.log_quota, log_quotas, np.log(host + _LEAST))
-    log_gpu = np.log(gpu + _LEAST)
+    log_host = np.interp(terms.log_quota, log_quotas, np.log(host + _TINY))
+    log_gpu = np.log(gpu + _TINY)
     latency: Reals = np.exp(
         np.logaddexp(_SHARPNESS * log_gpu, _SHARPNESS * log_host) / _SHARPNESS
     )
@@ -175,9 +171,9 @@ def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     slopes[:, _OFFSET] = -by_share / (terms.sm_percent + parameters[_OFFSET])
     slopes[:, _CLOCK_EXPONENT] = -by_share * terms.log_clock
     slopes[:, _QUOTA_EXPONENT] = -gpu * terms.log_quota
-    gpu_weight = (gpu + _LEAST) / _latency(parameters, terms, log_quotas)
+    gpu_weight = (gpu + _TINY) / _latency(parameters, terms, log_quotas)
     gpu_share = gpu_weight**_SHARPNESS
-    slopes[:, :_HOST] *= (gpu_share / (gpu + _LEAST))[:, None]
+    slopes[:, :_HOST] *= (gpu_share / (gpu + _TINY))[:, None]
     host = np.cumsum(parameters[_HOST:])[::-1]
     between = np.stack(
         [
@@ -187,7 +183,7 @@ def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
         axis=1,
     )
     # What one knot adds counts at its own quota and all lower ones.
-    by_knot = np.cumsum(between / (host + _LEAST), axis=1)[:, ::-1]
+    by_knot = np.cumsum(between / (host + _TINY), axis=1)[:, ::-1]
     slopes[:, _HOST:] = (1.0 - gpu_share)[:, None] * by_knot
     return slopes
 
@@ -210,12 +206,11 @@ def _solve(
     """The parameters for latencies of median 1; each is searched in a unit of its own, in which it is about 1."""
     start = _start(terms, latency, log_quotas)
     units = _units(terms, len(start))
-    most = np.full(len(start), np.inf)
-    most[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = _MAX_EXPONENT
+    highest = np.full(len(start), np.inf)
+    highest[_EXPONENTS] = _MAX_EXPONENT
+    # An exponent of what never varied would take any value at no cost.
     is_free = np.ones(len(start), dtype=bool)
-    is_free[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = is_varied[
-        [CLOCK_MHZ, TIME_QUOTA_PERCENT]
-    ]
+    is_free[_EXPONENTS] = is_varied[[CLOCK_MHZ, TIME_QUOTA_PERCENT]]
 
     def parameters(searched: Reals) -> Reals:
         full = np.zeros(len(start))
@@ -228,12 +223,11 @@ def _solve(
 
     def slopes(searched: Reals) -> Reals:
         by_parameter = _log_slopes(parameters(searched), terms, log_quotas) * units
-        return np.concatenate(
-            [by_parameter[:, is_free], _RIDGE * np.eye(len(searched))]
-        )
+        by_ridge = _RIDGE * np.eye(len(searched))
+        return np.concatenate([by_parameter[:, is_free], by_ridge])
 
     search = BoundedSearch(
-        residuals=residuals, slopes=slopes, highest=most[is_free], outlier=_OUTLIER
+        residuals=residuals, slopes=slopes, highest=highest[is_free], outlier=_OUTLIER
     )
     return parameters(search.find(np.maximum(start / units, _MIN_START)[is_free]))
 
@@ -255,13 +249,12 @@ def _start(terms: _Terms, latency: Reals, log_quotas: Reals) -> Reals:
         return nnls(basis / latency[:, None], np.ones_like(latency))
 
     misfits = np.array([solve(offset)[1] for offset in _OFFSETS])
-    offset = _OFFSETS[
-        int(np.argmax(misfits <= (1.0 + _EQUAL) * misfits.min() + _EQUAL))
-    ]
+    # The first of nearly equal ones: their order must not be left to the rounding of a machine.
+    is_best = misfits <= (1.0 + _EQUAL) * misfits.min() + _EQUAL
+    offset = _OFFSETS[int(np.argmax(is_best))]
     nearest = np.argmin(np.abs(terms.log_quota[:, None] - log_quotas), axis=1)
-    least = np.array(
-        [latency[nearest == knot].min() for knot in range(len(log_quotas))]
-    )
-    host = _HOST_START * np.maximum.accumulate(least[::-1])
+    knots = range(len(log_quotas))
+    shortest = np.array([latency[nearest == knot].min() for knot in knots])
+    host = _HOST_START * np.maximum.accumulate(shortest[::-1])
     shape = (offset, _FIRST_CLOCK_EXPONENT, 0.0)
     return np.concatenate([solve(offset)[0], shape, np.diff(host, prepend=0.0)])

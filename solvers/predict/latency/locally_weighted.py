@@ -47,9 +47,8 @@ _NEIGHBOURS = (2, 3, 4, 6, 9, 13, 20)
 _METRICS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Candidates for the weight of a condition's distance; the batch's is 1."""
 _ROUNDS = 2  # Of choosing one after the other; a third changes nothing that leave-one-out can tell.
-_RIDGE = (
-    0.1  # The nearest sample weighs 1: so a tenth of a sample that lies on the trend.
-)
+# The nearest sample weighs 1: so a tenth of a sample that lies on the trend.
+_RIDGE = 0.1
 _MAX_JUDGED = 150  # Samples that leave-one-out asks; more do not change the choice and cost their square.
 _MAX_NODES = 2000  # Of the table: 24 kB of JSON.
 _ENOUGH_NODES = 1000  # Up to so many, gaps between measured values are divided.
@@ -86,13 +85,11 @@ def fit(samples: Samples) -> Coefficients:
     metric, neighbours = _choose(points, is_batch=columns == BATCH)
     axes = _axes(points, metric)
     table = _tabulate(points, mesh_points(axes), metric, neighbours)
+    by_column = dict(zip(columns.astype(str), axes, strict=True))
     return Coefficients(
         arrays={
             **nest(trend, _TREND),
-            **nest(
-                Coefficients(arrays=dict(zip(columns.astype(str), axes, strict=True))),
-                _AXES,
-            ),
+            **nest(Coefficients(arrays=by_column), _AXES),
             "metric": metric,
             "neighbours": np.array(float(neighbours)),
             "log_correction": table.reshape([len(axis) for axis in axes]),
@@ -103,22 +100,24 @@ def fit(samples: Samples) -> Coefficients:
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms."""
     trend, axes = nested(coefficients, _TREND), nested(coefficients, _AXES).arrays
-    logs = log_conditions(
-        queries, highest_clock_mhz=float(trend.arrays["highest_clock_mhz"])
-    )
+    highest_mhz = float(trend.arrays["highest_clock_mhz"])
+    logs = log_conditions(queries, highest_clock_mhz=highest_mhz)
     columns = sorted(map(int, axes))
     along = tuple(axes[str(column)] for column in columns)
-    correction = interpolate(
-        along, coefficients.arrays["log_correction"], logs[:, columns]
-    )
+    table = coefficients.arrays["log_correction"]
+    correction = interpolate(along, table, logs[:, columns])
     return linear_fractional.predict(trend, queries) * np.exp(correction)
 
 
 def _axes(points: Points, metric: Reals) -> tuple[Reals, ...]:
     """Per condition the nodes of the table: measured values, and more where points are far apart by the metric."""
-    measured = tuple(make_nodes(values, most=_MAX_VALUES) for values in points.logs.T)
+    measured = tuple(
+        make_nodes(values, max_nodes=_MAX_VALUES) for values in points.logs.T
+    )
     return refine(
-        limit_nodes(measured, most=_MAX_NODES), scales=metric, most=_ENOUGH_NODES
+        limit_nodes(measured, max_nodes=_MAX_NODES),
+        scales=metric,
+        max_nodes=_ENOUGH_NODES,
     )
 
 
@@ -128,10 +127,9 @@ def _tabulate(points: Points, at: Reals, metric: Reals, neighbours: int) -> Real
     corrections = np.concatenate(
         [regress(points, part, metric, neighbours)[0] for part in parts]
     )
-    bounded: Reals = np.clip(
-        corrections, points.residual.min(), points.residual.max()
-    ).round(_DIGITS)
-    return bounded
+    # No more than was seen anywhere: a local line may lead far off between distant samples.
+    bounded = np.clip(corrections, points.residual.min(), points.residual.max())
+    return np.asarray(bounded.round(_DIGITS))
 
 
 def _merge(logs: Reals, residual: Reals) -> Points:
@@ -200,10 +198,8 @@ def _weights(points: Points, at: Reals, metric: Reals, neighbours: int) -> Reals
     )
     order = min(neighbours, squared.shape[1] - 1)
     by_distance = np.partition(squared, [0, order], axis=1)
-    nearest, bandwidth = (
-        by_distance[:, :1],
-        np.maximum(by_distance[:, order : order + 1], _SMALLEST),
-    )
+    nearest = by_distance[:, :1]
+    bandwidth = np.maximum(by_distance[:, order : order + 1], _SMALLEST)
     weight: Reals = points.count * np.exp(-2.0 * (squared - nearest) / bandwidth)
     return weight
 

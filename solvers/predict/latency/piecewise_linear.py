@@ -49,8 +49,8 @@ _NAMES = (
 )
 """Fields of TwoSegments, and the coefficient arrays (B,) over the batches."""
 _FILLED_WEIGHT = 0.5
-"""Of a filled-in latency; a measured one weighs 1."""
-_MIN_FRACTION = 0.5  # A line over noisy samples could reach 0; half of the least measured latency it never is.
+"""Weight of a filled-in latency; a measured one weighs 1."""
+_MIN_FRACTION = 0.5  # A line over noisy samples could reach 0; below half of the shortest latency it never falls.
 
 
 _LatencyOverBatches = Mapping[float, tuple[Reals, Reals]]
@@ -107,50 +107,38 @@ def _refuse_other_conditions(measured: MeasuredRange) -> None:
 
 def _fit_batches(samples: Samples, *, min_ms: float) -> Mapping[str, Reals]:
     """A curve at every measured batch, as the coefficient arrays."""
-    batches = np.unique(samples.at.batch)
-    parts = {
-        float(batch): samples.take(np.flatnonzero(samples.at.batch == batch))
-        for batch in batches
-    }
-    sparse = {
-        batch
-        for batch, part in parts.items()
-        if len(np.unique(part.at.sm_percent)) < MIN_SHARES
-    }
-    if len(sparse) == len(parts):
+    over_batches = _latency_over_batches(samples)
+    full: dict[float, TwoSegments] = {}
+    sparse: dict[float, Samples] = {}
+    for batch in np.unique(samples.at.batch).tolist():
+        part = samples.take(np.flatnonzero(samples.at.batch == batch))
+        if len(np.unique(part.at.sm_percent)) < MIN_SHARES:
+            sparse[batch] = part
+        else:
+            full[batch] = _fit_batch(part, over_batches)
+    if not full:
         raise TooFewSamples(
             f"no batch is measured at {MIN_SHARES} distinct SM shares, which two segments need"
         )
-    over_batches = _latency_over_batches(samples)
-    full = _table(
-        {
-            batch: _fit_batch(part, over_batches)
-            for batch, part in parts.items()
-            if batch not in sparse
-        }
-    )
-    return _table(
-        {
-            batch: _scale(_curve_at(full, batch), part, min_ms=min_ms)
-            if batch in sparse
-            else _curve_at(full, batch)
-            for batch, part in parts.items()
-        }
-    )
+    # Only now, since a sparse batch takes its curve from all the full ones around it.
+    table = _table(full)
+    curves = dict(full)
+    for batch, part in sparse.items():
+        curves[batch] = _scale(_curve_at(table, batch), part, min_ms=min_ms)
+    return _table({batch: curves[batch] for batch in sorted(curves)})
 
 
 def _latency_over_batches(samples: Samples) -> _LatencyOverBatches:
-    """Of every share that two batches or more are measured at."""
+    """The latencies at every share that two batches or more are measured at."""
     at, log_ms = samples.at, np.log(samples.latency_ms)
     found: dict[float, tuple[Reals, Reals]] = {}
     for share in np.unique(at.sm_percent):
         rows = at.sm_percent == share
         batches, batch_of_row = np.unique(at.batch[rows], return_inverse=True)
         if len(batches) > 1:
-            mean = np.bincount(batch_of_row, weights=log_ms[rows]) / np.bincount(
-                batch_of_row
-            )
-            found[float(share)] = (np.log(batches), mean)
+            sums = np.bincount(batch_of_row, weights=log_ms[rows])
+            means = sums / np.bincount(batch_of_row)
+            found[float(share)] = (np.log(batches), means)
     return found
 
 
@@ -174,9 +162,8 @@ def _along_nearest(x: float, known_x: Reals, known_y: Reals) -> float:
     """ln latency at ln batch `x`, along the line of two known points next to it; (K >= 2,) each, ascending."""
     right = int(np.clip(np.searchsorted(known_x, x), 1, len(known_x) - 1))
     base = right if x > known_x[right] else right - 1
-    slope = (known_y[right] - known_y[right - 1]) / (
-        known_x[right] - known_x[right - 1]
-    )
+    rise, run = (known[right] - known[right - 1] for known in (known_y, known_x))
+    slope = rise / run
     # k requests take no less than one and no more than k times as long; noise may say otherwise.
     return float(known_y[base] + np.clip(slope, 0.0, 1.0) * (x - known_x[base]))
 
@@ -203,9 +190,6 @@ def _table(curves: Mapping[float, TwoSegments]) -> Mapping[str, Reals]:
 
 
 def _curve_at(table: Mapping[str, Reals], batch: float) -> TwoSegments:
-    return TwoSegments(
-        **{
-            name: float(np.interp(batch, table["batch"], table[name]))
-            for name in _NAMES
-        }
-    )
+    batches = table["batch"]
+    values = {name: float(np.interp(batch, batches, table[name])) for name in _NAMES}
+    return TwoSegments(**values)

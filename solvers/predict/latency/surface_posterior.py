@@ -23,22 +23,16 @@ from solvers.predict.latency.launch_and_run import (
 )
 from solvers.predict.regression.posterior_mode import bend, loss, weigh
 
-_SHARPENING = (
-    2.0,
-    3.5,
-    5.0,
-    6.5,
-)  # A blunt maximum first: both surfaces then feel every sample.
+# A blunt maximum first: both surfaces then feel every sample.
+_SHARPENING = (2.0, 3.5, 5.0, 6.5)
 _PLAIN_STEPS = 3  # Without reweighting: before, a sample off the first guess would pass for an outlier.
-_WEIGHED_STEP = (
-    0.8  # Of a full step; damps the flipping of a sample between the two surfaces.
-)
+# Of a full step; damps the flipping of a sample between the two surfaces.
+_WEIGHED_STEP = 0.8
 _MAX_STEPS = 100  # Of Newton; three to ten are usual.
 _SETTLED = 1e-8
 """Length of the gradient at which the steps end: z is then about as near to where they go, in standard deviations."""
-_MIN_FALL = (
-    1e-4  # Of what the gradient promises for a step (Armijo); else half of it is tried.
-)
+# Of what the gradient promises for a step (Armijo); else half of it is tried.
+_MIN_FALL = 1e-4
 _MAX_HALVINGS = 40
 _BENT = 1e-6  # Of less than that the corner between the surfaces adds nothing to a step, as at most samples.
 _ROUNDING = 1e-12  # Of the misfit: a rise by less is none.
@@ -116,19 +110,18 @@ class _Search:
 
     def approach(self, u: Reals) -> Reals:
         """A few Gauss-Newton steps from a first guess."""
-        for step, sharpness in enumerate(_SHARPENING):
-            is_weighing = step >= _PLAIN_STEPS
-            at = self._look(u, sharpness=sharpness, is_weighing=is_weighing)
-            u = u - (_WEIGHED_STEP if is_weighing else 1.0) * _solve(
-                _curvature((at.slope, at.weight)), at.gradient
-            )
+        for number, sharpness in enumerate(_SHARPENING):
+            is_weighing = number >= _PLAIN_STEPS
+            at = self._evaluate(u, sharpness=sharpness, is_weighing=is_weighing)
+            step = _solve(_curvature((at.slope, at.weight)), at.gradient)
+            u = u - (_WEIGHED_STEP if is_weighing else 1.0) * step
         return u
 
     def descend(self, u: Reals) -> _Point:
         """Newton steps to where the gradient is 0."""
         misfit = self._misfit(u)
         for _ in range(_MAX_STEPS):
-            at = self._look(u)
+            at = self._evaluate(u)
             if np.linalg.norm(at.gradient) <= _SETTLED:
                 return at
             step = self._newton_step(at)
@@ -136,14 +129,13 @@ class _Search:
             for share in 0.5 ** np.arange(_MAX_HALVINGS):
                 u = at.u - share * step
                 moved = self._misfit(u)
-                if moved <= misfit - _MIN_FALL * share * promised + _ROUNDING * (
-                    1.0 + misfit
-                ):
+                allowed = misfit - _MIN_FALL * share * promised
+                if moved <= allowed + _ROUNDING * (1.0 + misfit):
                     break
             misfit = moved
-        return self._look(u)
+        return self._evaluate(u)
 
-    def _look(
+    def _evaluate(
         self, u: Reals, *, sharpness: float = SHARPNESS, is_weighing: bool = True
     ) -> _Point:
         run, launch = self._surfaces(u)
@@ -151,9 +143,8 @@ class _Search:
         residual = (self.measured - longer) / self.noise
         weight = weigh(residual) if is_weighing else np.ones(len(residual))
         share = np.exp(sharpness * (run - longer))[:, None]
-        slope = (
-            share * self.run_slope + (1.0 - share) * self.launch_slope
-        ) / self.noise
+        slope = share * self.run_slope + (1.0 - share) * self.launch_slope
+        slope = slope / self.noise
         return _Point(u, residual, weight, slope, u - (weight * residual) @ slope)
 
     def _newton_step(self, at: _Point) -> Reals:
@@ -163,21 +154,19 @@ class _Search:
         bent = -at.weight * at.residual * SHARPNESS * share * (1.0 - share) / self.noise
         both = np.abs(bent) > _BENT
         difference = self.run_slope[both] - self.launch_slope[both]
+        full = _curvature((at.slope, bend(at.residual)), (difference, bent[both]))
         try:
-            return _solve(
-                _curvature((at.slope, bend(at.residual)), (difference, bent[both])),
-                at.gradient,
-            )
+            return _solve(full, at.gradient)
         except LinAlgError:
+            # Between the surfaces, or at outliers, the misfit may bend downwards.
             return _solve(_curvature((at.slope, at.weight)), at.gradient)
 
     def _surfaces(self, u: Reals) -> tuple[Reals, Reals]:
         return self.run + self.run_slope @ u, self.launch + self.launch_slope @ u
 
     def _misfit(self, u: Reals) -> float:
-        residual = (
-            self.measured - longer_of(*self._surfaces(u), SHARPNESS)
-        ) / self.noise
+        longer = longer_of(*self._surfaces(u), SHARPNESS)
+        residual = (self.measured - longer) / self.noise
         return float(0.5 * u @ u + loss(residual).sum())
 
 
@@ -191,10 +180,5 @@ def _curvature(*parts: tuple[Reals, Reals]) -> Reals:
 
 def _solve(curvature: Reals, gradient: Reals) -> Reals:
     """Raises LinAlgError where the curvature is not positive definite."""
-    return np.asarray(
-        cho_solve(
-            cho_factor(curvature, lower=True, check_finite=False),
-            gradient,
-            check_finite=False,
-        )
-    )
+    factor = cho_factor(curvature, lower=True, check_finite=False)
+    return np.asarray(cho_solve(factor, gradient, check_finite=False))

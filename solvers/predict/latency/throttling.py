@@ -24,7 +24,7 @@ from solvers.predict.regression.soft_minimum import soft_minimum
 
 MIN_SAMPLES = 6
 LATENCY_SIGMA = 0.03
-"""Of ln latency: what an epoch's time and the form itself are off."""
+"""Standard deviation of ln latency: what an epoch's time and the form itself are off."""
 SHARPNESS = 8.0
 
 # Normal priors (mean, standard deviation), in the order of the parameters; the first mean is the samples' own.
@@ -33,6 +33,13 @@ _LOG_DEMAND_OF_HIGHEST_LIMIT = ((float(np.log(0.9)), 0.4), (0.0, 0.1))
 _BUSY_LOGIT = ((1.0, 1.5), (0.0, 0.5))
 _IDLE_OF_LEAST_LIMIT_LOGIT = (0.85, 0.7)
 _LOG_CLOCK_EXPONENT = (float(np.log(2.0)), 0.4)
+_PRIORS = (
+    *_LOG_TIME,
+    *_LOG_DEMAND_OF_HIGHEST_LIMIT,
+    *_BUSY_LOGIT,
+    _IDLE_OF_LEAST_LIMIT_LOGIT,
+    _LOG_CLOCK_EXPONENT,
+)
 _MIN_DYNAMIC_W = 1e-3
 _MAX_LOG_SLOWDOWN = 50.0
 """Keeps the search finite where it tries absurd exponents."""
@@ -65,22 +72,11 @@ def fit(samples: Samples) -> Coefficients:
         coefficients = Coefficients(arrays={"parameters": parameters, **known})
         return (_log_latency(coefficients, timed.at) - log_latency) / LATENCY_SIGMA
 
-    mean, sigma = np.array(
-        (
-            *_LOG_TIME,
-            *_LOG_DEMAND_OF_HIGHEST_LIMIT,
-            *_BUSY_LOGIT,
-            _IDLE_OF_LEAST_LIMIT_LOGIT,
-            _LOG_CLOCK_EXPONENT,
-        )
-    ).T
+    mean, sigma = np.array(_PRIORS).T
+    # The level has no usual value; all other priors hold in any unit.
     mean[0] = log_latency.mean()
-    return Coefficients(
-        arrays={
-            "parameters": posterior_mode(residuals, Priors(mean=mean, sigma=sigma)),
-            **known,
-        }
-    )
+    parameters = posterior_mode(residuals, Priors(mean=mean, sigma=sigma))
+    return Coefficients(arrays={"parameters": parameters, **known})
 
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
@@ -99,17 +95,14 @@ def _log_latency(coefficients: Coefficients, queries: Queries) -> Reals:
     demand = arrays["highest_limit_w"] * np.exp(powers[:, :2] @ parameters[4:6])
     busy = _share(powers[:, :2] @ parameters[6:8])
     idle = arrays["least_limit_w"] * _share(parameters[8])
-    limit = np.where(
-        np.isnan(queries.power_limit_w),
-        arrays["highest_limit_w"],
-        queries.power_limit_w,
+    limits = queries.power_limit_w
+    limit = np.where(np.isnan(limits), arrays["highest_limit_w"], limits)
+    # The search may try idle watts above a limit or a demand.
+    allowed_w, demanded_w = (
+        np.maximum(watts - idle, _MIN_DYNAMIC_W) for watts in (limit, demand)
     )
-    allowed = np.maximum(limit - idle, _MIN_DYNAMIC_W) / np.maximum(
-        demand - idle, _MIN_DYNAMIC_W
-    )
-    log_slowdown = -np.log(soft_minimum(1.0, allowed, sharpness=SHARPNESS)) * np.exp(
-        -parameters[9]
-    )
+    kept = soft_minimum(1.0, allowed_w / demanded_w, sharpness=SHARPNESS)
+    log_slowdown = -np.log(kept) * np.exp(-parameters[9])
     slowdown = np.exp(np.minimum(log_slowdown, _MAX_LOG_SLOWDOWN))
     log_latency: Reals = log_time + np.log(1.0 - busy + busy * slowdown)
     return log_latency

@@ -36,35 +36,32 @@ def choose(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> tuple[Fi
     of equals the one that stands first.
     """
     standing = _standing(candidates)
+
+    def by_standing(entry: TechniqueCandidate) -> int:
+        return standing.index(entry.fit.technique)
+
     return tuple(
-        _choose_one(
-            sorted(
-                candidates[group], key=lambda entry: standing.index(entry.fit.technique)
-            )
-        )
+        _choose_one(sorted(candidates[group], key=by_standing))
         for group in sorted(candidates)
     )
 
 
 def _standing(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> list[str]:
     """Techniques by their error over all samples, best first."""
-    names = list(
-        dict.fromkeys(
-            entry.fit.technique for entries in candidates.values() for entry in entries
-        )
-    )
-    total = dict.fromkeys(names, 0.0)
+    total = {
+        entry.fit.technique: 0.0 for entries in candidates.values() for entry in entries
+    }
     for entries in candidates.values():
-        of_group = {entry.fit.technique: entry for entry in entries}
+        errors = {
+            entry.fit.technique: entry.fit.quality.cross_validated_error
+            for entry in entries
+        }
         size = max(len(entry.errors) for entry in entries)
-        for name in names:
-            error = (
-                of_group[name].fit.quality.cross_validated_error
-                if name in of_group
-                else FAILED
-            )
-            total[name] += size * min(error, FAILED)
-    return sorted(names, key=total.__getitem__)
+        for name in total:
+            # A technique that could not learn a group must not win by the groups that it left out.
+            total[name] += size * min(errors.get(name, FAILED), FAILED)
+    # `sorted` keeps equals in their order, which is that of the registry.
+    return sorted(total, key=total.__getitem__)
 
 
 def _choose_one(entries: Sequence[TechniqueCandidate]) -> Fit:
@@ -88,7 +85,5 @@ def _is_as_good(errors: Reals, best: Reals) -> bool:
     if len(errors) < 2 or not (np.isfinite(errors).all() and np.isfinite(best).all()):
         return False
     difference = errors - best
-    return bool(
-        difference.mean()
-        <= STANDARD_ERRORS * difference.std(ddof=1) / np.sqrt(len(difference))
-    )
+    allowed = STANDARD_ERRORS * difference.std(ddof=1) / np.sqrt(len(difference))
+    return bool(difference.mean() <= allowed)

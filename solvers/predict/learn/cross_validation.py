@@ -12,6 +12,7 @@ from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
 from solvers.predict.data.techniques import Family, TechniqueEntry, learn_family
 
 Folds = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 
 FOLDS = 5
 LEAVE_ONE_OUT_UP_TO = 8
@@ -32,29 +33,32 @@ def hold_out_family(
     itself. Only the `judged` rows are held out (None = all); the others serve every fit.
     """
     is_pooled = family[-1].is_pooled
-    is_judged = (
-        np.isin(np.arange(len(samples)), judged)
-        if judged is not None
-        else np.ones(len(samples), dtype=bool)
-    )
-    parts = (
-        [np.arange(len(samples))] if is_pooled else list(samples.at.groups().values())
-    )
+    every_row = np.arange(len(samples))
+    judged = every_row if judged is None else judged
+    parts = [every_row] if is_pooled else list(samples.at.groups().values())
     predictions = np.full((len(family), len(samples)), np.nan)
     for rows in parts:
-        part, judged_rows = samples.take(rows), np.flatnonzero(is_judged[rows])
+        part = samples.take(rows)
+        judged_rows = np.flatnonzero(np.isin(rows, judged))
+        # Fold −1 is never held out: those rows serve every fit.
         folds = np.full(len(rows), -1, dtype=np.intp)
         folds[judged_rows] = make_folds(
             part.at.take(judged_rows), seed=seed, singly=not is_pooled
         )
         for fold in range(int(folds.max(initial=-1)) + 1):
-            learned = learn_family(family, part.take(np.flatnonzero(folds != fold)))
             held = np.flatnonzero(folds == fold)
-            predictions[:, rows[held]] = [
-                predict_groups(learner, own, part.at.take(held))
-                for learner, own in zip(family, learned, strict=True)
-            ]
+            predictions[:, rows[held]] = _hold_out(family, part, folds != fold, held)
     return predictions
+
+
+def _hold_out(
+    family: Family, samples: Samples, is_kept: Flags, held: Indices
+) -> list[Reals]:
+    learned = learn_family(family, samples.take(np.flatnonzero(is_kept)))
+    return [
+        predict_groups(learner, own, samples.at.take(held))
+        for learner, own in zip(family, learned, strict=True)
+    ]
 
 
 def predict_groups(
@@ -79,59 +83,49 @@ def make_folds(queries: Queries, *, seed: int, singly: bool = False) -> Folds:
         condition = _conditions(queries.take(rows))
         distinct = int(condition.max()) + 1
         count = distinct if singly and distinct <= LEAVE_ONE_OUT_UP_TO else FOLDS
-        folds[rows] = (np.random.default_rng(seed).permutation(distinct) % count)[
-            condition
-        ]
+        # A generator of its own for each group: what another group has does not change its folds.
+        fold_of = np.random.default_rng(seed).permutation(distinct) % count
+        folds[rows] = fold_of[condition]
     return folds
 
 
 def _conditions(queries: Queries) -> Indices:
     """(N,) number of each row's condition, counted in sorted order."""
-    _, neighbours = np.unique(
-        np.array([repr(entry) for entry in queries.neighbours]), return_inverse=True
-    )
-    numbers = (
-        queries.batch,
-        queries.sm_percent,
-        queries.clock_mhz,
-        queries.time_quota_percent,
-        queries.power_limit_w,
-        neighbours.astype(np.float64),
-    )
-    _, condition = np.unique(
-        np.nan_to_num(np.column_stack(numbers), nan=-1.0), axis=0, return_inverse=True
-    )
-    numbered: Indices = condition.reshape(-1).astype(np.intp)
-    return numbered
+    # By their texts, since numpy cannot sort sets of different sizes.
+    texts = np.array([repr(entry) for entry in queries.neighbours])
+    _, neighbours = np.unique(texts, return_inverse=True)
+    rows = np.column_stack((queries.conditions(unknown=-1.0), neighbours))
+    _, condition = np.unique(rows, axis=0, return_inverse=True)
+    # numpy 2.0 alone gives the inverse as a column.
+    return np.asarray(condition.reshape(-1).astype(np.intp))
 
 
 def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
     """The quality of a fit from (N,) measured, fitted and held-out values."""
     errors = held_out_errors(measured, held_out)
     is_validated = bool(len(errors)) and bool(np.isfinite(errors).all())
+    training_error = mean_error = p90_error = float("inf")
+    if len(measured):
+        training_error = float(np.mean(np.abs(fitted - measured) / measured))
+    if is_validated:
+        mean_error = float(np.mean(errors))
+        p90_error = float(np.quantile(errors, 0.9))
     log_ratios = np.log(measured / held_out)[np.isfinite(held_out)]
+    # Absurd ratios must remain numbers, for they are written to JSON.
+    quantiles = np.clip(log_ratio_quantiles(log_ratios), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     return Quality(
-        training_error=float(np.mean(np.abs(fitted - measured) / measured))
-        if len(measured)
-        else float("inf"),
-        cross_validated_error=float(np.mean(errors)) if is_validated else float("inf"),
-        cross_validated_error_p90=float(np.quantile(errors, 0.9))
-        if is_validated
-        else float("inf"),
+        training_error=training_error,
+        cross_validated_error=mean_error,
+        cross_validated_error_p90=p90_error,
         sample_count=len(measured),
-        ratio_quantiles=tuple(
-            np.exp(
-                np.clip(log_ratio_quantiles(log_ratios), -MAX_LOG_RATIO, MAX_LOG_RATIO)
-            ).tolist()
-        ),
+        ratio_quantiles=tuple(np.exp(quantiles).tolist()),
     )
 
 
 def held_out_errors(measured: Reals, held_out: Reals) -> Reals:
     """(N,) relative errors; infinite where nothing was predicted."""
-    return np.where(
-        np.isfinite(held_out), np.abs(held_out - measured) / measured, np.inf
-    )
+    errors = np.abs(held_out - measured) / measured
+    return np.where(np.isfinite(held_out), errors, np.inf)
 
 
 def log_ratio_quantiles(log_ratios: Reals) -> Reals:

@@ -14,7 +14,7 @@ from solvers.predict.data.fit import (
 )
 from solvers.predict.data.interference_factor import neighbour_counts
 from solvers.predict.data.samples import Indices, LayerCounts, Reals, Samples
-from solvers.predict.data.techniques import INTERFERENCE, STRANGERS, find_interference
+from solvers.predict.data.techniques import find_interference, technique_names
 from solvers.predict.interference import layer_counts, pressure
 from solvers.predict.interference.deflate import alone_samples
 from solvers.predict.learn.choose_technique import TechniqueCandidate, choose
@@ -30,7 +30,7 @@ class Colocated:
 
     samples: Samples
     alone_ms: Reals
-    """(N,) of the solo fits; NaN = not known."""
+    """(N,) what the solo fits say; NaN = not known."""
     layers: Mapping[str, LayerCounts]
 
     def take(self, rows: Indices) -> "Colocated":
@@ -50,20 +50,20 @@ def fit_interference(
     The error is that of the latency next to the neighbours, from the solo fit times the factor. Unknown neighbours
     are judged by leaving all samples next to one network out at a time.
     """
-    known = np.flatnonzero(
-        (neighbour_counts(colocated.samples.at) > 0) & np.isfinite(colocated.alone_ms)
-    )
+    has_neighbours = neighbour_counts(colocated.samples.at) > 0
+    known = np.flatnonzero(has_neighbours & np.isfinite(colocated.alone_ms))
     if not len(known):
         return ()
+    # Each is judged by what it is for: rows like those that were sampled, or neighbours that were not.
     at_random = _splits_at_random(colocated.samples, known, seed=seed)
     by_neighbour = _splits_by_neighbour(colocated.samples, known)
-    tried: tuple[tuple[Quantity, tuple[str, ...], list[Split]], ...] = (
-        ("interference", INTERFERENCE, at_random),
-        ("stranger_interference", STRANGERS, by_neighbour),
+    tried: tuple[tuple[Quantity, list[Split]], ...] = (
+        ("interference", at_random),
+        ("stranger_interference", by_neighbour),
     )
     chosen: list[Fit] = []
-    for quantity, names, splits in tried:
-        candidates = list(_candidates(quantity, names, colocated, known, splits))
+    for quantity, splits in tried:
+        candidates = list(_candidates(quantity, colocated, known, splits))
         chosen += choose({candidates[0].fit.group: candidates}) if candidates else ()
     return tuple(replace(fit, source=source) for fit in chosen)
 
@@ -76,16 +76,17 @@ def lend_alone(samples: Samples, alone_ms: Reals) -> Samples:
     is_unknown = np.zeros(len(samples), dtype=bool)
     for rows in samples.at.groups().values():
         is_unknown[rows] = not np.isfinite(alone_ms[rows]).any()
+    none = samples.take(np.zeros(0, dtype=np.intp))
     if not is_unknown.any():
-        return samples.take(np.zeros(0, dtype=np.intp))
+        return none
     try:
         coefficients = pressure.fit(samples, alone_ms)
     except TooFewSamples:
-        return samples.take(np.zeros(0, dtype=np.intp))
+        return none
+    # A bound that no group reaches: every row is deflated, so that positions stay those of the samples.
+    min_alone = len(samples) + 1
+    every_row = alone_samples(samples, pressure, coefficients, min_alone=min_alone)
     is_alone = neighbour_counts(samples.at) == 0
-    every_row = alone_samples(
-        samples, pressure, coefficients, min_alone=len(samples) + 1
-    )
     return every_row.take(np.flatnonzero(is_alone | is_unknown))
 
 
@@ -106,43 +107,32 @@ def _splits_by_neighbour(samples: Samples, known: Indices) -> list[Split]:
     ]
     splits = []
     for network in sorted(set().union(*neighbour_sets)):
-        beside = np.array(
-            [network in neighbours for neighbours in neighbour_sets], dtype=bool
-        )
-        splits.append(
-            (np.intersect1d(np.flatnonzero(beside), known), np.flatnonzero(~beside))
-        )
+        beside = np.array([network in names for names in neighbour_sets], dtype=bool)
+        held = np.intersect1d(np.flatnonzero(beside), known)
+        splits.append((held, np.flatnonzero(~beside)))
     return splits
 
 
 def _candidates(
-    quantity: Quantity,
-    names: tuple[str, ...],
-    colocated: Colocated,
-    known: Indices,
-    splits: list[Split],
+    quantity: Quantity, colocated: Colocated, known: Indices, splits: list[Split]
 ) -> Iterator[TechniqueCandidate]:
     measured = colocated.samples.latency_ms[known]
-    for name in names:
+    for name in technique_names(quantity):
         try:
             coefficients = _fit(name, colocated)
         except TooFewSamples:
             continue
-        held_out = _hold_out(name, colocated, splits)
+        held_out = _hold_out(name, colocated, splits)[known]
+        fitted = _latency_ms(name, coefficients, colocated.take(known))
         fit = Fit(
             quantity=quantity,
             group=interference_group(colocated.samples.at.gpu_type[0]),
             technique=name,
             coefficients=coefficients,
-            quality=judge(
-                measured,
-                _latency_ms(name, coefficients, colocated.take(known)),
-                held_out[known],
-            ),
+            quality=judge(measured, fitted, held_out),
         )
-        yield TechniqueCandidate(
-            fit=fit, errors=held_out_errors(measured, held_out[known])
-        )
+        errors = held_out_errors(measured, held_out)
+        yield TechniqueCandidate(fit=fit, errors=errors)
 
 
 def _hold_out(name: str, colocated: Colocated, splits: list[Split]) -> Reals:

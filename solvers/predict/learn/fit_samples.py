@@ -1,7 +1,9 @@
 """Fit: samples → fits. Every technique is tried on every group; the one that foresees held-out samples best is kept."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,20 +69,17 @@ def make_fits(
 def _order(samples: Samples) -> Indices:
     """The rows in an order of their own, so that sums come out the same to the last bit."""
     at = samples.at
-    conditions = (
-        at.batch,
-        at.sm_percent,
-        at.clock_mhz,
-        at.time_quota_percent,
-        at.power_limit_w,
+    measured = np.column_stack(
+        (
+            samples.latency_ms,
+            samples.power_w,
+            samples.memory_mib,
+            samples.l2_util_percent,
+        )
     )
-    measured = (
-        samples.latency_ms,
-        samples.power_w,
-        samples.memory_mib,
-        samples.l2_util_percent,
-    )
-    rows = np.nan_to_num(np.column_stack((*conditions, *measured)), nan=-1.0).tolist()
+    # NaN has no order; nothing that is measured is negative.
+    known = np.nan_to_num(measured, nan=-1.0)
+    rows = np.hstack((at.conditions(unknown=-1.0), known)).tolist()
     keys = list(zip(at.network, at.gpu_type, at.neighbours, rows, strict=True))
     return np.array(sorted(range(len(samples)), key=keys.__getitem__), dtype=np.intp)
 
@@ -95,7 +94,7 @@ class _Maker:
     source: str
 
     def fit_latency(self, alone: Samples, *, known: Fits = NO_FITS) -> tuple[Fit, ...]:
-        """Of groups that are not known yet; what is known of others serves techniques that learn all groups at once."""
+        """The fits of groups that are not known yet; the others serve techniques that learn all groups at once."""
         return self._fit(
             "latency_ms", self.learners, alone, alone.latency_ms, known=known
         )
@@ -109,6 +108,7 @@ class _Maker:
 
     def fit_interference(self, samples: Samples, known: Fits) -> Iterator[Fit]:
         """Interference on one GPU type, and the latency alone of networks that were only measured beside neighbours."""
+        # Without a latency alone there is no factor: such networks are first fitted to deflated samples.
         lent = lend_alone(samples, _alone_ms(known, samples))
         added = self.fit_latency(lent, known=known)
         yield from added
@@ -134,34 +134,31 @@ class _Maker:
         }
         own = np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *new.values()]))
         judged = own[np.isfinite(measured[own])]
-        candidates: dict[Group, list[TechniqueCandidate]] = {}
-        # One that was asked for by name is tried all the same.
-        tried = (
-            tuple(learner for learner in learners if len(groups) >= learner.min_groups)
-            or learners
-        )
-        for family in families(tried) if len(judged) else ():
+        if not len(judged):
+            return ()
+        candidates: dict[Group, list[TechniqueCandidate]] = defaultdict(list)
+        for family in families(_worth_trying(learners, len(groups))):
+            # What is known of other groups helps a pooled technique; another one would only take longer.
             rows = np.arange(len(samples)) if family[-1].is_pooled else own
             part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
-            for candidate in _candidates(
-                quantity,
-                family,
-                part,
-                measured[rows],
-                judged=judged_there,
-                seed=self.seed,
-            ):
+            trial = _Trial(quantity, family, judged_there, self.seed)
+            for candidate in _candidates(trial, part, measured[rows]):
                 if candidate.fit.group in new:
-                    candidates.setdefault(candidate.fit.group, []).append(candidate)
+                    candidates[candidate.fit.group].append(candidate)
         return tuple(replace(fit, source=self.source) for fit in choose(candidates))
+
+
+def _worth_trying(
+    learners: tuple[TechniqueEntry, ...], groups: int
+) -> tuple[TechniqueEntry, ...]:
+    """The learners for so many groups; one that was asked for by name is tried all the same."""
+    return tuple(each for each in learners if groups >= each.min_groups) or learners
 
 
 def _colocated_types(samples: Samples) -> Iterator[Indices]:
     """The rows of every GPU type on which something was measured beside neighbours."""
-    gpu_type, has_neighbours = (
-        np.array(samples.at.gpu_type),
-        neighbour_counts(samples.at) > 0,
-    )
+    gpu_type = np.array(samples.at.gpu_type)
+    has_neighbours = neighbour_counts(samples.at) > 0
     for name in sorted(set(gpu_type[has_neighbours].tolist())):
         yield np.flatnonzero(gpu_type == name)
 
@@ -171,40 +168,42 @@ def _alone_ms(fits: Fits, samples: Samples) -> Reals:
     return predict_quantity(fits, "latency_ms", samples.at.alone())
 
 
+class _Trial(NamedTuple):
+    """What is learned at once, and on which rows of the samples it is judged."""
+
+    quantity: Quantity
+    family: Family
+    judged: Indices
+    seed: int
+
+
 def _candidates(
-    quantity: Quantity,
-    family: Family,
-    samples: Samples,
-    measured: Reals,
-    *,
-    judged: Indices,
-    seed: int,
+    trial: _Trial, samples: Samples, measured: Reals
 ) -> Iterator[TechniqueCandidate]:
-    """A family's fits of every group that it can learn, judged on those rows."""
+    """A family's fits of every group that it can learn."""
+    family = trial.family
     learned_at_once = learn_family(family, samples)
-    held_out_at_once = hold_out_family(family, samples, seed=seed, judged=judged)
-    seen = {
-        group: np.intersect1d(rows, judged)
-        for group, rows in samples.at.groups().items()
-    }
+    held_out_at_once = hold_out_family(
+        family, samples, seed=trial.seed, judged=trial.judged
+    )
     for learner, learned, held_out in zip(
         family, learned_at_once, held_out_at_once, strict=True
     ):
         fitted = predict_groups(learner, learned, samples.at)
-        for group, rows in seen.items():
+        for group, of_group in samples.at.groups().items():
             if group not in learned:
                 continue
+            rows = np.intersect1d(of_group, trial.judged)
             fit = Fit(
-                quantity=quantity,
+                quantity=trial.quantity,
                 group=group,
                 technique=learner.name,
                 coefficients=learned[group],
                 quality=judge(measured[rows], fitted[rows], held_out[rows]),
                 sampled=sampled_range(samples.at.take(rows)),
             )
-            yield TechniqueCandidate(
-                fit=fit, errors=held_out_errors(measured[rows], held_out[rows])
-            )
+            errors = held_out_errors(measured[rows], held_out[rows])
+            yield TechniqueCandidate(fit=fit, errors=errors)
 
 
 def _latency_learners(technique: str) -> tuple[TechniqueEntry, ...]:

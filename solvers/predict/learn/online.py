@@ -32,7 +32,7 @@ from solvers.predict.data.fit import NORMAL_95
 from solvers.predict.data.samples import Reals
 
 COMMON_SHARE = 0.5
-"""Of a row's variance; the rest is its own."""
+"""Share of a row's variance; the rest is its own."""
 MIN_SIGMA = 0.06
 """The filter doubts also rows that are stated as exact, or it could not learn that they are not."""
 DRIFT_VARIANCE_PER_S = 0.02**2 / 60.0
@@ -69,7 +69,7 @@ class ExecutionReading:
     log_ratio: float
     """ln(observed / stated)."""
     variance: float
-    """Of the log ratio by chance and by what the conditions leave open; > 0."""
+    """What chance and what the conditions leave open do to the log ratio; > 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +131,7 @@ def learn(
     `sigma_of`: stated sigma by row. A replica counts once; the order of the readings changes nothing.
     """
     of_rows = _combine(readings)
+    # A period that is taken in twice would count as twice the evidence.
     if until_s <= health.seen_until_s or not of_rows:
         return health
     filtered = _Filter(health, sigma_of, prior=_prior_common(sigma_of))
@@ -150,22 +151,16 @@ def row_beliefs(
     health: FitState, keys: Sequence[RowKey], latency_sigma: Reals
 ) -> tuple[Reals, Reals, Reals]:
     """Mean, standard deviation now and at first of ln(true / stated): (N,) each, for rows with these stated sigmas."""
-    belief, place = (
-        health.belief,
-        {row: index for index, row in enumerate(health.belief.rows, start=1)},
-    )
-    covariance = np.array(belief.covariance)
+    state = health.belief
+    place = {row: index for index, row in enumerate(state.rows, start=1)}
     served = np.array([place.get(key, 0) for key in keys], dtype=np.intp)
     is_served = served > 0
-    mean = np.array(belief.mean)[0] + np.where(
-        is_served, np.array(belief.mean)[served], 0.0
-    )
+    means, covariance = np.array(state.mean), np.array(state.covariance)
+    mean = means[0] + np.where(is_served, means[served], 0.0)
     first = _doubted(latency_sigma)
-    own = np.where(
-        is_served,
-        covariance[served, served] + 2.0 * covariance[0, served],
-        (1 - COMMON_SHARE) * first**2,
-    )
+    # Var(c + o) = var c + var o + 2 cov(c, o); a row that was never served is as its statement says.
+    seen_variance = covariance[served, served] + 2.0 * covariance[0, served]
+    own = np.where(is_served, seen_variance, (1 - COMMON_SHARE) * first**2)
     return mean, np.sqrt(np.maximum(covariance[0, 0] + own, 0.0)), first
 
 
@@ -181,10 +176,8 @@ def log_factors(
     mean, sd, first = row_beliefs(health, keys, latency_sigma)
     careful = np.maximum(mean, 0.0) + z * latency_sigma * np.minimum(sd / first, 1.0)
     if health.is_alarmed:
-        guarded: Reals = careful + NORMAL_95 * health.shortfall
-        return guarded
-    factors: Reals = np.minimum(mean + z * sd, careful)
-    return factors
+        return np.asarray(careful + NORMAL_95 * health.shortfall)
+    return np.asarray(np.minimum(mean + z * sd, careful))
 
 
 class _Filter:
@@ -197,17 +190,18 @@ class _Filter:
         self.mean = np.array(health.belief.mean)
         self.covariance = np.array(health.belief.covariance)
         self._sigma_of = sigma_of
-        self._least_common = health.error**2 if health.is_shaken else 0.0
-        self._most_common = max(prior, self._least_common)
+        # After a period out of its band the common part may have jumped by as much as the error.
+        self._min_common = health.error**2 if health.is_shaken else 0.0
+        self._max_common = max(prior, self._min_common)
 
     def drift(self, seconds: float) -> None:
         """Time alone makes everything less certain, up to what was stated."""
         step = DRIFT_VARIANCE_PER_S * seconds
-        limits = [self._most_common, *(self._own_prior(row) for row in self.rows)]
+        limits = [self._max_common, *(self._own_prior(row) for row in self.rows)]
         for index, limit in enumerate(limits):
             variance = self.covariance[index, index]
             self.covariance[index, index] = max(variance, min(variance + step, limit))
-        self.covariance[0, 0] = max(self.covariance[0, 0], self._least_common)
+        self.covariance[0, 0] = max(self.covariance[0, 0], self._min_common)
 
     def update(
         self, row: RowKey, log_ratio: float, variance: float
@@ -217,6 +211,7 @@ class _Filter:
         h = np.zeros(len(self.mean))
         h[[0, index]] = 1.0
         gained = self.covariance @ h
+        # Of the reading, not of the state: its own noise is part of what may surprise.
         expected = sqrt(float(h @ gained) + variance)
         surprise = log_ratio - float(h @ self.mean)
         clipped = min(max(surprise, -CLIP_SDS * expected), CLIP_SDS * expected)
@@ -226,29 +221,31 @@ class _Filter:
 
     def belief(self) -> FilterState:
         """The state as data."""
+        # Rounding makes it slightly unsymmetric, which would grow from period to period.
         covariance = (self.covariance + self.covariance.T) / 2.0
         return FilterState(
             rows=tuple(self.rows),
             mean=tuple(self.mean.tolist()),
-            covariance=_rows_of(covariance),
+            covariance=tuple(map(tuple, covariance.tolist())),
         )
 
     def _place(self, row: RowKey) -> int:
         """Index of a row in the state; the least known one makes room for a row too many."""
         if row in self.rows:
             return self.rows.index(row) + 1
+        # The work of an update grows with the square of the rows, and plans change rows for ever.
         if len(self.rows) >= MAX_ROWS:
-            min_known = 1 + int(np.argmax(np.diag(self.covariance)[1:]))
-            del self.rows[min_known - 1]
-            self.mean = np.delete(self.mean, min_known)
-            self.covariance = np.delete(
-                np.delete(self.covariance, min_known, 0), min_known, 1
-            )
+            self._forget(1 + int(np.argmax(np.diag(self.covariance)[1:])))
         self.rows.append(row)
         self.mean = np.append(self.mean, 0.0)
         self.covariance = np.pad(self.covariance, (0, 1))
         self.covariance[-1, -1] = self._own_prior(row)
         return len(self.rows)
+
+    def _forget(self, index: int) -> None:
+        del self.rows[index - 1]
+        self.mean = np.delete(self.mean, index)
+        self.covariance = np.delete(np.delete(self.covariance, index, 0), index, 1)
 
     def _own_prior(self, row: RowKey) -> float:
         return (1.0 - COMMON_SHARE) * max(self._sigma_of.get(row, 0.0), MIN_SIGMA) ** 2
@@ -262,29 +259,32 @@ def _judge(
     The band is that of the belief before anything was out of it: afterwards the belief allows more.
     """
     error = float(np.mean(np.abs(surprises)))
+    shortfall = float(np.mean(np.maximum(surprises, 0.0)))
     band = health.band if health.is_shaken else float(np.mean(bands))
-    streak = (
-        (max(health.streak, 0) + 1) if error > band else (min(health.streak, 0) - 1)
-    )
-    alarm_since_s = health.alarm_since_s
-    if alarm_since_s is None and streak >= ALARM_PERIODS:
-        alarm_since_s = until_s
-    elif alarm_since_s is not None and streak <= -CALM_PERIODS:
-        alarm_since_s = None
+    streak = max(health.streak, 0) + 1 if error > band else min(health.streak, 0) - 1
+    # The first period has no past to be weighed with.
     past = ERROR_MEMORY if health.readings else 0.0
-    new = np.minimum([error, float(np.mean(np.maximum(surprises, 0.0)))], 1.0)
     return replace(
         health,
-        error=past * health.error + (1.0 - past) * float(new[0]),
-        shortfall=past * health.shortfall + (1.0 - past) * float(new[1]),
+        # At most 1, so that one absurd period is forgotten within a few.
+        error=past * health.error + (1.0 - past) * min(error, 1.0),
+        shortfall=past * health.shortfall + (1.0 - past) * min(shortfall, 1.0),
         band=band,
         streak=streak,
-        alarm_since_s=alarm_since_s,
+        alarm_since_s=_alarm_since_s(health, streak, until_s),
     )
+
+
+def _alarm_since_s(health: FitState, streak: int, until_s: float) -> float | None:
+    if not health.is_alarmed:
+        return until_s if streak >= ALARM_PERIODS else None
+    # More periods end it than raise it, so that it does not flap.
+    return None if streak <= -CALM_PERIODS else health.alarm_since_s
 
 
 def _combine(readings: Sequence[ExecutionReading]) -> dict[RowKey, tuple[float, float]]:
     """(log ratio, variance) by row: the mean of its replicas' readings, clipped around their median."""
+    # Sorted, so that of two readings of one replica the same one counts in every order.
     by_replica = {
         each.replica: each
         for each in sorted(readings, key=lambda each: (each.replica, each.log_ratio))
@@ -306,6 +306,7 @@ def _robust_mean(entries: Sequence[ExecutionReading]) -> tuple[float, float]:
     for value, weight, variance in weighed:
         reach = CLIP_SDS * hypot(MIN_NOISE, sqrt(variance))
         clipped += weight * min(max(value, middle - reach), middle + reach)
+    # Replicas of one period share load and temperature: no number of them makes a reading surer than MIN_NOISE.
     return clipped / total, max(1.0 / total, MIN_NOISE**2)
 
 
@@ -328,7 +329,3 @@ def _prior_common(sigma_of: Mapping[RowKey, float]) -> float:
 
 def _doubted(latency_sigma: Reals) -> Reals:
     return np.maximum(latency_sigma, MIN_SIGMA)
-
-
-def _rows_of(matrix: Reals) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(row) for row in matrix.tolist())

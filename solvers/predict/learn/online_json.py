@@ -6,15 +6,16 @@ from solvers.types.state import Json
 from solvers.types.strict_json import (
     MAX_NUMBER,
     Fields,
+    read_integer,
     read_items,
     read_number,
-    read_whole,
 )
 
 
 def health_to_document(health: FitState) -> dict[str, Json]:
     """The health as JSON values."""
     belief = health.belief
+    # Plain names of today's fields; the reader below refuses every other, so that a change of format is noticed.
     return {
         "rows": [list(row) for row in belief.rows],
         "mean": list(belief.mean),
@@ -42,22 +43,26 @@ def health_from_document(document: object) -> FitState:
         error=fields.number("error"),
         shortfall=fields.number("shortfall"),
         band=fields.number("band", above=0.0),
+        # Negative while periods are inside the band.
         streak=int(fields.number("streak", at_least=-MAX_NUMBER)),
         alarm_since_s=fields.number("alarm_since_s")
         if fields.has("alarm_since_s")
         else None,
-        readings=fields.whole("readings"),
+        readings=fields.integer("readings"),
     )
     fields.done()
-    size = len(health.belief.rows) + 1
-    if [len(health.belief.mean), *map(len, health.belief.covariance)] != [size] * (
-        size + 1
-    ):
+    _check_sizes(health.belief)
+    return health
+
+
+def _check_sizes(belief: FilterState) -> None:
+    # Entry 0 is what all rows have in common.
+    size = len(belief.rows) + 1
+    if [len(belief.mean), *map(len, belief.covariance)] != [size] * (size + 1):
         raise InvalidInput(
             "health",
             f"mean and covariance must be of size {size}: one more than there are rows",
         )
-    return health
 
 
 def _row(value: object, path: str) -> RowKey:
@@ -69,7 +74,7 @@ def _row(value: object, path: str) -> RowKey:
     sm_percent, batch, clock_mhz = items
     return RowKey(
         sm_percent=read_number(sm_percent, path, above=0.0),
-        batch=read_whole(batch, path, at_least=1),
+        batch=read_integer(batch, path, at_least=1),
         clock_mhz=read_number(clock_mhz, path, above=0.0),
     )
 

@@ -24,11 +24,12 @@ MAX_GRID = 2000
 """The covariance of the grid is a dense matrix: 32 MB at this size."""
 
 _DEVIATION = 0.3
-"""Of ln latency around its trend: what measured curves of different networks differ by once level and slopes fit."""
+"""Standard deviation of ln latency around its trend: what measured curves of different networks differ by once level
+and slopes fit."""
 _TREND_DEVIATION = 2.0
-"""Of ln level and of the slopes in ln batch, ln share and ln clock, before anything is known."""
+"""Standard deviation of ln level and of the slopes in ln batch, ln share and ln clock, before anything is known."""
 _NOISE = 0.03
-"""Of one measurement of ln latency."""
+"""Standard deviation of one measurement of ln latency."""
 _LENGTHS = (1.4, 0.7, 0.3)
 """Distances in ln batch, ln share and ln clock over which a curve keeps its shape: two doublings of the batch, one of
 the share (where the knee lies), and about a third of the clock's range."""
@@ -52,18 +53,25 @@ def make_profiling_plan(
     # Sorted, so that ties (the grid is often symmetric) do not depend on the caller's order.
     highest = max(highest_clock_mhz(grid), highest_clock_mhz(done))
     grid = grid.take(np.lexsort(_features(grid, highest).T))
-    is_free = np.ones(len(grid), dtype=bool)
     covariance = _posterior(_features(grid, highest), _features(done, highest))
+    chosen = _choose_greedily(covariance, min(count, len(grid)))
+    return grid.take(np.array(chosen, dtype=np.intp))
+
+
+def _choose_greedily(covariance: Reals, count: int) -> list[int]:
+    """Rows that take most variance from all of them, one after the other; the covariance is used up."""
+    is_free = np.ones(len(covariance), dtype=bool)
     chosen: list[int] = []
-    while len(chosen) < count and is_free.any():
+    while len(chosen) < count:
         # What is left of the variance of all rows after measuring row i falls by column i's squares over its variance.
         gain = (covariance**2).sum(axis=0) / (np.diag(covariance) + _NOISE**2)
+        # Rounded, so that rows that tie by symmetry tie on every machine.
         best = int(np.argmax(np.where(is_free, np.round(gain, 12), -np.inf)))
         column = covariance[:, best].copy()
         covariance -= np.outer(column, column) / (column[best] + _NOISE**2)
         is_free[best] = False
         chosen.append(best)
-    return grid.take(np.array(chosen, dtype=np.intp))
+    return chosen
 
 
 def _features(queries: Queries, highest_mhz: float) -> Reals:
@@ -77,10 +85,8 @@ def _prior(one: Reals, other: Reals) -> Reals:
     """(N, M) covariance of ln latency: a trend in the logarithms plus a smooth deviation from it."""
     distance = ((one[:, None, :] - other[None, :, :]) ** 2).sum(axis=2)
     trend = 1.0 + (one * np.array(_LENGTHS)) @ (other * np.array(_LENGTHS)).T
-    covariance: Reals = _TREND_DEVIATION**2 * trend + _DEVIATION**2 * np.exp(
-        -distance / 2.0
-    )
-    return covariance
+    near = np.exp(-distance / 2.0)
+    return np.asarray(_TREND_DEVIATION**2 * trend + _DEVIATION**2 * near)
 
 
 def _posterior(grid: Reals, done: Reals) -> Reals:

@@ -1,4 +1,4 @@
-"""Bounded search: parameters >= 0 whose residuals are least, found to the last digits.
+"""Bounded search: parameters >= 0 whose residuals are minimal, found to the last digits.
 
     minimise Σ outlier² · (√(1 + (r / outlier)²) − 1)   over 0 <= x <= highest
 
@@ -22,9 +22,8 @@ from solvers.predict.data.samples import Reals
 Flags = npt.NDArray[np.bool_]
 
 _MAX_STEPS = 300  # Ten to forty are usual.
-_SETTLED = (
-    1e-12  # Largest slope of the loss along a free parameter at which the search ends.
-)
+# Largest slope of the loss along a free parameter at which the search ends.
+_SETTLED = 1e-12
 _MIN_STEP = 1e-13  # Of every parameter: smaller ones are rounding.
 _FIRST_DAMPING, _MIN_DAMPING, _MAX_DAMPING = 1e-3, 1e-13, 1e6
 _EASED, _RAISED = 0.1, 4.0  # The damping after a step that was taken, or refused.
@@ -34,7 +33,7 @@ _MAX_TURNS = 1000  # Of what is held and what is free within one step; a few are
 _MIN_FALL = 1e-4  # Of what the slopes promise (Armijo).
 _ROUNDING = 1e-14  # Of the loss: a rise by less is none.
 _KEPT = 0.3
-"""Of a parameter, by a step that gains much: at 0 a power of it has no slope that would lead away again."""
+"""Share of a parameter that a step which gains much leaves: at 0 a power of it has no slope that would lead away."""
 _DIFFERENCE = 1e-6  # Of a parameter, for the curvature; it guides the steps and does not move where they end.
 
 
@@ -63,20 +62,18 @@ class BoundedSearch:
 
     def find(self, start: Reals) -> Reals:
         """(P,) the parameters at the bottom of the valley in which `start` (P,) lies."""
-        at, damping, is_exact = (
-            self._look(np.clip(start, 0.0, self.highest)),
-            _FIRST_DAMPING,
-            False,
-        )
+        at = self._evaluate(np.clip(start, 0.0, self.highest))
+        damping, is_exact = _FIRST_DAMPING, False
         for _ in range(_MAX_STEPS):
-            is_held = ((at.x <= 0.0) & (at.gradient > 0.0)) | (
-                (at.x >= self.highest) & (at.gradient < 0.0)
-            )
-            if np.abs(at.gradient[~is_held]).max(initial=0.0) <= _SETTLED:
+            # At a bound only a slope that leads back inside frees a parameter.
+            is_at_zero = (at.x <= 0.0) & (at.gradient > 0.0)
+            is_at_bound = (at.x >= self.highest) & (at.gradient < 0.0)
+            is_free = ~(is_at_zero | is_at_bound)
+            if np.abs(at.gradient[is_free]).max(initial=0.0) <= _SETTLED:
                 break
             before = at
             at, damping = self._step(
-                before, damping, is_free=~is_held, is_exact=is_exact
+                before, damping, is_free=is_free, is_exact=is_exact
             )
             if is_exact and np.abs(at.x - before.x).max() <= _MIN_STEP:
                 break
@@ -91,30 +88,30 @@ class BoundedSearch:
         curvature = self._curvature(at, is_free) if is_exact else slopes.T @ slopes
         strengths, directions = np.linalg.eigh(curvature)
         lowest = np.zeros(len(at.x)) if is_exact else _KEPT * at.x
-        above, along = (
-            directions.T @ (at.x - lowest)[is_free],
-            directions.T @ at.gradient[is_free],
-        )
-        while True:
-            # Least of the parabola that has this curvature, among what no bound forbids.
+        above = directions.T @ (at.x - lowest)[is_free]
+        along = directions.T @ at.gradient[is_free]
+        while damping <= _MAX_DAMPING:
+            # Minimum of the parabola that has this curvature, among what no bound forbids.
             roots = np.sqrt(np.maximum(np.abs(strengths), _MIN_CURVATURE) + damping)
             moved = at.x.copy()
             parabola = (roots[:, None] * directions.T, roots * above - along / roots)
             moved[is_free] = lowest[is_free] + nnls(*parabola, maxiter=_MAX_TURNS)[0]
             moved = np.minimum(moved, self.highest)
-            promised = float(at.gradient @ (at.x - moved))
-            if (
-                self._loss(self.residuals(moved))
-                <= at.loss - _MIN_FALL * promised + _ROUNDING * at.loss
-            ):
-                return self._look(moved), max(_EASED * damping, _MIN_DAMPING)
+            if self._is_accepted(at, moved):
+                return self._evaluate(moved), max(_EASED * damping, _MIN_DAMPING)
             damping *= _RAISED
-            if damping > _MAX_DAMPING:
-                return at, _FIRST_DAMPING
+        # No step in any direction helps: with the first damping the next round tries another curvature.
+        return at, _FIRST_DAMPING
 
-    def _look(self, x: Reals) -> _Point:
+    def _is_accepted(self, at: _Point, moved: Reals) -> bool:
+        """Whether a step lowers the loss by enough of what the slopes promise, or by no more than rounding fails to."""
+        promised = float(at.gradient @ (at.x - moved))
+        allowed = at.loss - _MIN_FALL * promised + _ROUNDING * at.loss
+        return self._loss(self.residuals(moved)) <= allowed
+
+    def _evaluate(self, x: Reals) -> _Point:
         residuals, slopes = self.residuals(x), self.slopes(x)
-        widened = np.sqrt(1.0 + (residuals / self.outlier) ** 2)
+        widened = self._widened(residuals)
         return _Point(
             x,
             self._loss(residuals),
@@ -124,11 +121,10 @@ class BoundedSearch:
 
     def _loss(self, residuals: Reals) -> float:
         # The docstring's sum, without a difference that would cancel.
-        return float(
-            np.sum(
-                residuals**2 / (1.0 + np.sqrt(1.0 + (residuals / self.outlier) ** 2))
-            )
-        )
+        return float(np.sum(residuals**2 / (1.0 + self._widened(residuals))))
+
+    def _widened(self, residuals: Reals) -> Reals:
+        return np.asarray(np.sqrt(1.0 + (residuals / self.outlier) ** 2))
 
     def _curvature(self, at: _Point, is_free: Flags) -> Reals:
         """(F, F) second derivatives of the loss along the free parameters, by differences of the gradient."""
@@ -136,8 +132,8 @@ class BoundedSearch:
         for parameter in np.flatnonzero(is_free):
             moved = at.x.copy()
             moved[parameter] += _DIFFERENCE
-            rows.append(
-                (self._look(moved).gradient - at.gradient)[is_free] / _DIFFERENCE
-            )
+            change = (self._evaluate(moved).gradient - at.gradient)[is_free]
+            rows.append(change / _DIFFERENCE)
+        # Differences are slightly unsymmetric, which the eigenvectors of a symmetric matrix must not be.
         curvature = np.array(rows)
         return np.asarray(0.5 * (curvature + curvature.T))

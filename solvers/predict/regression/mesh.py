@@ -11,10 +11,8 @@ import numpy as np
 from solvers.predict.data.samples import Indices, Reals
 
 _SAME = 1e-9  # Logarithms nearer than this are one node.
-_NARROWING, _NARROWINGS = (
-    0.85,
-    30,
-)  # Widths that are tried: down to a hundredth of the widest gap.
+# Widths that are tried: down to a hundredth of the widest gap.
+_NARROWING, _NARROWINGS = 0.85, 30
 
 
 class Corners(NamedTuple):
@@ -24,26 +22,31 @@ class Corners(NamedTuple):
     weights: Reals
 
 
-def make_nodes(values: Reals, *, most: int) -> Reals:
-    """The distinct values, ascending; of more than `most` (>= 2) those that leave small gaps, both ends among them."""
+def make_nodes(values: Reals, *, max_nodes: int) -> Reals:
+    """The distinct values, ascending; at most `max_nodes` (>= 2), those that leave small gaps, both ends among them."""
     ordered = np.sort(values)
     nodes: Reals = ordered[np.append(True, np.diff(ordered) > _SAME)]
-    while len(nodes) > most:
+    # The node whose neighbours are nearest to each other is missed least.
+    while len(nodes) > max_nodes:
         nodes = np.delete(nodes, 1 + np.argmin(nodes[2:] - nodes[:-2]))
     return nodes
 
 
-def limit_nodes(axes: tuple[Reals, ...], *, most: int) -> tuple[Reals, ...]:
-    """The axes of a table of at most `most` nodes: the longest are thinned."""
+def limit_nodes(axes: tuple[Reals, ...], *, max_nodes: int) -> tuple[Reals, ...]:
+    """The axes of a table of at most `max_nodes` nodes: the longest are thinned."""
     limited = list(axes)
-    while np.prod([len(axis) for axis in limited]) > most:
-        longest = int(np.argmax([len(axis) for axis in limited]))
-        limited[longest] = make_nodes(limited[longest], most=len(limited[longest]) - 1)
+    lengths = [len(axis) for axis in limited]
+    while np.prod(lengths) > max_nodes:
+        longest = int(np.argmax(lengths))
+        lengths[longest] -= 1
+        limited[longest] = make_nodes(limited[longest], max_nodes=lengths[longest])
     return tuple(limited)
 
 
-def refine(axes: tuple[Reals, ...], *, scales: Reals, most: int) -> tuple[Reals, ...]:
-    """The axes with nodes added in wide gaps, as many as `most` nodes of the table allow.
+def refine(
+    axes: tuple[Reals, ...], *, scales: Reals, max_nodes: int
+) -> tuple[Reals, ...]:
+    """The axes with nodes added in wide gaps, as many as `max_nodes` of the table allow.
 
     Gaps are measured in units of their axis: distance times its scale (d,). All end up about equally wide.
     """
@@ -54,11 +57,10 @@ def refine(axes: tuple[Reals, ...], *, scales: Reals, most: int) -> tuple[Reals,
     refined = axes
     for width in widest * _NARROWING ** np.arange(1, _NARROWINGS + 1):
         parts = [np.maximum(np.ceil(gap / width), 1.0) for gap in gaps]
-        if np.prod([1.0 + part.sum() for part in parts]) > most:
+        if np.prod([1.0 + part.sum() for part in parts]) > max_nodes:
             break
-        refined = tuple(
-            _divide(axis, part) for axis, part in zip(axes, parts, strict=True)
-        )
+        # From the axes as they were, so that every node stays one and gaps are divided evenly.
+        refined = tuple(map(_divide, axes, parts))
     return refined
 
 
@@ -94,13 +96,12 @@ def _divide(nodes: Reals, parts: Reals) -> Reals:
 def _corners(axes: tuple[Reals, ...], points: Reals) -> list[tuple[Indices, Reals]]:
     """(N,) positions in the flattened table and weights of every corner in turn; the last axis changes fastest."""
     count = len(points)
-    corners: list[tuple[Indices, Reals]] = [
-        (np.zeros(count, dtype=np.intp), np.ones(count))
-    ]
+    corners = [(np.zeros(count, dtype=np.intp), np.ones(count))]
     for nodes, values in zip(axes, points.T, strict=True):
         lower, fraction = _bracket(nodes, values)
-        upper, rest = np.minimum(lower + 1, len(nodes) - 1), 1.0 - fraction
-        ends = ((lower, rest), (upper, fraction))
+        # An axis of one node has it on both sides, the second time with weight 0.
+        upper = np.minimum(lower + 1, len(nodes) - 1)
+        ends = ((lower, 1.0 - fraction), (upper, fraction))
         corners = [
             (positions * len(nodes) + end, weights * share)
             for positions, weights in corners

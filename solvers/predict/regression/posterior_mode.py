@@ -7,6 +7,7 @@ few right ones. Parameters are to be logarithms or logits of what must be positi
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -17,11 +18,11 @@ from solvers.predict.data.samples import Reals
 OUTLIER_FROM = 3.0
 """Standard deviations from which a residual counts with its size only."""
 MAX_STEPS = 300
-"""Of one local search; twice what measured samples need, so that absurd ones cannot hold it up."""
+"""Steps of one local search; twice what measured samples need, so that absurd ones cannot hold it up."""
 SETTLED = 1e-9
 """Largest slope of the loss, and largest relative step, with which a search ends: its rounding decides nothing then."""
 MIN_FALL = 1e-15
-"""Of the loss: so flat are valleys whose bottom is not yet reached."""
+"""Relative fall of the loss: so flat are valleys whose bottom is not yet reached."""
 _STEP = 1e-30
 """Along the imaginary axis; its square is lost beside any number."""
 
@@ -49,27 +50,26 @@ def posterior_mode(
     """
 
     def deviations(parameters: Reals) -> Reals:
-        return np.concatenate(
-            (_tamed(residuals(parameters)), (parameters - priors.mean) / priors.sigma)
-        )
+        # A prior is one more measurement of its parameter; it is not tamed, so that nothing runs away.
+        from_prior = (parameters - priors.mean) / priors.sigma
+        return np.concatenate((_tamed(residuals(parameters)), from_prior))
 
     def deviation_slopes(parameters: Reals) -> Reals:
         own = _slopes(residuals, parameters) if slopes is None else slopes(parameters)
         tamed = _tamed_slopes(residuals(parameters))[:, np.newaxis] * own
         return np.vstack((tamed, np.diag(1.0 / priors.sigma)))
 
-    searches = [
-        optimize.least_squares(
-            deviations,
-            start,
-            jac=deviation_slopes,
-            ftol=MIN_FALL,
-            xtol=SETTLED,
-            gtol=SETTLED,
-            max_nfev=MAX_STEPS,
-        )
-        for start in (priors.mean, *starts)
-    ]
+    search_from = partial(
+        optimize.least_squares,
+        deviations,
+        jac=deviation_slopes,
+        ftol=MIN_FALL,
+        xtol=SETTLED,
+        gtol=SETTLED,
+        max_nfev=MAX_STEPS,
+    )
+    # Of equally good ends the first counts, which is the one from the priors' means.
+    searches = map(search_from, (priors.mean, *starts))
     best: Reals = min(searches, key=lambda search: float(search.cost)).x
     return best
 
@@ -87,9 +87,9 @@ def slope_along(
 
 
 def _slopes(residuals: Callable[[Reals], Reals], parameters: Reals) -> Reals:
+    units = np.eye(len(parameters))
     return np.stack(
-        [slope_along(residuals, parameters, unit) for unit in np.eye(len(parameters))],
-        axis=1,
+        [slope_along(residuals, parameters, unit) for unit in units], axis=1
     )
 
 

@@ -24,12 +24,10 @@ Reals = npt.NDArray[np.float64]
 
 MIN_SHARES = 3
 """Distinct shares that determine the two lines: with three, the breakpoint is the one in the middle."""
-_BREAKPOINTS = (
-    49  # Of the first, even grid: every second percent when shares run from 5 to 100.
-)
-_BREAKPOINT_TOLERANCE = (
-    1e-3  # In SM percent; the finest MPS step is a hundred times that.
-)
+# Of the first, even grid: every second percent when shares run from 5 to 100.
+_BREAKPOINTS = 49
+# In SM percent; the finest MPS step is a hundred times that.
+_BREAKPOINT_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +42,14 @@ class TwoSegments:
     def latency_ms(self, sm_percent: npt.ArrayLike) -> Reals:
         """The curve at these shares, of their shape; outside the samples' shares the lines go on."""
         beyond = np.asarray(sm_percent, dtype=np.float64) - self.breakpoint_percent
-        return (
-            self.latency_ms_at_breakpoint
-            + np.where(beyond <= 0.0, self.slope_before, self.slope_after) * beyond
-        )
+        slope = np.where(beyond <= 0.0, self.slope_before, self.slope_after)
+        return np.asarray(self.latency_ms_at_breakpoint + slope * beyond)
 
 
 def fit_two_segments(
     sm_percent: Reals, latency_ms: Reals, *, weight: Reals
 ) -> TwoSegments:
-    """The curve with the least Σ (weight · error)²; all three arrays are (N,), in any order.
+    """The curve with the smallest Σ (weight · error)²; all three arrays are (N,), in any order.
 
     Raises TooFewSamples when fewer than three distinct shares are measured.
     """
@@ -68,39 +64,35 @@ def fit_two_segments(
     weighted_ms = latency_ms * weight
 
     def solve(breakpoint_percent: float) -> tuple[Reals, float]:
-        np.multiply(
-            weight, np.maximum(breakpoint_percent - sm_percent, 0.0), out=basis[:, 2]
-        )
+        before = np.maximum(breakpoint_percent - sm_percent, 0.0)
+        np.multiply(weight, before, out=basis[:, 2])
         return nnls(basis, weighted_ms)
 
-    breakpoint_percent = _minimum(
+    at = _minimum(
         lambda share: solve(share)[1], low=float(shares[1]), high=float(shares[-2])
     )
-    level, fall, extra_fall = solve(breakpoint_percent)[0]
+    level, fall, extra_fall = solve(at)[0]
     return TwoSegments(
-        breakpoint_percent=breakpoint_percent,
-        latency_ms_at_breakpoint=float(
-            level + fall * (shares[-1] - breakpoint_percent)
-        ),
+        breakpoint_percent=at,
+        latency_ms_at_breakpoint=float(level + fall * (shares[-1] - at)),
         slope_before=float(-fall - extra_fall),
         slope_after=float(-fall),
     )
 
 
 def _minimum(misfit: Callable[[float], float], *, low: float, high: float) -> float:
-    """Where the misfit is least; it has several local minima, so a grid comes before the descent."""
+    """Where the misfit is smallest; it has several local minima, so a grid comes before the descent."""
     if low == high:
         return low
     grid = np.linspace(low, high, _BREAKPOINTS)
     best = float(grid[int(np.argmin([misfit(float(share)) for share in grid]))])
     step = (high - low) / (_BREAKPOINTS - 1)
-    around = (max(low, best - step), min(high, best + step))
-    found = float(
-        minimize_scalar(
-            misfit,
-            bounds=around,
-            method="bounded",
-            options={"xatol": _BREAKPOINT_TOLERANCE},
-        ).x
+    descent = minimize_scalar(
+        misfit,
+        bounds=(max(low, best - step), min(high, best + step)),
+        method="bounded",
+        options={"xatol": _BREAKPOINT_TOLERANCE},
     )
+    # The descent never tries the ends of its bounds, and the best may be one.
+    found = float(descent.x)
     return found if misfit(found) < misfit(best) else best

@@ -14,6 +14,8 @@ fall with the batch. Limits: one SM share and clock (or unlocked clocks) per gro
 cannot keep a limit below what its lowest clock draws (+20 % at 100 W on an A40); nothing here knows that clock.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
@@ -23,7 +25,7 @@ from solvers.predict.regression.soft_minimum import soft_minimum
 
 MIN_SAMPLES = 4
 POWER_SIGMA = 0.02
-"""Of ln watts: what an epoch's average and the form itself are off."""
+"""Standard deviation of ln watts: what an epoch's average and the form itself are off."""
 
 # Priors (median, standard deviation) of what the parameters are the logarithm of; watts relative to the samples' own.
 _SIGMA_DEMAND = (0.5, 0.2, 0.1)
@@ -32,17 +34,17 @@ _BUSY_LOGIT = 3.0
 """A training job computes nearly always: 95 %."""
 _KEEPING = (0.97, 0.05)
 _SHARPNESS = (8.0, 0.5)
-_IDLE_OF_LEAST = (0.5, 0.3)
+_IDLE_OF_LOWEST = (0.5, 0.3)
 _MIN_SPREAD = 0.5
-"""Of ln batch, so that parabolas through nearly equal batches do not bend sharply."""
+"""Spread of ln batch, so that parabolas through nearly equal batches do not bend sharply."""
 
 
 def fit(samples: Samples) -> Coefficients:
     """Coefficients from the samples of one group that have watts and a power limit, at two limits or more."""
-    known = np.flatnonzero(
-        np.isfinite(samples.power_w) & np.isfinite(samples.at.power_limit_w)
-    )
+    has_limit = np.isfinite(samples.at.power_limit_w)
+    known = np.flatnonzero(np.isfinite(samples.power_w) & has_limit)
     measured = samples.take(known)
+    # At one limit the busy share and the keeping of the limit cannot be told apart.
     limits = len(set(measured.at.power_limit_w.tolist()))
     if len(known) < MIN_SAMPLES or limits < 2:
         raise TooFewSamples(
@@ -50,69 +52,47 @@ def fit(samples: Samples) -> Coefficients:
             f"{len(known)} of {len(samples)} have both, at {limits}"
         )
     log_batch = np.log(measured.at.batch)
-    scaling = np.array([log_batch.mean(), max(float(log_batch.std()), _MIN_SPREAD)])
-    highest = measured.at.power_limit_w.max()
+    known_facts = {
+        "log_batch_scaling": np.array(
+            [log_batch.mean(), max(float(log_batch.std()), _MIN_SPREAD)]
+        ),
+        "highest_limit_w": measured.at.power_limit_w.max(),
+    }
 
     def residuals(parameters: Reals) -> Reals:
-        return (
-            np.log(_watts(parameters, scaling, highest, measured.at) / measured.power_w)
-            / POWER_SIGMA
-        )
+        watts = _watts({"parameters": parameters, **known_facts}, measured.at)
+        return np.asarray(np.log(watts / measured.power_w) / POWER_SIGMA)
 
     parameters = posterior_mode(residuals, _priors(measured.power_w))
-    return Coefficients(
-        arrays={
-            "parameters": parameters,
-            "log_batch_scaling": scaling,
-            "highest_limit_w": highest,
-        }
-    )
+    return Coefficients(arrays={"parameters": parameters, **known_facts})
 
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) average watts of the GPU, idle watts included."""
-    arrays = coefficients.arrays
-    return _watts(
-        arrays["parameters"],
-        arrays["log_batch_scaling"],
-        arrays["highest_limit_w"],
-        queries,
-    )
+    return _watts(coefficients.arrays, queries)
 
 
-def _watts(
-    parameters: Reals, scaling: Reals, highest_limit_w: Reals, queries: Queries
-) -> Reals:
+def _watts(arrays: Mapping[str, Reals], queries: Queries) -> Reals:
     """(N,) watts; parameters (9,) = 3 of ln D, 3 of logit u, ln a, ln n, ln idle."""
+    parameters = arrays["parameters"]
     keeping, sharpness, idle = np.exp(parameters[6:])
-    scaled = (np.log(queries.batch) - scaling[0]) / scaling[1]
+    centre, spread = arrays["log_batch_scaling"]
+    scaled = (np.log(queries.batch) - centre) / spread
     powers = np.column_stack((np.ones(len(queries)), scaled, scaled**2))
     busy = 1.0 / (1.0 + np.exp(-(powers @ parameters[3:6])))
-    limit = np.where(
-        np.isnan(queries.power_limit_w), highest_limit_w, queries.power_limit_w
-    )
-    busy_watts = soft_minimum(
-        np.exp(powers @ parameters[:3]), keeping * limit, sharpness=sharpness
-    )
+    limits = queries.power_limit_w
+    limit = np.where(np.isnan(limits), arrays["highest_limit_w"], limits)
+    demand = np.exp(powers @ parameters[:3])
+    busy_watts = soft_minimum(demand, keeping * limit, sharpness=sharpness)
     watts: Reals = idle + busy * np.maximum(0.0, busy_watts - idle)
     return watts
 
 
 def _priors(power_w: Reals) -> Priors:
-    means = (
-        *(np.log(power_w.max()), 0.0, 0.0),
-        *(_BUSY_LOGIT, 0.0, 0.0),
-        *(
-            np.log(_KEEPING[0]),
-            np.log(_SHARPNESS[0]),
-            np.log(_IDLE_OF_LEAST[0] * power_w.min()),
-        ),
+    logs = np.log(
+        [_KEEPING[0], _SHARPNESS[0], _IDLE_OF_LOWEST[0] * float(power_w.min())]
     )
-    sigmas = (
-        *_SIGMA_DEMAND,
-        *_SIGMA_BUSY_LOGIT,
-        _KEEPING[1],
-        _SHARPNESS[1],
-        _IDLE_OF_LEAST[1],
-    )
+    means = (np.log(power_w.max()), 0.0, 0.0, _BUSY_LOGIT, 0.0, 0.0, *logs)
+    own_sigmas = (_KEEPING[1], _SHARPNESS[1], _IDLE_OF_LOWEST[1])
+    sigmas = (*_SIGMA_DEMAND, *_SIGMA_BUSY_LOGIT, *own_sigmas)
     return Priors(mean=np.array(means), sigma=np.array(sigmas))

@@ -18,9 +18,9 @@ from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
 
 UNKNOWN_MARGIN = 0.25
-"""Of the predicted memory, where two samples leave nothing to judge the line by."""
+"""Share of the predicted memory, where two samples leave nothing to judge the line by."""
 _MAX_SAMPLES = 400
-"""Of more the line is drawn through an even choice: pairs grow with the square, 80,000 of them take 10 ms."""
+"""From more the line is drawn through an even choice: pairs grow with the square, 80,000 of them take 10 ms."""
 
 
 def fit(samples: Samples) -> Coefficients:
@@ -33,18 +33,18 @@ def fit(samples: Samples) -> Coefficients:
             f"memory needs samples with memory_mib at two batches or more; {len(known)} of {len(samples)} samples "
             f"have it, at {len(batches)}"
         )
+    # Sorted, so that an even choice is one over the batches and not over the order of arrival.
     order = np.lexsort((memory, batch))
-    chosen = order[even_choice(len(order), most=_MAX_SAMPLES)]
+    chosen = order[even_choice(len(order), max_rows=_MAX_SAMPLES)]
     fixed, per_request = _line(batch[chosen], memory[chosen])
     highest = np.maximum.accumulate([memory[batch == value].max() for value in batches])
+    margin = _relative_margin(memory, fixed + per_request * batch)
     arrays = {
         "fixed_mib": np.array(fixed),
         "per_request_mib": np.array(per_request),
         "batch": batches,
         "highest_mib": highest,
-        "relative_margin": np.array(
-            _relative_margin(memory, fixed + per_request * batch)
-        ),
+        "relative_margin": np.array(margin),
     }
     return Coefficients(arrays=arrays)
 
@@ -61,10 +61,10 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
 def predict_upper(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) MiB that a replica exceeds in about one case of twenty; at a measured batch, the most that it took."""
     expected = predict(coefficients, queries)
+    # What was measured needs no margin: `predict` is never below it.
     is_measured = np.isin(queries.batch, coefficients.arrays["batch"])
-    return np.where(
-        is_measured, expected, expected * (1.0 + coefficients.arrays["relative_margin"])
-    )
+    margin = coefficients.arrays["relative_margin"]
+    return np.where(is_measured, expected, expected * (1.0 + margin))
 
 
 def _line(batch: Reals, memory: Reals) -> tuple[float, float]:
@@ -72,12 +72,8 @@ def _line(batch: Reals, memory: Reals) -> tuple[float, float]:
     first, second = np.triu_indices(len(batch), k=1)
     apart = batch[first] != batch[second]
     first, second = first[apart], second[apart]
-    slope = max(
-        0.0,
-        float(
-            np.median((memory[second] - memory[first]) / (batch[second] - batch[first]))
-        ),
-    )
+    slopes = (memory[second] - memory[first]) / (batch[second] - batch[first])
+    slope = max(0.0, float(np.median(slopes)))
     fixed = float(np.median(memory - slope * batch))
     if fixed < 0.0:
         return 0.0, float(np.median(memory / batch))

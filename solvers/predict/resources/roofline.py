@@ -18,12 +18,14 @@ Wins on inference, on any knobs. Limits: it cannot fall with the batch, as avera
 their data (see duty_cycle.py). Neighbours and the time quota are not looked at: watts while the replica's kernels run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
+from solvers.predict.data.interference_factor import neighbour_counts
 from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
 from solvers.predict.regression.posterior_mode import (
     Priors,
@@ -35,11 +37,11 @@ from solvers.predict.regression.soft_minimum import soft_minimum
 MIN_CONDITIONS = 4
 """Different conditions with measured watts of which a GPU type needs to be learned."""
 POWER_SIGMA = 0.03
-"""Of ln watts: what repeated measurements and the form itself are off."""
+"""Standard deviation of ln watts: what repeated measurements and the form itself are off."""
 ENERGY_SIGMA = 0.1
-"""Of ln dynamic energy of a batch over SM shares: what its being constant is off."""
+"""Standard deviation of ln dynamic energy of a batch over SM shares: what its being constant is off."""
 
-# Priors as median and standard deviation of the logarithm. Watts are relative to the samples' least or greatest.
+# Priors as median and standard deviation of the logarithm. Watts are relative to the samples' lowest or highest.
 _BASE_OF_LEAST = (0.7, 0.5)
 _FULL_SHARE_OF_GREATEST = (1.2, 0.5)
 _LIMIT_OF_GREATEST = (1.5, 0.5)
@@ -53,6 +55,8 @@ _SATURATED = 1.0
 
 _BOARD, _NETWORK = 6, 2
 """Number of the parameters of a GPU type, and of each network."""
+_LIMIT = 2
+"""Position of the power limit among the parameters of a GPU type."""
 _MAX_LOG_WATTS = 25.0
 """Bound of ln(S · b^β), beyond which it is no ceiling to any board."""
 
@@ -72,19 +76,11 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 
     Rows with neighbours are not looked at. Raises TooFewSamples where no GPU type has enough watts.
     """
-    alone = samples.take(
-        np.array(
-            [
-                row
-                for row, neighbours in enumerate(samples.at.neighbours)
-                if not neighbours
-            ],
-            np.intp,
-        )
-    )
+    alone = samples.take(np.flatnonzero(neighbour_counts(samples.at) == 0))
     learned: dict[Group, Coefficients] = {}
     for gpu_type in sorted(set(alone.at.gpu_type)):
         of_type = alone.take(np.flatnonzero(np.array(alone.at.gpu_type) == gpu_type))
+        # Repetitions of a few conditions would leave the parameters of the GPU type to their priors.
         if _count_conditions(of_type.take(_with_watts(of_type))) >= MIN_CONDITIONS:
             learned |= _fit_gpu_type(of_type)
     if not learned:
@@ -98,18 +94,17 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) watts of the GPU, base included; never above the row's power limit."""
     arrays = coefficients.arrays
-    board = _Board(
-        log=arrays["board_log"], reference_mhz=float(arrays["reference_mhz"])
-    )
+    reference_mhz = float(arrays["reference_mhz"])
+    board = _Board(log=arrays["board_log"], reference_mhz=reference_mhz)
     return _watts(board, arrays["network_log"][np.newaxis, :], queries)
 
 
 def _fit_gpu_type(samples: Samples) -> dict[Group, Coefficients]:
     measured = samples.take(_with_watts(samples))
     clocks = samples.at.clock_mhz[np.isfinite(samples.at.clock_mhz)]
-    board, networks = _fit_board(
-        measured, reference_mhz=float(clocks.max()) if len(clocks) else np.nan
-    )
+    reference_mhz = float(clocks.max()) if len(clocks) else np.nan
+    board, networks = _fit_board(measured, reference_mhz=reference_mhz)
+    # The board is held from here on, so that a network's few samples cannot move what all others share.
     learned = {}
     for group, rows in samples.at.groups().items():
         own = samples.take(rows)
@@ -130,37 +125,38 @@ def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Real
     network_of_row = np.empty(len(measured), dtype=np.intp)
     for number, rows in enumerate(groups.values()):
         network_of_row[rows] = number
-    least, greatest = measured.power_w.min(), measured.power_w.max()
-    scales = (least, greatest, greatest, 1.0, 1.0, 1.0, *(greatest, 1.0) * len(groups))
-    of_board = (_BASE_OF_LEAST, _FULL_SHARE_OF_GREATEST, _LIMIT_OF_GREATEST)
-    of_shape = (_KNEE_SHARPNESS, _LIMIT_SHARPNESS, _CLOCK_EXPONENT)
-    priors = _log_priors(
-        (*of_board, *of_shape, *(_PARALLEL_OF_GREATEST, _BATCH_EXPONENT) * len(groups)),
-        scales,
-    )
+
+    def split(parameters: Reals) -> tuple[_Board, Reals]:
+        board = _Board(log=parameters[:_BOARD], reference_mhz=reference_mhz)
+        return board, parameters[_BOARD:].reshape(-1, _NETWORK)
 
     def residuals(parameters: Reals) -> Reals:
-        board = _Board(log=parameters[:_BOARD], reference_mhz=reference_mhz)
-        watts = _watts(
-            board,
-            parameters[_BOARD:].reshape(-1, _NETWORK)[network_of_row],
-            measured.at,
-        )
-        return np.log(watts / measured.power_w) / POWER_SIGMA
+        board, networks = split(parameters)
+        watts = _watts(board, networks[network_of_row], measured.at)
+        return np.asarray(np.log(watts / measured.power_w) / POWER_SIGMA)
 
     def slopes(parameters: Reals) -> Reals:
         return _board_slopes(residuals, parameters, network_of_row)
 
+    priors = _board_priors(measured.power_w, len(groups))
     saturated = priors.mean.copy()
-    saturated[2] = np.log(_SATURATED * greatest)
+    saturated[_LIMIT] = np.log(_SATURATED * measured.power_w.max())
     best = posterior_mode(residuals, priors, starts=(saturated,), slopes=slopes)
     limits = measured.at.power_limit_w
     if np.isfinite(limits).all():
         # The board was always limited, so its own limit was not seen: the highest one that was set stands for it.
-        best[2] = np.log(limits.max())
-    return _Board(log=best[:_BOARD], reference_mhz=reference_mhz), best[
-        _BOARD:
-    ].reshape(-1, _NETWORK)
+        best[_LIMIT] = np.log(limits.max())
+    return split(best)
+
+
+def _board_priors(power_w: Reals, networks: int) -> Priors:
+    lowest, highest = power_w.min(), power_w.max()
+    of_board = (_BASE_OF_LEAST, _FULL_SHARE_OF_GREATEST, _LIMIT_OF_GREATEST)
+    of_shape = (_KNEE_SHARPNESS, _LIMIT_SHARPNESS, _CLOCK_EXPONENT)
+    of_networks = (_PARALLEL_OF_GREATEST, _BATCH_EXPONENT) * networks
+    scales = (lowest, highest, highest, 1.0, 1.0, 1.0, *(highest, 1.0) * networks)
+    medians, sigmas = np.array((*of_board, *of_shape, *of_networks)).T
+    return Priors(mean=np.log(medians * np.array(scales)), sigma=sigmas)
 
 
 def _board_slopes(
@@ -172,10 +168,9 @@ def _board_slopes(
     """
     rows = np.arange(len(network_of_row))
     slopes = np.zeros((len(rows), len(parameters)))
+    units = np.eye(len(parameters))
     for column in range(_BOARD):
-        slopes[:, column] = slope_along(
-            residuals, parameters, np.eye(len(parameters))[column]
-        )
+        slopes[:, column] = slope_along(residuals, parameters, units[column])
     for own in range(_NETWORK):
         direction = np.zeros(len(parameters))
         direction[_BOARD + own :: _NETWORK] = 1.0
@@ -188,28 +183,18 @@ def _fit_network(samples: Samples, board: _Board, *, typical: Reals) -> Reals:
     """(2,) ln S and ln β of one network, from its watts and from how its latency falls with the SM share."""
     measured = samples.take(_with_watts(samples))
     pairs = _share_pairs(samples)
-    rows = (
-        samples.take(np.concatenate(pairs))
-        if pairs
-        else samples.take(np.empty(0, np.intp))
-    )
+    rows = samples.take(np.concatenate([np.empty(0, np.intp), *pairs]))
     batch_of_row = np.repeat(np.arange(len(pairs)), [len(pair) for pair in pairs])
     is_of_batch = np.arange(len(pairs))[:, np.newaxis] == batch_of_row
     weights = is_of_batch / is_of_batch.sum(axis=1, keepdims=True)
 
     def residuals(parameters: Reals) -> Reals:
-        watts = np.log(
-            _watts(board, parameters[np.newaxis, :], measured.at) / measured.power_w
-        )
-        energies = np.log(
-            rows.latency_ms * _dynamic_watts(board, parameters[np.newaxis, :], rows.at)
-        )
-        return np.concatenate(
-            (
-                watts / POWER_SIGMA,
-                (energies - (weights @ energies)[batch_of_row]) / ENERGY_SIGMA,
-            )
-        )
+        network = parameters[np.newaxis, :]
+        errors = np.log(_watts(board, network, measured.at) / measured.power_w)
+        energies = np.log(rows.latency_ms * _dynamic_watts(board, network, rows.at))
+        # The level of a batch's energy is not known; only that it is the same at every share.
+        bends = energies - (weights @ energies)[batch_of_row]
+        return np.concatenate((errors / POWER_SIGMA, bends / ENERGY_SIGMA))
 
     sigma = np.array([_PARALLEL_OF_GREATEST[1], _BATCH_EXPONENT[1]])
     return posterior_mode(residuals, Priors(mean=typical, sigma=sigma))
@@ -219,9 +204,8 @@ def _watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     """(N,) watts; `networks` (N or 1, 2) hold ln S and ln β of each row's network."""
     base, _, own_limit, _, sharpness, _ = np.exp(board.log)
     limit = np.where(np.isnan(queries.power_limit_w), own_limit, queries.power_limit_w)
-    return soft_minimum(
-        base + _dynamic_watts(board, networks, queries), limit, sharpness=sharpness
-    )
+    unlimited = base + _dynamic_watts(board, networks, queries)
+    return soft_minimum(unlimited, limit, sharpness=sharpness)
 
 
 def _dynamic_watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
@@ -229,19 +213,11 @@ def _dynamic_watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     _, full_share, _, sharpness, _, clock_exponent = np.exp(board.log)
     log_parallel = networks[:, 0] + np.exp(networks[:, 1]) * np.log(queries.batch)
     parallel = np.exp(np.minimum(log_parallel, _MAX_LOG_WATTS))
-    ceiling = soft_minimum(
-        full_share * queries.sm_percent / 100.0, parallel, sharpness=sharpness
-    )
+    of_share = full_share * queries.sm_percent / 100.0
+    ceiling = soft_minimum(of_share, parallel, sharpness=sharpness)
     clock = queries.clock_mhz / board.reference_mhz
     speed: Reals = np.where(np.isnan(clock), 1.0, clock) ** clock_exponent
     return speed * ceiling
-
-
-def _log_priors(
-    relative: Sequence[tuple[float, float]], scales: Sequence[float]
-) -> Priors:
-    medians, sigmas = np.array(relative).T
-    return Priors(mean=np.log(medians * np.array(scales)), sigma=sigmas)
 
 
 def _with_watts(samples: Samples) -> Indices:
@@ -251,14 +227,8 @@ def _with_watts(samples: Samples) -> Indices:
 def _count_conditions(samples: Samples) -> int:
     at = samples.at
     columns = np.column_stack((at.batch, at.sm_percent, at.clock_mhz, at.power_limit_w))
-    return len(
-        {
-            (network, *row)
-            for network, row in zip(
-                at.network, np.nan_to_num(columns).tolist(), strict=True
-            )
-        }
-    )
+    rows = map(tuple, np.nan_to_num(columns).tolist())
+    return len(set(zip(at.network, rows, strict=True)))
 
 
 def _share_pairs(samples: Samples) -> list[Indices]:
@@ -267,11 +237,9 @@ def _share_pairs(samples: Samples) -> list[Indices]:
     columns = np.column_stack(
         (at.batch, at.clock_mhz, at.time_quota_percent, at.power_limit_w)
     )
-    alike: dict[tuple[float, ...], list[int]] = {}
+    alike: dict[tuple[float, ...], list[int]] = defaultdict(list)
     for row in np.flatnonzero(np.isfinite(samples.latency_ms)):
-        alike.setdefault(tuple(np.nan_to_num(columns[row]).tolist()), []).append(
-            int(row)
-        )
+        alike[tuple(np.nan_to_num(columns[row]).tolist())].append(int(row))
     return [
         np.array(rows, np.intp)
         for rows in alike.values()

@@ -265,7 +265,7 @@ def a_cold_request(
             memory_mib=[row.memory_mib for row in rows],
         ),
         gpu_types=load_gpu_types(),
-        relatives=tuple(entry for entry in shipped if entry.network != network),
+        other_profiles=tuple(entry for entry in shipped if entry.network != network),
         fleet=frozenset({gpu_type}),
         layers=load_layers(),
     )

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from solvers.forecast.types import ForecastTechnique, History, RequestSeries, Season
+from solvers.forecast.types import (
+    Forecast,
+    ForecastTechnique,
+    History,
+    RequestSeries,
+    Season,
+    make_forecast,
+)
 
 Reals = npt.NDArray[np.float64]
 NAN = float("nan")
@@ -34,6 +41,19 @@ def a_history(
     )
 
 
+def forecast_of(
+    technique: ForecastTechnique,
+    history: History,
+    *,
+    horizon_s: float,
+    levels: Sequence[float],
+) -> Forecast | None:
+    expected = technique(history, horizon_s)
+    if expected is None:
+        return None
+    return make_forecast("any", expected, horizon_s=horizon_s, levels=levels)
+
+
 def rate_of(
     technique: ForecastTechnique,
     history: History,
@@ -42,8 +62,11 @@ def rate_of(
     horizon_s: float | None = None,
 ) -> float:
     """One quantile, of the next window where nothing else is said."""
-    made = technique(
-        history, horizon_s=horizon_s or history.recent.window_s, levels=(level,)
+    made = forecast_of(
+        technique,
+        history,
+        horizon_s=horizon_s or history.recent.window_s,
+        levels=(level,),
     )
     assert made is not None
     assert made.levels == (level,)

@@ -8,6 +8,7 @@ from solvers.forecast import smoothing as holt
 from solvers.forecast import smoothing as last_value
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES, forecast_by
 from solvers.forecast.types import (
+    ExpectedRate,
     Forecast,
     ForecastTechnique,
     RequestSeries,
@@ -20,6 +21,7 @@ from tests.solvers.forecast.histories import (
     NAN,
     a_history,
     a_series,
+    forecast_of,
     poisson_rates,
     rate_of,
 )
@@ -62,17 +64,15 @@ def test_a_constant_rate_goes_on(
 @every_technique
 def test_nothing_heard_says_nothing(technique: ForecastTechnique) -> None:
     for rates_rps in ([], [NAN] * 20):
-        assert (
-            technique(a_history(rates_rps, seasons=FLAT), horizon_s=1.0, levels=LEVELS)
-            is None
-        )
+        assert technique(a_history(rates_rps, seasons=FLAT), 1.0) is None
 
 
 @every_technique
 def test_a_quiet_service_falls_to_zero_at_every_level(
     technique: ForecastTechnique,
 ) -> None:
-    made = technique(a_history([0.0] * 60, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
+    history = a_history([0.0] * 60, seasons=FLAT)
+    made = forecast_of(technique, history, horizon_s=5.0, levels=LEVELS)
     assert made is not None
     assert made.rates_rps == (0.0, 0.0, 0.0)
 
@@ -96,7 +96,8 @@ def test_quantiles_rise_with_their_level_and_are_plain_floats(
 ) -> None:
     draw = np.random.default_rng(5)
     rates = poisson_rates(draw, np.full(60, 20.0), 1.0)
-    made = technique(a_history(rates, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
+    history = a_history(rates, seasons=FLAT)
+    made = forecast_of(technique, history, horizon_s=5.0, levels=LEVELS)
     assert made is not None
     assert made.levels == LEVELS
     assert made.rates_rps[0] < made.rates_rps[1] < made.rates_rps[2]
@@ -112,7 +113,8 @@ def test_poisson_noise_is_covered_as_promised(technique: ForecastTechnique) -> N
     draw = np.random.default_rng(7)
     rates = poisson_rates(draw, np.full((500, 65), 100.0), 1.0)
     made = [
-        technique(
+        forecast_of(
+            technique,
             a_history(row[:60], start_s=NOON_S, seasons=FLAT),
             horizon_s=5.0,
             levels=(0.05, 0.95),
@@ -132,10 +134,7 @@ def test_poisson_noise_is_covered_as_promised(technique: ForecastTechnique) -> N
 @every_technique
 def test_the_same_history_gives_the_same_forecast(technique: ForecastTechnique) -> None:
     rates = poisson_rates(np.random.default_rng(9), np.full(60, 30.0), 1.0)
-    first, second = (
-        technique(a_history(rates, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
-        for _ in range(2)
-    )
+    first, second = (technique(a_history(rates, seasons=FLAT), 5.0) for _ in range(2))
     assert first == second
 
 
@@ -147,8 +146,11 @@ def test_bad_questions_are_refused(
     technique: ForecastTechnique, horizon_s: float, level: float
 ) -> None:
     with pytest.raises(InvalidInput):
-        technique(
-            a_history([1.0] * 5, seasons=FLAT), horizon_s=horizon_s, levels=(level,)
+        forecast_of(
+            technique,
+            a_history([1.0] * 5, seasons=FLAT),
+            horizon_s=horizon_s,
+            levels=(level,),
         )
 
 
@@ -224,9 +226,7 @@ def test_an_unknown_technique_and_one_without_its_season_speak_as_the_default() 
 
 
 def test_a_wider_forecast_has_the_same_median_and_a_wider_spread() -> None:
-    made = make_forecast(
-        "x", expected_rps=10.0, spread_rps=5.0, horizon_s=1.0, levels=LEVELS
-    )
+    made = make_forecast("x", ExpectedRate(10.0, 5.0), horizon_s=1.0, levels=LEVELS)
     wide = widen(made, 2.0)
     # 10 ± 1.6449 · 5, then · 10, cut off at 0.
     assert made.rates_rps == pytest.approx((1.776, 10.0, 18.224), abs=0.001)

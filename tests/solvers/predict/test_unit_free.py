@@ -27,7 +27,7 @@ from solvers.predict.data.samples import (
 from solvers.predict.data.techniques import (
     INTERFERENCE,
     LEARNERS,
-    STRANGERS,
+    UNKNOWN_NEIGHBOURS,
     TechniqueEntry,
     find_interference,
 )
@@ -225,7 +225,7 @@ def learn_factors(
     return find_interference(name).fit(samples, alone_ms)
 
 
-@pytest.mark.parametrize("name", sorted({*INTERFERENCE, *STRANGERS}))
+@pytest.mark.parametrize("name", sorted({*INTERFERENCE, *UNKNOWN_NEIGHBOURS}))
 def test_every_registered_interference_technique_is_unit_free(name: str) -> None:
     samples, alone_ms = colocated()
     asked_ms = np.where(np.isnan(alone_ms), samples.latency_ms, alone_ms)
@@ -253,7 +253,7 @@ def write_predictions(path: str) -> None:
         for learner in learners
         for name, rows in SETS.items()
     }
-    for name in {*INTERFERENCE, *STRANGERS}:
+    for name in {*INTERFERENCE, *UNKNOWN_NEIGHBOURS}:
         learned = learn_factors(name, samples, alone_ms, TYPICAL_LINK)
         asked = samples.take(np.flatnonzero(known))
         found[name] = find_interference(name).predict(

@@ -17,9 +17,9 @@ from solvers.predict.data.samples import even_choice
     ],
 )
 def test_positions(count: int, most: int, positions: list[int]) -> None:
-    assert even_choice(count, most=most).tolist() == positions
+    assert even_choice(count, max_rows=most).tolist() == positions
 
 
 def test_no_row_is_chosen_twice_and_no_gap_is_twice_another() -> None:
-    gaps = np.diff(even_choice(1000, most=301))
+    gaps = np.diff(even_choice(1000, max_rows=301))
     assert gaps.min() >= 3 and gaps.max() <= 4

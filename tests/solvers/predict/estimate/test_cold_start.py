@@ -9,7 +9,7 @@ import pytest
 from solvers.predict.data.fit import Fits, TooFewSamples
 from solvers.predict.data.samples import Group, LayerCounts, Neighbour, Queries, Samples
 from solvers.predict.estimate.cold_start import (
-    MIN_RELATIVES,
+    MIN_PROFILED_NETWORKS,
     RATIO_SIGMA,
     ColdStartEstimate,
     estimate_from_layers,
@@ -127,7 +127,7 @@ def test_the_order_of_known_networks_does_not_matter(fits: Fits) -> None:
 
 
 def test_too_few_relatives_say_how_many_are_needed(fits: Fits) -> None:
-    known = tuple(LAYERS.values())[: MIN_RELATIVES - 1]
+    known = tuple(LAYERS.values())[: MIN_PROFILED_NETWORKS - 1]
     with pytest.raises(
         TooFewSamples,
         match=r"4 networks with known layers have a fit on V100-16GB; .* needs 5: measure",
@@ -257,7 +257,9 @@ def test_a_fit_is_preferred_to_every_estimate(two_types: Fits) -> None:
 
 
 def test_without_anything_to_estimate_from_the_row_is_refused(fits: Fits) -> None:
-    fits = without(fits, *(Group(name, V100) for name in NAMES[MIN_RELATIVES - 1 :]))
+    fits = without(
+        fits, *(Group(name, V100) for name in NAMES[MIN_PROFILED_NETWORKS - 1 :])
+    )
     known = {**LAYERS, "new": layers_of("new", 100)}
     for layers in ({}, LAYERS, known):
         with pytest.raises(

@@ -49,14 +49,14 @@ def test_weights_sum_to_one() -> None:
 
 def test_nodes_are_distinct_ascending_and_no_more_than_allowed() -> None:
     np.testing.assert_array_equal(
-        make_nodes(np.array([3.0, 1.0, 1.0 + 1e-12, 2.0]), most=9), [1.0, 2.0, 3.0]
+        make_nodes(np.array([3.0, 1.0, 1.0 + 1e-12, 2.0]), max_nodes=9), [1.0, 2.0, 3.0]
     )
-    thinned = make_nodes(np.arange(100.0), most=7)
+    thinned = make_nodes(np.arange(100.0), max_nodes=7)
     assert len(thinned) == 7 and thinned[0] == 0.0 and thinned[-1] == 99.0
 
 
 def test_the_longest_axis_gives_way_where_a_table_would_be_too_large() -> None:
-    short, long = limit_nodes((np.arange(3.0), np.arange(50.0)), most=30)
+    short, long = limit_nodes((np.arange(3.0), np.arange(50.0)), max_nodes=30)
     np.testing.assert_array_equal(short, np.arange(3.0))
     assert len(long) == 10 and (long[0], long[-1]) == (0.0, 49.0)
 
@@ -65,7 +65,7 @@ def test_refined_axes_keep_their_nodes_and_gaps_become_about_equal_in_their_unit
     None
 ):
     axes = (np.array([0.0, 1.0, 5.0]), np.array([0.0, 2.0]))
-    refined = refine(axes, scales=np.array([1.0, 4.0]), most=400)
+    refined = refine(axes, scales=np.array([1.0, 4.0]), max_nodes=400)
     assert 200 < len(refined[0]) * len(refined[1]) <= 400
     for axis, before in zip(refined, axes, strict=True):
         assert np.isclose(axis[:, None], before).any(axis=0).all()
@@ -79,8 +79,10 @@ def test_refined_axes_keep_their_nodes_and_gaps_become_about_equal_in_their_unit
 
 def test_axes_of_a_table_that_is_full_or_one_point_are_not_refined() -> None:
     axes = (np.arange(10.0), np.arange(10.0))
-    assert refine(axes, scales=np.ones(2), most=100) == axes
-    assert refine((np.array([1.0]),), scales=np.ones(1), most=100) == (np.array([1.0]),)
+    assert refine(axes, scales=np.ones(2), max_nodes=100) == axes
+    assert refine((np.array([1.0]),), scales=np.ones(1), max_nodes=100) == (
+        np.array([1.0]),
+    )
 
 
 def test_points_of_a_mesh_stand_in_the_order_of_its_flattened_table() -> None:
