@@ -14,5 +14,6 @@ def card(name: str) -> Card:
 
 def cards() -> tuple[Card, ...]:
     """The cards of all registered policies: the default first, then the others by name."""
+    # False sorts before True: what is ours, the default, comes first.
     known = map(card, policies())
     return tuple(sorted(known, key=lambda card: (card.source != "ours", card.name)))

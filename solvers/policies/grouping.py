@@ -27,6 +27,7 @@ from solvers.laws.cost import cost_usd_per_hour, gpu_power_w, served_weight
 from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus, SolveReport
 from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import Problem
+from solvers.types.state import GpuType
 
 OTHERS = "others"
 """What reports call the services of no group."""
@@ -66,26 +67,26 @@ def part_problem(
     """
     mine = tuple(service for service in problem.services if service.name in services)
     networks = {service.network for service in mine}
-    taken = _used(gpu for plan in before for gpu in plan.gpus) + _held(
-        problem, services, leaving
-    )
-    gpu_types = tuple(
-        replace(
-            each,
-            count=None if each.count is None else max(0, each.count - taken[each.name]),
-        )
-        for each in problem.gpu_types
-    )
+    used = _used(gpu for plan in before for gpu in plan.gpus)
+    taken = used + _held(problem, services, leaving)
+    gpu_types = tuple(_without(each, taken[each.name]) for each in problem.gpu_types)
+    counts = {each.name: each.count for each in gpu_types}
     return replace(
         problem,
         services=mine,
         points=tuple(points for points in problem.points if points.network in networks),
         gpu_types=gpu_types,
-        current=_own(
-            problem.current, services, {each.name: each.count for each in gpu_types}
-        ),
+        current=_own(problem.current, services, counts),
         power_budget_w=_watts_left(problem, before),
     )
+
+
+def _without(gpu_type: GpuType, gpus: int) -> GpuType:
+    """The type with so many GPUs fewer."""
+    if gpu_type.count is None:
+        return gpu_type
+    # GPUs that are used and GPUs that are held back may be the same, so that together they can exceed the count.
+    return replace(gpu_type, count=max(0, gpu_type.count - gpus))
 
 
 def merged(
@@ -97,14 +98,15 @@ def merged(
         gpus=tuple(gpu for one in decided for gpu in one.plan.gpus),
         unserved=tuple(entry for one in decided for entry in one.plan.unserved),
     )
-    goodput = problem.objective == "max_goodput"
+    # Only under this objective do reports state what is served.
+    is_goodput = problem.objective == "max_goodput"
     report = PlanReport(
         status=_status([one.report.status for one in decided]),
         cost_usd_per_hour=cost_usd_per_hour(problem, plan),
         seconds=math.fsum(one.report.seconds for one in decided),
         method=METHOD,
-        messages=tuple(words for one in decided for words in _messages(one)),
-        served_weight=served_weight(problem, plan) if goodput else None,
+        messages=tuple(each for one in decided for each in _messages(one)),
+        served_weight=served_weight(problem, plan) if is_goodput else None,
         steps=tuple(
             _of_group(one, step) for one in decided for step in one.report.steps
         ),
@@ -114,6 +116,7 @@ def merged(
 
 def _used(gpus: Iterable[GpuPlan]) -> Counter[str]:
     """GPUs by type."""
+    # One entry of a plan may stand for several GPUs that run the same.
     counts = Counter[str]()
     for gpu in gpus:
         counts[gpu.gpu_type] += gpu.count
@@ -125,11 +128,10 @@ def _held(
 ) -> Counter[str]:
     """GPUs by type that carry some of the later groups' services now, and none of these."""
     running = () if problem.current is None else problem.current.gpus
-    carried = ((gpu, {replica.service for replica in gpu.replicas}) for gpu in running)
     return _used(
         gpu
-        for gpu, names in carried
-        if names & set(leaving) and not names & set(services)
+        for gpu in running
+        if _runs_any(gpu, leaving) and not _runs_any(gpu, services)
     )
 
 
@@ -143,30 +145,28 @@ def _own(
     left: dict[str, float] = {
         name: math.inf if count is None else count for name, count in counts.items()
     }
-    running = [
-        gpu
-        for gpu in current.gpus
-        if any(each.service in services for each in gpu.replicas)
-    ]
+    running = [gpu for gpu in current.gpus if _runs_any(gpu, services)]
     if any(count > left.get(name, 0) for name, count in _used(running).items()):
         # By their content, so that what is kept does not hang on the order in which they stand.
-        running.sort(
-            key=lambda gpu: (
-                any(each.service not in services for each in gpu.replicas),
-                repr(gpu),
-            )
-        )
+        running.sort(key=lambda gpu: (not _runs_only(gpu, services), repr(gpu)))
     kept = []
     for gpu in running:
         count = int(min(gpu.count, left.get(gpu.gpu_type, 0)))
         if count:
             left[gpu.gpu_type] -= count
-            mine = tuple(
-                replica for replica in gpu.replicas if replica.service in services
-            )
+            # Replicas of other groups are dropped: the group's policy must not plan with GPUs that it would share.
+            mine = tuple(each for each in gpu.replicas if each.service in services)
             kept.append(replace(gpu, count=count, replicas=mine))
     unserved = tuple(entry for entry in current.unserved if entry.service in services)
     return replace(current, gpus=tuple(kept), unserved=unserved)
+
+
+def _runs_any(gpu: GpuPlan, services: Collection[str]) -> bool:
+    return any(replica.service in services for replica in gpu.replicas)
+
+
+def _runs_only(gpu: GpuPlan, services: Collection[str]) -> bool:
+    return all(replica.service in services for replica in gpu.replicas)
 
 
 def _watts_left(problem: Problem, before: Sequence[Plan]) -> float | None:
@@ -179,7 +179,8 @@ def _watts_left(problem: Problem, before: Sequence[Plan]) -> float | None:
 
 
 def _status(statuses: Sequence[PlanStatus]) -> PlanStatus:
-    """The least certain one; parts that are optimal each make a whole that is not proven so."""
+    """The least certain one; parts that are optimal each make a plan that is not proven so."""
+    # The statuses are listed from the most to the least certain.
     worst: PlanStatus = (
         max(statuses, key=PLAN_STATUSES.index) if statuses else "feasible"
     )
@@ -193,7 +194,7 @@ def _messages(one: GroupPlan) -> tuple[str, ...]:
         f"{part.group}: {part.policy} decided, {report.status} at ${report.cost_usd_per_hour:.4f} per hour "
         f"({report.method or 'no method stated'}; services {len(part.services)}, GPUs {gpus})"
     )
-    return spoke, *(f"{part.group}: {words}" for words in report.messages)
+    return spoke, *(f"{part.group}: {message}" for message in report.messages)
 
 
 def _of_group(one: GroupPlan, step: SolveReport) -> SolveReport:

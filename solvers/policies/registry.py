@@ -51,11 +51,13 @@ def spec_of(name: str) -> PolicySpec:
 
 def policy(name: str) -> PolicyModule:
     """The policy of that name. Raises UnknownPolicy, which lists the names that exist."""
+    # Imported when it is asked for: some policies load solvers that take seconds.
     return cast(PolicyModule, import_module(spec_of(name).module))
 
 
 def fill_of(policy: str) -> Fill:
     """The technique of the policy of that name; the default one where it has none or is not registered."""
+    # Without raising: a stored plan may name a policy whose folder was taken away.
     spec = _specs().get(policy)
     module = spec.fill if spec else None
     return cast(Fill, import_module(module or _DEFAULT_FILL).fill)
@@ -109,6 +111,7 @@ def _all() -> Iterator[PolicySpec]:
     yield from baselines.POLICIES
     yield from greedy.POLICIES
     yield from joint.POLICIES
+    # Sorted, since the order of a directory differs from one file system to the next.
     folders = pkgutil.iter_modules(import_module(_PAPERS).__path__)
     for name in sorted(folder.name for folder in folders):
         yield from import_module(f"{_PAPERS}.{name}.spec").POLICIES

@@ -41,6 +41,7 @@ def warm_up(*names: str) -> None:
 @cache
 def _warm_up(name: str) -> None:
     """Run the policy on tiny problems, from nothing and from its own plan, and what only many GPUs need."""
+    # Kernels are compiled for the types of their arguments, so that each course of a solve must be taken once.
     for problem in (tiny_problem(), uneven_problem()):
         plan, _, memory = policy(name).make_plan(
             problem, Observed(at_s=0.0), None, BUDGET
@@ -68,6 +69,7 @@ def _eliminate(problem: Problem) -> None:
     warm = WarmStart(problem)
     tools, demand = warm.tools(problem, None), warm.demand(problem)
     relaxation = generate(tools.tables, demand, tools.pricer, tools.columns)
+    # The relaxation made columns that the pool does not hold yet.
     tools.pool.sync()
     duals = relaxation.solution.duals
     eliminate_gpus(
@@ -87,49 +89,55 @@ def _anneal(problem: Problem) -> None:
 
 def tiny_problem() -> Problem:
     """Two services on one GPU type; large enough that every technique has something to do."""
-    rows = tuple(
-        OperatingPoint(
-            share,
-            batch,
-            1000.0,
-            0.1,
-            0.5,
-            4.0 * batch * 100.0 / share,
-            1000.0,
-            share,
-            share / 1000.0,
-        )
-        for share in (20.0, 40.0, 60.0, 80.0, 100.0)
-        for batch in (1, 4)
+    gpu_type = GpuType(
+        name="any",
+        price_usd_per_hour=1.0,
+        memory_mib=16_000.0,
+        count=3,
+        sm_percent_step=20.0,
+        idle_w=20.0,
+        power_cap_w=250.0,
+        clocks_mhz=(1000.0,),
     )
     return Problem(
         max_replicas_per_gpu=4,
         capacity_law=make_capacity_law([0.98], [1, 4]),
-        gpu_types=(
-            GpuType(
-                name="any",
-                price_usd_per_hour=1.0,
-                memory_mib=16_000.0,
-                count=3,
-                sm_percent_step=20.0,
-                idle_w=20.0,
-                power_cap_w=250.0,
-                clocks_mhz=(1000.0,),
+        gpu_types=(gpu_type,),
+        services=(_service("one", 60.0), _service("two", 35.0)),
+        points=(
+            OperatingPoints(
+                network="net", gpu_type="any", sensitivity=0.4, rows=_rows()
             ),
         ),
-        services=tuple(
-            ServiceDemand(
-                name=name,
-                network="net",
-                slo_ms=200.0,
-                percentile=0.98,
-                arrival_rate_rps=rate,
-            )
-            for name, rate in (("one", 60.0), ("two", 35.0))
-        ),
-        points=(
-            OperatingPoints(network="net", gpu_type="any", sensitivity=0.4, rows=rows),
-        ),
+    )
+
+
+def _service(name: str, rate_rps: float) -> ServiceDemand:
+    return ServiceDemand(
+        name=name,
+        network="net",
+        slo_ms=200.0,
+        percentile=0.98,
+        arrival_rate_rps=rate_rps,
+    )
+
+
+def _rows() -> tuple[OperatingPoint, ...]:
+    return tuple(
+        OperatingPoint(
+            sm_percent=share,
+            batch=batch,
+            clock_mhz=1000.0,
+            transfer_ms=0.1,
+            launch_ms=0.5,
+            run_ms=4.0 * batch * 100.0 / share,
+            memory_mib=1000.0,
+            power_w=share,
+            # Above 0, so that neighbours are felt and pressure is priced.
+            pressure=share / 1000.0,
+        )
+        for share in (20.0, 40.0, 60.0, 80.0, 100.0)
+        for batch in (1, 4)
     )
 
 

@@ -27,6 +27,7 @@ from solvers.types.outcome import SolveStatus
 STATUS = {
     cp.OPTIMAL: SolveStatus.OPTIMAL,
     cp.OPTIMAL_INACCURATE: SolveStatus.FEASIBLE,
+    # What the solver could only show inaccurately counts, since `solve` compares every answer with the rows.
     cp.INFEASIBLE: SolveStatus.INFEASIBLE,
     cp.INFEASIBLE_INACCURATE: SolveStatus.INFEASIBLE,
     cp.UNBOUNDED: SolveStatus.FAILED,
@@ -38,6 +39,7 @@ STATUS = {
 _REPLICA_SIZES = (1, 8, 32)
 """Replicas in one programme; compiling takes 5, 10 and 33 ms, but 350 ms for 128, while re-solving grows in step."""
 _MIN_SEGMENTS = 8
+"""Shorter curves are filled up, so that few sizes of programmes are compiled."""
 _SM_TOLERANCE = 1e-4
 """SM percent; CLARABEL's answer is within 1e-5 of the true one where the curve is not nearly flat."""
 _SLOPE_TOLERANCE = 1e-12
@@ -47,6 +49,7 @@ _CLARABEL = {
     "tol_gap_rel": 1e-9,
     "tol_feas": 1e-9,
     "max_iter": 200,
+    # More threads would not pay for so small a programme, and sums in another order could differ in the last digits.
     "max_threads": 1,
 }
 
@@ -93,17 +96,17 @@ def solve_exact(
     """
     pieces = [first_feasible_piece(replica) for replica in problem.replicas]
     waiting = [
-        (index, piece) for index, piece in enumerate(pieces) if piece is not None
+        (index, _lines(piece, problem.replicas[index].limit_ms))
+        for index, piece in enumerate(pieces)
+        if piece is not None
     ]
     answers: list[float | None] = [None] * len(pieces)
     for start in range(0, len(waiting), _REPLICA_SIZES[-1]):
         chunk = waiting[start : start + _REPLICA_SIZES[-1]]
-        lines = [
-            _lines(piece, problem.replicas[index].limit_ms) for index, piece in chunk
-        ]
-        status, crossings = _solve_lines(lines, seconds)
+        status, crossings = _solve_lines([lines for _, lines in chunk], seconds)
         if not status.has_solution:
             return None, status
+        # The last programme has places left over, whose shares mean nothing.
         for (index, _), crossing in zip(chunk, crossings, strict=False):
             answers[index] = _row_at_or_above(problem.replicas[index], 100.0 * crossing)
     return SharingSolution(sm_percent=tuple(answers)), SolveStatus.OPTIMAL
@@ -122,49 +125,51 @@ def first_feasible_piece(replica: LimitedCurve) -> ShareCurve | None:
 
 def convex_pieces(curve: ShareCurve) -> tuple[ShareCurve, ...]:
     """The curve cut, from the left, into the longest pieces whose slopes never fall; neighbours share a row."""
-    rows = list(zip(curve.sm_percent, curve.execution_ms, strict=True))
-    slopes = [
-        (right[1] - left[1]) / (right[0] - left[0])
-        for left, right in itertools.pairwise(rows)
-    ]
+    if not curve.sm_percent:
+        return ()
+    slopes = _slopes(curve.sm_percent, curve.execution_ms)
     kink = _SLOPE_TOLERANCE * max(map(abs, slopes), default=0.0)
     cuts = [
         index
         for index in range(1, len(slopes))
         if slopes[index] < slopes[index - 1] - kink
     ]
-    ends = [*cuts, len(rows) - 1] if rows else []
-    starts = [0, *cuts]
+    ends = [*cuts, len(curve.sm_percent) - 1]
     return tuple(
         ShareCurve(
             sm_percent=curve.sm_percent[start : end + 1],
             execution_ms=curve.execution_ms[start : end + 1],
         )
-        for start, end in zip(starts, ends, strict=False)
+        for start, end in zip([0, *cuts], ends, strict=True)
     )
 
 
+def _slopes(places: Sequence[float], values: Sequence[float]) -> list[float]:
+    """The slope between each value and the next."""
+    rows = zip(places, values, strict=True)
+    return [
+        (later - earlier) / (right - left)
+        for (left, earlier), (right, later) in itertools.pairwise(rows)
+    ]
+
+
 def _lines(piece: ShareCurve, limit_ms: float) -> ConvexPiece:
+    # An infinite limit would make offsets infinite; one at the slowest row binds nothing either.
     limit_ms = min(limit_ms, max(piece.execution_ms))
     shares = [sm / 100.0 for sm in piece.sm_percent]
     slopes: list[float] = []
     offsets: list[float] = []
-    for (left, right), (slower, faster) in zip(
-        itertools.pairwise(shares), itertools.pairwise(piece.execution_ms), strict=True
+    starts = zip(shares, piece.execution_ms, strict=True)
+    # The slopes have one row fewer: no line begins at the last one.
+    for slope, (share, slower) in zip(
+        _slopes(shares, piece.execution_ms), starts, strict=False
     ):
-        slopes.append((faster - slower) / (right - left))
-        offsets.append(slower - slopes[-1] * left - limit_ms)
-    scales = [
-        max(abs(slope), abs(offset)) or 1.0
-        for slope, offset in zip(slopes, offsets, strict=True)
-    ]
+        offset = slower - slope * share - limit_ms
+        scale = max(abs(slope), abs(offset)) or 1.0
+        slopes.append(slope / scale)
+        offsets.append(offset / scale)
     return ConvexPiece(
-        slope=tuple(slope / scale for slope, scale in zip(slopes, scales, strict=True)),
-        offset=tuple(
-            offset / scale for offset, scale in zip(offsets, scales, strict=True)
-        ),
-        low=shares[0],
-        high=shares[-1],
+        slope=tuple(slopes), offset=tuple(offsets), low=shares[0], high=shares[-1]
     )
 
 
@@ -174,6 +179,7 @@ def _solve_lines(
     """The smallest share of each piece: at least as many as there are pieces, in their order."""
     size = next(size for size in _REPLICA_SIZES if size >= len(pieces))
     longest = max(_MIN_SEGMENTS, *(len(lines.slope) for lines in pieces))
+    # Rounded up to a power of two, so that few programmes are compiled and kept.
     formulation = build(size, 1 << (longest - 1).bit_length())
     _fill(formulation, [*pieces, *[_NO_LINES] * (size - len(pieces))])
     with warnings.catch_warnings():
@@ -186,9 +192,9 @@ def _solve_lines(
         except cp.SolverError:
             return SolveStatus.FAILED, ()
     status = STATUS.get(formulation.programme.status, SolveStatus.UNKNOWN)
-    return status, tuple(
-        formulation.share.value.tolist()
-    ) if status.has_solution else ()
+    if not status.has_solution:
+        return status, ()
+    return status, tuple(formulation.share.value.tolist())
 
 
 @lru_cache(maxsize=16)
@@ -197,6 +203,7 @@ def build(replicas: int, lines: int) -> SharingProgram:
     share = cp.Variable(replicas)
     slope, offset = cp.Parameter((replicas, lines)), cp.Parameter((replicas, lines))
     low, high = cp.Parameter(replicas), cp.Parameter(replicas)
+    # A product instead of broadcasting: only of this form can CVXPY compile the parameters once for all solves (DPP).
     of_each_line = cp.reshape(share, (replicas, 1), order="C") @ np.ones((1, lines))
     constraints = [
         cp.multiply(slope, of_each_line) + offset <= 0,

@@ -35,6 +35,7 @@ class ShareCurve:
     """One for each SM percent; > 0; need not fall."""
 
     def __post_init__(self) -> None:
+        # Checked here, since the linear programmes would give any answer for a curve that does not ascend.
         if len(self.sm_percent) != len(self.execution_ms):
             raise InvalidInput(
                 "execution_ms",
@@ -60,7 +61,7 @@ class LimitedCurve:
     max_sm_percent: float = 100.0
 
     def rows_in_range(self) -> ShareCurve:
-        """The part of the curve within least and most SM percent; may be empty."""
+        """The part of the curve within the smallest and the largest SM percent allowed; may be empty."""
         rows = [
             (sm, execution)
             for sm, execution in zip(
@@ -98,6 +99,7 @@ def make_curve(
     neighbours: Neighbours = ALONE,
 ) -> ShareCurve:
     """The curve of the rows with this batch and clock next to these neighbours; empty when there is no such row."""
+    # Points come in any order; rows sort by SM percent first, as a curve must.
     rows = sorted(
         row for row in points.rows if row.batch == batch and row.clock_mhz == clock_mhz
     )

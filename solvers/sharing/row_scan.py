@@ -36,6 +36,7 @@ def crossing_sm_percent(curve: ShareCurve, limit_ms: float) -> float | None:
         if execution <= limit_ms:
             if previous is None:
                 return sm
+            # The curve is linear between two rows, and the limit lies between their times.
             before, slower = previous
             return before + (sm - before) * (slower - limit_ms) / (slower - execution)
         previous = (sm, execution)

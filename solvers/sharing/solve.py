@@ -42,17 +42,14 @@ def _within_budget(
     scanned = smallest_rows(problem)
     if budget.remaining_s() <= 0.0:
         return scanned, "closed-form", ("no time left for CVXPY",)
-    from solvers.sharing.exact import (
-        solve_exact,
-    )  # Imports CVXPY, which a caller without time must not pay for.
+    # Here, because it imports CVXPY, which a caller without time must not pay for.
+    from solvers.sharing.exact import solve_exact
 
     solution, status = solve_exact(problem, seconds=budget.remaining_s())
     if solution is None:
         return scanned, "closed-form", (f"CVXPY gave no answer: {status}",)
+    # The scan is exact: an answer that differs from it was spoiled by the solver's tolerance.
     if solution != scanned:
-        return (
-            scanned,
-            "closed-form",
-            ("CVXPY's answer differs from the scan of the rows, which is exact",),
-        )
+        message = "CVXPY's answer differs from the scan of the rows, which is exact"
+        return scanned, "closed-form", (message,)
     return solution, "cvxpy-clarabel", ()

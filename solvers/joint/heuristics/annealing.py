@@ -1,13 +1,15 @@
-"""Whole plans on a given fleet by simulated annealing: arrays for the kernel, the schedule, the result as patterns."""
+"""Plans on a given fleet by simulated annealing: arrays for the kernel, the schedule, the result as patterns."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from copy import copy
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from solvers.joint.kernels.anneal import anneal
+from solvers.joint.kernels.anneal import Cooling, anneal
 from solvers.joint.kernels.anneal_moves import (
     AnnealingDemand,
     AnnealingProblem,
@@ -22,11 +24,11 @@ from solvers.joint.patterns.tables import CANDIDATE_FIELDS, Tables
 _HOT, _WARM, _COLD = 0.2, 0.1, 0.015
 """Temperatures in mean prices of a GPU: at the beginning from nothing and from a plan, and at the end."""
 _MOVES_AT_ONCE = 10_000
-"""Some milliseconds: whether time is over is asked in between."""
+"""They take some milliseconds: whether time is over is asked in between."""
 _ROUNDING = 1e-10
 """A shortage below this share of a rate is rounding."""
 _WIDER, _OTHER_BATCH = 10.0, 0.01
-"""What makes a candidate less near, in GPUs of SM steps: that it is wider, and a batch of twice the size."""
+"""What makes a candidate less near, in shares of a GPU's SM steps: that it is wider, and a batch of twice the size."""
 
 
 class Annealer:
@@ -41,8 +43,9 @@ class Annealer:
         self._flat = _flat(tables, self._starts)
         self._wanted = _wanted(tables, demand)
 
-    def asked(self, demand: CoverDemand) -> "Annealer":
+    def for_demand(self, demand: CoverDemand) -> "Annealer":
         """The same for another demand of the same tables."""
+        # A shallow copy: the candidates of all modes are many, and are only read.
         other = copy(self)
         other._wanted = _wanted(self._tables, demand)
         return other
@@ -63,16 +66,19 @@ class Annealer:
         """
         gpu_type = np.repeat(np.arange(len(fleet)), fleet).astype(np.int32)
         plant = AnnealingProblem(self._flat, self._tables.law, self._wanted, gpu_type)
+        # Temperatures in GPU prices, so that they suit fleets of cheap and of expensive types.
         mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
+        # Division rounded up.
         parts = max(1, -(-moves // _MOVES_AT_ONCE))
         hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
         steps = mean_price * np.geomspace(hot, cold, parts + 1)
-        return Chain(
-            plant, self._starts, steps.tolist(), seed, self._state(plant, start)
-        )
+        state = self._state(plant, start)
+        return Chain(plant, self._starts, steps.tolist(), seed, state)
 
     def _state(self, plant: AnnealingProblem, start: Sequence[Column]) -> State:
+        """The GPUs of these columns; the others run nothing."""
         state = _unused(plant)
+        # GPUs of a type are all alike, so that a column may have any of them.
         free = {
             kind: np.flatnonzero(plant.gpu_type == kind).tolist()
             for kind in set(plant.gpu_type.tolist())
@@ -81,15 +87,11 @@ class Annealer:
             number, items = column.pattern.mode, np.array(column.pattern.items)
             mode = self._tables.modes[number]
             gpu, count = free[mode.gpu_type].pop(), len(items)
-            state.mode[gpu], state.size[gpu], state.power[gpu] = (
-                number,
-                count,
-                mode.power[items].sum(),
-            )
-            state.items[gpu, :count], state.carried[gpu, :count] = (
-                self._starts[number] + items,
-                column.capacity,
-            )
+            state.mode[gpu] = number
+            state.size[gpu] = count
+            state.power[gpu] = mode.power[items].sum()
+            state.items[gpu, :count] = self._starts[number] + items
+            state.carried[gpu, :count] = column.capacity
         return state
 
 
@@ -105,14 +107,14 @@ class Chain:
         state: State,
     ) -> None:
         """temperatures: at the beginning, between the parts, and at the end; starts: (M + 1,) of each mode's part."""
-        self._plant, self._starts, self._temperatures = plant, starts, temperatures
-        self._seeds = (
-            np.random.default_rng(seed)
-            .integers(2**32, size=len(temperatures) - 1)
-            .tolist()
-        )
-        self._done, self._least = 0, np.inf
-        self._state, self._best = state, _unused(plant)
+        self._plant, self._starts = plant, starts
+        self._temperatures = temperatures
+        # One seed for each part: the kernel's random numbers belong to its thread, not to the chain.
+        rng = np.random.default_rng(seed)
+        self._seeds = rng.integers(2**32, size=len(temperatures) - 1).tolist()
+        self._done = 0
+        self._state = state
+        self._best, self._best_cost = _unused(plant), np.inf
 
     @property
     def is_done(self) -> bool:
@@ -122,16 +124,9 @@ class Chain:
     def advance(self) -> None:
         """Do the next part."""
         hot, cold = self._temperatures[self._done : self._done + 2]
-        seed = self._seeds[self._done]
-        self._least = anneal(
-            self._plant,
-            self._state,
-            self._best,
-            self._least,
-            _MOVES_AT_ONCE,
-            hot,
-            cold,
-            seed,
+        part = Cooling(_MOVES_AT_ONCE, hot, cold, self._seeds[self._done])
+        self._best_cost = anneal(
+            self._plant, self._state, self._best, self._best_cost, part
         )
         self._done += 1
 
@@ -142,10 +137,10 @@ class Chain:
         services, rates = flat.service[state.items[used]], state.carried[used]
         rps = np.bincount(services, rates, len(wanted.rate))
         replicas = np.bincount(services, minlength=len(wanted.rate))
-        is_full = (wanted.rate - rps <= _ROUNDING * wanted.rate) & (
-            replicas >= wanted.fewest
-        )
-        return bool((is_full & (replicas <= wanted.most)).all())
+        is_served = wanted.rate - rps <= _ROUNDING * wanted.rate
+        has_enough = replicas >= wanted.min_replicas
+        has_few = replicas <= wanted.max_replicas
+        return bool((is_served & has_enough & has_few).all())
 
     def plan(self) -> Counter[Pattern]:
         """GPUs by pattern of the best plan met so far; unused ones are left out."""
@@ -155,12 +150,8 @@ class Chain:
             state.mode.tolist(), state.size.tolist(), state.items, strict=True
         ):
             if count > 0:
-                found[
-                    Pattern(
-                        mode,
-                        tuple(sorted((items[:count] - self._starts[mode]).tolist())),
-                    )
-                ] += 1
+                own = sorted((items[:count] - self._starts[mode]).tolist())
+                found[Pattern(mode, tuple(own))] += 1
         return found
 
 
@@ -194,33 +185,29 @@ def _wanted(tables: Tables, demand: CoverDemand) -> AnnealingDemand:
 
 def _unused(plant: AnnealingProblem) -> State:
     """Every GPU at the last clock of its type, with nothing on it."""
-    gpus, most = len(plant.gpu_type), plant.flat.launch_factor.shape[1] - 1
+    gpus, services = len(plant.gpu_type), len(plant.wanted.rate)
+    # A factor for each number of replicas, none included.
+    max_replicas = plant.flat.launch_factor.shape[1] - 1
     return State(
-        plant.flat.of_type[plant.gpu_type + 1] - 1,
-        np.zeros(gpus, np.int32),
-        np.zeros((gpus, most), np.int32),
-        np.zeros((gpus, most)),
-        np.zeros(gpus),
+        mode=plant.flat.of_type[plant.gpu_type + 1] - 1,
+        size=np.zeros(gpus, np.int32),
+        items=np.zeros((gpus, max_replicas), np.int32),
+        carried=np.zeros((gpus, max_replicas)),
+        power=np.zeros(gpus),
+        rps=np.zeros(services),
+        replicas=np.zeros(services),
     )
 
 
 def _flat(tables: Tables, starts: Numbers) -> Flat:
     modes = tables.modes
-    services = np.arange(len(tables.rate) + 1)
     kinds = np.array([mode.gpu_type for mode in modes])
     of_type = np.searchsorted(kinds, np.arange(len(tables.stock) + 1)).astype(np.int32)
-    first = [
-        start + np.searchsorted(mode.service, services)
-        for mode, start in zip(modes, starts[:-1], strict=True)
-    ]
+    max_clocks = int(np.diff(of_type).max(initial=1))
     flat = Flat(
-        **{
-            name: np.concatenate([getattr(mode, name) for mode in modes])
-            for name in CANDIDATE_FIELDS
-            if name in Flat._fields
-        },
-        twin=np.full((starts[-1], int(np.diff(of_type).max(initial=1))), -1, np.int32),
-        first=np.array(first, dtype=np.int32),
+        **_joined_candidates(tables),
+        twin=np.full((starts[-1], max_clocks), -1, np.int32),
+        first=_service_starts(tables, starts),
         steps=np.array([mode.steps for mode in modes], dtype=np.int32),
         memory_mib=np.array([mode.memory_mib for mode in modes]),
         power_w=np.array([mode.power_w for mode in modes]),
@@ -231,26 +218,49 @@ def _flat(tables: Tables, starts: Numbers) -> Flat:
     return flat
 
 
+def _joined_candidates(tables: Tables) -> dict[str, npt.NDArray[Any]]:
+    """The candidates of all modes end to end, by field."""
+    return {
+        name: np.concatenate([getattr(mode, name) for mode in tables.modes])
+        for name in CANDIDATE_FIELDS
+        if name in Flat._fields
+    }
+
+
+def _service_starts(tables: Tables, starts: Numbers) -> Numbers:
+    """(M, S + 1) where the candidates of each service begin among those of all modes."""
+    services = np.arange(len(tables.rate) + 1)
+    first = [
+        start + np.searchsorted(mode.service, services)
+        for mode, start in zip(tables.modes, starts[:-1], strict=True)
+    ]
+    return np.array(first, dtype=np.int32)
+
+
 def _find_twins(tables: Tables, flat: Flat) -> None:
     """Fill in the twins: nearest by SM share first, where wider ones come last, then by batch."""
     for number, mode in enumerate(tables.modes):
         low, high = flat.of_type[mode.gpu_type : mode.gpu_type + 2]
-        for clock, there in enumerate(range(low, high)):
-            for service in range(len(tables.rate)):
-                mine, others = (
-                    slice(*flat.first[at, service : service + 2])
-                    for at in (number, there)
-                )
-                if mine.start < mine.stop and others.start < others.stop:
-                    flat.twin[mine, clock] = others.start + _nearest(
-                        flat, mine, others, mode.steps, flat.steps[there]
-                    )
+        for clock, other in enumerate(range(low, high)):
+            _find_twins_between(flat, number, other, clock)
+
+
+def _find_twins_between(flat: Flat, mode: int, other_mode: int, clock: int) -> None:
+    steps, other_steps = flat.steps[mode], flat.steps[other_mode]
+    for service in range(flat.first.shape[1] - 1):
+        mine = slice(*flat.first[mode, service : service + 2])
+        others = slice(*flat.first[other_mode, service : service + 2])
+        # A service may have no row at some clock.
+        if mine.start < mine.stop and others.start < others.stop:
+            nearest = _nearest(flat, mine, others, steps, other_steps)
+            flat.twin[mine, clock] = others.start + nearest
 
 
 def _nearest(
     flat: Flat, mine: slice, others: slice, steps: int, other_steps: int
 ) -> Numbers:
     """Position among the others of the one that is nearest to each of mine."""
+    # Shares, not steps: clocks of one type may count their SM steps differently.
     more = flat.width[others] / other_steps - (flat.width[mine] / steps)[:, None]
     distance = np.abs(more) + _WIDER * (more > 1e-9)
     distance += _OTHER_BATCH * np.abs(

@@ -1,7 +1,7 @@
-"""From a fractional plan to a whole one: fix what is whole, price anew for what is left, fix again."""
+"""From a fractional plan to an integer one: fix what is integer, price anew for what is left, fix again."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,16 +13,16 @@ from solvers.joint.heuristics.residual import (
 )
 from solvers.joint.heuristics.residual_cover import SmallPlan, solve_small_program
 from solvers.joint.kernels.types import Reals
-from solvers.joint.patterns.carried import carried, is_met, rest_of
+from solvers.joint.patterns.carried import is_met, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.relaxation.pricing import NarrowPricer
 
-_WHOLE = 1e-6
-"""A count this near below a whole number is taken for that number."""
-_NEARLY_WHOLE = 0.9
-"""Beside whole parts, a fraction is rounded up only from here on: the rest is priced anew first."""
+_INTEGRALITY = 1e-6
+"""A count this near below an integer is taken for that integer."""
+_NEARLY_ONE = 0.9
+"""Beside integer parts, a fraction is rounded up only from here on: the rest is priced anew first."""
 _HASTY_ROUNDS = 1
 """Rounds of pricing in each step when time is short."""
 _HASTY_STEP = 0.3
@@ -60,21 +60,23 @@ class DiveContext(NamedTuple):
     tools: SearchContext
     demand: CoverDemand
     duals: Duals
-    """Duals of the whole relaxation."""
+    """Duals of the relaxation of the entire demand."""
     rng: np.random.Generator
     is_over: Callable[[], bool]
 
 
 def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
-    """Column number → whole part of its count."""
-    whole = np.floor(counts + _WHOLE).astype(int)
-    return Counter(
-        {
-            number: int(count)
-            for number, count in zip(numbers, whole, strict=True)
-            if count > 0
-        }
-    )
+    """Column number → integer part of its count."""
+    floor = np.floor(counts + _INTEGRALITY).astype(int).tolist()
+    # Unary plus drops zeros, so that a plan names only columns that it uses.
+    return +Counter(dict(zip(numbers, floor, strict=True)))
+
+
+def used_columns(counts: Reals, numbers: Sequence[int]) -> list[int]:
+    """The columns that a fractional plan uses."""
+    return [
+        number for number, count in zip(numbers, counts, strict=True) if count > 0.0
+    ]
 
 
 def complete_greedily(
@@ -82,21 +84,23 @@ def complete_greedily(
 ) -> Counter[int]:
     """The counts and, one by one, the GPUs that earn most per USD of what is still wanted."""
     plan = Counter(counts)
-    pool = tools.pool
-    taken = carried(tools.tables, tools.columns, plan)
+    taken = tools.carried(plan)
     while True:
         rest = rest_of(demand, tools.tables, taken)
-        if is_met(rest):
-            return plan
-        # What the duals value at nothing must be covered too.
-        rps = np.maximum(duals.rps, _MIN_WORTH * rest.shortage_price)
-        presence = np.where(rest.fewest > 0.0, rest.missing_price, 0.0)
-        best = pool.best_value(rest, rps, presence)
+        best = -1 if is_met(rest) else _best_column(tools, rest, duals)
         if best < 0:
             return plan
         more = {best: _alike(tools, rest, best)}
         plan.update(more)
-        taken = taken.plus(carried(tools.tables, tools.columns, more))
+        taken = taken.plus(tools.carried(more))
+
+
+def _best_column(tools: SearchContext, rest: CoverDemand, duals: Duals) -> int:
+    """The column that earns most per USD; −1 where none earns anything."""
+    # What the duals value at nothing must be covered too.
+    rps = np.maximum(duals.rps, _MIN_WORTH * rest.shortage_price)
+    presence = np.where(rest.fewest > 0.0, rest.missing_price, 0.0)
+    return tools.pool.best_value(rest, rps, presence)
 
 
 def _alike(tools: SearchContext, rest: CoverDemand, best: int) -> int:
@@ -129,61 +133,114 @@ def dive(
 
     Where any plan will do (`below` infinite) and time is over, what is left is completed greedily.
     """
-    tools, duals = search.tools, search.duals
-    plan: Counter[int] = Counter()
-    best: Counter[int] | None = None
-    rest, spent = demand, 0.0
-    priced = len(demand.rate)
-    is_hasty = False
-    while not search.is_over():
-        is_wanted = (rest.rate > 0.0) | (rest.fewest > 0.0)
+    return _Dive(search, demand, pace, below=below, is_late=is_late).run(start)
+
+
+class _Dive:
+    """How far one dive has come."""
+
+    def __init__(
+        self,
+        search: DiveContext,
+        demand: CoverDemand,
+        pace: DiveEffort,
+        *,
+        below: float,
+        is_late: Callable[[], bool],
+    ) -> None:
+        self._search = search
+        self._tools = search.tools
+        self._demand = demand
+        self._pace = pace
+        self._is_late = is_late
+        self._duals = search.duals
+        self._plan: Counter[int] = Counter()
+        self._rest, self._spent = demand, 0.0
+        self._best: Counter[int] | None = None
+        self._below = below
+        self._priced = len(demand.rate)
+        self._is_hasty = False
+
+    def run(self, start: Sequence[int]) -> Counter[int] | None:
+        """Fix GPUs step by step until everything is served, or until that cannot be cheap enough any more."""
+        while not self._search.is_over():
+            part = self._relax(start)
+            # No way of going on costs less than the relaxation of what is left.
+            if self._spent + part.solution.objective >= self._below:
+                return self._best
+            self._look_through(part)
+            fixed = _fixed(self._tools, self._rest, part, self._pace, self._search.rng)
+            if not fixed:
+                # No GPU is left that would serve more than it costs.
+                return self._plan
+
+            self._fix(fixed)
+            if is_met(self._rest):
+                return self._plan if self._spent < self._below else self._best
+            start = used_columns(part.solution.counts, part.columns)
+        if np.isinf(self._below):
+            return complete_greedily(self._tools, self._demand, self._duals, self._plan)
+        return self._best
+
+    def _relax(self, start: Sequence[int]) -> ResidualRelaxation:
+        """The relaxation of what is left, from these columns and the cheapest ones at hand."""
+        self._narrow()
+        self._is_hasty = self._is_hasty or self._is_late()
+        if self._is_hasty:
+            self._pace = self._pace._replace(rounds=_HASTY_ROUNDS, step=_HASTY_STEP)
+        pool = self._tools.pool
+        costs = pool.reduced_costs(self._rest, self._duals)
+        part = relax_rest(
+            self._tools,
+            self._rest,
+            [*start, *pool.cheapest(costs, self._pace.columns)],
+            self._pace.rounds,
+            min_gain=self._pace.min_gain,
+            # In time, pricing stops as soon as haste is better; in haste, only at the end.
+            is_over=self._search.is_over if self._is_hasty else self._is_late,
+        )
+        self._duals = part.solution.duals
+        return part
+
+    def _narrow(self) -> None:
+        """Price only the services that are still wanted once these are few."""
+        is_wanted = (self._rest.rate > 0.0) | (self._rest.fewest > 0.0)
         wanted = np.flatnonzero(is_wanted).astype(np.int32)
         # A narrow pricer has to make its cells anew, so it must save enough to be worth that.
-        if len(wanted) <= _NARROW * priced:
+        if len(wanted) <= _NARROW * self._priced:
+            tools = self._tools
             narrow = NarrowPricer(tools.tables, wanted, like=tools.pricer)
-            tools = tools._replace(pricer=narrow)
-            priced = len(wanted)
+            self._tools = tools._replace(pricer=narrow)
+            self._priced = len(wanted)
 
-        is_hasty = is_hasty or is_late()
-        if is_hasty:
-            pace = pace._replace(rounds=_HASTY_ROUNDS, step=_HASTY_STEP)
+    def _look_through(self, part: ResidualRelaxation) -> None:
+        """Where few GPUs are left over, look for the best way to place them all."""
+        if part.solution.counts.sum() > self._pace.few_gpus:
+            return
+        last = finish(self._tools, self._rest, part, self._below - self._spent)
+        if last is not None:
+            self._best = self._plan + last.counts
+            self._below = self._spent + last.cost
 
-        cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, duals), pace.columns)
-        part = relax_rest(
-            tools,
-            rest,
-            [*start, *cheap],
-            pace.rounds,
-            min_gain=pace.min_gain,
-            is_over=search.is_over if is_hasty else is_late,
-        )
-        duals = part.solution.duals
-        # No way of going on costs less than the relaxation of what is left.
-        if spent + part.solution.objective >= below:
-            return best
+    def _fix(self, fixed: Counter[int]) -> None:
+        self._plan.update(fixed)
+        # Summed over the plan so far instead of step by step, so that rounding does not add up.
+        taken = self._tools.carried(self._plan)
+        self._rest = rest_of(self._demand, self._tools.tables, taken)
+        self._spent = taken.cost
 
-        if part.solution.counts.sum() <= pace.few_gpus:
-            last = finish(tools, rest, part, below - spent)
-            if last is not None:
-                best = plan + last.counts
-                below = spent + last.cost
-        fixed = _fixed(tools, rest, part, pace, search.rng)
-        if not fixed:
-            # No GPU is left that would serve more than it costs.
-            return plan
 
-        plan.update(fixed)
-        taken = carried(tools.tables, tools.columns, plan)
-        rest = rest_of(demand, tools.tables, taken)
-        spent = taken.cost
-        if is_met(rest):
-            return plan if spent < below else best
-        start = [
-            number
-            for number, count in zip(part.columns, part.solution.counts, strict=True)
-            if count > 0.0
-        ]
-    return complete_greedily(tools, demand, duals, plan) if np.isinf(below) else best
+def plan_rest(
+    tools: SearchContext, rest: CoverDemand, start: Iterable[int], below: float
+) -> SmallPlan | None:
+    """A plan for a residual demand, after one round of pricing; None where it seems that none costs less than `below`.
+
+    start: columns to begin with.
+    """
+    part = relax_rest(tools, rest, start, 1)
+    if part.solution.objective >= below:
+        return None
+    return finish(tools, rest, part, below)
 
 
 def finish(
@@ -196,8 +253,8 @@ def finish(
     costs = tools.pool.reduced_costs(rest, duals)
     numbers = tools.pool.cheapest(costs, _PROGRAM_COLUMNS, below=gap)
     if np.isinf(below):
-        completed = complete_greedily(tools, rest, duals, {})
-        greedy = carried(tools.tables, tools.columns, completed)
+        # The search needs a cost to stay below: that of a plan that is made in no time.
+        greedy = tools.carried(complete_greedily(tools, rest, duals, {}))
         if not is_met(rest_of(rest, tools.tables, greedy)):
             return None
         below = greedy.cost
@@ -211,24 +268,26 @@ def _fixed(
     pace: DiveEffort,
     rng: np.random.Generator,
 ) -> Counter[int]:
-    """Whole parts, and the largest fractions as long as each finds enough of its work undone."""
+    """Integer parts, and the largest fractions as long as each finds enough of its work undone."""
     counts = part.solution.counts
-    taking = FixedGpus(tools, rest, part.solution.duals.rps)
+    gpus = FixedGpus(tools, rest, part.solution.duals.rps)
     for number, count in floors(counts, part.columns).items():
-        taking.take(number, count)
+        gpus.take(number, count)
 
-    fractions = counts - np.floor(counts + _WHOLE)
-    most = max(1, int(pace.step * fractions.sum()))
-    if taking.plan:
-        fractions[fractions < _NEARLY_WHOLE] = 0.0
+    fractions = counts - np.floor(counts + _INTEGRALITY)
+    limit = max(1, int(pace.step * fractions.sum()))
+    if gpus.plan:
+        fractions[fractions < _NEARLY_ONE] = 0.0
     if pace.spread > 0.0:
         fractions *= 1.0 - pace.spread * rng.random(len(fractions))
-    for at in np.argsort(-fractions, kind="stable")[:most]:
-        if fractions[at] <= _WHOLE:
+    # A stable order: of equal fractions the column that was added first goes first.
+    for at in np.argsort(-fractions, kind="stable")[:limit]:
+        if fractions[at] <= _INTEGRALITY:
             break
-        if not taking.plan or taking.use(part.columns[at]) >= _MIN_USE:
-            taking.take(part.columns[at], 1)
-    return taking.plan
+        # At least one GPU is fixed, whatever is left to do for it, so that the dive goes on.
+        if not gpus.plan or gpus.use(part.columns[at]) >= _MIN_USE:
+            gpus.take(part.columns[at], 1)
+    return gpus.plan
 
 
 class FixedGpus:
@@ -263,6 +322,6 @@ class FixedGpus:
         prices = self._rps[column.service]
         served = np.minimum(column.capacity, self._wanted[column.service])
         served_now = np.minimum(column.capacity, self._rate[column.service])
-        whole = float(prices @ served)
-        now = float(prices @ served_now)
-        return now / whole if whole > 0.0 else 1.0
+        worth = float(prices @ served)
+        # What is worth nothing to anyone loses nothing either.
+        return float(prices @ served_now) / worth if worth > 0.0 else 1.0

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from solvers.joint.kernels.types import GpuMode, Numbers, Reals
+from solvers.joint.kernels.types import GpuMode, Reals
 from solvers.joint.patterns.columns import Columns, Pattern, capacities
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
@@ -88,9 +89,9 @@ def is_too_fine(tables: Tables) -> bool:
 
 def _is_fluid(mode: GpuMode, services: int) -> bool:
     crowd = min(services, mode.steps)
-    has_free_launch = not mode.launch_ms.any() or bool(
-        (mode.launch_factor == mode.launch_factor[1]).all()
-    )
+    is_same_factor = bool((mode.launch_factor == mode.launch_factor[1]).all())
+    has_free_launch = is_same_factor or not mode.launch_ms.any()
+    # As many replicas as could ever be on a GPU must fit in all that SM steps do not measure.
     return (
         len(mode.service) > 0
         and mode.max_replicas >= crowd
@@ -119,14 +120,13 @@ def solve_fluid(
         mix = _Program(tables, demand, carried, margin).solve()
         if mix is None or mix.gpus.sum() > _MAX_GPUS:
             return None
+        # Only entire GPUs bound the cost: with a margin the program asks for more than any plan needs.
         bound = max(bound, mix.bound) if margin == 0.0 else bound
         patterns = _Pouring(tables, demand, carried, mix.gpus).pour(mix.rps)
         if patterns is not None:
             columns.add(patterns)
-            return FluidPlan(
-                {columns.number(pattern): count for pattern, count in patterns.items()},
-                bound,
-            )
+            counts = {columns.number(one): count for one, count in patterns.items()}
+            return FluidPlan(counts, bound)
         if is_over():
             return None
     return None
@@ -134,9 +134,9 @@ def solve_fluid(
 
 def _carried(tables: Tables, mode: GpuMode, rate: Reals) -> Reals:
     """(C,) rps of its service's rate that each candidate carries, beside any neighbours."""
-    alone = capacities(
-        mode, tables.law, np.arange(len(mode.service), dtype=np.int32)[:, None]
-    )[:, 0]
+    # In a fluid problem neighbours take nothing, so that each carries what it carries alone.
+    each_alone = np.arange(len(mode.service), dtype=np.int32)[:, None]
+    alone = capacities(mode, tables.law, each_alone)[:, 0]
     return np.minimum(alone, rate[mode.service])
 
 
@@ -153,12 +153,11 @@ class _Program:
         self._services = len(demand.rate)
         self._yields = np.zeros((len(tables.modes), self._services))
         for number, mode in enumerate(tables.modes):
-            np.maximum.at(
-                self._yields[number], mode.service, carried[number] / mode.width
-            )
-        self._room = (1.0 - margin) * np.array(
-            [float(mode.steps) for mode in tables.modes]
-        )
+            per_step = carried[number] / mode.width
+            np.maximum.at(self._yields[number], mode.service, per_step)
+        steps = np.array([float(mode.steps) for mode in tables.modes])
+        self._room = (1.0 - margin) * steps
+        # One flow for each mode that can carry a service at all.
         self._mode, self._service = np.nonzero(self._yields)
         self._highs = make_program()
         self._highs.setOptionValue("mip_rel_gap", 0.0)
@@ -166,70 +165,57 @@ class _Program:
         self._add_columns(tables, demand)
 
     def solve(self) -> _Mix | None:
-        """The fewest USD per hour of GPUs, evenly filled; None where there are none that serve all."""
+        """The cheapest GPUs, evenly filled; None where there are none that serve all."""
         flows = len(self._mode)
-        if not solve_whole(
-            self._highs,
-            np.arange(flows, flows + len(self._room), dtype=np.int32),
-            _NODES,
-        ):
+        columns = np.arange(flows, flows + len(self._room), dtype=np.int32)
+        if not solve_whole(self._highs, columns, _NODES):
             return None
         bound = float(self._highs.getInfo().mip_dual_bound)
-        gpus = np.round(
-            np.array(self._highs.getSolution().col_value)[len(self._mode) :]
-        )
+        gpus = np.round(np.array(self._highs.getSolution().col_value)[flows:])
         if not self._even_out(gpus):
             return None
         rps = np.zeros_like(self._yields)
-        rps[self._mode, self._service] = np.array(self._highs.getSolution().col_value)[
-            : len(self._mode)
-        ]
+        values = np.array(self._highs.getSolution().col_value)
+        rps[self._mode, self._service] = values[:flows]
         return _Mix(gpus, rps, bound)
 
     def _add_rows(self, demand: CoverDemand) -> None:
-        low = np.concatenate(
-            (demand.rate, np.full(len(self._room) + len(demand.stock), -INFINITE))
-        )
-        high = np.concatenate(
-            (np.full(self._services, INFINITE), np.zeros(len(self._room)), demand.stock)
-        )
-        empty = np.zeros(0, np.int32), np.zeros(0)
-        self._highs.addRows(
-            len(low), low, high, 0, np.zeros(len(low), np.int32), *empty
-        )
+        """One row per service, then one per mode, then one per type."""
+        modes, types = len(self._room), len(demand.stock)
+        endless = np.full(self._services, INFINITE)
+        low = np.concatenate((demand.rate, np.full(modes + types, -INFINITE)))
+        high = np.concatenate((endless, np.zeros(modes), demand.stock))
+        starts, empty = np.zeros(len(low), np.int32), np.zeros(0, np.int32)
+        self._highs.addRows(len(low), low, high, 0, starts, empty, np.zeros(0))
 
     def _add_columns(self, tables: Tables, demand: CoverDemand) -> None:
+        """What each mode carries of each service, in the order of the flows; then the GPUs of each mode."""
         flows, modes = len(self._mode), len(tables.modes)
-        rows = np.column_stack((self._service, self._services + self._mode)).astype(
-            np.int32
-        )
-        values = np.column_stack(
-            (np.ones(flows), 1.0 / self._yields[self._mode, self._service])
-        )
+        rows = np.column_stack((self._service, self._services + self._mode))
+        steps_per_rps = 1.0 / self._yields[self._mode, self._service]
+        values = np.column_stack((np.ones(flows), steps_per_rps))
         self._add(np.zeros(flows), demand.rate[self._service], rows, values)
-        kinds = np.array([mode.gpu_type for mode in tables.modes])
-        rows = np.column_stack(
-            (self._services + np.arange(modes), self._services + modes + kinds)
-        ).astype(np.int32)
-        prices = np.array([mode.price for mode in tables.modes])
-        self._add(
-            prices,
-            demand.stock[kinds],
-            rows,
-            np.column_stack((-self._room, np.ones(modes))),
-        )
 
-    def _add(self, costs: Reals, most: Reals, rows: Numbers, values: Reals) -> None:
+        kinds = np.array([mode.gpu_type for mode in tables.modes])
+        mode_rows = self._services + np.arange(modes)
+        rows = np.column_stack((mode_rows, self._services + modes + kinds))
+        values = np.column_stack((-self._room, np.ones(modes)))
+        prices = np.array([mode.price for mode in tables.modes])
+        self._add(prices, demand.stock[kinds], rows, values)
+
+    def _add(
+        self, costs: Reals, high: Reals, rows: npt.NDArray[np.int64], values: Reals
+    ) -> None:
         """Columns with two entries each."""
         starts = np.arange(0, rows.size, 2, dtype=np.int32)
         self._highs.addCols(
             len(costs),
             costs,
             np.zeros(len(costs)),
-            most,
+            high,
             rows.size,
             starts,
-            rows.ravel(),
+            rows.ravel().astype(np.int32),
             values.ravel(),
         )
 
@@ -240,6 +226,7 @@ class _Program:
         self._highs.changeColsBounds(modes, columns, gpus, gpus)
         self._highs.changeColsCost(modes, columns, np.zeros(modes))
         rows = (self._services + np.arange(modes)).astype(np.int32)
+        # The new column is the part that stays empty on every mode: it is maximised, the GPUs cost nothing any more.
         self._highs.addCol(-1.0, 0.0, 1.0, modes, rows, self._room * gpus)
         return is_feasible(self._highs)
 
@@ -271,19 +258,15 @@ class _Pouring:
     def pour(self, rps: Reals) -> Counter[Pattern] | None:
         """GPUs by pattern, from what each mode is to carry; None where something finds no room."""
         left = self._rate.copy()
-        parts = np.argwhere(rps > _NOTHING * self._rate)
-        sizes = self._sizes(rps)[parts[:, 0], parts[:, 1]]
-        # Services on several modes first: while there is room everywhere, their parts can be as large as they should.
-        is_whole = np.bincount(parts[:, 1], minlength=len(left))[parts[:, 1]] == 1
-        for number, service in parts[np.lexsort((-sizes, is_whole))].tolist():
+        for number, service in self._order(rps):
             own = [vessel for vessel in self._vessels if vessel.mode == number]
             wanted = max(0.0, min(float(rps[number, service]), float(left[service])))
             left[service] -= self._fill(own, service, wanted, _LITTLE_TOO_MUCH)
+        # What is left over goes anywhere: at first without waste, at last at any price.
         for too_much in (_LITTLE_TOO_MUCH, np.inf):
             for service in np.flatnonzero(left > _NOTHING * self._rate).tolist():
-                left[service] -= self._fill(
-                    self._vessels, service, float(left[service]), too_much
-                )
+                wanted = float(left[service])
+                left[service] -= self._fill(self._vessels, service, wanted, too_much)
         if (left > _NOTHING * self._rate).any():
             return None
         used = (vessel for vessel in self._vessels if vessel.items)
@@ -292,16 +275,24 @@ class _Pouring:
             for vessel in used
         )
 
+    def _order(self, rps: Reals) -> list[tuple[int, int]]:
+        """Mode and service of each part in the order in which they are poured."""
+        parts = np.argwhere(rps > _NOTHING * self._rate)
+        number, service = parts.T
+        sizes = self._sizes(rps)[number, service]
+        # Services on several modes first: while there is room everywhere, their parts can be as large as they should.
+        is_only_part = np.bincount(service, minlength=len(self._rate))[service] == 1
+        # The largest first, as in bin packing: small ones fit into what is left.
+        order = np.lexsort((-sizes, is_only_part))
+        return [(one, other) for one, other in parts[order].tolist()]
+
     def _sizes(self, rps: Reals) -> Reals:
         """(M, S) GPUs that so much takes."""
-        most = np.zeros_like(rps)
+        max_rps = np.zeros_like(rps)
         for number, mode in enumerate(self._tables.modes):
-            np.maximum.at(
-                most[number],
-                mode.service,
-                self._carried[number] / mode.width * mode.steps,
-            )
-        return np.divide(rps, most, out=np.zeros_like(rps), where=most > 0.0)
+            on_one_gpu = self._carried[number] / mode.width * mode.steps
+            np.maximum.at(max_rps[number], mode.service, on_one_gpu)
+        return np.divide(rps, max_rps, out=np.zeros_like(rps), where=max_rps > 0.0)
 
     def _fill(
         self,
@@ -343,24 +334,20 @@ class _Pouring:
         mode, carried = self._tables.modes[vessel.mode], self._carried[vessel.mode]
         now = vessel.items.get(service)
         room, has_rps = vessel.room, 0.0
+        # A GPU runs one replica of a service at most: more of it means a wider one in its place.
         if now is not None:
             room, has_rps = room + int(mode.width[now]), float(carried[now])
         first, last = np.searchsorted(mode.service, (service, service + 1))
         more_rps = carried[first:last] - has_rps
-        fits = np.flatnonzero(
-            (mode.width[first:last] <= room) & (more_rps > 0.0) & (more_rps <= max_rps)
-        )
+        is_useful = (more_rps > 0.0) & (more_rps <= max_rps)
+        fits = np.flatnonzero((mode.width[first:last] <= room) & is_useful)
         if len(fits) == 0:
             return None
         does_all = fits[more_rps[fits] >= wanted_rps * (1.0 - _NOTHING)]
         # Candidates ascend by width.
         at = int(does_all[0] if len(does_all) else fits[np.argmax(more_rps[fits])])
-        return _Offer(
-            vessel,
-            int(first) + at,
-            float(more_rps[at]),
-            room - int(mode.width[first + at]),
-        )
+        item = int(first) + at
+        return _Offer(vessel, item, float(more_rps[at]), room - int(mode.width[item]))
 
 
 class _Offer(NamedTuple):

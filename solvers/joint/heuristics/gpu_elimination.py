@@ -1,6 +1,6 @@
-"""Squeezing: everything served with a GPU less.
+"""GPU elimination: everything served with a GPU less.
 
-The cost of whole plans moves in steps of a GPU, so a search that looks at cost alone stands on level ground nearly
+The cost of integer plans moves in steps of a GPU, so a search that looks at cost alone stands on level ground nearly
 everywhere. Here GPUs are taken out first, and what the others then leave short is the measure, valued at a few times
 the relaxation's duals π, together with what the GPUs lose:
 
@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.heuristics.annealing import Annealer, Chain, advance
-from solvers.joint.heuristics.diving import DiveContext, finish
-from solvers.joint.heuristics.residual import SearchContext, relax_rest
+from solvers.joint.heuristics.diving import DiveContext, plan_rest
+from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.heuristics.ruin_and_recreate import related_gpus, wasteful
 from solvers.joint.kernels.exchange import ExchangeState, exchange
 from solvers.joint.kernels.types import Numbers, Reals
-from solvers.joint.patterns.carried import Carried, carried, left_of
+from solvers.joint.patterns.carried import Carried, left_of
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.column_pool import LossPool
 
@@ -33,16 +33,16 @@ _SHORTAGE_OVER_DUAL = 4.0
 _MIN_WORTH = 1e-2
 """The rate of a service is worth at least this share of the cheapest GPU's price, whatever its dual."""
 _SPENT = 0.8
-"""For the dearest GPU that is saved, cheaper ones may be bought for this share of its price."""
+"""For the most expensive GPU that is saved, cheaper ones may be bought for this share of its price."""
 _SURPLUS = 0.12
-"""Of a mean GPU's price for each service: while the GPUs could carry so much more than is wanted, one more goes."""
+"""One more GPU goes while the others could carry this share of a GPU's mean price more than is wanted, per service."""
 _LOSSES = (36.0, 16.0, 9.0, 6.0, 4.0, 2.5, 1.7)
 """Weights of losses in the exchanges, one after the other."""
 _EXCHANGES = 300
 """Steps under each weight."""
 _COLUMNS_TO_EXCHANGE = 6000
 _SIZES = (3, 6)
-"""GPUs that are planned anew at a time, least and most."""
+"""Smallest and largest number of GPUs that are planned anew at a time."""
 _PATIENCE = 60
 _MAX_STEPS = 250
 """Neighbourhoods in a row in which nothing was gained, or in all: other GPUs' turn."""
@@ -53,7 +53,7 @@ for less and less."""
 _SHORT = 0.7
 """This share of the neighbourhoods begins with a service that is short, the others with any wasteful GPU."""
 _COLUMNS = 60
-"""To begin the relaxation of a neighbourhood with."""
+"""The relaxation of a neighbourhood begins with so many."""
 
 
 class _Target(NamedTuple):
@@ -66,6 +66,15 @@ class _Target(NamedTuple):
     limit: float
     """USD per hour that the GPUs may cost."""
 
+    def short(self, taken: Carried) -> Reals:
+        """(S,) USD per hour of what is not there of each service."""
+        return _short(self.demand, taken)
+
+    def raised(self, short: Reals) -> "_Target":
+        """The same with what is short at higher prices."""
+        price = np.where(short > 0.0, _RAISE, 1.0) * self.demand.shortage_price
+        return self._replace(demand=replace(self.demand, shortage_price=price))
+
 
 def eliminate_gpus(
     search: DiveContext, plan: Counter[int], *, is_first: bool = True
@@ -77,40 +86,43 @@ def eliminate_gpus(
     tools = search.tools
     tools.pool.sync()
     losses = tools._replace(pool=LossPool(tools.tables, tools.columns, search.duals))
-    soft, cost = soft_demand(search), carried(tools.tables, tools.columns, plan).cost
+    soft = soft_demand(search)
     current = _less(search, losses, soft, plan, 0.0 if is_first else 1.0)
-    saved = cost - carried(tools.tables, tools.columns, current).cost
-    dearest = max(
-        (tools.columns[number].price for number in plan - current), default=0.0
-    )
-    target, failures = (
-        _Target(losses, soft, cost - saved + _SPENT * min(saved, dearest)),
-        0,
-    )
+    target, failures = _Target(losses, soft, _limit(tools, plan, current)), 0
     for _ in range(_MAX_STEPS):
         if not current or failures == _PATIENCE or search.is_over():
             break
-        taken = carried(tools.tables, tools.columns, current)
-        short = _short(target.demand, taken)
+        taken = tools.carried(current)
+        short = target.short(taken)
         if not short.any():
             return current
-        other = _rearranged(
-            search, target, current, _choose(search, current, taken, short)
-        )
-        current, failures = (current, failures + 1) if other is None else (other, 0)
+        out = _choose(search, current, taken, short)
+        other = _rearranged(search, target, current, out)
+        if other is None:
+            failures += 1
+        else:
+            current, failures = other, 0
+        # What stays short whatever is planned anew gets dearer, so that something else is short instead.
         if failures % _STUCK == _STUCK - 1:
-            price = np.where(short > 0.0, _RAISE, 1.0) * target.demand.shortage_price
-            target = target._replace(
-                demand=replace(target.demand, shortage_price=price)
-            )
+            target = target.raised(short)
     return None
+
+
+def _limit(tools: SearchContext, plan: Counter[int], current: Counter[int]) -> float:
+    """USD per hour that a plan may cost: of what the current one saves, most must remain saved."""
+    cost = tools.carried(plan).cost
+    saved = cost - tools.carried(current).cost
+    prices = [tools.columns[number].price for number in plan - current]
+    # The most expensive GPU that went pays for cheaper ones, but for no more than was saved in all.
+    return cost - saved + _SPENT * min(saved, max(prices, default=0.0))
 
 
 def soft_demand(search: DiveContext) -> CoverDemand:
     """The demand with what is short at a few times its dual, or at little where it has none."""
-    demand, least = search.demand, _MIN_WORTH * float(search.tools.tables.price.min())
+    demand = search.demand
+    min_worth = _MIN_WORTH * float(search.tools.tables.price.min())
     wanted = np.where(demand.rate > 0.0, demand.rate, np.inf)
-    price = _SHORTAGE_OVER_DUAL * np.maximum(search.duals.rps, least / wanted)
+    price = _SHORTAGE_OVER_DUAL * np.maximum(search.duals.rps, min_worth / wanted)
     return replace(demand, shortage_price=price)
 
 
@@ -129,24 +141,23 @@ def _less(
     chance: float,
 ) -> Counter[int]:
     """The plan without as many GPUs as it seems that it could do without; at least one is taken out."""
-    price = carried(search.tools.tables, search.tools.columns, plan).cost / sum(
-        plan.values()
-    )
-    least = _SURPLUS * price * np.count_nonzero(search.demand.rate)
+    tools = search.tools
+    price = tools.carried(plan).cost / sum(plan.values())
+    min_surplus = _SURPLUS * price * np.count_nonzero(search.demand.rate)
     while True:
-        plan = _exchanged(
-            search, losses, soft, plan - Counter([wasteful(search, plan, chance)])
-        )
+        plan = plan - Counter([wasteful(search, plan, chance)])
+        plan = _exchanged(search, losses, soft, plan)
         if not plan:
             return plan
-        next_price = search.tools.columns[wasteful(search, plan, chance)].price
-        if _surplus(search, plan) < least + next_price or search.is_over():
+        # One more GPU goes only where the others could carry what it carries.
+        next_price = tools.columns[wasteful(search, plan, chance)].price
+        if _surplus(search, plan) < min_surplus + next_price or search.is_over():
             return plan
 
 
 def _surplus(search: DiveContext, plan: Counter[int]) -> float:
     """USD per hour of what the GPUs could carry beyond what is wanted, less what is short."""
-    taken = carried(search.tools.tables, search.tools.columns, plan)
+    taken = search.tools.carried(plan)
     return float(search.duals.rps @ (taken.rps - search.demand.rate))
 
 
@@ -154,21 +165,20 @@ def _exchanged(
     search: DiveContext, losses: SearchContext, soft: CoverDemand, plan: Counter[int]
 ) -> Counter[int]:
     """The plan after exchanges of single GPUs and pairs, under falling weights of losses."""
-    pool, taken = losses.pool, carried(losses.tables, losses.columns, plan)
-    numbers = np.unique(
-        [*pool.cheapest(pool.price, _COLUMNS_TO_EXCHANGE), *plan]
-    ).astype(np.int32)
-    fleet = _fleet(
-        soft, taken, np.searchsorted(numbers, sorted(plan.elements())).astype(np.int32)
-    )
-    whole = pool.stack()
+    pool = losses.pool
+    cheap = pool.cheapest(pool.price, _COLUMNS_TO_EXCHANGE)
+    numbers = np.unique([*cheap, *plan]).astype(np.int32)
+    gpus = np.searchsorted(numbers, sorted(plan.elements())).astype(np.int32)
+    fleet = _fleet(soft, losses.carried(plan), gpus)
+    columns = pool.stack()
     for weight in _LOSSES:
-        stack = whole._replace(
-            service=whole.service[numbers],
-            capacity=whole.capacity[numbers],
-            price=weight * whole.price[numbers],
-            gpu_type=whole.gpu_type[numbers],
+        stack = columns._replace(
+            service=columns.service[numbers],
+            capacity=columns.capacity[numbers],
+            price=weight * columns.price[numbers],
+            gpu_type=columns.gpu_type[numbers],
         )
+        # The kernel has its own random numbers, seeded from ours: it runs without the interpreter.
         state = search.rng.integers(1, 2**63, 1, dtype=np.uint64)
         exchange(stack, fleet, _EXCHANGES, state)
         if search.is_over():
@@ -193,11 +203,9 @@ def _choose(
 ) -> Counter[int]:
     """GPUs to plan anew: wasteful ones that share services with each other and, mostly, with one that is short."""
     size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
-    first = (
-        int(search.rng.choice(len(short), p=short / short.sum()))
-        if search.rng.random() < _SHORT
-        else None
-    )
+    first = None
+    if search.rng.random() < _SHORT:
+        first = int(search.rng.choice(len(short), p=short / short.sum()))
     return related_gpus(search, plan, taken, size, first=first)
 
 
@@ -206,55 +214,45 @@ def _rearranged(
 ) -> Counter[int] | None:
     """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
     tools, base = target.tools, plan - out
-    taken, gone = (
-        carried(tools.tables, tools.columns, base),
-        carried(tools.tables, tools.columns, out),
-    )
+    taken, gone = tools.carried(base), tools.carried(out)
     rest = left_of(target.demand, taken)
-    stock = np.minimum(
-        rest.stock,
-        gone.gpus + _affordable(tools, target.limit - taken.cost - gone.cost),
-    )
+    # As many GPUs of each type as were taken out, and more of one that the limit of cost leaves money for.
+    money = target.limit - taken.cost - gone.cost
+    stock = np.minimum(rest.stock, gone.gpus + _affordable(tools, money))
     rest = replace(rest, stock=stock)
-    below = sum(
-        count * float(tools.pool.price[number]) for number, count in out.items()
-    )
-    below += float(_short(rest, gone).sum())
+    prices = tools.pool.price
+    lost = sum(count * float(prices[number]) for number, count in out.items())
+    below = lost + float(_short(rest, gone).sum())
+
+    # Losses have the duals in them already.
     free = replace(
         search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock))
     )
     cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, free), _COLUMNS)
-    part = relax_rest(tools, rest, [*out, *cheap], 1)
+    last = plan_rest(tools, rest, [*out, *cheap], below)
+    # Pricing made columns that the pool of true prices does not hold yet.
     search.tools.pool.sync()
-    if part.solution.objective >= below:
-        return None
-    last = finish(tools, rest, part, below)
     if last is None:
         return None
     other = base + last.counts
-    return (
-        other
-        if carried(tools.tables, tools.columns, other).cost <= target.limit
-        else None
-    )
+    return other if tools.carried(other).cost <= target.limit else None
 
 
 def _affordable(tools: SearchContext, money: float) -> Reals:
-    """(G,) GPUs of each type that so much pays for, USD per hour."""
+    """(G,) GPUs of each type that so many USD per hour pay for."""
     price = tools.tables.price
-    whole: Reals = np.floor(
-        np.divide(
-            max(0.0, money), price, out=np.full(len(price), np.inf), where=price > 0.0
-        )
+    endless = np.full(len(price), np.inf)
+    gpus: Reals = np.floor(
+        np.divide(max(0.0, money), price, out=endless, where=price > 0.0)
     )
-    return whole
+    return gpus
 
 
 _CHAINS = 2
 _LOSES = 0.002
 """A GPU that is open to change with all of its kind loses at least this share of its price."""
 _MOVES = 1_500
-"""For each GPU that is open to change."""
+"""Annealing makes so many for each GPU that is open to change."""
 _TEMPERATURES = 0.012, 0.0006
 """At the beginning and at the end, in mean prices of a GPU: low, since the plan is good but for little."""
 
@@ -273,35 +271,39 @@ def eliminate_by_annealing(
     plan: serves everything. soft: the demand with mild prices of shortages. At first the most wasteful GPUs are taken
     out too, later any wasteful ones.
     """
-    columns, losing = search.tools.columns, _losing(search, plan)
-    chains, stills = [], []
+    tools, losing = search.tools, _losing(search, plan)
+    chains, kept = [], []
     for number in range(_CHAINS):
-        left = _without(search, plan, gpus, 0.0 if is_first and number == 0 else 1.0)
-        still = Counter(
-            {
-                number: count - 1
-                for number, count in left.items()
-                if count > 1 and number not in losing
-            }
-        )
-        if left - still:
-            rest = left_of(soft, carried(search.tools.tables, columns, still))
-            chains.append(_chain(search, annealer.asked(rest), left - still))
-            stills.append(still)
+        chance = 0.0 if is_first and number == 0 else 1.0
+        left = _without(search, plan, gpus, chance)
+        fixed = _fixed(left, losing)
+        if left - fixed:
+            rest = left_of(soft, tools.carried(fixed))
+            chains.append(_chain(search, annealer.for_demand(rest), left - fixed))
+            kept.append(fixed)
+
+    # One plan is enough: the caller goes on from it with fewer GPUs still.
     advance(
         chains,
-        search.tools.pricer.executor,
+        tools.pricer.executor,
         lambda: search.is_over() or any(chain.is_met() for chain in chains),
     )
     found = [
-        still + _numbered(search, chain)
-        for still, chain in zip(stills, chains, strict=True)
+        fixed + _numbered(search, chain)
+        for fixed, chain in zip(kept, chains, strict=True)
         if chain.is_met()
     ]
-    return min(
-        found,
-        key=lambda one: carried(search.tools.tables, columns, one).cost,
-        default=None,
+    return min(found, key=lambda one: tools.carried(one).cost, default=None)
+
+
+def _fixed(plan: Counter[int], losing: set[int]) -> Counter[int]:
+    """The GPUs that stay as they are: of each column that loses little all but one, which is open to change."""
+    return Counter(
+        {
+            number: count - 1
+            for number, count in plan.items()
+            if count > 1 and number not in losing
+        }
     )
 
 
@@ -317,6 +319,7 @@ def _without(
 
 def _losing(search: DiveContext, plan: Counter[int]) -> set[int]:
     """The columns whose GPUs lose so much that all of them are open to change."""
+    # Whoever found the plan may have made columns that the pool does not hold yet.
     search.tools.pool.sync()
     losses = LossPool(search.tools.tables, search.tools.columns, search.duals)
     return {
@@ -343,12 +346,6 @@ def _chain(search: DiveContext, annealer: Annealer, plan: Counter[int]) -> Chain
 
 
 def _numbered(search: DiveContext, chain: Chain) -> Counter[int]:
-    patterns = chain.plan()
-    search.tools.columns.add(patterns)
+    plan = search.tools.numbered(chain.plan())
     search.tools.pool.sync()
-    return Counter(
-        {
-            search.tools.columns.number(pattern): count
-            for pattern, count in patterns.items()
-        }
-    )
+    return plan

@@ -1,4 +1,4 @@
-"""Whole plans from the linear relaxation: floor, dive, prune, then ruin and recreate for as long as there is time."""
+"""Integer plans from the linear relaxation: floor, dive, prune, then ruin and recreate for as long as there is time."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from solvers.joint.heuristics.diving import (
     complete_greedily,
     dive,
     floors,
+    used_columns,
 )
 from solvers.joint.heuristics.gpu_elimination import (
     eliminate_by_annealing,
@@ -42,8 +43,8 @@ _SIZES = (3, 10)
 """Smallest and largest number of GPUs that are taken out at a time."""
 _WALK = 0.004
 """A plan that costs more than the best by this share is a place to go on from, lest the search stand still."""
-_VAIN = 3
-"""After so many vain tries in a row to do with a GPU less, something else has its turn."""
+_MAX_FAILURES = 3
+"""After so many failures in a row to do with a GPU less, something else has its turn."""
 _STEPS = 40
 """Steps of a walk before eliminating GPUs has its turn again."""
 NOTHING = 1e-9
@@ -54,7 +55,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IntegerPlan:
-    """So many GPUs of each column."""
+    """So many GPUs of each column, and what they cost and leave short."""
 
     counts: Mapping[int, int]
     """Column number → GPUs, > 0."""
@@ -93,7 +94,7 @@ def ignore(plan: IntegerPlan) -> None:
 
 
 class IntegerPlans:
-    """Whole plans for one demand, each step better than the last; a relaxation says what to begin from."""
+    """Integer plans for one demand, each step better than the last; a relaxation says what to begin from."""
 
     def __init__(
         self,
@@ -120,10 +121,10 @@ class IntegerPlans:
         return self._best.stated
 
     def sketch(self, relaxation: Relaxation) -> None:
-        """Whole parts, and one by one what earns most: a plan at once, if a dear one."""
-        whole = self._whole(relaxation)
+        """Integer parts, and one by one what earns most: a plan at once, if an expensive one."""
+        floor = self._floor(relaxation)
         duals = relaxation.solution.duals
-        for counts in (self._first, whole) if self._first else (whole,):
+        for counts in (self._first, floor) if self._first else (floor,):
             plan = complete_greedily(self._tools, self._demand, duals, counts)
             self._best.offer(plan)
 
@@ -135,32 +136,23 @@ class IntegerPlans:
         *,
         is_late: Callable[[], bool] = never,
     ) -> None:
-        """Whole parts, and a dive for the rest; in haste when it is late."""
-        # A GPU of each column stays open: the less a service lacks of whole GPUs, the harder that is to fit.
-        whole = self._whole(relaxation)
-        whole -= Counter(list(whole))
-        counts = relaxation.solution.counts
-        used = [
-            number
-            for number, count in zip(relaxation.columns, counts, strict=True)
-            if count > 0.0
-        ]
-
-        taken = carried(self._tools.tables, self._tools.columns, whole)
-        rest = rest_of(self._demand, self._tools.tables, taken)
+        """Integer parts, and a dive for the rest; in haste when it is late."""
+        # A GPU of each column stays open: the less a service lacks of entire GPUs, the harder that is to fit.
+        fixed = self._floor(relaxation)
+        fixed -= Counter(list(fixed))
+        taken = self._tools.carried(fixed)
         # Before the first dive there is only a sketch, which is too dear to say when a dive should give up.
         has_good = self._first or self.has_dived
-        below = self._best.cost - taken.cost if has_good else np.inf
         found = dive(
             self._search(relaxation, is_over),
-            rest,
+            rest_of(self._demand, self._tools.tables, taken),
             pace,
-            below=below,
-            start=used,
+            below=self._best.cost - taken.cost if has_good else np.inf,
+            start=used_columns(relaxation.solution.counts, relaxation.columns),
             is_late=is_late,
         )
         if found is not None:
-            self._best.offer(whole + found)
+            self._best.offer(fixed + found)
         self.has_dived = True
         self._dived_from = relaxation.solution.objective
 
@@ -168,20 +160,12 @@ class IntegerPlans:
         """Until it is over, eliminate GPUs of what serves everything, and in between ruin and recreate."""
         search = self._search(relaxation, is_over)
         best = self._best
-        for pace in (_PACE, _THOROUGH):
-            objective = relaxation.solution.objective
-            is_better = objective < (1.0 - _BETTER) * self._dived_from
-            is_quick = sum(best.plan.values()) < _SOME_GPUS
-            if (is_better or is_quick) and not search.is_over():
-                self.dive(relaxation, is_over, pace)
-
+        self._dive_again(relaxation, is_over)
         is_first = True
         while best.plan and not search.is_over():
-            can_eliminate = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
-            if can_eliminate:
-                self._eliminate_by_annealing(search)
             found = None
-            if can_eliminate:
+            if best.is_full and best.plan.total() >= _FEW_GPUS:
+                self._eliminate_by_annealing(search)
                 found = eliminate_gpus(search, best.plan, is_first=is_first)
             is_first = found is not None
             if found is None:
@@ -189,14 +173,24 @@ class IntegerPlans:
             else:
                 best.offer(found)
 
+    def _dive_again(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
+        """Dive from the solved relaxation where that promises more than the dive while it was being solved."""
+        for pace in (_PACE, _THOROUGH):
+            objective = relaxation.solution.objective
+            is_better = objective < (1.0 - _BETTER) * self._dived_from
+            is_quick = self._best.plan.total() < _SOME_GPUS
+            # Each of these calls may count as a round of work, so that the order of the conditions matters.
+            if (is_better or is_quick) and not is_over():
+                self.dive(relaxation, is_over, pace)
+
     def _eliminate_by_annealing(self, search: DiveContext) -> None:
-        """As many GPUs at a time as goes well, until some tries with a single one were vain."""
+        """As many GPUs at a time as goes well, until some tries with a single one have failed."""
         soft = soft_demand(search)
         if self._annealer is None:
             self._annealer = Annealer(self._tools.tables, soft)
 
-        vain, gpus = 0, 1
-        while vain < _VAIN and not search.is_over():
+        failures, gpus = 0, 1
+        while failures < _MAX_FAILURES and not search.is_over():
             before = self._best.cost
             found = eliminate_by_annealing(
                 search,
@@ -204,18 +198,19 @@ class IntegerPlans:
                 soft,
                 self._best.plan,
                 gpus=gpus,
-                is_first=vain == 0,
+                is_first=failures == 0,
             )
             if found is not None:
                 self._best.offer(found)
 
-            # It goes on with twice as many where that went well, else with half as many; vain are tries with one GPU.
+            # It goes on with twice as many where that went well, else with half as many; only tries with one GPU count.
             if self._best.cost < before:
-                vain, gpus = 0, 2 * gpus
+                failures, gpus = 0, 2 * gpus
             else:
-                vain, gpus = vain + (gpus == 1), max(1, gpus // 2)
+                failures, gpus = failures + (gpus == 1), max(1, gpus // 2)
 
-    def _whole(self, relaxation: Relaxation) -> Counter[int]:
+    def _floor(self, relaxation: Relaxation) -> Counter[int]:
+        # The relaxation may have made columns that the pool does not hold yet.
         self._tools.pool.sync()
         return floors(relaxation.solution.counts, relaxation.columns)
 
@@ -238,6 +233,7 @@ def _walk(search: DiveContext, best: "_Best") -> None:
         removed = choose(search, current, size)
         slack = best.cost * (1.0 + _WALK) - best.cost_of(current)
         other = recreate(search, current, removed, slack)
+        # A dearer plan is offered too: that prunes it, and only a better one is kept.
         if other is not None:
             current = best.offer(other)
 
@@ -260,20 +256,17 @@ class _Best:
     @property
     def cost(self) -> float:
         """USD per hour, with what is short at its prices."""
-        return shortage_cost(self._demand, self.stated) + self.stated.cost_usd_per_hour
+        return self._total(self.stated)
 
     @property
     def is_full(self) -> bool:
         """Whether it leaves nothing short."""
-        return (
-            not self.stated.shortage_rps.any()
-            and not self.stated.replicas_missing.any()
-        )
+        stated = self.stated
+        return not stated.shortage_rps.any() and not stated.replicas_missing.any()
 
     def cost_of(self, plan: Counter[int]) -> float:
         """The same of another plan."""
-        stated = self._state(plan)
-        return shortage_cost(self._demand, stated) + stated.cost_usd_per_hour
+        return self._total(self._state(plan))
 
     def offer(self, plan: Mapping[int, int]) -> Counter[int]:
         """The plan less what is superfluous in it; kept and reported if it is better."""
@@ -286,8 +279,12 @@ class _Best:
             self._on_better(stated)
         return pruned
 
+    def _total(self, plan: IntegerPlan) -> float:
+        return shortage_cost(self._demand, plan) + plan.cost_usd_per_hour
+
     def _key(self, plan: IntegerPlan) -> tuple[float, float]:
         """First what is not served, then the cost."""
+        # Rounded, so that a difference in the last digits of a shortage does not outweigh the cost.
         shortage = round(shortage_cost(self._demand, plan), _DECIMALS)
         return shortage, plan.cost_usd_per_hour
 

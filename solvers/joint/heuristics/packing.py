@@ -66,9 +66,9 @@ _REST_ROUNDS = 6
 _SPREAD = 0.5
 """How much chance moves the order of the fractions from the second dive on."""
 _RUINED = (4, 12)
-"""GPUs that are taken out of the best plan at a time, least and most."""
+"""Smallest and largest number of GPUs that are taken out of the best plan at a time."""
 _NEAR = 0.1
-"""Of its price: what a pattern that the relaxation of the whole problem begins with may cost beyond its worth."""
+"""A pattern with which the relaxation of the problem begins may cost this share of its price more than it is worth."""
 _FRUITLESS = 40
 """Dives in a row without a better plan, after which packing ends."""
 _DIVES = 0.2
@@ -83,7 +83,7 @@ class PackingPlan:
     plan: Counter[Pattern]
     """GPUs that run each pattern."""
     start: tuple[Pattern, ...]
-    """Patterns that are worth nearly what they cost: where the relaxation of the whole problem may begin."""
+    """Patterns that are worth nearly what they cost: where the relaxation of the problem may begin."""
 
 
 def is_promising(tables: Tables, demand: CoverDemand) -> bool:
@@ -94,15 +94,14 @@ def is_promising(tables: Tables, demand: CoverDemand) -> bool:
     is_wanted = (demand.rate > 0.0) | (demand.fewest > 0.0)
     # What no part carries takes a GPU at least.
     gpus = np.where(is_wanted, np.minimum(size, 1.0), 0.0)
-    return bool(
-        is_wanted.any() and gpus[size <= _MAX_PART].sum() >= _PROMISING * gpus.sum()
-    )
+    small = gpus[size <= _MAX_PART].sum()
+    return bool(is_wanted.any() and small >= _PROMISING * gpus.sum())
 
 
 def _part_rates(demand: CoverDemand) -> Reals:
-    return np.where(
-        demand.fewest > 0.0, np.maximum(demand.rate, _MIN_RATE), demand.rate
-    )
+    # A rate of 0 would mean that nothing is a part, but a replica may be wanted for its presence.
+    rates = np.maximum(demand.rate, _MIN_RATE)
+    return np.where(demand.fewest > 0.0, rates, demand.rate)
 
 
 def pack(
@@ -121,8 +120,16 @@ def pack(
 
     Services of which no replica carries everything are left out.
     """
-    search = _Search(tables, demand, np.random.default_rng(seed), pool, is_over)
-    search.is_late, search.on_better = is_late, on_better
+    parts = PartTables(tables, _part_rates(demand))
+    search = _Search(
+        parts,
+        demand,
+        rng=np.random.default_rng(seed),
+        pool=pool,
+        is_over=is_over,
+        is_late=is_late,
+        on_better=on_better,
+    )
     search.relax()
     start = search.near()
     search.dive([])
@@ -136,61 +143,50 @@ class _Search:
 
     def __init__(
         self,
-        tables: Tables,
+        parts: PartTables,
         demand: CoverDemand,
+        *,
         rng: np.random.Generator,
         pool: Executor | None,
         is_over: Callable[[], bool],
+        is_late: Callable[[], bool],
+        on_better: Callable[[Counter[Pattern]], None],
     ) -> None:
-        self._tables, self._rng, self._pool, self._is_over = tables, rng, pool, is_over
-        parts = PartTables(tables, _part_rates(demand))
+        self._tables, self._rng, self._pool = parts.tables, rng, pool
+        self._is_over, self._is_late, self._on_better = is_over, is_late, on_better
+        # One for each demand of a round, since their working memory must not be shared by threads.
         self._packers = (Packer(parts), Packer(parts))
-        wanted = np.maximum(
-            np.ceil(demand.fewest), np.where(demand.rate > 0.0, 1.0, 0.0)
-        ).astype(np.int32)
-        self._wanted: Numbers = np.where(parts.is_part, wanted, 0).astype(np.int32)
+        self._wanted = _wanted(parts, demand)
         self._stock = demand.stock
         self._sizes = np.where(parts.is_part, parts.size, 0.0)
-        self._program = PackingProgram(tables, self._wanted, self._stock)
+        self._program = PackingProgram(self._tables, self._wanted, self._stock)
         self._cover: FractionalCover | None = None
         self._bound = 0.0
         self._dives = 0
         self._fruitless = 0
         self.best: list[Pattern] = []
         self._best_key = (np.inf, np.inf)
-        self.is_late: Callable[[], bool] = never
-        self.on_better: Callable[[Counter[Pattern]], None] = lambda _: None
 
     def relax(self) -> None:
-        """Rounds for the whole until they stop to pay."""
+        """Rounds for all that is wanted until they stop to pay."""
+        # There are no duals yet: at first a part is worth its share of a GPU.
         price = float(self._tables.price.max())
         none = np.zeros(len(self._stock))
         first = PackingDemand(self._wanted, self._stock, price * self._sizes, none)
-        self._add([], [self._packers[0].pack(first, self.is_late)])
-        self._cover, self._bound = self._rounds(
-            [], self._wanted, self._stock, most=None
-        )
+        self._add([], [self._packers[0].pack(first, self._is_late)])
+        self._cover, self._bound = self._rounds([], self._wanted, self._stock)
 
     def near(self) -> tuple[Pattern, ...]:
         """The patterns that cost little beyond their worth in the relaxation."""
         assert self._cover is not None, "relaxed first"
-        cover = self._cover
-        costs = [
-            (pattern, price_of(self._tables, pattern))
-            for pattern in self._program.patterns
-        ]
-        worths = [
-            cover.values[self._services(pattern)].sum() - self._rent(pattern, cover)
-            for pattern, _ in costs
-        ]
-        return tuple(
-            pattern
-            for (pattern, price), worth in zip(costs, worths, strict=True)
-            if price - worth <= _NEAR * price
-        )
-
-    def _rent(self, pattern: Pattern, cover: FractionalCover) -> float:
-        return float(cover.rents[self._tables.modes[pattern.mode].gpu_type])
+        near = []
+        for pattern in self._program.patterns:
+            rent = self._cover.rents[self._tables.modes[pattern.mode].gpu_type]
+            worth = self._cover.values[self._services(pattern)].sum() - rent
+            price = price_of(self._tables, pattern)
+            if price - worth <= _NEAR * price:
+                near.append(pattern)
+        return tuple(near)
 
     def is_done(self) -> bool:
         """Whether no packing is cheaper than the best, or too many dives in a row found none."""
@@ -208,16 +204,13 @@ class _Search:
         )
         prices = np.array([self._tables.modes[one.mode].price for one in self.best])
         waste = np.maximum(prices - held, 0.0) + 0.05 * prices + _TOLERANCE
-        most = min(count, len(self.best))
-        out = set(
-            self._rng.choice(
-                len(self.best), size=most, replace=False, p=waste / waste.sum()
-            ).tolist()
-        )
+        size, chances = min(count, len(self.best)), waste / waste.sum()
+        out = self._rng.choice(len(self.best), size, replace=False, p=chances).tolist()
         return [one for at, one in enumerate(self.best) if at not in out]
 
     def dive(self, fixed: list[Pattern]) -> None:
-        """From these GPUs to a whole plan, a few more fixed at a time."""
+        """From these GPUs to an integer plan, a few more fixed at a time."""
+        # The first dive follows the relaxation; the others would only repeat it without chance.
         spread = _SPREAD if self._dives > 0 else 0.0
         before, fixed = self._best_key, list(fixed)
         while not self._is_over() and self._may_win(0.0, self._bound):
@@ -225,7 +218,7 @@ class _Search:
             if not left.any():
                 break
             self._program.want(left, stock)
-            cover, _ = self._rounds(fixed, left, stock, most=_REST_ROUNDS)
+            cover, _ = self._rounds(fixed, left, stock, max_rounds=_REST_ROUNDS)
             more = self._largest(cover, left, stock, spread)
             if not more or not self._may_win(cost_of(self._tables, fixed), cover.cost):
                 break
@@ -234,7 +227,12 @@ class _Search:
         self._fruitless = 0 if self._best_key < before else self._fruitless + 1
 
     def _rounds(
-        self, fixed: Sequence[Pattern], left: Numbers, stock: Reals, *, most: int | None
+        self,
+        fixed: Sequence[Pattern],
+        left: Numbers,
+        stock: Reals,
+        *,
+        max_rounds: int | None = None,
     ) -> tuple[FractionalCover, float]:
         """The relaxation of what is left, and about what it cannot fall below, after rounds of pricing.
 
@@ -242,90 +240,85 @@ class _Search:
         """
         cover, bound, center = self._program.solve(), 0.0, None
         spent, history = cost_of(self._tables, fixed), [cover.cost]
-        while not self._is_over() and (most is None or len(history) <= most):
-            duals = (
-                [cover.values]
-                if center is None
-                else [cover.values, 0.5 * (cover.values + center)]
-            )
-            asked = [
-                PackingDemand(left, stock, values, cover.rents) for values in duals
-            ]
-            packed = self._pack(asked)
-            for one, found in zip(asked, packed, strict=True):
-                reached = _bound(one, found)
+        while not self._is_over() and (
+            max_rounds is None or len(history) <= max_rounds
+        ):
+            demands = [PackingDemand(left, stock, cover.values, cover.rents)]
+            if center is not None:
+                smoothed = 0.5 * (cover.values + center)
+                demands.append(demands[0]._replace(values=smoothed))
+            packed = self._pack(demands)
+            for demand, found in zip(demands, packed, strict=True):
+                reached = _bound(demand, found)
                 if reached > bound:
-                    bound, center = reached, one.values / max(1.0, found.excess)
+                    bound, center = reached, demand.values / max(1.0, found.excess)
+
             is_new = self._add(fixed, packed)
             cover = self._program.solve()
             history.append(cover.cost)
-            is_plain = not self._may_win(spent, bound) or (
-                most is not None and self._may_win(spent, cover.cost)
-            )
-            is_slow = (
-                len(history) > _GAIN_ROUNDS
-                and history[-1 - _GAIN_ROUNDS] - cover.cost < _GAIN * cover.cost
-            )
-            if not is_new or is_plain or (most is None and is_slow):
+            # A dive asks only whether it may win: it may where the relaxation at hand is cheap enough already.
+            has_limit = max_rounds is not None
+            is_plain = has_limit and self._may_win(spent, cover.cost)
+            is_slow = not has_limit and _is_slow(history)
+            if not is_new or is_plain or is_slow or not self._may_win(spent, bound):
                 break
         return cover, bound
 
-    def _pack(self, asked: Sequence[PackingDemand]) -> list[GreedyPacking]:
+    def _pack(self, demands: Sequence[PackingDemand]) -> list[GreedyPacking]:
         run = map if self._pool is None else self._pool.map
-        return list(
-            run(Packer.pack, self._packers[: len(asked)], asked, repeat(self.is_late))
-        )
+        packers = self._packers[: len(demands)]
+        return list(run(Packer.pack, packers, demands, repeat(self._is_late)))
 
     def _add(self, fixed: Sequence[Pattern], packed: Sequence[GreedyPacking]) -> bool:
         """Take in columns and plans; whether any column is new."""
         new = 0
         for found in packed:
             new += self._program.add([*found.better, *found.plan])
-            plan = [*fixed, *found.plan]
-            key = (float(found.missing), cost_of(self._tables, plan))
-            if key[0] < self._best_key[0] or (
-                key[0] == self._best_key[0] and key[1] < self._best_key[1] - _TOLERANCE
-            ):
-                self.best, self._best_key = plan, key
-                self.on_better(Counter(plan))
+            self._offer([*fixed, *found.plan], float(found.missing))
         return new > 0
+
+    def _offer(self, plan: list[Pattern], missing: float) -> None:
+        """Keep and report a plan if it is better: if less is missing first, then by cost."""
+        best_missing, best_cost = self._best_key
+        cost = cost_of(self._tables, plan)
+        is_cheaper = missing == best_missing and cost < best_cost - _TOLERANCE
+        if missing < best_missing or is_cheaper:
+            self.best, self._best_key = plan, (missing, cost)
+            self._on_better(Counter(plan))
 
     def _may_win(self, cost: float, rest: float) -> bool:
         """Whether GPUs of that cost with a rest that costs no less than that may be cheaper than the best plan."""
-        if self._best_key[0] > 0:
+        missing, best_cost = self._best_key
+        if missing > 0:
             return True
-        return (
-            whole_gpus(self._tables, cost + rest - _TOLERANCE)
-            < self._best_key[1] - _TOLERANCE
-        )
+        # Integer plans cost entire GPUs: a bound between two such costs is as good as the upper one.
+        min_cost = whole_gpus(self._tables, cost + rest - _TOLERANCE)
+        return min_cost < best_cost - _TOLERANCE
 
     def _left(self, fixed: Sequence[Pattern]) -> tuple[Numbers, Reals]:
         left, stock = self._wanted.copy(), self._stock.copy()
         for pattern in fixed:
             left[self._services(pattern)] -= 1
             stock[self._tables.modes[pattern.mode].gpu_type] -= 1.0
+        # A plan may hold a service more often than it is wanted.
         return np.maximum(left, 0).astype(np.int32), stock
 
     def _largest(
         self, cover: FractionalCover, left: Numbers, stock: Reals, spread: float
     ) -> list[Pattern]:
-        """Patterns of the largest fractions that have nothing in common; of each as many GPUs as it has whole."""
-        counts = (
-            cover.counts * (1.0 - spread * self._rng.random(len(cover.counts)))
-            if spread
-            else cover.counts
-        )
+        """Patterns of the largest fractions that have nothing in common, one GPU of each."""
+        counts = cover.counts
+        if spread:
+            counts = counts * (1.0 - spread * self._rng.random(len(counts)))
         left, stock = left.copy(), stock.copy()
-        most = max(1, int(_FIXED * float(cover.counts.sum())))
+        limit = max(1, int(_FIXED * float(cover.counts.sum())))
         chosen: list[Pattern] = []
         for at in np.argsort(-counts, kind="stable").tolist():
-            if counts[at] <= _TOLERANCE or len(chosen) >= most:
+            if counts[at] <= _TOLERANCE or len(chosen) >= limit:
                 break
             pattern = self._program.patterns[at]
-            services, gpu_type = (
-                self._services(pattern),
-                self._tables.modes[pattern.mode].gpu_type,
-            )
+            services = self._services(pattern)
+            gpu_type = self._tables.modes[pattern.mode].gpu_type
             if (left[services] > 0).all() and stock[gpu_type] >= 1.0:
                 chosen.append(pattern)
                 left[services] -= 1
@@ -336,9 +329,23 @@ class _Search:
         return self._tables.modes[pattern.mode].service[list(pattern.items)]
 
 
-def _bound(wanted: PackingDemand, found: GreedyPacking) -> float:
+def _wanted(parts: PartTables, demand: CoverDemand) -> Numbers:
+    """(S,) replicas that packing places: one carries a service; services without parts are left out."""
+    for_rate = np.where(demand.rate > 0.0, 1.0, 0.0)
+    replicas = np.maximum(np.ceil(demand.fewest), for_rate).astype(np.int32)
+    return np.where(parts.is_part, replicas, 0).astype(np.int32)
+
+
+def _is_slow(history: Sequence[float]) -> bool:
+    """Whether the relaxation has hardly fallen in the last rounds."""
+    if len(history) <= _GAIN_ROUNDS:
+        return False
+    return history[-1 - _GAIN_ROUNDS] - history[-1] < _GAIN * history[-1]
+
+
+def _bound(demand: PackingDemand, found: GreedyPacking) -> float:
     """Farley's bound, as far as pricing found the greatest worth: USD per hour."""
-    finite = np.isfinite(wanted.stock)
-    return float(wanted.values @ wanted.replicas) / max(1.0, found.excess) - float(
-        wanted.rents[finite] @ wanted.stock[finite]
-    )
+    worth = float(demand.values @ demand.replicas) / max(1.0, found.excess)
+    # Endless stock has no rent; 0 times infinity is no number.
+    finite = np.isfinite(demand.stock)
+    return worth - float(demand.rents[finite] @ demand.stock[finite])

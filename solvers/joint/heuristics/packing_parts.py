@@ -8,6 +8,7 @@ import numpy as np
 
 from solvers.joint.kernels.packing import (
     PackingCells,
+    PackingMemory,
     find_parts,
     longest_ms,
     next_pattern,
@@ -20,7 +21,6 @@ from solvers.joint.kernels.types import (
     PricedPatterns,
     PricingTask,
     Reals,
-    Scratch,
     Worth,
 )
 from solvers.joint.patterns.columns import Pattern
@@ -83,21 +83,26 @@ class PartTables:
     def _parts(self, mode: GpuMode) -> PackingCells:
         """The mode's cells; `size` falls to what the smallest parts take of its GPUs."""
         longest = longest_ms(mode, self.tables.law, self.rate)
-        share = np.maximum(
-            mode.width / mode.steps, mode.memory / max(mode.memory_mib, 1e-9)
-        )
-        share = np.maximum(share, mode.power / max(mode.power_w, 1e-9))
-        np.minimum.at(self.size, mode.service[longest > 0.0], share[longest > 0.0])
+        is_part = longest > 0.0
+        np.minimum.at(self.size, mode.service[is_part], _shares(mode)[is_part])
         ceiling = _ceilings(mode)
         replicas = np.repeat(np.arange(len(ceiling)), _LEVELS).astype(np.int32)
         inside = find_parts(mode, longest, replicas, ceiling.ravel())
+        items = np.nonzero(inside)[1].astype(np.int32)
         ends = np.concatenate(([0], np.cumsum(inside.sum(axis=1)))).astype(np.int32)
-        first = np.column_stack(
-            (ends[:-1].reshape(-1, _LEVELS), ends[_LEVELS::_LEVELS])
-        )
-        return PackingCells(
-            ceiling, np.ascontiguousarray(first), np.nonzero(inside)[1].astype(np.int32)
-        )
+        # Cells lie end to end, so that the last one of a row ends where the next row begins.
+        begins = ends[:-1].reshape(-1, _LEVELS)
+        first = np.column_stack((begins, ends[_LEVELS::_LEVELS]))
+        # Contiguous: kernels are compiled for one layout of arrays.
+        return PackingCells(ceiling, np.ascontiguousarray(first), items)
+
+
+def _shares(mode: GpuMode) -> Reals:
+    """(C,) of a GPU that each candidate takes: of what it needs most of."""
+    share: Reals = np.maximum(
+        mode.width / mode.steps, mode.memory / max(mode.memory_mib, 1e-9)
+    )
+    return np.maximum(share, mode.power / max(mode.power_w, 1e-9))
 
 
 def _ceilings(mode: GpuMode) -> Reals:
@@ -106,19 +111,18 @@ def _ceilings(mode: GpuMode) -> Reals:
     ceiling = np.full((mode.max_replicas + 1, _LEVELS), -1.0)
     for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(most[replicas]):
-            ceiling[replicas] = np.linspace(
-                least[replicas], most[replicas], _LEVELS + 1
-            )[1:]
+            # Nothing has less pressure than the lowest end, so that a ceiling there is of no use.
+            low, high = least[replicas], most[replicas]
+            ceiling[replicas] = np.linspace(low, high, _LEVELS + 1)[1:]
     return ceiling
 
 
-class _Cells:
-    """What one mode's kernel works with; multipliers and ceilings stay warm from one packing to the next."""
-
-    def __init__(self, mode: GpuMode, services: int) -> None:
-        self.start = np.full(mode.max_replicas + 1, _LEVELS // 2, np.int32)
-        self.multipliers = np.zeros((mode.max_replicas + 1, _LEVELS, 3))
-        self.scratch: Scratch = make_scratch(mode, services)
+def _memory(mode: GpuMode, services: int) -> PackingMemory:
+    return PackingMemory(
+        start=np.full(mode.max_replicas + 1, _LEVELS // 2, np.int32),
+        multipliers=np.zeros((mode.max_replicas + 1, _LEVELS, 3)),
+        scratch=make_scratch(mode, services),
+    )
 
 
 class Packer:
@@ -126,46 +130,51 @@ class Packer:
 
     def __init__(self, parts: PartTables) -> None:
         self._parts, self._tables = parts, parts.tables
-        self._cells = [_Cells(mode, len(parts.rate)) for mode in parts.tables.modes]
+        self._memories = [_memory(mode, len(parts.rate)) for mode in parts.tables.modes]
 
     def pack(
         self, wanted: PackingDemand, is_late: Callable[[], bool] = never
     ) -> GreedyPacking:
         """All of it in patterns of positive worth; what is left when no more fits, or when it is late, is missing."""
+        is_part, sizes = self._parts.is_part, self._parts.size
         price = float(self._tables.price.max())
-        left, stock = (
-            np.where(self._parts.is_part, wanted.replicas, 0),
-            wanted.stock.copy(),
-        )
-        floor = (
-            _MIN_VALUE * price * np.where(self._parts.is_part, self._parts.size, 0.0)
-        )
-        values = np.where(left > 0, np.maximum(wanted.values, floor), 0.0)
+        left = np.where(is_part, wanted.replicas, 0)
+        min_values = _MIN_VALUE * price * np.where(is_part, sizes, 0.0)
+        values = np.where(left > 0, np.maximum(wanted.values, min_values), 0.0)
+        # Shared by the tasks of all modes: a service that is packed is worth nothing to any of them.
         stairs = np.column_stack((np.zeros(len(values)), values))
-        tasks = [
-            self._task(number, stairs, _MIN_WORTH * price)
+        offers = [
+            self._offer(number, stairs, _MIN_WORTH * price, wanted.rents)
             for number in range(len(self._parts.parts))
         ]
-        prices = [task.mode.price + wanted.rents[task.mode.gpu_type] for task in tasks]
-        founds = [
-            self._price(at, task, 0.5 * cost)
-            for at, (task, cost) in enumerate(zip(tasks, prices, strict=True))
-        ]
         better = [
-            _pattern(number, found, slot)
-            for number, (found, cost) in enumerate(zip(founds, prices, strict=True))
-            for slot in np.flatnonzero((found.size > 0) & (found.worth > cost)).tolist()
+            _pattern(offer, slot)
+            for offer in offers
+            for slot in np.flatnonzero(offer.found.worth > offer.price).tolist()
+            if offer.found.size[slot] > 0
         ]
-        excess = max(
-            (
-                found.worth.max() / cost
-                for found, cost in zip(founds, prices, strict=True)
-            ),
-            default=0.0,
+        ratios = [offer.found.worth.max() / offer.price for offer in offers]
+        # `left` and the stairs are used up by the packing, so that it comes last.
+        plan = self._pack_all(offers, left, wanted.stock.copy(), stairs, is_late)
+        return GreedyPacking(
+            plan=plan,
+            missing=int(left.sum()),
+            better=better,
+            excess=float(max(ratios, default=0.0)),
         )
+
+    def _pack_all(
+        self,
+        offers: Sequence["_Offers"],
+        left: Numbers,
+        stock: Reals,
+        stairs: Reals,
+        is_late: Callable[[], bool],
+    ) -> list[Pattern]:
+        """One GPU after the other while anything is left and fits; `left` and `stock` say what is left then."""
         plan: list[Pattern] = []
         while left.any() and not is_late():
-            pattern = self._next(tasks, founds, prices, stock)
+            pattern = self._next(offers, stock)
             if pattern is None:
                 break
             plan.append(pattern)
@@ -174,9 +183,24 @@ class Packer:
             left[services] -= 1
             stock[mode.gpu_type] -= 1.0
             stairs[services[left[services] <= 0], 1] = 0.0
-        return GreedyPacking(
-            plan=plan, missing=int(left.sum()), better=better, excess=float(excess)
+        return plan
+
+    def _offer(
+        self, number: int, stairs: Reals, threshold: float, rents: Reals
+    ) -> "_Offers":
+        """The best patterns of one mode for what is wanted at first."""
+        slots = len(self._memories[number].start)
+        task = self._task(number, stairs, threshold)
+        price = task.mode.price + rents[task.mode.gpu_type]
+        found = PricedPatterns(
+            np.zeros((slots, slots - 1), np.int32),
+            np.zeros(slots, np.int32),
+            np.zeros(slots),
         )
+        # What is not worth half of its price is priced only when nothing better is left (`next_pattern`).
+        higher = task._replace(threshold=0.5 * price)
+        price_parts(higher, self._parts.parts[number], self._memories[number], found)
+        return _Offers(number, task, price, found)
 
     def _task(self, number: int, stairs: Reals, threshold: float) -> PricingTask:
         mode = self._tables.modes[number]
@@ -190,56 +214,32 @@ class Packer:
         )
         return PricingTask(mode, self._tables.law, worth, threshold, _EFFORT)
 
-    def _price(self, at: int, task: PricingTask, threshold: float) -> PricedPatterns:
-        slots, cells = task.mode.max_replicas + 1, self._cells[at]
-        found = PricedPatterns(
-            np.zeros((slots, slots - 1), np.int32),
-            np.zeros(slots, np.int32),
-            np.zeros(slots),
-        )
-        higher = task._replace(threshold=threshold)
-        price_parts(
-            higher,
-            self._parts.parts[at],
-            cells.start,
-            cells.multipliers,
-            cells.scratch,
-            found,
-        )
-        return found
-
-    def _next(
-        self,
-        tasks: Sequence[PricingTask],
-        founds: Sequence[PricedPatterns],
-        prices: Sequence[float],
-        stock: Reals,
-    ) -> Pattern | None:
+    def _next(self, offers: Sequence["_Offers"], stock: Reals) -> Pattern | None:
         """The pattern worth most for its price, among types of which a GPU is left."""
-        best, most = None, 0.0
-        for at, (task, found, price) in enumerate(
-            zip(tasks, founds, prices, strict=True)
-        ):
-            if stock[task.mode.gpu_type] < 1.0:
+        best, best_ratio = None, 0.0
+        for at, offer in enumerate(offers):
+            if stock[offer.task.mode.gpu_type] < 1.0:
                 continue
-            cells = self._cells[at]
             slot = next_pattern(
-                task,
-                self._parts.parts[at],
-                cells.start,
-                cells.multipliers,
-                cells.scratch,
-                found,
+                offer.task, self._parts.parts[at], self._memories[at], offer.found
             )
-            if slot >= 0 and found.worth[slot] > most * price:
-                best, most = (
-                    _pattern(at, found, slot),
-                    found.worth[slot] / price,
-                )
+            if slot >= 0 and offer.found.worth[slot] > best_ratio * offer.price:
+                best = _pattern(offer, slot)
+                best_ratio = offer.found.worth[slot] / offer.price
         return best
 
 
-def _pattern(number: int, found: PricedPatterns, slot: int) -> Pattern:
-    return Pattern(
-        number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))
-    )
+class _Offers(NamedTuple):
+    """What one mode has to offer in one packing."""
+
+    number: int
+    """Position of the mode in the tables."""
+    task: PricingTask
+    price: float
+    """USD per hour of a GPU, its rent included."""
+    found: PricedPatterns
+
+
+def _pattern(offer: _Offers, slot: int) -> Pattern:
+    items = offer.found.items[slot, : offer.found.size[slot]]
+    return Pattern(offer.number, tuple(sorted(items.tolist())))

@@ -16,10 +16,10 @@ from solvers.joint.relaxation.highs import (
 )
 
 _MISSING_OVER_GPU = 10.0
-"""A part that no pattern holds costs so many of the dearest GPU."""
+"""A part that no pattern holds costs so many of the most expensive GPU."""
 
 _MIN_SAVING = 1e-9
-"""USD per hour."""
+"""A pattern must be cheaper by so many USD per hour, beyond rounding."""
 
 
 class FractionalCover(NamedTuple):
@@ -43,12 +43,13 @@ class PackingProgram:
         self._tables, self._services = tables, len(wanted)
         self.patterns: list[Pattern] = []
         self._known: dict[tuple[int, tuple[int, ...]], float] = {}
+        # New columns leave the last optimum feasible, from which the primal simplex goes on.
         self._highs = make_program(PRIMAL_SIMPLEX)
         empty = np.zeros(0, np.int32), np.zeros(0)
-        for count in wanted:
-            self._highs.addRow(float(count), INFINITE, 0, *empty)
-        for count in stock:
-            self._highs.addRow(-INFINITE, float(count), 0, *empty)
+        for _ in range(self._services + len(stock)):
+            self._highs.addRow(0.0, 0.0, 0, *empty)
+        self.want(wanted, stock)
+        # With a column for what is missing the program is feasible whatever patterns there are.
         price = _MISSING_OVER_GPU * float(tables.price.max())
         for service in range(self._services):
             row = np.array([service], np.int32)
@@ -58,32 +59,40 @@ class PackingProgram:
         """Let the program use these patterns too; returns how many are new to it."""
         new: list[Pattern] = []
         rows: list[list[int]] = []
+        prices: list[float] = []
         for pattern in patterns:
             mode = self._tables.modes[pattern.mode]
             services = mode.service[list(pattern.items)].tolist()
             key = (mode.gpu_type, tuple(services))
             price = price_of(self._tables, pattern)
+            # Of equal services on the same type only the price matters: the rows of both are the same.
             if price < self._known.get(key, np.inf) - _MIN_SAVING:
                 self._known[key] = price
                 new.append(pattern)
                 rows.append([*services, self._services + mode.gpu_type])
+                prices.append(price)
         if new:
-            prices = np.array([price_of(self._tables, pattern) for pattern in new])
-            starts = np.cumsum([0, *map(len, rows)])[:-1].astype(np.int32)
-            index = np.array([row for one in rows for row in one], np.int32)
-            zeros, ends = np.zeros(len(new)), np.full(len(new), INFINITE)
-            self._highs.addCols(
-                len(new),
-                prices,
-                zeros,
-                ends,
-                len(index),
-                starts,
-                index,
-                np.ones(len(index)),
-            )
-            self.patterns += new
+            self._add_columns(rows, prices)
+        self.patterns += new
         return len(new)
+
+    def _add_columns(
+        self, rows: Sequence[Sequence[int]], prices: Sequence[float]
+    ) -> None:
+        starts = np.cumsum([0, *map(len, rows)])[:-1].astype(np.int32)
+        index = np.array([row for one in rows for row in one], np.int32)
+        count, entries = len(rows), len(index)
+        low, high = np.zeros(count), np.full(count, INFINITE)
+        self._highs.addCols(
+            count,
+            np.array(prices),
+            low,
+            high,
+            entries,
+            starts,
+            index,
+            np.ones(entries),
+        )
 
     def want(self, wanted: Numbers, stock: Reals) -> None:
         """From now on so many replicas are wanted and so many GPUs at hand."""

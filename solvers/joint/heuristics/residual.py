@@ -4,6 +4,7 @@ Columns made for the whole demand fit its last tenth badly. So whatever is fixed
 wanted, and new columns are priced for that.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -11,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.kernels.types import Effort
-from solvers.joint.patterns.carried import carried
-from solvers.joint.patterns.columns import Columns
+from solvers.joint.patterns.carried import Carried, carried
+from solvers.joint.patterns.columns import Columns, Pattern
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
@@ -27,6 +28,8 @@ _POOL_COLUMNS = 40
 _MIN_GAIN = 1e-6
 """USD per hour."""
 _CHEAP = Effort(2, 0, 0, 2e-3)
+_ROUNDING = 1.0 - 1e-9
+"""This share of a rate is enough: sums of capacities are rounded."""
 
 
 class SearchContext(NamedTuple):
@@ -36,6 +39,15 @@ class SearchContext(NamedTuple):
     pricer: Pricer
     columns: Columns
     pool: ColumnPool
+
+    def carried(self, plan: Mapping[int, int]) -> Carried:
+        """What so many GPUs of each column carry together."""
+        return carried(self.tables, self.columns, plan)
+
+    def numbered(self, plan: Counter[Pattern]) -> Counter[int]:
+        """GPUs by column; patterns that are new become columns."""
+        self.columns.add(plan)
+        return Counter({self.columns.number(one): count for one, count in plan.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,35 +72,48 @@ def relax_rest(
 
     A round that lowers the objective by less than `min_gain` of it is the last one.
     """
-    master = Master(tools.tables, rest)
-    used: dict[int, None] = {}
-
-    def use(numbers: Iterable[int]) -> bool:
-        new = [number for number in dict.fromkeys(numbers) if number not in used]
-        used.update(dict.fromkeys(new))
-        master.add(
-            tools.columns[number]._replace(price=float(tools.pool.price[number]))
-            for number in new
-        )
-        return bool(new)
-
-    use(start)
+    master = _ResidualMaster(tools, rest)
+    master.use(start)
     solution = master.solve()
     for _ in range(rounds):
         before = solution.objective
+        # What is at hand costs a pass over the pool, which is far less than pricing.
         for _ in range(_POOL_ROUNDS):
             costs = tools.pool.reduced_costs(rest, solution.duals)
-            if not use(tools.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)):
+            cheap = tools.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)
+            if not master.use(cheap):
                 break
             solution = master.solve()
-        if is_over() or not use(
-            _priced(tools, rest, tools.pool.pricing_duals(solution.duals))
-        ):
+
+        if is_over():
+            break
+        duals = tools.pool.pricing_duals(solution.duals)
+        if not master.use(_priced(tools, rest, duals)):
             break
         solution = master.solve()
         if before - solution.objective < min_gain * solution.objective:
             break
-    return ResidualRelaxation(solution=solution, columns=tuple(used))
+    return ResidualRelaxation(solution=solution, columns=tuple(master.used))
+
+
+class _ResidualMaster(Master):
+    """The master problem of a residual demand, which knows its columns by number, at the prices of the pool."""
+
+    def __init__(self, tools: SearchContext, rest: CoverDemand) -> None:
+        super().__init__(tools.tables, rest)
+        self._tools = tools
+        # A dictionary instead of a set: the master's columns are in the order in which they were added.
+        self.used: dict[int, None] = {}
+
+    def use(self, numbers: Iterable[int]) -> bool:
+        """Add columns; whether any of them is new."""
+        new = [number for number in dict.fromkeys(numbers) if number not in self.used]
+        self.used.update(dict.fromkeys(new))
+        columns, prices = self._tools.columns, self._tools.pool.price
+        self.add(
+            columns[number]._replace(price=float(prices[number])) for number in new
+        )
+        return bool(new)
 
 
 def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
@@ -105,24 +130,22 @@ def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
     return [tools.columns.number(pattern) for pattern in patterns]
 
 
-_ROUNDING = 1.0 - 1e-9
-
-
 def prune(
     tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]
 ) -> dict[int, int]:
-    """The counts less what is superfluous, dearest GPUs first, by number among equals."""
+    """The counts less what is superfluous, most expensive GPUs first, by number among equals."""
     taken = carried(tables, columns, counts)
     rps, replicas = taken.rps.copy(), taken.replicas.copy()
-    kept = dict(counts)
+    kept = Counter(counts)
     for number in sorted(counts, key=lambda one: (-columns[one].price, one)):
         service, capacity = columns[number].service, columns[number].capacity
+        min_rps = demand.rate[service] * _ROUNDING
+        min_replicas = demand.fewest[service]
         while kept[number] > 0:
             left, present = rps[service] - capacity, replicas[service] - 1.0
-            if (left < demand.rate[service] * _ROUNDING).any() or (
-                present < demand.fewest[service]
-            ).any():
+            if (left < min_rps).any() or (present < min_replicas).any():
                 break
             rps[service], replicas[service] = left, present
             kept[number] -= 1
-    return {number: count for number, count in kept.items() if count > 0}
+    # Unary plus drops what has come to 0.
+    return dict(+kept)

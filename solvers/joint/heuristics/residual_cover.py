@@ -1,4 +1,4 @@
-"""The last few GPUs: a whole cover of a residual demand out of the columns that are cheapest under its duals."""
+"""The last few GPUs: an integer cover of a residual demand out of the columns that are cheapest under its duals."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ choices below the very first."""
 
 
 class SmallPlan(NamedTuple):
-    """A whole plan for a residual demand."""
+    """An integer plan for a residual demand."""
 
     counts: Counter[int]
     """Column number → GPUs."""
@@ -44,11 +44,9 @@ def solve_small_program(
     best = np.zeros(MAX_DEPTH + 1, np.int32)
     task = _task(pool, demand, duals, np.array(numbers, np.int32))
     cost, size = cover(task, below, _NODES, _DISCREPANCIES, best)
-    return (
-        None
-        if size < 0
-        else SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)
-    )
+    if size < 0:
+        return None
+    return SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)
 
 
 def _task(
@@ -56,6 +54,10 @@ def _task(
 ) -> CoverProblem:
     service = pool.service[numbers]
     first, of_service = _columns_of(service, len(demand.rate))
+    # One dual stands for both limits to the number of replicas: positive for the lower one, negative for the upper one.
+    # An infinite limit has no dual; its rounding times infinity would spoil the bound.
+    is_limited = np.isfinite(demand.most)
+    max_price = np.where(is_limited, np.minimum(duals.presence, 0.0), 0.0)
     return CoverProblem(
         service=service,
         capacity=pool.capacity[numbers],
@@ -65,13 +67,10 @@ def _task(
         of_service=of_service,
         need=_padded(demand.rate, demand.fewest),
         shortage_price=_padded(demand.shortage_price, demand.missing_price),
-        most=np.append(demand.most, np.inf),
+        max_replicas=np.append(demand.most, np.inf),
         stock=demand.stock.copy(),
         worth=_padded(duals.rps, np.maximum(duals.presence, 0.0)),
-        max_price=np.append(
-            np.where(np.isfinite(demand.most), np.minimum(duals.presence, 0.0), 0.0),
-            0.0,
-        ),
+        max_price=np.append(max_price, 0.0),
         stock_price=np.where(np.isfinite(demand.stock), duals.stock, 0.0),
     )
 
@@ -79,10 +78,12 @@ def _task(
 def _columns_of(service: Numbers, services: int) -> tuple[Numbers, Numbers]:
     """(S + 1,) where each service begins in the list of columns by service, and that list."""
     flat = service.ravel()
+    # Stable, so that the columns of a service stay in the order of their reduced costs.
     order = np.argsort(flat, kind="stable")
     first = np.searchsorted(flat[order], np.arange(services + 1))
     return first.astype(np.int32), (order // service.shape[1]).astype(np.int32)
 
 
 def _padded(rps: Reals, replicas: Reals) -> Reals:
+    # The number behind the last service pads columns of few replicas: nothing of it is wanted or paid.
     return np.vstack((np.append(rps, 0.0), np.append(replicas, 0.0)))

@@ -17,7 +17,7 @@ Source of successive halving: Karnin, Koren and Somekh 2013.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Effort, Reals
 from solvers.joint.patterns.branching_rows import type_rows
-from solvers.joint.patterns.carried import carried, is_met, left_of
+from solvers.joint.patterns.carried import is_met, left_of
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import (
@@ -47,26 +47,26 @@ _MAX_FLEETS = 12
 _MAX_PROGRAMS = 2_000
 """Linear programs, a millisecond or two each, to list them with."""
 _PHASES = (PHASES[0], Phase(effort=Effort(4, 0, 3, 5e-4), min_gain=1e-3))
-"""Of relaxations that are to give prices and columns, not bounds."""
+"""Efforts of relaxations that are to give prices and columns, not bounds."""
 _NOTHING = 1e-6
-"""GPUs."""
+"""So many GPUs, or USD per hour, are rounding."""
 _LIMIT_PRICE_OVER_COST = 2.0
 """A GPU that a fleet lacks costs this many times the cost that a plan must be below."""
 _SHORTAGE_OVER_DUAL = 3.0
 _MIN_SHARE = 0.3
-"""Of the mean worth of a service: what the whole rate of one counts at least."""
+"""The entire rate of a service counts at least this share of the mean worth of one."""
 _CHAINS = 2
-"""Of each fleet, on two threads where there are two."""
+"""Each fleet has so many, on two threads where there are two."""
 _FIRST_MOVES, _MOVES = 8_000, 12_000
 """Moves of a chain for each GPU of the fleet: to compare fleets, and in each try."""
 _PRICES = (1.0, 4.0, 16.0)
-"""Of shortages, in mild prices, one after the other."""
+"""Prices of shortages, in mild prices, one after the other."""
 _MAX_TRIES = 16
-"""Of a fleet."""
+"""A fleet is tried so often at most."""
 _SIZES = (2, 5)
-"""GPUs that are taken out at a time, least and most."""
+"""Smallest and largest number of GPUs that are taken out at a time."""
 _WALK = 0.004
-"""Of the cost: plans so much dearer than the best are walked through."""
+"""Plans that cost more than the best one by this share are walked through."""
 _MIN_GAIN = 1e-6
 """USD per hour."""
 _PATIENCE = 4
@@ -79,7 +79,7 @@ class FleetCounts(NamedTuple):
     value: float
     """USD per hour of the relaxation with cuts, over the columns at hand."""
     gpus: tuple[int, ...]
-    """Of each type."""
+    """GPUs of each type."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,9 +88,9 @@ class _Attempt:
 
     fleet: FleetCounts
     plans: list[Counter[int]] = field(default_factory=list)
-    """Of each chain, the better ones first; none before the first annealing."""
+    """One of each chain, the better ones first; none before the first annealing."""
     reached: float = np.inf
-    """The least cost met, with shortages at mild prices."""
+    """The lowest cost met, with shortages at mild prices."""
     tries: int = 0
     search: DiveContext | None = None
 
@@ -106,18 +106,13 @@ def plan_on_fleets(
 ) -> Counter[int] | None:
     """The best plan found, as GPUs by column, that serves everything and costs less than `below`; None for none.
 
-    relaxation: of the whole. below: USD per hour, finite.
+    relaxation: of the entire demand. below: USD per hour, finite.
     """
     listed = list_fleets(tools, demand, relaxation, below=below, is_over=is_over)
     if not listed or is_over():
         return None
-    search = _FleetSearch(
-        tools,
-        demand,
-        relaxation.solution.duals,
-        below,
-        _Means(seed, tools.pricer.executor, is_over),
-    )
+    means = _Means(seed, tools.pricer.executor, is_over)
+    search = _FleetSearch(tools, demand, relaxation.solution.duals, below, means)
     search.run(listed)
     return search.best
 
@@ -130,35 +125,77 @@ def list_fleets(
     below: float,
     is_over: Callable[[], bool],
 ) -> list[FleetCounts]:
-    """The fleets of least value below the cost, ascending, without the empty one; the dearest types are fixed first."""
-    tables, rows = tools.tables, type_rows(tools.tables)
-    master = _master(tools, demand, relaxation, below, is_over)
-    order = sorted(rows, key=lambda gpu_type: -tables.price[gpu_type])
+    """The fleets of lowest value below the cost, ascending, without the empty one.
+
+    The most expensive types are fixed first.
+    """
+    listing = _FleetListing(
+        demand, tools.tables, _master(tools, demand, relaxation, below, is_over), below
+    )
+    # Best first: fleets are completed in the order of their values.
     waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     found: list[FleetCounts] = []
-    programs = 0
+    # Whether it is over is asked last, and only where there is more to do: each call may count as a round of work.
     while (
         waiting
         and len(found) < _MAX_FLEETS
-        and programs < _MAX_PROGRAMS
+        and listing.programs < _MAX_PROGRAMS
         and not is_over()
     ):
         value, fixed = heapq.heappop(waiting)
-        if len(fixed) == len(order):
-            found.append(FleetCounts(value, _by_type(tables, order, fixed)))
+        if len(fixed) == len(listing.order):
+            found.append(FleetCounts(value, listing.by_type(fixed)))
             continue
-        for count in range(_most(tables, demand, order, fixed, below) + 1):
-            fleet = (*fixed, count)
-            master.limit(
+        for child in listing.children(fixed):
+            heapq.heappush(waiting, child)
+    return [fleet for fleet in found if any(fleet.gpus)]
+
+
+class _FleetListing:
+    """The tree of fleets: each level fixes the number of GPUs of one more type."""
+
+    def __init__(
+        self, demand: CoverDemand, tables: Tables, master: Master, below: float
+    ) -> None:
+        self._demand, self._tables = demand, tables
+        self._master, self._below = master, below
+        self._rows = type_rows(tables)
+        # The most expensive types decide most of the cost, so that bad branches end early.
+        self.order = sorted(self._rows, key=lambda at: -tables.price[at])
+        self.programs = 0
+
+    def children(
+        self, fixed: tuple[int, ...]
+    ) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """(value, counts) with one more type fixed, where that may stay below the cost."""
+        for count in range(self._max_count(fixed) + 1):
+            counts = (*fixed, count)
+            self._master.limit(
                 {
-                    rows[at]: (float(n), float(n))
-                    for at, n in zip(order, fleet, strict=False)
+                    self._rows[at]: (float(gpus), float(gpus))
+                    for at, gpus in zip(self.order, counts, strict=False)
                 }
             )
-            solution, programs = master.solve(), programs + 1
-            if solution.limits_missing <= _NOTHING and solution.objective < below:
-                heapq.heappush(waiting, (solution.objective, fleet))
-    return [fleet for fleet in found if any(fleet.gpus)]
+            solution = self._master.solve()
+            self.programs += 1
+            has_room = solution.limits_missing <= _NOTHING
+            if has_room and solution.objective < self._below:
+                yield solution.objective, counts
+
+    def _max_count(self, fixed: Sequence[int]) -> int:
+        """GPUs of the next type that there are and that the cost leaves money for."""
+        price, gpu_type = self._tables.price, self.order[len(fixed)]
+        spent = sum(
+            count * float(price[at])
+            for at, count in zip(self.order, fixed, strict=False)
+        )
+        affordable = (self._below - spent) / max(float(price[gpu_type]), _NOTHING)
+        return int(min(self._demand.stock[gpu_type], affordable, _MAX_PROGRAMS))
+
+    def by_type(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """GPUs of every type; types without rows have none."""
+        gpus = dict(zip(self.order, counts, strict=True))
+        return tuple(gpus.get(at, 0) for at in range(len(self._tables.stock)))
 
 
 def _master(
@@ -177,29 +214,6 @@ def _master(
     generation.relax(phases=_PHASES, is_over=is_over)
     tools.pool.sync()
     return master
-
-
-def _by_type(
-    tables: Tables, order: Sequence[int], counts: Sequence[int]
-) -> tuple[int, ...]:
-    gpus = dict(zip(order, counts, strict=True))
-    return tuple(gpus.get(at, 0) for at in range(len(tables.stock)))
-
-
-def _most(
-    tables: Tables,
-    demand: CoverDemand,
-    order: Sequence[int],
-    fixed: Sequence[int],
-    below: float,
-) -> int:
-    """GPUs of the next type that there are and that the cost leaves money for."""
-    spent = sum(
-        count * float(tables.price[at]) for at, count in zip(order, fixed, strict=False)
-    )
-    gpu_type = order[len(fixed)]
-    affordable = (below - spent) / max(float(tables.price[gpu_type]), _NOTHING)
-    return int(min(demand.stock[gpu_type], affordable, _MAX_PROGRAMS))
 
 
 class _Means(NamedTuple):
@@ -233,17 +247,14 @@ class _FleetSearch:
         self._anneal(attempts, _FIRST_MOVES)
         left = attempts
         while left and not self._means.is_over():
-            left = sorted(left, key=lambda one: (one.reached, one.fleet))[
-                : (len(left) + 1) // 2
-            ]
+            # Ties are broken by the fleets themselves, so that the order does not depend on how they were listed.
+            ranked = sorted(left, key=lambda one: (one.reached, one.fleet))
+            left = ranked[: (len(left) + 1) // 2]
             for attempt in left:
                 if self._is_open(attempt):
                     self._try(attempt)
-            left = [
-                one
-                for one in (left if len(left) > 1 else attempts)
-                if self._is_open(one)
-            ]
+            following = left if len(left) > 1 else attempts
+            left = [one for one in following if self._is_open(one)]
 
     def _is_open(self, attempt: _Attempt) -> bool:
         """Whether its fleet may hold a better plan, and there is time to look for it."""
@@ -252,25 +263,27 @@ class _FleetSearch:
 
     def _anneal(self, attempts: Sequence[_Attempt], moves: int) -> None:
         """All of them side by side, from their plans; so many moves for each GPU."""
-        chains = []
-        for one in attempts:
-            gpus, first = one.fleet.gpus, self._means.seed + _CHAINS * one.tries
-            for at in range(_CHAINS):
-                start = (
-                    [self._tools.columns[number] for number in one.plans[at].elements()]
-                    if one.plans
-                    else ()
-                )
-                chains.append(
-                    self._annealer.chain(
-                        gpus, moves=moves * sum(gpus), seed=first + at, start=start
-                    )
-                )
+        chains = [
+            self._chain(one, at, moves) for one in attempts for at in range(_CHAINS)
+        ]
         advance(chains, self._means.executor, self._means.is_over)
         plans = self._plans(chains)
         for at, one in enumerate(attempts):
-            one.plans = sorted(plans[_CHAINS * at : _CHAINS * (at + 1)], key=self._look)
-            one.reached = min(one.reached, self._look(one.plans[0]))
+            one.plans = sorted(
+                plans[_CHAINS * at : _CHAINS * (at + 1)], key=self._cost_of
+            )
+            one.reached = min(one.reached, self._cost_of(one.plans[0]))
+
+    def _chain(self, attempt: _Attempt, number: int, moves: int) -> Chain:
+        gpus = attempt.fleet.gpus
+        plan = attempt.plans[number] if attempt.plans else Counter[int]()
+        return self._annealer.chain(
+            gpus,
+            moves=moves * sum(gpus),
+            # Another one in each try, or the chain would only walk the same way again.
+            seed=self._means.seed + _CHAINS * attempt.tries + number,
+            start=[self._tools.columns[one] for one in plan.elements()],
+        )
 
     def _try(self, attempt: _Attempt) -> None:
         """Go on annealing, then ruin and recreate; at rising prices while that may give a better plan."""
@@ -279,11 +292,9 @@ class _FleetSearch:
         self._anneal([attempt], _MOVES)
         if attempt.search is None:
             attempt.search = self._search(gpus)
-        plan = attempt.plans[0]
+        plan, patience = attempt.plans[0], _PATIENCE * sum(gpus)
         for price in _PRICES:
-            plan, reached = self._improve(
-                attempt.search, plan, _PATIENCE * sum(gpus), price
-            )
+            plan, reached = self._improve(attempt.search, plan, patience, price)
             if reached < attempt.reached:
                 attempt.reached, attempt.plans[0] = reached, plan
             if attempt.reached >= self._cost:
@@ -291,11 +302,8 @@ class _FleetSearch:
 
     def _search(self, gpus: tuple[int, ...]) -> DiveContext:
         """Ruin and recreate with just these GPUs, at their relaxation's duals."""
-        tools, demand, is_over = (
-            self._tools,
-            replace(self._demand, stock=np.array(gpus, np.float64)),
-            self._means.is_over,
-        )
+        tools, is_over = self._tools, self._means.is_over
+        demand = replace(self._demand, stock=np.array(gpus, np.float64))
         found = generate(
             tools.tables,
             demand,
@@ -305,48 +313,40 @@ class _FleetSearch:
             is_over=is_over,
         )
         tools.pool.sync()
-        return DiveContext(
-            tools,
-            demand,
-            found.solution.duals,
-            np.random.default_rng((self._means.seed, *gpus)),
-            is_over,
-        )
+        # Seeded by the fleet, so that its plans do not depend on which fleets were tried before.
+        rng = np.random.default_rng((self._means.seed, *gpus))
+        return DiveContext(tools, demand, found.solution.duals, rng, is_over)
 
     def _improve(
         self, search: DiveContext, current: Counter[int], patience: int, price: float
     ) -> tuple[Counter[int], float]:
-        """The plan of least cost met, with shortages at `price` times mild prices, and its cost at mild ones."""
-        demand = replace(
-            search.demand, shortage_price=price * search.demand.shortage_price
-        )
+        """The plan of lowest cost met, with shortages at `price` times mild prices, and its cost at mild ones."""
+        shortage_price = price * search.demand.shortage_price
+        demand = replace(search.demand, shortage_price=shortage_price)
         search = search._replace(demand=demand)
-        cost = least = self._look(current, price)
+        cost = best_cost = self._cost_of(current, price)
         best, failures = current, 0
         while current and failures < patience and not search.is_over():
-            removed = choose(
-                search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
-            )
-            other = recreate(search, current, removed, least * (1.0 + _WALK) - cost)
+            size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+            removed = choose(search, current, size)
+            slack = best_cost * (1.0 + _WALK) - cost
+            other = recreate(search, current, removed, slack)
             failures += 1
             if other is None:
                 continue
-            current, cost = other, self._look(other, price)
-            if cost < least - _MIN_GAIN:
-                best, least, failures = current, cost, 0
-        return best, self._look(best)
+            current, cost = other, self._cost_of(other, price)
+            if cost < best_cost - _MIN_GAIN:
+                best, best_cost, failures = current, cost, 0
+        return best, self._cost_of(best)
 
-    def _look(self, plan: Counter[int], price: float = 1.0) -> float:
+    def _cost_of(self, plan: Counter[int], price: float = 1.0) -> float:
         """The plan's cost, with shortages at `price` times mild prices. It is kept if it serves everything, by no more
         replicas than may be, for less than any before.
         """
-        taken = carried(self._tools.tables, self._tools.columns, plan)
+        taken = self._tools.carried(plan)
         left = left_of(self._demand, taken)
-        if (
-            is_met(left)
-            and taken.cost < self._cost
-            and (taken.replicas <= self._demand.most).all()
-        ):
+        is_allowed = is_met(left) and (taken.replicas <= self._demand.most).all()
+        if is_allowed and taken.cost < self._cost:
             self.best, self._cost = plan, taken.cost
         short = float(
             left.rate @ left.shortage_price + left.fewest @ left.missing_price
@@ -355,17 +355,7 @@ class _FleetSearch:
 
     def _plans(self, chains: Sequence[Chain]) -> list[Counter[int]]:
         """What the chains came to, as GPUs by column."""
-        columns, plans = self._tools.columns, []
-        for patterns in (chain.plan() for chain in chains):
-            columns.add(patterns)
-            plans.append(
-                Counter(
-                    {
-                        columns.number(pattern): count
-                        for pattern, count in patterns.items()
-                    }
-                )
-            )
+        plans = [self._tools.numbered(chain.plan()) for chain in chains]
         self._tools.pool.sync()
         return plans
 
@@ -373,8 +363,8 @@ class _FleetSearch:
 def mild_prices(demand: CoverDemand, duals: Duals) -> Reals:
     """(S,) USD per hour of one rps short: some times what the relaxation pays for one."""
     worth, wanted = duals.rps * demand.rate, demand.rate > 0.0
-    least = _MIN_SHARE * float(worth[wanted].mean()) if wanted.any() else 0.0
-    price: Reals = np.divide(
-        np.maximum(worth, least), demand.rate, out=np.zeros_like(worth), where=wanted
-    )
+    # A service with dual 0 must not be free to leave out.
+    min_worth = _MIN_SHARE * float(worth[wanted].mean()) if wanted.any() else 0.0
+    worth = np.maximum(worth, min_worth)
+    price: Reals = np.divide(worth, demand.rate, out=np.zeros_like(worth), where=wanted)
     return _SHORTAGE_OVER_DUAL * price

@@ -20,9 +20,9 @@ Places = npt.NDArray[np.int64]
 
 _MAX_OUT = 2
 _SHORT = 0.6
-"""Of the steps take out first a GPU that runs a service that is short."""
+"""This share of the steps takes out first a GPU that runs a service that is short."""
 _COMPARED = 4
-"""GPUs, of which the least useful one is taken out."""
+"""The least useful one of so many GPUs is taken out."""
 _NOISE = 0.1
 _UNIT = 2.0**-53
 
@@ -49,42 +49,48 @@ class ExchangeState(NamedTuple):
 @compiled
 def exchange(stack: Stack, fleet: ExchangeState, steps: int, state: State) -> int:
     """How many of the steps made it better. state: (1,) of the random numbers, not 0."""
-    taken, put = np.zeros(_MAX_OUT, np.int64), np.zeros(_MAX_OUT, np.int32)
-    touched, better = np.zeros(fleet.need.shape[0], np.bool_), 0
+    out, into = np.zeros(_MAX_OUT, np.int64), np.zeros(_MAX_OUT, np.int32)
+    better = 0
     for _ in range(steps):
-        before, change = _shortage(fleet), 0.0
+        before = _shortage(fleet)
         count = min(1 + int(_draw(state) * _MAX_OUT), fleet.gpus.shape[0])
-        touched[:] = False
-        _begin(fleet, touched, state)
+        change = -_take_out(stack, fleet, out[:count], state)
+        # Without noise the same GPUs would be replaced by the same columns again and again.
+        noise = np.empty(fleet.need.shape[0])
+        for service in range(noise.shape[0]):
+            noise[service] = 1.0 + _NOISE * (2.0 * _draw(state) - 1.0)
         for number in range(count):
-            at = taken[number] = _min_useful(
-                stack, fleet, touched, taken[:number], state
-            )
-            column = fleet.gpus[at]
-            change -= stack.price[column]
-            _put(stack, fleet, column, -1.0)
-            touched[_services(stack, fleet, column)] = True
-        noise = np.array(
-            [
-                1.0 + _NOISE * (2.0 * _draw(state) - 1.0)
-                for _ in range(fleet.need.shape[0])
-            ]
-        )
-        for number in range(count):
-            free = stack.gpu_type[fleet.gpus[taken[number]]]
-            put[number] = column = _best(stack, fleet, noise, free)
+            free = stack.gpu_type[fleet.gpus[out[number]]]
+            into[number] = column = _best(stack, fleet, noise, free)
             change += stack.price[column]
             _put(stack, fleet, column, 1.0)
+
         change += _shortage(fleet) - before
+        # Steps to plans that are just as good are made too, since others may be reached from there.
         if change <= 0.0:
             for number in range(count):
-                fleet.gpus[taken[number]] = put[number]
+                fleet.gpus[out[number]] = into[number]
             better += change < -1e-9
         else:
             for number in range(count):
-                _put(stack, fleet, put[number], -1.0)
-                _put(stack, fleet, fleet.gpus[taken[number]], 1.0)
+                _put(stack, fleet, into[number], -1.0)
+                _put(stack, fleet, fleet.gpus[out[number]], 1.0)
     return better
+
+
+@compiled
+def _take_out(stack: Stack, fleet: ExchangeState, out: Places, state: State) -> float:
+    """Take GPUs out, whose places go into `out`; returns what they lose."""
+    touched, lost = np.zeros(fleet.need.shape[0], np.bool_), 0.0
+    _begin(fleet, touched, state)
+    for number in range(out.shape[0]):
+        out[number] = _min_useful(stack, fleet, touched, out[:number], state)
+        column = fleet.gpus[out[number]]
+        lost += stack.price[column]
+        _put(stack, fleet, column, -1.0)
+        # The next one shares a service with it, so that replicas can move between the two.
+        touched[_services(stack, fleet, column)] = True
+    return lost
 
 
 @compiled
@@ -108,11 +114,7 @@ def _shortage(fleet: ExchangeState) -> float:
 
 
 @compiled
-def _begin(
-    fleet: ExchangeState,
-    touched: Marks,
-    state: State,
-) -> None:
+def _begin(fleet: ExchangeState, touched: Marks, state: State) -> None:
     """Touch one service that is short, by chance in proportion to its shortage; often none."""
     left = _draw(state) * _shortage(fleet) / _SHORT
     for service in range(fleet.need.shape[0]):
@@ -124,28 +126,27 @@ def _begin(
 
 @compiled
 def _min_useful(
-    stack: Stack,
-    fleet: ExchangeState,
-    touched: Marks,
-    taken: Places,
-    state: State,
+    stack: Stack, fleet: ExchangeState, touched: Marks, taken: Places, state: State
 ) -> int:
-    """Of a few GPUs that run a touched service, any where none is touched, the one that is needed least."""
+    """The place of the GPU that is needed least, of a few that run a touched service; of any where none is touched."""
     size, anyone = fleet.gpus.shape[0], not touched.any()
-    first, best, least, compared = int(_draw(state) * size), -1, np.inf, 0
+    first, best, min_use, compared = int(_draw(state) * size), -1, np.inf, 0
+    # From a random place on, so that each GPU may be compared though the search ends after a few.
     for step in range(size):
         at = (first + step) % size
         if (taken == at).any():
             continue
-        services = _services(stack, fleet, fleet.gpus[at])
-        if best < 0 or anyone or touched[services].any():
-            is_related = anyone or touched[services].any()
-            use = _use(stack, fleet, fleet.gpus[at]) if is_related else np.inf
-            if use < least or best < 0:
-                best, least = at, use
-            compared += is_related
+        column = fleet.gpus[at]
+        if anyone or touched[_services(stack, fleet, column)].any():
+            use = _use(stack, fleet, column)
+            if use < min_use or best < 0:
+                best, min_use = at, use
+            compared += 1
             if compared == _COMPARED:
                 break
+        elif best < 0:
+            # Some GPU must be taken out even where none is related.
+            best = at
     return best
 
 
@@ -163,18 +164,20 @@ def _services(stack: Stack, fleet: ExchangeState, column: int) -> Numbers:
 @compiled
 def _use(stack: Stack, fleet: ExchangeState, column: int) -> float:
     """Part of the column's worth that would be short without it."""
-    needed = whole = 1e-12
+    needed = total = 1e-12
     for at, service in enumerate(_services(stack, fleet, column)):
         rps = stack.capacity[column, at]
-        whole += fleet.worth[service] * rps
+        total += fleet.worth[service] * rps
+        # Without the column its service would need so much more; a surplus makes up for some of it.
         needed += fleet.worth[service] * min(rps, max(0.0, fleet.need[service] + rps))
-    return needed / whole
+    return needed / total
 
 
 @compiled
 def _best(stack: Stack, fleet: ExchangeState, noise: Reals, gpu_type: int) -> int:
     """The column of the type that is best for what is wanted."""
     stock, none = np.zeros(fleet.types), np.zeros(fleet.types)
+    # Of its own type only: the fleet stays, and with it what the plan costs.
     stock[gpu_type] = 1.0
     presence = np.where(fleet.missing > 0.0, fleet.missing_price, 0.0)
     prices = ScanPrices(

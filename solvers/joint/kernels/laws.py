@@ -42,10 +42,12 @@ def execution_ms(
 @compiled
 def capacity_rps(mode: Promises, law: Law, candidate: int, duration_ms: float) -> float:
     """The rate that a candidate can carry when one batch takes so long; 0 where its SLO is missed."""
+    # Without calls, since it is in every inner loop: only of such kernels are references to arrays not counted.
     ratios, ratio = law.ratios, mode.slo_ms[candidate] / duration_ms
     peak = 1000.0 * mode.batch[candidate] / duration_ms
     utilisation = law.utilisation[mode.law[candidate]]
     low, high = 0, ratios.shape[0] - 1
+    # Below the first ratio the law promises nothing: the SLO is missed whatever the rate.
     if ratio < ratios[0]:
         return 0.0
     if ratio >= ratios[high]:
@@ -72,8 +74,10 @@ def pattern_worth(
     pressure, total = 0.0, 0.0
     for at in range(count):
         pressure += mode.pressure[items[at]]
+
     for at in range(count):
         item = items[at]
+        # Alone there are no neighbours: rounding of the difference must not leave any pressure either.
         others = pressure - mode.pressure[item] if count > 1 else 0.0
         carried = capacity_rps(mode, law, item, execution_ms(mode, item, count, others))
         if carried <= 0.0 and not mode.may_idle[item]:
@@ -89,10 +93,10 @@ def candidate_worth(
     """What a candidate that can carry so much is worth, its watts paid."""
     service = mode.service[candidate]
     earned = worth.rps[service] * min(carried_rps, worth.rate[service])
+    # Cuts pay for capacity, so a replica that carries nothing earns none of it even on the lowest stair.
     if carried_rps > 0.0 and worth.edges.shape[0] > 0:
-        earned += worth.stairs[
-            service, _level(worth.edges, worth.rate[service], carried_rps)
-        ]
+        level = _level(worth.edges, worth.rate[service], carried_rps)
+        earned += worth.stairs[service, level]
     return earned + worth.bonus[candidate] - mode.watt_price * mode.power[candidate]
 
 
@@ -112,58 +116,56 @@ def _level(edges: Reals, rate: float, carried_rps: float) -> int:
 @compiled
 def root_capacities(mode: GpuMode, law: Law, edges: Reals) -> Reals:
     """(N + 1, K, C) rps at the optimistic end of every root cell, 0 where the SLO is missed even there."""
-    capacities = np.zeros(
-        (edges.shape[0], edges.shape[1] - 1, mode.service.shape[0]), np.float32
-    )
+    candidates, intervals = mode.service.shape[0], edges.shape[1] - 1
+    # Single precision halves what the table takes of the cache, and rounding up keeps the bounds valid.
+    capacities = np.zeros((edges.shape[0], intervals, candidates), np.float32)
     for replicas in range(1, edges.shape[0]):
-        for number in range(edges.shape[1] - 1 if replicas > 1 else 1):
-            for item in range(mode.service.shape[0]):
-                others = (
-                    max(0.0, edges[replicas, number] - mode.pressure[item])
-                    if replicas > 1
-                    else 0.0
-                )
-                carried = capacity_rps(
-                    mode, law, item, execution_ms(mode, item, replicas, others)
-                )
+        # A replica alone has no neighbours whose pressure could be divided into intervals.
+        for number in range(intervals if replicas > 1 else 1):
+            for item in range(candidates):
+                low = edges[replicas, number]
+                others = max(0.0, low - mode.pressure[item]) if replicas > 1 else 0.0
+                duration = execution_ms(mode, item, replicas, others)
+                carried = capacity_rps(mode, law, item, duration)
                 capacities[replicas, number, item] = np.float32(carried * OPTIMISM)
     return capacities
 
 
 @compiled
 def find_dominated(
-    first: npt.NDArray[np.int64], needs: Reals, least: Reals, most: Reals
+    first: npt.NDArray[np.int64], needs: Reals, worst: Reals, best: Reals
 ) -> npt.NDArray[np.bool_]:
-    """(C,) whether another candidate of the service needs no more of anything and its least is no less than the most.
+    """(C,) whether another candidate of the service needs no more of anything and carries at its worst no less.
 
     first: (S + 1,) where each service begins; needs: (C, L), within a service ascending in the first of them;
-    least, most: (C, M) what a candidate carries at the worse and at the better end of M intervals of neighbours.
-    Of candidates that dominate each other the first stays.
+    worst, best: (C, M) what a candidate carries at the worse and at the better end of M intervals of neighbours.
+    Of candidates that dominate each other the last one stays.
     """
     dominated = np.zeros(needs.shape[0], np.bool_)
-    for service in range(first.shape[0] - 1):
-        for at in range(first[service], first[service + 1]):
-            for other in range(first[service], first[service + 1]):
-                if needs[other, 0] > needs[at, 0]:
-                    break
-                if (
-                    other != at
-                    and not dominated[other]
-                    and _dominates(needs, least, most, other, at)
-                ):
-                    dominated[at] = True
-                    break
+    service = 0
+    for at in range(needs.shape[0]):
+        while at >= first[service + 1]:
+            service += 1
+        for other in range(first[service], first[service + 1]):
+            # Candidates ascend in this need: no later one needs as little.
+            if needs[other, 0] > needs[at, 0]:
+                break
+            # Of two that dominate each other one must stay; what dominates a dominated one dominates `at` as well.
+            is_open = other != at and not dominated[other]
+            if is_open and _dominates(needs, worst, best, other, at):
+                dominated[at] = True
+                break
     return dominated
 
 
 @compiled
 def _dominates(
-    needs: Reals, least: Reals, most: Reals, better: int, worse: int
+    needs: Reals, worst: Reals, best: Reals, better: int, worse: int
 ) -> bool:
     for kind in range(1, needs.shape[1]):
         if needs[better, kind] > needs[worse, kind]:
             return False
-    for interval in range(least.shape[1]):  # noqa: SIM110 (numba compiles no generator)
-        if least[better, interval] < most[worse, interval]:
+    for interval in range(worst.shape[1]):  # noqa: SIM110 (numba compiles no generator)
+        if worst[better, interval] < best[worse, interval]:
             return False
     return True

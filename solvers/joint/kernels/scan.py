@@ -13,7 +13,8 @@ import numpy.typing as npt
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.types import Numbers, Reals
 
-_WHOLE_GPU = 1.0 - 1e-9
+_ONE = 1.0 - 1e-9
+"""Stock and limits may come from subtractions: this much counts as one GPU or replica."""
 
 
 class Stack(NamedTuple):
@@ -37,7 +38,7 @@ class ScanPrices(NamedTuple):
     """(S,) USD per hour of one rps."""
     presence: Reals
     """(S,) USD per hour of one replica."""
-    most: Reals
+    max_replicas: Reals
     """(S,) replicas that may be."""
     stock: Reals
     """(G,) GPUs."""
@@ -51,24 +52,27 @@ def reduced_costs(stack: Stack, prices: ScanPrices) -> Reals:
     services, costs = prices.rate.shape[0], np.empty(stack.price.shape[0])
     for column in range(costs.shape[0]):
         gpu_type = stack.gpu_type[column]
-        cost = (
-            stack.price[column] - prices.gpu[gpu_type]
-            if prices.stock[gpu_type] >= _WHOLE_GPU
-            else np.inf
-        )
+        cost = np.inf
+        if prices.stock[gpu_type] >= _ONE:
+            cost = stack.price[column] - prices.gpu[gpu_type]
+        # Replica by replica, not their sum at once: the order of sums is part of what makes plans reproducible.
         for at in range(stack.service.shape[1]):
-            service = stack.service[column, at]
-            if service == services:
+            if stack.service[column, at] == services:
                 break
-            if prices.most[service] < _WHOLE_GPU:
-                cost = np.inf
-            cost -= (
-                prices.rps[service]
-                * min(stack.capacity[column, at], prices.rate[service])
-                + prices.presence[service]
-            )
+            cost -= _replica_worth(stack, prices, column, at)
         costs[column] = cost
     return costs
+
+
+@compiled
+def _replica_worth(stack: Stack, prices: ScanPrices, column: int, at: int) -> float:
+    """USD per hour that one replica of a column earns; −∞ where its service may have no more replicas."""
+    service = stack.service[column, at]
+    if prices.max_replicas[service] < _ONE:
+        return -np.inf
+    # Capacity beyond what is wanted earns nothing.
+    useful = min(stack.capacity[column, at], prices.rate[service])
+    return prices.rps[service] * useful + prices.presence[service]
 
 
 @compiled
@@ -78,18 +82,12 @@ def best_value(stack: Stack, prices: ScanPrices) -> int:
     for column in range(stack.price.shape[0]):
         worth = 0.0
         for at in range(stack.service.shape[1]):
-            service = stack.service[column, at]
-            if service == services:
+            if stack.service[column, at] == services:
                 break
-            if prices.most[service] < _WHOLE_GPU:
-                worth = -np.inf
-            worth += (
-                prices.rps[service]
-                * min(stack.capacity[column, at], prices.rate[service])
-                + prices.presence[service]
-            )
+            worth += _replica_worth(stack, prices, column, at)
+        # A column that costs nothing is the best of all as long as it earns something.
         worth /= max(stack.price[column], 1e-9)
-        if worth > top and prices.stock[stack.gpu_type[column]] >= _WHOLE_GPU:
+        if worth > top and prices.stock[stack.gpu_type[column]] >= _ONE:
             best, top = column, worth
     return best
 
@@ -114,6 +112,7 @@ def move_costs(
     for column in range(costs.shape[0]):
         costs[column] += start_prices[column]
         for at in range(kinds.shape[1]):
+            # Only a replica that runs already saves a start; others have no kind.
             if kinds[column, at] >= 0:
                 costs[column] -= kind_prices[kinds[column, at]]
     return costs

@@ -37,6 +37,7 @@ class GpuMode(NamedTuple):
     """USD per hour of one watt."""
     launch_factor: Reals
     """(max_replicas + 1,) growth of the launch term by the number of replicas on the GPU."""
+    # The arrays below have one entry per candidate, sorted by service and within it by width: kernels rely on that.
     service: Numbers
     row: Numbers
     """(C,) position among the network's operating rows on the type."""
@@ -67,6 +68,7 @@ class Worth(NamedTuple):
     """(S,) USD per hour of one rps."""
     bonus: Reals
     """(C,) USD per hour of a candidate's mere presence: duals of replica counts, branching rows and migration."""
+    # Empty arrays instead of None: numba compiles a kernel anew for each combination of argument types.
     edges: Reals = np.zeros(0)
     """(B,) parts of the rate; how many of them a replica's capacity exceeds decides what cuts add."""
     stairs: Reals = np.zeros((0, 0))
@@ -83,9 +85,9 @@ class Effort(NamedTuple):
     steps: int
     """Improvements of the multipliers."""
     nodes: int
-    """Of the search in a cell of final width; 0 = do not search."""
+    """Limit to the search in a cell of final width; 0 = do not search."""
     halvings: int
-    """Of a cell's range of pressure."""
+    """A cell's range of pressure is halved so many times at most."""
     tolerance: float
     """Relative part of the threshold by which a pattern must beat it. It costs the bound as much."""
 
@@ -108,6 +110,8 @@ class PricingCell(NamedTuple):
     low: float
     high: float
     """The patterns' summed pressure lies in [low, high]."""
+    multipliers: Reals
+    """(3,) prices of the side limits, improved in place."""
 
 
 class PricingCells(NamedTuple):
@@ -119,6 +123,13 @@ class PricingCells(NamedTuple):
     """(N + 1, K, C) rps of each candidate at the optimistic end."""
     multipliers: Reals
     """(N + 1, K, 3) to start from, improved in place."""
+
+
+class SlotRange(NamedTuple):
+    """Root cells [first, last), counted by number of replicas and then by interval of pressure."""
+
+    first: int
+    last: int
 
 
 class Scratch(NamedTuple):
@@ -144,6 +155,8 @@ class Scratch(NamedTuple):
     """(N,) candidates of its optimum."""
     pool: Numbers
     """Survivors of nested cells, end to end."""
+    pattern: Numbers
+    """(N,) candidates of the best pattern that was met in the cell at hand."""
 
 
 class PricedPatterns(NamedTuple):

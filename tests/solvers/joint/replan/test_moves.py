@@ -55,7 +55,7 @@ def costs(*, stock: tuple[float, float] = (9.0, 9.0)) -> Reals:
         rate=np.array([8.0, 20.0]),
         rps=np.array([0.1, 0.2]),
         presence=np.zeros(2),
-        most=np.full(2, np.inf),
+        max_replicas=np.full(2, np.inf),
         stock=np.array(stock),
         gpu=np.array([0.0, -0.5]),
     )
