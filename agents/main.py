@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from agents.base.arguments import add_log_level
+
 NODE_PATTERN = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """What the control plane takes as a node's name."""
 TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
@@ -110,9 +112,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="address of that port, which needs no token (default: %(default)s)",
     )
-    node.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
-    )
+    add_log_level(node)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -217,14 +217,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return mig(given[1:])
     parser = make_parser()
     options = parser.parse_args(given)
+    token = _read_token(parser, options)
+    _refuse_contradictions(parser, options)
+    # Imported late: aiohttp alone takes longer than --help may.
+    from agents.daemon.build import run_agent
+
+    return run_agent(options, token=token, boot=uuid4().hex)
+
+
+def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """The token from its file, the command line or the environment, in this order; without one the process ends."""
     try:
-        token = _token(options)
+        if options.token_file is not None:
+            token = options.token_file.read_text(encoding="utf-8").strip()
+        else:
+            token = options.token or os.environ.get(TOKEN_VARIABLE, "")
     except OSError as error:
         parser.error(f"--token-file: {error}")
     if not token:
         parser.error(
             f"give a token by --token-file or {TOKEN_VARIABLE}; `plimsoll token create --scope agent` makes one"
         )
+    return str(token)
+
+
+def _refuse_contradictions(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> None:
+    """End the process where options do not go together, which no reader of a single option can see."""
     if not options.url.startswith(("http://", "https://")):
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
     if options.device == "gpu" and options.state_dir is None:
@@ -241,16 +261,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB"
         )
-    # Imported late: aiohttp alone takes longer than --help may.
-    from agents.daemon.build import run_agent
-
-    return run_agent(options, token=token, boot=uuid4().hex)
-
-
-def _token(options: argparse.Namespace) -> str:
-    if options.token_file is not None:
-        return str(options.token_file.read_text(encoding="utf-8").strip())
-    return str(options.token or os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def _node(text: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from agents.base.device import DeviceError, LaunchFailed, RunningTask
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
+from agents.base.tasks import running_task, task_reading
 from agents.processes.launch import HOST, LaunchPlace, make_ready
 from agents.processes.process import WorkerProcess
 from agents.processes.records import VERSION, Identity, Records
@@ -111,15 +112,7 @@ class TaskProcess:
 
     def running_task(self) -> RunningTask:
         """As enforcement sees it."""
-        command = self.record.command
-        return RunningTask(
-            name=command.name,
-            network=command.network,
-            batch=command.batch,
-            state=self.state,
-            sm_percent=command.sm_percent,
-            memory_mib=command.memory_mib,
-        )
+        return running_task(self.record.command, self.state)
 
     def holder(self) -> TaskHolder:
         """Beside replicas, as those who give memory out see it."""
@@ -137,15 +130,13 @@ class TaskProcess:
         """What it did since the last reading; a new window begins."""
         steps, busy_s = self.steps - self.read_steps, self.busy_s - self.read_busy_s
         self.read_steps, self.read_busy_s = self.steps, self.busy_s
-        command = self.record.command
-        return TaskReading(
-            name=command.name,
-            gpu_index=self.record.gpu_index,
-            state=self.state,
-            sm_percent=command.sm_percent,
-            batch=command.batch,
+        return task_reading(
+            self.record.command,
+            self.state,
+            self.record.gpu_index,
             done_iterations=self.kept,
-            iteration_ms=1000.0 * busy_s / steps if steps > 0.0 else 0.0,
+            window_iterations=steps,
+            busy_s=busy_s,
         )
 
     def note_status(self, status: SwapStatus) -> None:
