@@ -101,7 +101,7 @@ class NodeAgent:
         self._observed = asyncio.Event()
         self._changed = asyncio.Event()
         """There may be something to enforce: a command is new, or a part of the device has changed."""
-        device.tell_changes(self._changed.set)
+        device.on_change(self._changed.set)
         self._random = Random(f"{settings.node} {settings.boot}")
 
     @property

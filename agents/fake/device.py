@@ -89,7 +89,7 @@ class FakeDevice:
         self._replicas: dict[str, _Replica] = {}
         self._tasks = FakeTasks(iteration_s=iteration_s, clock=clock, launch_s=launch_s)
         self._window_start_s = clock.now_s()
-        self._tell: Callable[[], None] = lambda: None
+        self._notify: Callable[[], None] = lambda: None
 
     async def state(self) -> NodeState:
         self._tasks.advance(self._gpus)
@@ -98,8 +98,8 @@ class FakeDevice:
             routes=self.router.routes,
         )
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def on_change(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
 
     async def read(self) -> DeviceReadings:
         now_s = self._clock.now_s()
@@ -236,12 +236,12 @@ class FakeDevice:
         except OSError as error:
             log.error("replica %s cannot start: %s", each.command.id, error)
             each.state = "failed"
-            self._tell()
+            self._notify()
             return
         each.url = f"http://127.0.0.1:{each.runner.addresses[0][1]}"
         await self._clock.sleep(self._launch_s)
         each.state = "ready"
-        self._tell()
+        self._notify()
 
     def _gpu(self, index: int) -> GpuState:
         if index not in self._gpus:

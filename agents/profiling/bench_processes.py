@@ -18,7 +18,7 @@ import msgspec
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaCommand
-from agents.gpu.mps.sharing import Sharing
+from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch, LaunchPlace, prepare
 from agents.processes.logs import tail

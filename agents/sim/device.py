@@ -42,7 +42,7 @@ class SimulatedDevice:
             routes=self._node.routes,
         )
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
+    def on_change(self, notify: Callable[[], None]) -> None:
         pass
 
     async def read(self) -> DeviceReadings:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from agents.base.clock import ScaledClock
 from agents.base.device import LaunchFailed, NotSupported
-from agents.gpu.mps.sharing import ByTurns
+from agents.gpu.mps.gpu_sharing import ByTurns
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.profiling.bench_processes import BenchProcess, Site, open_benches
 from agents.profiling.cells import BenchSettings

@@ -50,7 +50,7 @@ class MigProfile:
     """A kind of slice."""
 
     id: int
-    """Of the driver; not the same on every GPU."""
+    """The driver's number; not the same on every GPU."""
     name: str
     slice_count: int
     """Sevenths of the GPU's SMs."""
@@ -121,6 +121,6 @@ def max_clients(profile: str) -> int:
     )
 
 
-def whole_index(index: int) -> int:
+def parent_index(index: int) -> int:
     """Index of the GPU that a device is, or is a slice of."""
     return index if index < INDICES_PER_GPU else index // INDICES_PER_GPU - 1

@@ -18,7 +18,7 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
 from agents.gpu.mps.daemon import Mps, MpsSettings
-from agents.gpu.mps.sharing import UnderMps
+from agents.gpu.mps.gpu_sharing import UnderMps
 from agents.gpu.mps.sm_percent import objection
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
