@@ -182,6 +182,8 @@ class SimulatedCluster:
             self._now_s = next_s
             for name, ready_s in self._layout().launches_s.items():
                 if ready_s <= next_s + _SAME_S:
+                    # A moment later than the event, so that one due at the last digit is not left for a step
+                    # of its own.
                     self.nodes[name].launch_ends(next_s + _SAME_S)
             for node in {
                 node.spec.name: node for node, _ in self._layout().tasks
@@ -200,6 +202,7 @@ class SimulatedCluster:
 
     def clear_tallies(self, node: SimNode) -> dict[str, ServiceTally]:
         """Take the node's counts of the window; they stay in the totals."""
+        # Exchanged and not cleared: whoever has the old ones keeps them.
         taken, node.tallies = node.tallies, {}
         for service, tally in taken.items():
             self._past.setdefault(service, ServiceTally()).add(tally)
@@ -268,6 +271,7 @@ class SimulatedCluster:
             targets = layout.targets.get(service, ())
             handed = door.step(start_s, end_s, [weight for _, _, weight in targets])
             if not targets:
+                # Somebody has to count what no node serves, and it must be the same one in each run.
                 self.home.tally(service).arrivals += handed.arrived
             self.home.tally(service).reject(
                 handed.dropped, after_s=handed.dropped_age_s
@@ -337,6 +341,7 @@ class SimulatedCluster:
                         [fault.factor for fault in active if fault.kind == "straggler"]
                     )
                 )
+                # Once, at the moment of the fault: what is lost is counted there.
                 if is_lost and gpu.is_healthy:
                     node.lose_gpu(gpu, self._now_s)
                 # A GPU that comes back is empty: its replicas failed when it was lost.

@@ -73,6 +73,7 @@ class ServiceDoor:
         fresh = self._arrivals(start_s, end_s)
         if not weights:
             return self._hold(fresh, start_s, end_s)
+        # Who waited longest is dealt first.
         held, self._held = self._held, np.empty(0)
         since = np.concatenate([held, fresh]) if len(held) else fresh
         dealt, ends, new = _deal(
@@ -95,6 +96,7 @@ class ServiceDoor:
     def _hold(self, fresh: Floats, start_s: float, end_s: float) -> HandOut:
         """Let them wait; the oldest leaves when one comes that the queue has no room for."""
         everything = np.concatenate([self._held, fresh])
+        # The oldest leave: they have the least chance of being in time.
         dropped = max(0, len(everything) - HOLD_CAPACITY)
         left_s = np.full(len(everything), end_s)
         left_s[:dropped] = everything[HOLD_CAPACITY : HOLD_CAPACITY + dropped]
@@ -158,6 +160,7 @@ def _deal(since, chosen, targets, held):  # type: ignore[no-untyped-def]
     for position, target in enumerate(chosen):
         ends[target] += 1
         new[target] += position >= held
+    # Two passes, counting and placing, instead of a list per target.
     ends = np.cumsum(ends)
     places = np.zeros(targets, np.int64)
     places[1:] = ends[:-1]

@@ -210,6 +210,7 @@ class SimNode:
         if any(command.id in each.replicas for each in self.gpus):
             raise LaunchFailed(f"replica {command.id} runs already; stop it first")
         _check_room(gpu, f"replica {command.id}", command.memory_mib)
+        # The limit of MPS, so that a plan that breaks it fails here as it would on a real GPU.
         if len(gpu.replicas) >= gpu.spec.max_replicas:
             raise LaunchFailed(
                 f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas"

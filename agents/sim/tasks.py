@@ -83,6 +83,7 @@ class SimTask:
         """The launch, or the way to or from the host, is over."""
         is_launch = self.state == "starting"
         self.state = "failed" if is_launch and launch_fails else self._becomes
+        # Progress is fixed before the line begins anew.
         self._line_done = self.done_iterations
         self._now_s = self._line_s = self.due_s
         self._stretch = int(self.due_s // STRETCH_S)
@@ -104,6 +105,7 @@ class SimTask:
 
     def set_pace(self, pace: TaskPace) -> None:
         """Go on at another pace."""
+        # What was done at the old pace stays done.
         self._line_done, self._line_s = self.done_iterations, self._now_s
         self._pace = pace
 
