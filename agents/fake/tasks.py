@@ -111,6 +111,7 @@ class FakeTasks:
         """Work out how far they have come."""
         now_s = self._clock.now_s()
         for each in self._tasks.values():
+            # At the time when it was due and not when somebody asked: else progress would depend on how often that is.
             if each.due_s <= now_s:
                 each.state, each.at_s, each.due_s = each.becomes, each.due_s, math.inf
             if each.state == "running":
@@ -127,6 +128,7 @@ class FakeTasks:
     def _run(self, each: _Task, gpu: GpuState, now_s: float) -> None:
         iteration_s = self._iteration_s(each.command, gpu)
         left_s = (each.command.iterations - each.done) * iteration_s
+        # It must not run beyond its end, however late somebody asks.
         ran_s = min(now_s - each.at_s, left_s)
         each.busy_s += ran_s
         if ran_s >= left_s:

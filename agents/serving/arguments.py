@@ -118,6 +118,7 @@ def add_engine(
 ) -> argparse._ArgumentGroup:
     """The group of an engine's options, with those that workers and trainers have in common."""
     engine = parser.add_argument_group("engine")
+    # The default computes nothing, so that a worker can be tried without any network or GPU.
     engine.add_argument("--engine", choices=engines, default="timed")
     engine.add_argument(
         "--factory-module",
@@ -141,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.batch_limit is None:
+        # The limit is what memory is reckoned for later; without one there is room for every usual batch.
         options.batch_limit = max(1024, options.batch)
     if options.batch > options.batch_limit:
         parser.error(

@@ -155,6 +155,7 @@ def make_clients(loads: Mapping[str, ClientLoad], seed: int) -> dict[str, Client
     """The clients of every service, each with a random stream of its own; by service name."""
     return {
         service: Clients(loads[service], np.random.default_rng([seed, _STREAM, number]))
+        # Numbered by name, so that the order of a manifest changes no stream.
         for number, service in enumerate(sorted(loads))
     }
 

@@ -66,6 +66,7 @@ class SimulatedDevice:
             gpu.busy_s += (reading.busy_percent or 0.0) / 100.0 * window_s
             gpu.departed_energy_j = 0.0
         for _, each in self._node.replicas():
+            # Only now: the readings above were taken from these counters.
             each.queue.new_window()
         return readings
 

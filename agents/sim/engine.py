@@ -173,6 +173,7 @@ class ReplicaQueue:
 
 def draw_noise(random: np.random.Generator, deviation: float) -> Floats:
     """(NOISE_DRAWS,) log-normal factors of mean 1 and the given standard deviation."""
+    # Of the logarithm: with mean −variance/2 the factors themselves have mean 1.
     variance = np.log1p(deviation**2)
     return random.lognormal(-variance / 2.0, np.sqrt(variance), NOISE_DRAWS)
 

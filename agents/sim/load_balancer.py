@@ -50,7 +50,7 @@ class HandOut:
     """For each target: how many of its requests arrived in this step."""
 
 
-class ServiceDoor:
+class ServiceBalancer:
     """One service's requests, handed out step by step."""
 
     def __init__(self, source: ArrivalSource, random: np.random.Generator) -> None:
@@ -171,11 +171,13 @@ def _deal(since, chosen, targets, held):  # type: ignore[no-untyped-def]
     return dealt, ends, new
 
 
-def make_doors(
+def make_balancers(
     sources: Mapping[str, ArrivalSource], seed: int
-) -> dict[str, ServiceDoor]:
+) -> dict[str, ServiceBalancer]:
     """A door for every service, each with its own random stream; by service name."""
     return {
-        service: ServiceDoor(sources[service], np.random.default_rng([seed, stream]))
+        service: ServiceBalancer(
+            sources[service], np.random.default_rng([seed, stream])
+        )
         for stream, service in enumerate(sorted(sources))
     }

@@ -216,6 +216,7 @@ class SimNode:
                 f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas"
             )
         self._check_batch(command)
+        # Drawn at the start and used in turn: the same replica meets the same noise however time is cut.
         noise = draw_noise(self._random, self.world.noise_cv(command.network))
         ready_at_s = now_s + self.spec.launch_s
         gpu.replicas[command.id] = SimReplica(

@@ -98,7 +98,7 @@ class TaskProcess:
     swap: "asyncio.Task[None] | None" = None
     steps: float = 0.0
     busy_s: float = 0.0
-    """Of this process, as far as seen."""
+    """What this process did, as far as seen."""
     read_steps: float = 0.0
     read_busy_s: float = 0.0
     """At the last reading."""
@@ -107,7 +107,7 @@ class TaskProcess:
 
     @property
     def url(self) -> str:
-        """Of its hook; empty: it has none."""
+        """The address of its hook; empty: it has none."""
         return f"http://{HOST}:{self.record.ports[0]}" if self.record.ports else ""
 
     def running_task(self) -> RunningTask:
@@ -148,7 +148,9 @@ class TaskProcess:
 
     def note_kept(self, kept: float | None, now_s: float) -> None:
         """Its file says so now; it has none, or says nothing yet: None."""
+        # A number that fell is an older file, which adds nothing.
         if kept is not None and kept > self.kept:
+            # The file tells no times: the seconds since it last said something new stand for them.
             self.steps, self.busy_s = (
                 self.steps + kept - self.kept,
                 self.busy_s + now_s - self.changed_s,

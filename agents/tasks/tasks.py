@@ -59,7 +59,7 @@ from agents.tasks.tools import TaskTools
 
 SWAP_LIMIT_S = 600.0
 """For a step to end and the memory to be moved; afterwards the task is ended, which frees it as well."""
-LAST_WORDS_S = 2.0
+LAST_OUTPUT_S = 2.0
 """For a program that refuses a swap because it is just ending."""
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class TasksSettings:
     """How a node runs its tasks."""
 
     directory: Path
-    """Of records, logs and the tasks' own directories."""
+    """Where records, logs and the tasks' own directories lie."""
     first_port: int = 20000
     """Before those of the replicas."""
     port_count: int = 1000
@@ -114,6 +114,7 @@ class Tasks:
             ask_s=self._settings.ask_s,
         )
         found = records.load()
+        # Before anything is adopted, as in `agents.replicas.replicas`.
         await end_unrecorded(
             records.mark,
             {record.mark for record in found},
@@ -202,6 +203,7 @@ class Tasks:
     async def swap_out(self, name: str) -> None:
         """Begin to move a task's memory to the host. Raises DeviceError where it does not run."""
         each = self._find(name)
+        # Enforcement asks again with each look; what is on its way is not asked twice.
         if each.is_leaving or each.state in ("swapping", "swapped"):
             return
         if each.state != "running":
@@ -254,6 +256,7 @@ class Tasks:
             each.state, each.kept = "finished", float(record.command.iterations)
         elif process is None:
             await end_left_over(record.mark, self._opened().ending(each))
+            # Its own file is the only witness of how a process ended that no agent watched.
             if found is not None and found >= record.command.iterations:
                 self._finish(each)
             else:
@@ -264,6 +267,8 @@ class Tasks:
             if each.url:
                 with contextlib.suppress(HookFailed):
                     await self._opened().watch.look(each)
+            # Asked once more: whether the move was over when the agent died is not known, and asking twice
+            # does no harm.
             if record.phase in ("out", "in"):
                 self._begin_swap(each, "out" if record.phase == "out" else "in")
             elif record.phase == "running":
@@ -274,6 +279,7 @@ class Tasks:
         """From the start of its process, or its adoption, to its end."""
         assert each.process is not None
         reason, limit_s = "", each.record.template.start_limit_s
+        # An adopted one has been proven before, by the agent that started it.
         if each.record.phase == "starting":
             up = await first(
                 self._opened().watch.bring_up(each),
@@ -341,12 +347,13 @@ class Tasks:
                 self._make_room(each, str(error))
         except (DeviceError, TimeoutError) as error:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(each.process.wait(), LAST_WORDS_S)
+                await asyncio.wait_for(each.process.wait(), LAST_OUTPUT_S)
                 return  # It ended meanwhile, which its life sees to.
             each.doom_by(
                 f"its memory could not be moved {way}: {error or f'not within {SWAP_LIMIT_S:g} s'}"
             )
         else:
+            # Noted only now, because an agent that dies meanwhile must ask for the memory once more.
             if way == "in":
                 self._opened().note(each, "running")
             each.state = "swapped" if way == "out" else "running"
@@ -354,10 +361,11 @@ class Tasks:
 
     def _make_room(self, each: TaskProcess, why: str) -> None:
         template = each.record.template.name
-        words = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
-        if self._unswappable.get(template) != words:
-            log.warning("%s", words)
-        self._unswappable[template] = words
+        message = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
+        if self._unswappable.get(template) != message:
+            log.warning("%s", message)
+        # Remembered by template, so that the log says it once and not with every task.
+        self._unswappable[template] = message
         each.swap = None
         self._begin_stop(each)
 
@@ -371,6 +379,7 @@ class Tasks:
     async def _stop(
         self, each: TaskProcess, before: "asyncio.Task[None] | None"
     ) -> None:
+        # The old life first, else it would take the end for a failure.
         await cancelled(before)
         await cancelled(each.swap)
         await self._opened().end(each)

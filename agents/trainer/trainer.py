@@ -155,6 +155,7 @@ def make_work(options: argparse.Namespace) -> Work:
     """What the arguments ask for. Raises LaunchFailed."""
     if options.engine == "timed":
         return TimedWork(options)
+    # Imported here: PyTorch is an extra, and the timed engine does without.
     from agents.trainer.torch_trainer import TorchWork
 
     return TorchWork(options)
@@ -177,6 +178,7 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
         is_stopping = True
         hooks.leave()
 
+    # The handler only takes a note: the checkpoint is written at the end of a step, when the state is consistent.
     signal.signal(signal.SIGTERM, stop)
     log.info(
         "task %s goes on from iteration %d of %d",
@@ -187,11 +189,13 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
     kept_s = time.monotonic()
     with hooks:
         sys.stdout.write(json.dumps({"url": hooks.url, "pid": os.getpid()}) + "\n")
+        # Whoever started this waits for the line, which a buffer would hold back.
         sys.stdout.flush()
         while done < options.iterations and not is_stopping:
             work.step()
             done += 1
             hooks.step_boundary()
+            # By time and not by steps: what may be lost is then bounded for slow and fast steps alike.
             if time.monotonic() - kept_s >= options.checkpoint_s:
                 _keep(options, work, hooks, done)
                 kept_s = time.monotonic()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from agents.base.device import NotSupported, ReplicaPoll
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
-from agents.router.lane import Counts
+from agents.router.service_queue import Counts
 
 
 @dataclass(slots=True)

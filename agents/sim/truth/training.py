@@ -52,7 +52,7 @@ class TrainingTruth:
         """A training network's own name; `INFERENCE` for any other."""
         return network if network in self.networks else INFERENCE
 
-    def whole_provenance(self, network: str, gpu_type: str, batch: int) -> str:
+    def entire_gpu_provenance(self, network: str, gpu_type: str, batch: int) -> str:
         """How the step of a whole GPU is known; estimated for a batch between measured ones."""
         return self.provenance.get((network, gpu_type, batch), "estimated")
 

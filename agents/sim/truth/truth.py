@@ -189,13 +189,13 @@ class Truth:
         return facts.memory_base_mib + batch * facts.memory_per_item_mib
 
     def _training_provenance(self, placed: RunningPart) -> str:
-        is_whole = (
+        is_entire = (
             placed.sm_percent == 100.0
             and placed.clock_mhz >= self._type(placed.gpu_type).max_clock_mhz
         )
-        if placed.neighbours or not is_whole:
+        if placed.neighbours or not is_entire:
             return "synthetic"
-        return self._training.whole_provenance(
+        return self._training.entire_gpu_provenance(
             placed.network, placed.gpu_type, placed.batch
         )
 
