@@ -3,7 +3,7 @@
 `POST /v2/models/{service}/infer` (Open Inference Protocol v2) goes to a replica by the plan's weights. A service
 without a replica keeps its requests waiting, bounded, and counts them, so that the control plane sees the demand.
 
-    request ──▶ service queue: turn by weights, bounded queue ──▶ pool of the replica's connections ──▶ answer, whole or in parts
+    request ──▶ queue: bounded, turn by weights ──▶ pool of the replica's connections ──▶ answer, whole or in parts
                   │ full: 503, Retry-After                 │ NotConnected: another replica, for nothing was sent
                   │ deadline passed: 504                   │ WorkerAnswerLost: 502 or a broken connection, never sent
                                                            again
@@ -11,8 +11,8 @@ without a replica keeps its requests waiting, bounded, and counts them, so that 
                counts (`read`, `/metrics`)              health (`agents.router.health`): out, probed, in again
 
 `Plimsoll-Deadline-Ms` says how many milliseconds are left for an answer; a worker is told what the queue left of them.
-Files: `service_queue` (turns and counts), `forward` (to a replica and back), `health`, `pool` and `http_messages` (HTTP towards
-workers), `metrics`.
+Files: `service_queue` (turns and counts), `forward` (to a replica and back), `health`, `pool` and `http_messages`
+(HTTP towards workers), `metrics`.
 """
 
 import asyncio

@@ -114,7 +114,6 @@ class Tasks:
             ask_s=self._settings.ask_s,
         )
         found = records.load()
-        # Before anything is adopted, as in `agents.replicas.replicas`.
         await end_unrecorded(
             records.mark,
             {record.mark for record in found},
@@ -141,19 +140,16 @@ class Tasks:
 
     def running(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU, by name."""
-        return tuple(
-            each.running_task()
-            for _, each in self._sorted()
-            if each.record.gpu_index == gpu_index
+        mine = (
+            each for _, each in self._sorted() if each.record.gpu_index == gpu_index
         )
+        return tuple(each.running_task() for each in mine)
 
     def holders(self) -> tuple[TaskHolder, ...]:
         """What each has of its GPU now; nothing of what has ended, whose process id may be another's by now."""
-        return tuple(
-            each.holder()
-            for _, each in self._sorted()
-            if each.state not in ("failed", "finished")
-        )
+        ended = ("failed", "finished")
+        living = (each for _, each in self._sorted() if each.state not in ended)
+        return tuple(each.holder() for each in living)
 
     def record(self, name: str) -> TaskProcessRecord:
         """What a task was started with. Raises UnknownPart."""
@@ -203,7 +199,6 @@ class Tasks:
     async def swap_out(self, name: str) -> None:
         """Begin to move a task's memory to the host. Raises DeviceError where it does not run."""
         each = self._find(name)
-        # Enforcement asks again with each look; what is on its way is not asked twice.
         if each.is_leaving or each.state in ("swapping", "swapped"):
             return
         if each.state != "running":
@@ -267,10 +262,8 @@ class Tasks:
             if each.url:
                 with contextlib.suppress(HookFailed):
                     await self._opened().watch.look(each)
-            # Asked once more: whether the move was over when the agent died is not known, and asking twice
-            # does no harm.
-            if record.phase in ("out", "in"):
-                self._begin_swap(each, "out" if record.phase == "out" else "in")
+            if record.phase == "out" or record.phase == "in":
+                self._begin_swap(each, record.phase)
             elif record.phase == "running":
                 each.state = "running"
             each.job = asyncio.create_task(self._live(each))
@@ -361,11 +354,10 @@ class Tasks:
 
     def _make_room(self, each: TaskProcess, why: str) -> None:
         template = each.record.template.name
-        message = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
-        if self._unswappable.get(template) != message:
-            log.warning("%s", message)
-        # Remembered by template, so that the log says it once and not with every task.
-        self._unswappable[template] = message
+        note = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
+        if self._unswappable.get(template) != note:
+            log.warning("%s", note)
+        self._unswappable[template] = note
         each.swap = None
         self._begin_stop(each)
 
