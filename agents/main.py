@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from agents.base.arguments import add_log_level
+
 NODE_PATTERN = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """What the control plane takes as a node's name."""
 TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
@@ -70,7 +72,9 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     node = parser.add_argument_group("node")
     node.add_argument(
         "--node",
+        # Checked here, because the control plane would refuse the name with the first observation only.
         type=_node,
+        # Lower case and without the domain, as a node's name must be.
         default=socket.gethostname().partition(".")[0].lower(),
         help="name of this node (default: the host's, %(default)s)",
     )
@@ -110,9 +114,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="address of that port, which needs no token (default: %(default)s)",
     )
-    node.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
-    )
+    add_log_level(node)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -202,6 +204,7 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
+    # Subcommands are told by the first word and have parsers of their own, in modules that are imported only then.
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["restore"]:
         from agents.gpu.knobs.restore import main as restore
@@ -217,40 +220,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return mig(given[1:])
     parser = make_parser()
     options = parser.parse_args(given)
-    try:
-        token = _token(options)
-    except OSError as error:
-        parser.error(f"--token-file: {error}")
-    if not token:
-        parser.error(
-            f"give a token by --token-file or {TOKEN_VARIABLE}; `plimsoll token create --scope agent` makes one"
-        )
-    if not options.url.startswith(("http://", "https://")):
-        parser.error(f"--url: {options.url!r} must begin with http:// or https://")
-    if options.device == "gpu" and options.state_dir is None:
-        parser.error(
-            "--device gpu needs --state-dir: what it turns and starts must be found again after a crash"
-        )
-    if options.router == "haproxy" and (
-        options.device != "gpu" or not options.router_port
-    ):
-        parser.error(
-            "--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at"
-        )
-    if options.device in ("simulated", "fake") and not options.gpu_type:
-        parser.error(
-            f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB"
-        )
+    token = _read_token(parser, options)
+    _refuse_contradictions(parser, options)
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent
 
     return run_agent(options, token=token, boot=uuid4().hex)
 
 
-def _token(options: argparse.Namespace) -> str:
-    if options.token_file is not None:
-        return str(options.token_file.read_text(encoding="utf-8").strip())
-    return str(options.token or os.environ.get(TOKEN_VARIABLE, ""))
+def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """The token from its file, the command line or the environment, in this order; without one the process ends."""
+    try:
+        # A file before the variable: what is named on the command line is meant.
+        if options.token_file is not None:
+            token = options.token_file.read_text(encoding="utf-8").strip()
+        else:
+            token = options.token or os.environ.get(TOKEN_VARIABLE, "")
+    except OSError as error:
+        parser.error(f"--token-file: {error}")
+    if not token:
+        parser.error(
+            f"give a token by --token-file or {TOKEN_VARIABLE}; `plimsoll token create --scope agent` makes one"
+        )
+    return str(token)
+
+
+def _refuse_contradictions(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> None:
+    """End the process where options do not go together, which no reader of a single option can see."""
+    if not options.url.startswith(("http://", "https://")):
+        parser.error(f"--url: {options.url!r} must begin with http:// or https://")
+    if options.device == "gpu" and options.state_dir is None:
+        parser.error(
+            "--device gpu needs --state-dir: what it turns and starts must be found again after a crash"
+        )
+    # HAProxy binds the port itself, so a free one that nobody knows would be of no use.
+    if options.router == "haproxy" and (
+        options.device != "gpu" or not options.router_port
+    ):
+        parser.error(
+            "--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at"
+        )
+    # A real GPU says its own type; these have to be told.
+    if options.device in ("simulated", "fake") and not options.gpu_type:
+        parser.error(
+            f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB"
+        )
 
 
 def _node(text: str) -> str:
@@ -263,6 +279,7 @@ def _node(text: str) -> str:
 
 def _positive(text: str) -> float:
     number = float(text)
+    # The chain is false for NaN as well.
     if not 0.0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} must be a finite number above 0")
     return number

@@ -12,6 +12,7 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
 
 def delay_s(failures: int, *, first_s: float, longest_s: float) -> float:
     """first, 2 · first, 4 · first … seconds after the first, second, third … failure in a row."""
+    # Bounded at 60 doublings, beyond which a float would overflow.
     return float(min(longest_s, first_s * 2.0 ** min(failures - 1, 60)))
 
 
@@ -45,10 +46,12 @@ class Restarts:
     def look(self, state: NodeState, now_s: float) -> None:
         """Take note of what failed, what is coming up again, and what recovered."""
         for part, is_at in _states(state):
+            # Counted once: a part that stays failed is seen at every look.
             if is_at == "failed" and part not in self._until_s:
                 self.note_failure(part, now_s, reason="it ended by itself")
             elif is_at in ("starting", "ready", "running"):
                 self._until_s.pop(part, None)
+            # Only who came up is forgiven; one that merely starts again may fail in the same way.
             if is_at in ("ready", "running"):
                 self._failures.pop(part, None)
 

@@ -32,10 +32,12 @@ class ScaledClock:
     def __init__(self, *, speed: float = 1.0, anchor_s: float | None = None) -> None:
         if not (math.isfinite(speed) and speed > 0.0):
             raise ValueError(f"speed {speed} must be a finite number above 0")
+        # Read once: everything after this follows the monotonic clock.
         wall_s = time.time()
         self.speed = speed
         self.anchor_s = wall_s if anchor_s is None else anchor_s
         self._start_s = self.anchor_s + (wall_s - self.anchor_s) * speed
+        # The monotonic clock goes on from here, so that a step of the wall clock moves nothing.
         self._origin_s = time.monotonic()
 
     def now_s(self) -> float:
@@ -56,6 +58,7 @@ class ManualClock:
 
     async def sleep(self, seconds: float) -> None:
         self.advance(seconds)
+        # Other tasks get their turn, as they would during a real sleep.
         await asyncio.sleep(0)
 
     def advance(self, seconds: float) -> None:

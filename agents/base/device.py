@@ -208,7 +208,7 @@ class Device(Protocol):
         """What is there now."""
         ...
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
+    def on_change(self, notify: Callable[[], None]) -> None:
         """Call `tell` from now on whenever a replica or task has come up, been moved, ended, failed or gone; where
         nobody knows, never."""
         ...

@@ -27,6 +27,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Give the file that content. Raises OSError, and then it has its old one."""
     fresh = path.with_name(f"{path.name}.new")
     write_synced(fresh, content)
+    # A rename is atomic: readers find the old content or the new, never a part.
     fresh.replace(path)
     sync_directory(path.parent)
 
@@ -43,6 +44,7 @@ def sync_directory(directory: Path) -> None:
     """Put new, changed and removed names of a directory on disk. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        # The rename is an entry of the directory, which has to be on disk as well.
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -53,6 +55,7 @@ def lock(path: Path, wait_s: float) -> int:
 
     Raises BlockingIOError where another process holds it for longer than `wait_s`, and other OSErrors at once.
     """
+    # The file stays when the lock goes: removing it would let two processes lock two files of one name.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until_s = time.monotonic() + wait_s
     while True:

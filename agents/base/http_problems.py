@@ -12,9 +12,11 @@ RETRY_AFTER_S = 1
 def problem(status: HTTPStatus, detail: str) -> web.Response:
     """An `application/problem+json` answer; with Retry-After where coming again makes sense."""
     headers = {"Content-Type": "application/problem+json"}
+    # Both pass by themselves, when a replica becomes ready or another one takes over.
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY):
         headers["Retry-After"] = str(RETRY_AFTER_S)
     body = {
+        # RFC 9457: with this type the title is the status's own phrase.
         "type": "about:blank",
         "title": status.phrase,
         "status": int(status),

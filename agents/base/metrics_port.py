@@ -32,6 +32,7 @@ async def metrics_port(host: str, port: int, read: Read) -> AsyncIterator[None]:
 
     app = web.Application()
     app.router.add_get("/metrics", answer)
+    # No access log: a line for every scrape would bury the others.
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -53,7 +54,9 @@ def advertised(host: str, port: int, url: str) -> str:
     if is_local(host) and not is_local(urlsplit(url).hostname or ""):
         return ""
     return _joined(
-        socket.gethostname() if host in ("0.0.0.0", "::", "") else host, port
+        # An address that means "all of mine" is none that another machine could use.
+        socket.gethostname() if host in ("0.0.0.0", "::", "") else host,
+        port,
     )
 
 

@@ -127,7 +127,7 @@ class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     name: Name
     gpu_index: Count
     service: Annotated[str, Meta(max_length=253)] = ""
-    """Of a replica."""
+    """The service of a replica; empty for all else."""
     memory_used_mib: Amount | None = None
     """None = the driver does not tell."""
     sm_percent: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
@@ -277,6 +277,7 @@ class SyncReply(Wire, frozen=True, kw_only=True):
 
 def bucket_of(latency_ms: float) -> int:
     """Index of the latency bucket: the first whose end is not below `latency_ms`; the last takes all longer ones."""
+    # The logarithm of 0 has no value, and clocks may give 0.
     if latency_ms <= MIN_BUCKET_MS:
         return 0
     return min(

@@ -18,7 +18,7 @@ from agents.base.device import NodeState, RunningReplica
 from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, ReplicaReading
 
 _SUCCESSOR = re.compile(r"(.+)~[0-9]+")
-_FIRST_TOLD = ("ready", "starting", "draining", "failed")
+_FIRST_REPORTED = ("ready", "starting", "draining", "failed")
 
 
 def base_id(replica_id: str) -> str:
@@ -56,7 +56,7 @@ def _renamed(
 def _id_here(
     want: ReplicaCommand, running: Mapping[str, RunningReplica], here: Collection[str]
 ) -> str:
-    """Of a replica on the GPU that has the wanted batch or takes it, also of a failed one that waits; else free."""
+    """The id of a replica here that has the wanted batch or takes it, also of a failed one that waits; else free."""
     mine = (running[each] for each in here if base_id(each) == want.id)
     for each in sorted(mine, key=lambda each: (each.state == "failed", each.id)):
         if each.state != "draining" and (
@@ -78,11 +78,11 @@ def as_commanded(readings: Iterable[ReplicaReading]) -> tuple[ReplicaReading, ..
 
 
 def _together(replica_id: str, parts: list[ReplicaReading]) -> ReplicaReading:
-    told = min(parts, key=lambda each: (_FIRST_TOLD.index(each.state), each.id))
+    reported = min(parts, key=lambda each: (_FIRST_REPORTED.index(each.state), each.id))
     batches = sum(each.batches for each in parts)
     busy_ms = sum(each.batches * each.execution_ms for each in parts)
     return msgspec.structs.replace(
-        told,
+        reported,
         id=replica_id,
         batches=batches,
         requests=sum(each.requests for each in parts),

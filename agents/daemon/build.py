@@ -44,6 +44,7 @@ def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
 
 async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
+    # Read before the device is opened: a directory that cannot be read ends the agent before anything is touched.
     ledger = Ledger(options.state_dir)
     device = await open_device(options, clock)
     settings = AgentSettings(
@@ -91,6 +92,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     finally:
         if orphaned is not None:
             orphaned.cancel()
+        # The device last: what it gives back is no longer reported, but nothing else may keep it from that.
         await transport.close()
         await device.close()
     log.info("agent of node %s has stopped", options.node)
@@ -202,12 +204,12 @@ def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
         )
         try:
             # Requests come in batches that fit; a task states the batch of its iterations.
-            most = (
+            max_batch = (
                 truth.max_batch(part.network)
                 if isinstance(part, ReplicaCommand)
                 else size
             )
-            return truth.execution_ms(placed, min(size, most)) / 1000.0
+            return truth.execution_ms(placed, min(size, max_batch)) / 1000.0
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
 
@@ -233,7 +235,9 @@ def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
     return ReadOnlyDevice(
         Devices(Nvml()),
         clock,
-        type_of=lambda gpu: type_of(gpu, lambda whole: options.gpu_type or whole.name),
+        type_of=lambda gpu: type_of(
+            gpu, lambda entire: options.gpu_type or entire.name
+        ),
     )
 
 

@@ -101,7 +101,7 @@ class NodeAgent:
         self._observed = asyncio.Event()
         self._changed = asyncio.Event()
         """There may be something to enforce: a command is new, or a part of the device has changed."""
-        device.tell_changes(self._changed.set)
+        device.on_change(self._changed.set)
         self._random = Random(f"{settings.node} {settings.boot}")
 
     @property
@@ -165,7 +165,7 @@ class NodeAgent:
         )
         self._notes.refusals.clear()
         # A problem of the lease that is over is told once.
-        self._lease.told()
+        self._lease.reported()
         self._observed.set()
 
     async def sync(self, *, waits: bool) -> None:
@@ -365,6 +365,7 @@ class NodeAgent:
         if command == self._ledger.command:
             return
         state = await self._device.state()
+        # Ours before the device's: an old generation is refused whatever it says.
         reason = self._ledger.objection(command) or "; ".join(
             objections(command, self.settings.node, state.gpus)
         )
@@ -381,6 +382,7 @@ class NodeAgent:
             )
             return
         log.info("generation %d is in force", command.generation)
+        # What failed under the old command may work under the new one, and must not wait for its back-off.
         self._enforcing.forget_failures()
         self._changed.set()
 

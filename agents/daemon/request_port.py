@@ -40,6 +40,8 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
     """The router's HTTP server, where the device has one of its own. Raises BadSocket or OSError."""
     make_app = getattr(getattr(device, "router", None), "make_app", None)
     handed_over = handed_over_socket(os.environ)
+    # A device without an HTTP server of its own takes no requests: simulated ones make theirs up, and HAProxy
+    # binds itself.
     if make_app is None:
         if handed_over is not None:
             raise BadSocket(
@@ -63,6 +65,7 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
         )
         yield
         if handed_over:
+            # No new connections first; those that are there get LEAVE_S for the request that may be on its way.
             await site.stop()
             leaving.set()
             await asyncio.sleep(LEAVE_S)
@@ -77,6 +80,7 @@ def open_port(port: int) -> socket.socket:
             ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
         )
     except (OSError, ValueError) as error:
+        # A taken port would be taken for IPv4 alone, too. Any other failure means that there is no IPv6.
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise
         return socket.create_server(("", port), backlog=BACKLOG)
@@ -123,5 +127,6 @@ def handed_over_socket(environment: MutableMapping[str, str]) -> socket.socket |
         raise BadSocket(
             "the socket handed over is no TCP port that is open; use ListenStream=PORT and Accept=no"
         )
+    # Replicas must not hold the port open after the agent has ended.
     found.set_inheritable(False)
     return found

@@ -61,6 +61,7 @@ def check_driver(facts: DriverFacts) -> NodeFinding:
         return NodeFinding(
             check="driver", level="fail", words=facts.problem, remedy=remedy
         )
+    # A driver without GPUs answers well and is of no use: an agent that runs GPUs would have none.
     if not facts.gpus:
         words = f"{facts.version}, without GPUs"
         return NodeFinding(
@@ -78,6 +79,7 @@ def check_driver(facts: DriverFacts) -> NodeFinding:
 
 def check_files(facts: FileFacts) -> NodeFinding:
     """The driver's files in /dev."""
+    # Missing files come first: whether they are open can only be asked of files that are there.
     if facts.missing:
         remedy = "`sudo nvidia-modprobe -c 0 -u`; the unit does it before each start"
         words = f"missing: {', '.join(facts.missing)}: CUDA cannot start"
@@ -102,6 +104,7 @@ def check_gpu(
     name = f"GPU {gpu.index}"
     as_type = f" as {gpu_type}" if gpu_type else ""
     words = f"{gpu.name}{as_type}, {gpu.memory_mib:g} MiB, {gpu.uuid}"
+    # A GPU that does not answer has no other facts.
     if gpu.lost:
         remedy = "drain the node, then reset the GPU or restart the machine"
         yield NodeFinding(
@@ -114,6 +117,7 @@ def check_gpu(
         remedy = WAYS_OUT[lack.kind]
         yield NodeFinding(check=name, level="warn", words=words, remedy=remedy)
     knobs = " and ".join(gpu.untried)
+    # Without the right no try is needed: the driver refuses both knobs.
     if gpu.untried and not has_right:
         for ability in gpu.untried:
             words = f"cannot {ability}: it needs CAP_SYS_ADMIN; {COSTS[ability]}"
@@ -145,7 +149,9 @@ def check_mps(gpu: GpuFacts, facts: MpsFacts) -> NodeFinding:
             words=f"{facts.lack.detail}; {NO_MPS}",
             remedy=f"{way}, or start with --sharing turns and no limits",
         )
+    # Shown because a longer state directory may break the limit on the next machine.
     length = f"{len(str(facts.pipe))} of {MAX_PIPE_PATH} characters"
+    # Without a daemon all is well, too: the agent starts it with the first replica.
     daemon = "its daemon runs" if facts.is_running else "no daemon yet"
     return NodeFinding(
         check=name, level="pass", words=f"{facts.pipe} ({length}), {daemon}"
@@ -172,6 +178,7 @@ def check_modes(gpu: GpuFacts, facts: ModeFacts, *, uses_mps: bool) -> NodeFindi
             words=f"{words}: nothing may compute",
             remedy=f"nvidia-smi -i {gpu.uuid} -c 0",
         )
+    # In exclusive mode one process has the GPU. Under MPS that is its server, so replicas still share.
     if "exclusive" in compute.lower() and not uses_mps:
         words = f"{words}: replicas cannot take turns"
         return NodeFinding(

@@ -28,7 +28,7 @@ MIN_PYTHON = (3, 11)
 OPEN_FILES = 16384
 """NVIDIA's guide to MPS asks for as many; below, its daemon may fail to make shared memory for its clients."""
 MIN_FREE_MIB, GOOD_FREE_MIB = 64.0, 1024.0
-"""Of the state directory: logs of replicas are cut, cores and downloads beside them are not."""
+"""Free room in the state directory: logs of replicas are cut, cores and downloads beside them are not."""
 GOOD_SHARED_MIB = 1024.0
 MIN_FREE_PORTS = 64
 """A node of eight GPUs with eight replicas each."""
@@ -36,6 +36,7 @@ MIN_FREE_PORTS = 64
 
 def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
     """Python and package, user and rights, open files."""
+    # Compared as numbers, since "3.9" is above "3.11" as text.
     found = tuple(int(part) for part in re.findall(r"\d+", here.python)[:2])
     package = f"plimsoll {here.package}" if here.package else "plimsoll from its source"
     if found >= MIN_PYTHON:
@@ -51,6 +52,7 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
         )
     rights = "CAP_SYS_ADMIN" if facts.effective & CAP_SYS_ADMIN else "no CAP_SYS_ADMIN"
     who = f"{facts.user} (UID {facts.uid}), {rights}"
+    # Ambient rights pass to every program that is started, so replicas would have them as well.
     if facts.ambient & CAP_SYS_ADMIN:
         remedy = f"only where clocks or power limits are worth it: {INSTALL}, Clocks and power limits"
         words = f"{who}, which every replica inherits"
@@ -68,6 +70,7 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
 def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[NodeFinding]:
     """The state directory, an agent that has it, knobs and workers of one that is gone."""
     yield _check_directory(facts, process)
+    # Nothing can be said about an agent that may be there, so nothing is said.
     if facts.is_closed:
         yield NodeFinding(
             check="agent",
@@ -105,6 +108,7 @@ def _check_directory(facts: StateFacts, process: ProcessFacts) -> NodeFinding:
         return NodeFinding(
             check="state dir", level="fail", words=words, remedy="make room"
         )
+    # Rights are part of what is examined: what another user finds out need not hold for the agent.
     if facts.exists and facts.owner_uid != process.uid:
         words = (
             f"{facts.path} is of UID {facts.owner_uid}, and this runs as {process.uid}"
@@ -130,6 +134,7 @@ def _check_knobs(facts: StateFacts) -> NodeFinding:
         for each in facts.turned
         if each.is_of_this_boot
     ]
+    # A knob that an agent has turned is as it should be for as long as the agent is there.
     if now and facts.is_held:
         return NodeFinding(
             check="knobs", level="pass", words=f"turned by the agent: {', '.join(now)}"
@@ -152,8 +157,10 @@ def _check_workers(facts: StateFacts) -> NodeFinding:
     words = (
         f"{counted(len(facts.running), 'replica')} running, {len(facts.ended)} ended"
     )
+    # Replicas of a dead agent may go on on purpose (--keep-replicas), but nobody watches them.
     if facts.is_held or not facts.running:
         return NodeFinding(check="workers", level="pass", words=words)
+    # Three are enough to recognise them; a node may run hundreds.
     names = ", ".join(facts.running[:3]) + (" ..." if len(facts.running) > 3 else "")
     words = f"{words}, without an agent: {names}"
     remedy = (
@@ -199,6 +206,7 @@ def check_ports(facts: PortFacts, *, is_agent_there: bool) -> Iterator[NodeFindi
     yield NodeFinding(check="worker ports", level=level, words=words, remedy=remedy)
     if not facts.router_port:
         return
+    # A port that the agent itself holds is as it should be.
     if facts.is_router_port_free or is_agent_there:
         words = (
             "free"

@@ -15,6 +15,7 @@ def check_control_plane(
     facts: ControlPlaneFacts, asked: Asked
 ) -> Iterator[NodeFinding]:
     """Name of the node, readiness, clock and token."""
+    # Checked here as well, so that an operator reads of it before the agent starts.
     if not NODE_NAME.fullmatch(asked.node):
         words = f"{asked.node!r} is no name of a node: small letters, digits and -, at most 63"
         yield NodeFinding(
@@ -40,6 +41,7 @@ def _check_ready(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
         return NodeFinding(
             check="control plane", level="pass", words=f"{asked.url} is ready"
         )
+    # An answer of 503 shows that the address is right, which no other failure does.
     if facts.ready_status == 503:
         words = f"{asked.url} is there and not ready: {facts.ready_words or 'it does not say why'}"
         return NodeFinding(
@@ -98,6 +100,7 @@ def _check_token(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
         return NodeFinding(
             check="token", level="fail", words=f"refused: {why}", remedy=make
         )
+    # The empty report is refused for its content only after the token was taken.
     if facts.sync_status in (400, 422):
         return NodeFinding(
             check="token", level="pass", words=f"taken, for node {asked.node}"

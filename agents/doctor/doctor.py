@@ -141,6 +141,7 @@ def examine(asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
 
 def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
     process, failed = _within("user", lambda: facts.read_process(here), here)
+    # The other checks go on with a process of no rights, so that one unreadable file does not end the examination.
     if process is None:
         process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0)
     yield from failed or checks_host.check_process(process, here)
@@ -166,6 +167,7 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
         yield from failed or checks_host.check_state(
             state or StateFacts(path=directory), process
         )
+        # A running agent has the router's port, which is then as it should be.
         is_held = state is not None and state.is_held
     yield from _examine_rest(asked, here, is_agent_there=is_held)
 
@@ -173,6 +175,7 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
 def _examine_gpus(
     asked: Asked, here: Here, driver: DriverFacts, *, has_right: bool
 ) -> Iterator[NodeFinding]:
+    # Once for all GPUs: nvidia-smi takes seconds to start without persistence mode.
     modes = ask_modes(here)
     if not asked.uses_mps:
         yield checks_gpu.check_turns()
@@ -302,12 +305,15 @@ def _within(
     def run() -> None:
         try:
             found.append(act())
+        # What a machine can do to a check; anything else is an error of ours and should be seen.
         except (DeviceError, OSError, ValueError, LookupError) as error:
             errors.append(error)
 
+    # A daemon thread: one that hangs in the kernel must not keep the doctor from ending.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(here.limit_s)
+    # A result counts even where the limit passed at the same moment.
     if found:
         return found[0], ()
     return None, (_broken(check, errors[0] if errors else None, here.limit_s),)

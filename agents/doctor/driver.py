@@ -66,6 +66,7 @@ def ask_modes(here: Here) -> ModeFacts:
         for line in answer.splitlines()
         if line.strip()
     ]
+    # An error of nvidia-smi comes on standard output with exit code 0 in some releases.
     if not all(len(row) == 3 for row in rows):
         return ModeFacts(problem=f"nvidia-smi says {answer.strip()[:120]!r}")
     return ModeFacts(
@@ -93,9 +94,11 @@ def answer_of(
     try:
         said, complaint = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as error:
+        # It may not die: a process that the driver holds in the kernel takes no signal. So the wait is short.
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
+        # Closed by hand, because `communicate` left them open and the process may never end.
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -127,6 +130,7 @@ def _read_gpu(nvml: Nvml, gpu: GpuIdentity, *, tries_writes: bool) -> GpuFacts:
     lacks: tuple[Lack, ...] = ()
     mig = None
     try:
+        # First, since every other question fails in the same way on a GPU that is lost.
         nvml.sample(gpu)
         lacks = find_abilities(nvml, gpu, try_writes=tries_writes).lacks
         mig = read_mig(nvml, gpu)
@@ -155,7 +159,10 @@ def _may_write(state_dir: Path | None) -> Iterator[str]:
         return
     try:
         lock = os.open(
-            state_dir / "knobs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            # The lock that an agent's journal takes, so that none can start while the knobs are tried.
+            state_dir / "knobs.lock",
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+            0o600,
         )
     except OSError as error:
         yield f"{error.filename} cannot be locked: {error.strerror}"

@@ -63,6 +63,7 @@ def read_process(here: Here) -> ProcessFacts:
     """Who runs this, with which rights."""
     lines = (here.proc / "self" / "status").read_text(encoding="utf-8").splitlines()
     words = dict(line.split(":", 1) for line in lines if ":" in line)
+    # The second number is the effective one, by which files are opened.
     uid = int(words["Uid"].split()[1])
     try:
         user = pwd.getpwuid(uid).pw_name
@@ -114,6 +115,7 @@ def read_mps(gpu: GpuFacts, directory: Path, here: Here) -> MpsFacts:
 
 def read_state(directory: Path, here: Here) -> StateFacts:
     """The state directory, read without taking it from an agent that has it."""
+    # The directory may not be there yet; then its nearest parent decides whether it can be made.
     standing = next(
         each
         for each in (directory.absolute(), *directory.absolute().parents)
@@ -124,6 +126,7 @@ def read_state(directory: Path, here: Here) -> StateFacts:
         with tempfile.TemporaryFile(dir=standing) as file:
             file.write(b"x")
             file.flush()
+            # Only a synced byte shows that the disk has room: a write alone may stay in memory.
             os.fsync(file.fileno())
     except OSError as error:
         problem = f"{standing} cannot be written: {error.strerror}"
@@ -150,6 +153,7 @@ def _read_state(known: StateFacts, here: Here) -> StateFacts:
     records, unread = _read_records(directory / "workers" / "records")
     alive = {record.id for record in records if is_alive(record.identity)}
     ids = tuple(sorted(record.id for record in records))
+    # The newest line of a knob counts, as in the agent's own journal.
     knobs = {(each.gpu_uuid, each.knob): each.boot_id == boot_id for each in changes}
     return replace(
         known,
@@ -213,6 +217,7 @@ def _is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
+        # A shared lock that does not wait: it fails exactly where an agent holds its exclusive one.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -249,6 +254,7 @@ def read_ports(asked: Asked, here: Here) -> PortFacts:
 
 def _is_free(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: without it a port counts as taken for a minute after its last connection.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -20,9 +20,11 @@ def read_mig(nvml: Nvml, gpu: GpuIdentity) -> MigFacts | None:
     try:
         if not nvml.is_sliced(gpu):
             return None
+    # A GPU without MIG is no less in order than one with MIG switched off.
     except NotSupported:
         return None
     profiles = nvml.mig_profiles(gpu)
+    # Some drivers tell how much room is left only to users who may change the layout.
     is_open = all(each.free_count is not None for each in profiles)
     return MigFacts(
         slices=tuple(

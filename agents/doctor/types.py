@@ -96,7 +96,7 @@ class Here:
     """As in `agents.replicas.replicas.WorkersSettings`."""
     port_count: int = 2000
     limit_s: float = 10.0
-    """Of each check."""
+    """The time limit of each check."""
     driver_limit_s: float = 45.0
     """A driver without persistence mode wakes each GPU first, for seconds."""
 
@@ -142,7 +142,7 @@ class GpuFacts:
     mig: MigFacts | None = None
     """None: MIG mode is off."""
     ability_count: int = 0
-    """Of how many `lacks` and `untried` are some."""
+    """How many abilities there are, of which `lacks` and `untried` are some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +258,7 @@ class ControlPlaneFacts:
     skew_s: float | None = None
     """How far this machine's clock is ahead; None = its answer had no date."""
     sync_status: int = 0
-    """Of a report without content; 0 = none was sent."""
+    """The status of a report without content; 0 = none was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,10 +47,10 @@ def _duplicates(command: NodeCommand) -> Iterator[str]:
     yield from _repeated("route of {} is given", services)
 
 
-def _repeated(words: str, names: Iterable[_Name]) -> Iterator[str]:
+def _repeated(message: str, names: Iterable[_Name]) -> Iterator[str]:
     for name, count in sorted(Counter(names).items()):
         if count > 1:
-            yield f"{words.format(name)} {count} times"
+            yield f"{message.format(name)} {count} times"
 
 
 def _unrouted(command: NodeCommand) -> Iterator[str]:

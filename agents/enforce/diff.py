@@ -251,7 +251,7 @@ def _early_drains(
     """Old replicas that must go before their successors are ready: they hold memory, a slot or an id that is needed."""
     short_mib = need.short_mib - freed_soon_mib(gpu.tasks, leaving) - _stopping_mib(gpu)
     short_slots = need.short_slots
-    # Where strangers hold so much that even without all of them there is no room, they serve on.
+    # Where foreign processes hold so much that even without all of them there is no room, they serve on.
     is_in_vain = gpu.actual.foreign_mib > 0.0 and short_mib > sum(
         old.memory_mib for old in need.olds
     )

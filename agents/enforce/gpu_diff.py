@@ -89,7 +89,7 @@ def free_room(gpu: GpuDiff, taken: set[str]) -> tuple[float, int]:
     alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
     used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
     used_mib += sum(task.memory_mib for task in gpu.actual.tasks if task.holds_memory)
-    # What strangers hold cannot be given away, and enforcement cannot make them leave.
+    # What foreign processes hold cannot be given away, and enforcement cannot make them leave.
     used_mib += gpu.actual.foreign_mib
     return gpu.actual.memory_mib * (
         1.0 + MEMORY_TOLERANCE

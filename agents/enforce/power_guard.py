@@ -45,7 +45,7 @@ class _Hold:
     """Periods in a row after which one step up would fit."""
     is_settled: bool = False
     """Whether the present period began with this clock."""
-    words: str = ""
+    message: str = ""
 
 
 class PowerGuard:
@@ -84,13 +84,15 @@ class PowerGuard:
             try:
                 await self._look(gpus[index], hold)
             except NotSupported:
-                hold.words = ""  # Nobody can tell the power here; telemetry says so where that matters.
+                hold.message = ""  # Nobody can tell the power here; telemetry says so where that matters.
             except DeviceError as error:
-                hold.words = f"GPU {index}: the power cap of {hold.cap_w:g} W cannot be guarded: {error}"
-        return tuple(self._words())
+                hold.message = f"GPU {index}: the power cap of {hold.cap_w:g} W cannot be guarded: {error}"
+        return tuple(self._message())
 
-    def _words(self) -> Iterator[str]:
-        yield from (hold.words for _, hold in sorted(self._holds.items()) if hold.words)
+    def _message(self) -> Iterator[str]:
+        yield from (
+            hold.message for _, hold in sorted(self._holds.items()) if hold.message
+        )
 
     async def _look(self, gpu: GpuState, hold: _Hold) -> None:
         peak_w = await self._device.peak_power_w(gpu.index)
@@ -104,7 +106,7 @@ class PowerGuard:
         elif hold.clock_mhz < hold.commanded_mhz:
             await self._speed_up(gpu, hold, peak_w)
         else:
-            hold.words = ""
+            hold.message = ""
 
     async def _slow_down(self, gpu: GpuState, hold: _Hold, peak_w: float) -> None:
         over = (
@@ -157,7 +159,7 @@ class PowerGuard:
         hold.calm = 0
         await self._turn(gpu, hold, clock_mhz)
         if clock_mhz == hold.commanded_mhz:
-            hold.words = ""
+            hold.message = ""
             log.info(
                 "GPU %d is back at its commanded clock of %g MHz", gpu.index, clock_mhz
             )
@@ -207,7 +209,7 @@ def _hold(gpu: GpuCommand, before: _Hold | None) -> _Hold:
     )
 
 
-def _say(hold: _Hold, words: str) -> None:
-    if not hold.words:
-        log.error("%s", words)
-    hold.words = words
+def _say(hold: _Hold, message: str) -> None:
+    if not hold.message:
+        log.error("%s", message)
+    hold.message = message

@@ -106,7 +106,7 @@ class Enforcing:
                 break
         if todo:
             command, state = in_force(), await self._device.state()
-        self._tell(command, state, failures, now_s)
+        self._report(command, state, failures, now_s)
 
     def _todo(
         self, command: NodeCommand, state: NodeState, now_s: float
@@ -143,7 +143,7 @@ class Enforcing:
                 )
                 self._restarts.note_failure(part, now_s, reason=str(error))
 
-    def _tell(
+    def _report(
         self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float
     ) -> None:
         """Say how far the command has come."""

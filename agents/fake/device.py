@@ -89,7 +89,7 @@ class FakeDevice:
         self._replicas: dict[str, _Replica] = {}
         self._tasks = FakeTasks(iteration_s=iteration_s, clock=clock, launch_s=launch_s)
         self._window_start_s = clock.now_s()
-        self._tell: Callable[[], None] = lambda: None
+        self._notify: Callable[[], None] = lambda: None
 
     async def state(self) -> NodeState:
         self._tasks.advance(self._gpus)
@@ -98,8 +98,8 @@ class FakeDevice:
             routes=self.router.routes,
         )
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def on_change(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
 
     async def read(self) -> DeviceReadings:
         now_s = self._clock.now_s()
@@ -107,6 +107,7 @@ class FakeDevice:
         self._tasks.advance(self._gpus)
         busy_s = {index: self._tasks.busy_s(index) for index in self._gpus}
         for each in self._replicas.values():
+            # The replicas of a GPU overlap, so their sum would exceed the window.
             busy_s[each.gpu_index] = max(
                 busy_s[each.gpu_index], each.worker.busy_s - each.busy_read_s
             )
@@ -155,6 +156,7 @@ class FakeDevice:
             command=replica, gpu_index=gpu_index, worker=worker, runner=runner
         )
         self._replicas[replica.id] = started
+        # In the background, as a device must return at once: the next `state()` shows what became of it.
         started.launch = asyncio.create_task(self._launch(started))
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
@@ -180,6 +182,7 @@ class FakeDevice:
         del self._replicas[replica_id]
         if each.launch is not None:
             each.launch.cancel()
+            # Waited for: a launch that is still at work would open the port behind the cleanup.
             await asyncio.wait({each.launch})
         await each.runner.cleanup()
 
@@ -223,6 +226,7 @@ class FakeDevice:
         self._gpus[gpu_index] = replace(self._gpu(gpu_index), power_limit_w=limit_w)
 
     async def close(self) -> None:
+        # First, so that no request goes to a server that is being closed.
         self.router.switch((), {})
         self._tasks.clear()
         for replica_id in tuple(self._replicas):
@@ -232,16 +236,17 @@ class FakeDevice:
         """Open the worker's port and make it ready; a failure is a state, seen by the next `state()`."""
         try:
             await each.runner.setup()
+            # Port 0: the kernel chooses, so that any number of nodes fit on one machine.
             await web.TCPSite(each.runner, "127.0.0.1", 0).start()
         except OSError as error:
             log.error("replica %s cannot start: %s", each.command.id, error)
             each.state = "failed"
-            self._tell()
+            self._notify()
             return
         each.url = f"http://127.0.0.1:{each.runner.addresses[0][1]}"
         await self._clock.sleep(self._launch_s)
         each.state = "ready"
-        self._tell()
+        self._notify()
 
     def _gpu(self, index: int) -> GpuState:
         if index not in self._gpus:
@@ -264,6 +269,7 @@ class FakeDevice:
     def _free_mib(self, gpu_index: int) -> float:
         """What nobody holds, with the rounding that sums may carry."""
         gpu = self._filled(self._gpu(gpu_index))
+        # Promises count and not use, as on a real GPU: a replica may take all of its memory at any time.
         held_mib = sum(
             each.memory_mib for each in gpu.replicas if each.state != "failed"
         )
@@ -293,6 +299,7 @@ class FakeDevice:
             memory_mib=gpu.memory_mib,
             memory_used_mib=tasks_mib
             + sum(each.memory_mib for each in filled.replicas),
+            # Not a guess: a figure that nobody measured would be taken for one.
             power_w=0.0,
             energy_j=0.0,
             clock_mhz=gpu.clock_mhz or 0.0,

@@ -12,9 +12,7 @@ from typing import TypeAlias
 from agents.base.clock import Clock
 from agents.base.device import GpuState, LaunchFailed, RunningTask, UnknownPart
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
-
-SWAP_MIB_PER_S = 10e9 / 2**20
-"""What a copy between GPU and host reaches over PCIe 3 x16: 10 GB/s, as iGniter measured on a V100."""
+from agents.base.tasks import SWAP_MIB_PER_S, running_task, task_reading
 
 IterationTime: TypeAlias = Callable[[TaskCommand, GpuState], float]
 """(task, its GPU as it is now) → seconds. Raises LaunchFailed where nobody knows."""
@@ -35,17 +33,6 @@ class _Task:
     done_read: float
     busy_s: float = 0.0
     """Since the last reading."""
-
-    def running_task(self) -> RunningTask:
-        command = self.command
-        return RunningTask(
-            name=command.name,
-            network=command.network,
-            batch=command.batch,
-            state=self.state,
-            sm_percent=command.sm_percent,
-            memory_mib=command.memory_mib,
-        )
 
 
 class FakeTasks:
@@ -104,7 +91,7 @@ class FakeTasks:
     def on(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU as they were when progress was last worked out."""
         return tuple(
-            each.running_task()
+            running_task(each.command, each.state)
             for each in self._tasks.values()
             if each.gpu_index == gpu_index
         )
@@ -124,6 +111,7 @@ class FakeTasks:
         """Work out how far they have come."""
         now_s = self._clock.now_s()
         for each in self._tasks.values():
+            # At the time when it was due and not when somebody asked: else progress would depend on how often that is.
             if each.due_s <= now_s:
                 each.state, each.at_s, each.due_s = each.becomes, each.due_s, math.inf
             if each.state == "running":
@@ -140,6 +128,7 @@ class FakeTasks:
     def _run(self, each: _Task, gpu: GpuState, now_s: float) -> None:
         iteration_s = self._iteration_s(each.command, gpu)
         left_s = (each.command.iterations - each.done) * iteration_s
+        # It must not run beyond its end, however late somebody asks.
         ran_s = min(now_s - each.at_s, left_s)
         each.busy_s += ran_s
         if ran_s >= left_s:
@@ -168,12 +157,11 @@ def _require_room(task: TaskCommand, gpu_index: int, free_mib: float) -> None:
 def _read(each: _Task) -> TaskReading:
     iterations, busy_s = each.done - each.done_read, each.busy_s
     each.done_read, each.busy_s = each.done, 0.0
-    return TaskReading(
-        name=each.command.name,
-        gpu_index=each.gpu_index,
-        state=each.state,
-        sm_percent=each.command.sm_percent,
-        batch=each.command.batch,
+    return task_reading(
+        each.command,
+        each.state,
+        each.gpu_index,
         done_iterations=each.done,
-        iteration_ms=1000.0 * busy_s / iterations if iterations > 0.0 else 0.0,
+        window_iterations=iterations,
+        busy_s=busy_s,
     )

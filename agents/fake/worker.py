@@ -78,6 +78,7 @@ class FakeWorker:
         self._execution_s = execution_s
         self._clock = clock
         self._waiting: deque[Pending] = deque()
+        # An event and no queue, since a batch takes as many requests as wait, all at once.
         self._arrived = asyncio.Event()
 
     def make_app(self) -> web.Application:
@@ -99,6 +100,7 @@ class FakeWorker:
             return problem(
                 HTTPStatus.BAD_REQUEST, f"not a v2 inference request: {error}"
             )
+        # Bounded as a real server's queue is, so that overload shows as refusals and not as memory.
         if len(self._waiting) >= QUEUE_LIMIT:
             return problem(
                 HTTPStatus.SERVICE_UNAVAILABLE, f"{QUEUE_LIMIT} requests wait already"
@@ -143,6 +145,7 @@ class FakeWorker:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+        # Whoever waits is told at once, and need not wait for a limit of its own.
         self._turn_away(self._waiting)
 
     async def _run_batches(self) -> None:
@@ -150,6 +153,7 @@ class FakeWorker:
             await self._arrived.wait()
             taken = [
                 self._waiting.popleft()
+                # Read anew for each batch: a change holds for the next one.
                 for _ in range(min(self.batch, len(self._waiting)))
             ]
             if not self._waiting:
@@ -163,6 +167,7 @@ class FakeWorker:
                 self._turn_away(taken)
                 raise
             self.batches[len(taken)] += 1
+            # By the clock's seconds that were asked for: what the event loop sleeps longer is not the worker's.
             self.busy_s += execution_s
             for asked, answered in taken:
                 if not answered.done():

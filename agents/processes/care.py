@@ -32,6 +32,7 @@ async def first(
     tasks = [asyncio.create_task(each) for each in waits]
     try:
         await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        # In the order of the arguments where several are done at once, so that the result is the same each time.
         return next((each.result() for each in tasks if each.done()), None)
     finally:
         await asyncio.gather(*map(cancelled, tasks))
@@ -50,6 +51,7 @@ async def end_unrecorded(
     """End what carries this directory's mark and has no record: a child whose agent died while it was being started and
     that is about to leave, or a process whose record was damaged."""
     for each in sorted(marks(f"{mark}.") - set(known)):
+        # Only those with this directory's mark: another agent of the machine has another one.
         log.warning("processes without a record are ended, by their mark %s", each)
         await end_left_over(each, Ending(grace_s=0.0, terminate=partial(terminate, -1)))
 

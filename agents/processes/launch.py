@@ -36,7 +36,7 @@ class Launch:
     template: str = ""
     """Empty: the network's."""
     gpu_memory_mib: float = 0.0
-    """Of the whole GPU; 0 = not known."""
+    """The entire GPU's memory; 0 = not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,12 @@ def make_ready(
     filled = template.fill(parameters)
     passed = (*PASSED_ON, *template.pass_environment)
     environment = {
-        name: place.environment[name] for name in passed if name in place.environment
+        # Only what is listed: the agent's own environment may hold its token.
+        name: place.environment[name]
+        for name in passed
+        if name in place.environment
     }
+    # What sharing asks for comes last: no template may set a share or a device of its own.
     environment |= {**filled.environment, **given}
     if shutil.which(filled.command[0], path=environment.get("PATH")) is None:
         raise LaunchFailed(
@@ -102,6 +106,7 @@ def make_ready(
             place.log.exists()
         ):  # of an earlier process: its end must not be taken for this one's
             place.log.replace(place.log.with_suffix(".log.1"))
+        # What an earlier replica of the same name left there must not be served by this one.
         if not keeps_directory:
             shutil.rmtree(place.directory, ignore_errors=True)
         place.directory.mkdir(mode=0o700, parents=True, exist_ok=keeps_directory)
@@ -140,6 +145,7 @@ class Ports:
                 break
             port = self._first + self._next
             self._next = (self._next + 1) % self._count
+            # Both are asked, because a replica that was just started may not have bound its port yet.
             if port not in taken and _is_free(port):
                 found.append(port)
         if len(found) < number:
@@ -159,7 +165,7 @@ class Crashes:
     """Failures within the window that make a loop."""
     FIRST_S = 10.0
     MAX_S = 300.0
-    MOST = 1024
+    MAX_REMEMBERED = 1024
     """Replicas that are remembered; those that failed longest ago are forgotten first."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -170,8 +176,9 @@ class Crashes:
         """One more failure; says so in words when it makes a loop."""
         times_s = self._times_s.pop(replica_id, deque())
         times_s.append(self._now_s())
+        # Taken out and put in again, so that the dictionary is in the order of the newest failures.
         self._times_s[replica_id] = times_s
-        while len(self._times_s) > self.MOST:
+        while len(self._times_s) > self.MAX_REMEMBERED:
             del self._times_s[next(iter(self._times_s))]
         hold_s = self.hold_s(replica_id)
         if hold_s <= 0.0:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LIMIT_BYTES = 4 * 1024 * 1024
-"""Of a log; with the copy of the one before it a replica has twice as much, and what comes in between two looks."""
+"""A log's limit; with the copy of the one before it a replica has twice as much, and what comes between two looks."""
 TAIL_LINES = 12
 TAIL_CHARACTERS = 900
 """What a message of the wire, of 2000, can hold beside the rest."""
@@ -21,6 +21,7 @@ def rotate(log: Path, *, limit_bytes: int = LIMIT_BYTES) -> bool:
     with contextlib.suppress(OSError):
         if log.stat().st_size > limit_bytes:
             log.with_suffix(".log.1").write_bytes(_end(log, limit_bytes))
+            # Emptied and not replaced: the worker keeps its descriptor, and would write on into a removed file.
             os.truncate(log, 0)
             return True
     return False

@@ -110,6 +110,8 @@ class WorkerProcess:
                     stderr=subprocess.STDOUT,
                     cwd=spawn.directory,
                     env=environment,
+                    # A session of its own: its children are found by it, and a Ctrl-C at the agent's terminal
+                    # does not reach them.
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
@@ -122,6 +124,7 @@ class WorkerProcess:
             process = cls(identity_of(child.pid), spawn.mark, handle)
             try:
                 record(process.identity)
+                # Only now may the worker run: from here on a dead agent's successor finds it by its record.
                 gate.write(b"g")
             except BaseException:
                 gate.close()  # so the child leaves
@@ -188,6 +191,7 @@ class WorkerProcess:
         it left behind is gone too."""
         asyncio.get_running_loop().remove_reader(self._handle)
         try:
+            # WNOWAIT leaves the process unreaped, so that its number is not given to another one.
             result = os.waitid(
                 os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG | os.WNOWAIT
             )
@@ -246,6 +250,7 @@ def _kill_one(pid: int, search: "WorkerSearch") -> None:
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
         try:
+            # Asked again with the handle open: the number may have passed to another process since the search.
             if search.has(pid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:

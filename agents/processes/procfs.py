@@ -25,6 +25,7 @@ def is_alive(identity: Identity) -> bool:
     stat = _stat(identity.pid)
     return (
         stat is not None
+        # A process number alone is used again; with its start time and the boot it is one process for ever.
         and stat.state not in "ZX"
         and (stat.start_ticks, boot_id()) == (identity.start_ticks, identity.boot)
     )
@@ -65,6 +66,7 @@ class WorkerSearch:
 
     def _session(self) -> int | None:
         """The leader's; None where another process has its number by now, whose session is not ours."""
+        # Number 1 is the machine's init, whose session must never be ended.
         if self.leader is None or self.leader.pid <= 1:
             return None
         now = _stat(self.leader.pid)

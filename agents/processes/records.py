@@ -35,7 +35,7 @@ VERSION = 1
 MAX_OLD = 32
 """Logs of replicas that are gone which are kept, and folders of tasks that may come back; the oldest go first."""
 MAX_OLD_BYTES = 64 * 2**30
-"""Of those folders together, which hold checkpoints, and of those logs; the newest is kept however large it is."""
+"""The size of those folders together, which hold checkpoints, and of those logs; the newest is always kept."""
 LOCK_WAIT_S = 5.0
 """The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -69,7 +69,7 @@ class Record:
     template: Template
     """As it was when the replica was started."""
     digest: str
-    """Of the template's command then."""
+    """The digest of the template's command then."""
     identity: Identity
     mark: str
     """Random text in the environment of the worker and of all that it starts."""
@@ -86,17 +86,17 @@ class Recorded(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Of its process."""
+        """The identity of its process."""
         ...
 
     @property
     def mark(self) -> str:
-        """Of all its processes."""
+        """The mark of all its processes."""
         ...
 
     @property
     def version(self) -> int:
-        """Of the record's form."""
+        """The version of the record's form."""
         ...
 
 
@@ -148,6 +148,7 @@ class Records(Generic[R]):
             except (OSError, ValueError) as error:
                 self.problems += (f"{path} is damaged and was put aside: {error}",)
                 with contextlib.suppress(OSError):
+                    # Put aside and not removed: it may be all that tells of a process that still runs.
                     path.rename(path.with_suffix(".damaged"))
         return tuple(sorted(found, key=lambda record: record.id))
 
@@ -165,6 +166,7 @@ class Records(Generic[R]):
         """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, among the last
         MAX_OLD that have room in MAX_OLD_BYTES."""
         self._path(replica_id).unlink(missing_ok=True)
+        # Else the record might come back after a crash of the machine, for a replica that nobody knows any more.
         sync_directory(self._folder("records"))
         if not keeps_folder:
             shutil.rmtree(self.folder(replica_id), ignore_errors=True)
@@ -220,10 +222,11 @@ class Records(Generic[R]):
 
 
 def _size_bytes(path: Path) -> int:
-    """Of a file, or of a folder with all that is in it."""
+    """The size of a file, or of a folder with all that is in it."""
     size_bytes = 0
     for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
         with contextlib.suppress(OSError):  # gone meanwhile
+            # Of the link itself and not of its target, which may lie anywhere.
             size_bytes += each.lstat().st_size
     return size_bytes
 

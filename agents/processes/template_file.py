@@ -67,7 +67,7 @@ class BadTemplate(DeviceError, ValueError):
 
 def built_in() -> Template:
     """Our own worker with the timed engine, so that a node serves something without any file."""
-    words = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
+    message = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
     return Template(
         name=BUILT_IN,
         command=(
@@ -76,7 +76,7 @@ def built_in() -> Template:
             "agents.serving",
             "--engine",
             "timed",
-            *words.split(),
+            *message.split(),
         ),
         start_limit_s=60.0,
         drain_limit_s=15.0,
@@ -85,7 +85,7 @@ def built_in() -> Template:
 
 def built_in_task() -> Template:
     """Our own trainer with the timed engine, which needs no GPU."""
-    words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
+    message = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
     more = "--done-iterations {done_iterations} --port {port} --checkpoint {directory}/kept --checkpoint-s 1"
     return Template(
         name=BUILT_IN_TASK,
@@ -94,7 +94,7 @@ def built_in_task() -> Template:
             sys.executable,
             "-m",
             "agents.trainer.trainer",
-            *words.split(),
+            *message.split(),
             *more.split(),
         ),
         progress_file="{directory}/kept",
@@ -130,6 +130,7 @@ def load_templates(path: Path | None) -> Templates:
     default = str(document.get("default", BUILT_IN))
     for wanted in (*networks.values(), *((default,) if default else ())):
         _require(wanted, templates, path, is_task=False)
+    # An empty name forbids the tasks of that network, so there is nothing to look up.
     for wanted in filter(None, tasks.values()):
         _require(wanted, templates, path, is_task=True)
     return Templates(by_name=templates, default=default, networks=networks, tasks=tasks)
@@ -152,6 +153,7 @@ def _read(path: Path) -> dict[str, object]:
     """The file as TOML; nobody but its owner and group may write it, since it says what the agent runs."""
     try:
         facts = path.stat()
+        # One byte more than is allowed shows that the file is too long.
         text = path.read_bytes()[: MAX_FILE + 1]
     except OSError as error:
         raise BadTemplate(f"{path} cannot be read: {error}") from error
@@ -177,6 +179,7 @@ def _template(name: str, table: object, where: str) -> Template:
     except msgspec.ValidationError as error:
         raise BadTemplate(f"{where}: {error}") from error
     known = {each.name for each in fields(Template)} - {"name"}
+    # A misspelt key would otherwise be ignored, and its default be in force.
     if unknown := set(_table(table, where)) - known:
         raise BadTemplate(
             f"{where}: unknown {sorted(unknown)}; there are {', '.join(sorted(known))}"
@@ -199,6 +202,7 @@ def _with_defaults(table: dict[str, object]) -> dict[str, object]:
 
 def _objection(template: Template) -> str:
     """What is wrong with a template; empty = nothing."""
+    # The program must not depend on a command that comes over the wire.
     if not template.command or PLACEHOLDER.search(template.command[0]):
         return "command must begin with the program itself, without a placeholder"
     if (
@@ -223,9 +227,11 @@ def _objection(template: Template) -> str:
         return "progress_file is a task's, and begins with / or {directory}/"
     if "port" not in template.ports and not template.is_task:
         return "{port} must stand in the command, the environment or a file: the agent chooses it"
+    # Variables of MPS and CUDA decide the share, which is the plan's alone.
     for name in (*template.environment, *template.pass_environment):
         if not _VARIABLE.fullmatch(name) or _OURS.match(name):
             return f"variable {name!r} cannot be set here: it is no name, or the agent's own"
+    # A name with a slash could lie outside the replica's directory.
     if any(not NAME.fullmatch(name) for name in template.files):
         return f"files must be named by {NAME.pattern}: they lie in the replica's own directory"
     if any(path and not path.startswith("/") for path in paths_of(template)):

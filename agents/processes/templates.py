@@ -67,7 +67,7 @@ class Parameters:
     sm_percent: float
     memory_mib: float
     gpu_memory_mib: float = 0.0
-    """Of the whole GPU; 0 = not known, then `{memory_fraction}` is refused."""
+    """The entire GPU's memory; 0 = not known, then `{memory_fraction}` is refused."""
     ports: tuple[int, ...] = ()
     """As many as `Template.ports` names, in that order."""
     directory: str = ""

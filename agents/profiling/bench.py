@@ -68,12 +68,14 @@ def main(
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
+    # From here on nothing but messages may reach the profiler: a library that prints a banner would break the protocol.
     with _own_output() as output:
         bench = EngineBench(
             say=_teller(output),
             orders=_Orders(io.FileIO(0, closefd=False)),
             now_s=now_s,
         )
+        # The engine is made within `run`, so that a failure of its making is reported as a message, too.
         return bench.run(lambda: (make_engine or worker_engine)(options, os.environ))
 
 
@@ -89,6 +91,8 @@ class _Orders:
     _lines: "SimpleQueue[bytes]" = field(default_factory=SimpleQueue)
 
     def __post_init__(self) -> None:
+        # Never joined: it may wait in a read for as long as the profiler lives, and a daemon thread does not
+        # keep the process.
         threading.Thread(target=self._read, name="orders", daemon=True).start()
 
     def next(self) -> Order | None:
@@ -99,6 +103,7 @@ class _Orders:
     def _read(self) -> None:
         for line in self.stream:
             self._lines.put(line)
+        # Set before the empty line that wakes the reader, so that a batch that runs right now is the last one.
         self.is_over.set()
         self._lines.put(b"")
 
@@ -153,6 +158,7 @@ class EngineBench:
     def _load(self, engine: Engine, order: LoadBatch) -> Loaded:
         """Memory that the batch before took is given back first, so that this batch's is seen."""
         self._inputs = ()
+        # Offloading empties the allocator's cache, whose blocks for a larger batch would count as this batch's.
         engine.offload()
         gc.collect()
         engine.resume()
@@ -168,6 +174,8 @@ class EngineBench:
         while (
             wait_s := order.start_s - self.now_s()
         ) > 0.0 and not self.orders.is_over.is_set():
+            # All benches of a cell share one clock and begin together; a millisecond is short beside the part
+            # that is skipped.
             time.sleep(min(0.001, wait_s))
         counts_s, end_s = order.start_s + order.skip_s, order.start_s + order.window_s
         latencies_ms: list[float] = []
@@ -181,6 +189,7 @@ class EngineBench:
                 and begun_s + batch_ms / 1000.0 <= end_s
                 and len(latencies_ms) < MAX_BATCHES
             ):
+                # Five decimals are 10 ns, more than the clock is good for, and halve the length of the line.
                 latencies_ms.append(round(batch_ms, 5))
         return Timed(latencies_ms=tuple(latencies_ms))
 
@@ -193,9 +202,9 @@ class EngineBench:
 
 def _failed(error: Exception, *, is_lost: bool) -> Failed:
     log.warning("it failed: %s", error, exc_info=not isinstance(error, DeviceError))
-    words = " ".join(str(error).split())
+    problem = " ".join(str(error).split())
     return Failed(
-        problem=f"{type(error).__name__}: {words}"[:MAX_PROBLEM], is_lost=is_lost
+        problem=f"{type(error).__name__}: {problem}"[:MAX_PROBLEM], is_lost=is_lost
     )
 
 
@@ -203,6 +212,7 @@ def _failed(error: Exception, *, is_lost: bool) -> Failed:
 def _own_output() -> Iterator[io.RawIOBase]:
     """Standard output for messages alone; what anybody else prints goes to standard error."""
     sys.stdout.flush()
+    # Libraries in C write to descriptor 1 and not to sys.stdout, so the descriptor itself is turned.
     kept = os.dup(1)
     os.dup2(2, 1)
     with io.FileIO(kept, "w") as stream:
@@ -223,7 +233,7 @@ def _teller(output: io.RawIOBase) -> Callable[[Answer], None]:
 SETS = 4
 """Input sets that take turns, so that no cache holds the next one."""
 MAX_BYTES = 512 * 1024 * 1024
-"""Of all sets together."""
+"""The size of all sets together."""
 OPEN_LENGTH = 128
 """Taken where a network leaves the length of a dimension open: tokens of a short text."""
 _BLOCK = 4096
@@ -236,8 +246,9 @@ def make_inputs(signature: Signature, rows: int, *, seed: int = 0) -> Sequence[T
     """One to four sets of inputs with so many rows."""
     kinds = signature.inputs or (_ANY,)
     random = Random(f"{seed}/{rows}")
-    whole = sum(byte_count(each.datatype, _shape(each, rows)) for each in kinds)
-    sets = max(1, min(SETS, MAX_BYTES // max(1, whole)))
+    set_bytes = sum(byte_count(each.datatype, _shape(each, rows)) for each in kinds)
+    # One set is made even where it alone is above the limit: a batch without inputs cannot run.
+    sets = max(1, min(SETS, MAX_BYTES // max(1, set_bytes)))
     return [tuple(_tensor(each, rows, random) for each in kinds) for _ in range(sets)]
 
 
@@ -256,7 +267,7 @@ def _tensor(kind: TensorType, rows: int, random: Random) -> Tensor:
 
 
 def _number(datatype: str, random: Random) -> float:
-    """Of a normal distribution; whole numbers from 0 to 99, as embeddings have so many rows at least."""
+    """A number of a normal distribution; whole numbers from 0 to 99, as embeddings have so many rows at least."""
     if datatype.startswith("FP"):
         return random.gauss(0.0, 1.0)
     return bool(random.getrandbits(1)) if datatype == "BOOL" else random.randrange(100)

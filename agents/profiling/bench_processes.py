@@ -1,7 +1,7 @@
 """The benches of a cell as processes: started with their shares, proven, spoken to, ended.
 
-    async with open_crew(seats, site) as benches:
-        await benches[0].ask(order, kind, limit_s=…)     in the order of the seats
+    async with open_benches(bench_set, site) as benches:
+        await benches[0].ask(order, kind, limit_s=…)     in the order of the set
 
 A bench gets the environment that a replica of its share would get, and must prove the share before anything is timed.
 It ends by protocol; only one that does not is taken off the GPU by MPS and killed.
@@ -18,15 +18,14 @@ import msgspec
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaCommand
-from agents.gpu.mps.sharing import Sharing
+from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch, LaunchPlace, prepare
 from agents.processes.logs import tail
 from agents.processes.process import Ending, Spawn, end_left_over, exit_in_words
 from agents.processes.procfs import MARK
 from agents.processes.templates import Template, Templates
-from agents.profiling.cells import BenchFailed, BenchLost, BenchSettings
-from agents.profiling.cells import Crew as Seats
+from agents.profiling.cells import BenchFailed, BenchLost, BenchSet, BenchSettings
 from agents.profiling.messages import MAX_LINE, Answer, Exit, Failed, Order, Ready
 from agents.replicas.replica import Proof
 
@@ -47,10 +46,10 @@ class Site:
     gpu: GpuIdentity
     templates: Templates
     template: str
-    """Of all networks; empty: each network's own."""
+    """The template of all networks; empty: each network's own."""
     sharing: Sharing
     directory: Path
-    """Of their logs and files."""
+    """Where their logs and files lie."""
     mark: str
     """Beginning of the mark of every process of this profile."""
     environment: Mapping[str, str]
@@ -62,7 +61,7 @@ class Site:
 class BenchProcess:
     """One bench that runs."""
 
-    seat: BenchSettings
+    settings: BenchSettings
     process: asyncio.subprocess.Process
     mark: str
     log: Path
@@ -90,21 +89,22 @@ class BenchProcess:
             )
         except TimeoutError as error:
             raise BenchLost(
-                f"{self.seat.network} gave no answer in {limit_s:.0f} s{self._log_end()}"
+                f"{self.settings.network} gave no answer in {limit_s:.0f} s{self._log_end()}"
             ) from error
         except (msgspec.MsgspecError, ValueError) as error:
             raise BenchLost(
-                f"{self.seat.network} says what is none of our messages: {error}"
+                f"{self.settings.network} says what is none of our messages: {error}"
             ) from error
         if isinstance(answer, kind):
             return answer
         if isinstance(answer, Failed):
-            problem = f"{self.seat.network}: {answer.problem}"
+            problem = f"{self.settings.network}: {answer.problem}"
+            # A bench that only lacks memory for this batch serves the next cell; one whose engine is lost does not.
             raise BenchLost(problem) if answer.is_lost else BenchFailed(problem)
         raise BenchLost(
             await self._how()
             if answer is None
-            else f"{self.seat.network} answers out of turn: {answer}"
+            else f"{self.settings.network} answers out of turn: {answer}"
         )
 
     async def end(self, sharing: Sharing) -> None:
@@ -113,14 +113,17 @@ class BenchProcess:
         assert stdin is not None
         with contextlib.suppress(ConnectionError):
             stdin.write(msgspec.json.encode(Exit()) + b"\n")
+            # The end of its input ends it as well, should it have been too busy to read the order.
             stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), END_S)
         if not await end_left_over(
-            self.mark, Ending(grace_s=0.0, terminate=sharing.terminate_clients)
+            # Its children carry the same mark, so those that outlived it are found, too. It had its grace above.
+            self.mark,
+            Ending(grace_s=0.0, terminate=sharing.terminate_clients),
         ):
             raise LaunchFailed(
-                f"processes of {self.seat.network} do not end after SIGKILL; the GPU may need a reset"
+                f"processes of {self.settings.network} do not end after SIGKILL; the GPU may need a reset"
             )
         await self.process.wait()
 
@@ -129,25 +132,27 @@ class BenchProcess:
             await asyncio.wait_for(self.process.wait(), END_S)
         code = self.process.returncode
         how = "it closed its output" if code is None else exit_in_words(code)
-        return f"the process of {self.seat.network} is lost: {how}{self._log_end()}"
+        return f"the process of {self.settings.network} is lost: {how}{self._log_end()}"
 
     def _log_end(self) -> str:
         return f"; its log ends: {text}" if (text := tail(self.log)) else ""
 
 
 @contextlib.asynccontextmanager
-async def open_crew(
-    seats: Seats, site: Site
+async def open_benches(
+    bench_set: BenchSet, site: Site
 ) -> AsyncIterator[tuple[BenchProcess, ...]]:
-    """The benches of these seats; none of their processes is left afterwards. Raises LaunchFailed or DeviceError."""
+    """The benches of a set; none of their processes is left afterwards. Raises LaunchFailed or DeviceError."""
     started: list[BenchProcess] = []
     try:
-        for number, seat in enumerate(seats):
-            started.append(await _start(seat, number, site))
+        for number, settings in enumerate(bench_set):
+            # All are started before the first is waited for: loading takes seconds, and they load at the same time.
+            started.append(await _start(settings, number, site))
         for bench in started:
             await _bring_up(bench, site)
         yield tuple(started)
     finally:
+        # Also after a failed start, so that the next set of benches finds the GPU's memory free.
         await asyncio.gather(*(each.end(site.sharing) for each in started))
 
 
@@ -160,6 +165,7 @@ def find_template(templates: Templates, name: str, network: str) -> Template:
             "of a batch: give --template with one of `plimsoll worker`, or import that server's own figures by "
             "`plimsoll samples convert`"
         )
+    # Only to raise here: a template that runs something else must be refused before anything is started.
     bench_command(template.command)
     return template
 
@@ -179,15 +185,17 @@ def bench_command(command: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-async def _start(seat: BenchSettings, number: int, site: Site) -> BenchProcess:
-    template = find_template(site.templates, site.template, seat.network)
+async def _start(settings: BenchSettings, number: int, site: Site) -> BenchProcess:
+    template = find_template(site.templates, site.template, settings.network)
     name = f"bench{number}"
     replica = ReplicaCommand(
         id=name,
-        service=seat.network,
-        network=seat.network,
-        sm_percent=seat.sm_percent,
+        # A bench serves nobody: the service is a name that templates may fill in.
+        service=settings.network,
+        network=settings.network,
+        sm_percent=settings.sm_percent,
         batch=site.largest_batch,
+        # No limit below the whole memory: how much a batch needs is one of the things that are measured.
         memory_mib=site.gpu.memory_mib,
         arrival_rate_rps=0.0,
     )
@@ -205,10 +213,10 @@ async def _start(seat: BenchSettings, number: int, site: Site) -> BenchProcess:
         mark=f"{site.mark}.{name}",
         environment=site.environment,
     )
-    return await _spawn(seat, prepare(launch, template, place).spawn)
+    return await _spawn(settings, prepare(launch, template, place).spawn)
 
 
-async def _spawn(seat: BenchSettings, spawn: Spawn) -> BenchProcess:
+async def _spawn(settings: BenchSettings, spawn: Spawn) -> BenchProcess:
     command = bench_command(spawn.command)
     try:
         with spawn.log.open("wb") as log:
@@ -225,24 +233,26 @@ async def _spawn(seat: BenchSettings, spawn: Spawn) -> BenchProcess:
             )
     except OSError as error:
         raise LaunchFailed(f"{command[0]} cannot be started: {error}") from error
-    return BenchProcess(seat=seat, process=process, mark=spawn.mark, log=spawn.log)
+    return BenchProcess(
+        settings=settings, process=process, mark=spawn.mark, log=spawn.log
+    )
 
 
 async def _bring_up(bench: BenchProcess, site: Site) -> None:
     """Loaded, with its share in force. Raises LaunchFailed."""
     limit_s = find_template(
-        site.templates, site.template, bench.seat.network
+        site.templates, site.template, bench.settings.network
     ).start_limit_s
     try:
         bench.ready = await bench.hear(Ready, limit_s=limit_s)
     except BenchFailed as error:
         raise LaunchFailed(
-            f"the bench of {bench.seat.network} does not come up: {error}"
+            f"the bench of {bench.settings.network} does not come up: {error}"
         ) from error
     proof = Proof(
-        id=bench.seat.network,
+        id=bench.settings.network,
         gpu_index=site.gpu.index,
-        sm_percent=bench.seat.sm_percent,
+        sm_percent=bench.settings.sm_percent,
         sm_count=bench.ready.sm_count,
         pids=(bench.ready.pid,),
     )
@@ -252,5 +262,5 @@ async def _bring_up(bench: BenchProcess, site: Site) -> None:
         why = str(error)
     if why:
         raise LaunchFailed(
-            f"the share of {bench.seat.network} is not in force, so nothing was measured: {why}"
+            f"the share of {bench.settings.network} is not in force, so nothing was measured: {why}"
         )

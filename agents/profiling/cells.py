@@ -4,7 +4,7 @@
     Cell(members, clock_mhz)                   measured in the same windows; one member = alone
     grid(networks, shares, batches, clocks)    every network alone
     pairs(networks, splits, batches, clocks)   two networks side by side, also a network beside itself
-    crews(cells, seed) -> [(Seat, ...), cells] cells by the processes that they need, shuffled
+    by_bench_set(cells, seed) -> [(set, cells)] cells by the benches that they need, shuffled
 
 Starting a process takes seconds and changing its batch none, so cells of the same processes follow each other. Their
 order is shuffled: what drifts while a GPU warms up must not look like an effect of the batch.
@@ -41,7 +41,8 @@ class Member:
     sm_percent: float
 
     @property
-    def seat(self) -> BenchSettings:
+    def bench(self) -> BenchSettings:
+        """The process that runs it, whatever the batch."""
         return BenchSettings(network=self.network, sm_percent=self.sm_percent)
 
     def __str__(self) -> str:
@@ -62,13 +63,15 @@ class MeasurementCell:
         return " beside ".join(map(str, self.members)) + clock
 
 
-Crew: TypeAlias = tuple[BenchSettings, ...]
+BenchSet: TypeAlias = tuple[BenchSettings, ...]
+"""Benches that are started and measured together."""
 
 
 def make_cell(
     members: Iterable[Member], clock_mhz: float | None = None
 ) -> MeasurementCell:
     """A cell whose members are in order. Raises OutOfRange where it cannot be measured."""
+    # In order, so that a beside b and b beside a are one cell.
     ordered = tuple(sorted(members))
     if not 1 <= len(ordered) <= MAX_MEMBERS:
         raise OutOfRange(
@@ -133,23 +136,27 @@ def at_most(
     """So many of the cells, the same for the same seed, in their order."""
     if len(cells) <= number:
         return tuple(cells)
+    # A string as seed does not depend on PYTHONHASHSEED, and "/choice" keeps this draw apart from that of the order.
     chosen = sorted(Random(f"{seed}/choice").sample(range(len(cells)), number))
     return tuple(cells[place] for place in chosen)
 
 
-def crews(
+def by_bench_set(
     cells: Iterable[MeasurementCell], *, seed: int
-) -> tuple[tuple[Crew, tuple[MeasurementCell, ...]], ...]:
+) -> tuple[tuple[BenchSet, tuple[MeasurementCell, ...]], ...]:
     """The cells of each set of processes; the order is the seed's, whatever the order of the cells was."""
-    by_crew: dict[Crew, list[MeasurementCell]] = {}
+    cells_by_set: dict[BenchSet, list[MeasurementCell]] = {}
+    # Sorted before the shuffle: else the order of the arguments would leak into the seed's order.
     for cell in sorted(_distinct(cells), key=_key):
-        by_crew.setdefault(tuple(each.seat for each in cell.members), []).append(cell)
+        cells_by_set.setdefault(tuple(each.bench for each in cell.members), []).append(
+            cell
+        )
     random = Random(f"{seed}/order")
-    ordered = list(by_crew.items())
+    ordered = list(cells_by_set.items())
     random.shuffle(ordered)
     for _, group in ordered:
         random.shuffle(group)
-    return tuple((crew, tuple(group)) for crew, group in ordered)
+    return tuple((bench_set, tuple(group)) for bench_set, group in ordered)
 
 
 def _key(cell: MeasurementCell) -> tuple[int, tuple[Member, ...], float]:
@@ -158,6 +165,7 @@ def _key(cell: MeasurementCell) -> tuple[int, tuple[Member, ...], float]:
 
 def _distinct(cells: Iterable[MeasurementCell]) -> tuple[MeasurementCell, ...]:
     """Each cell once. Raises OutOfRange when they are too many."""
+    # A dictionary keeps the order, which a set would not.
     found = tuple(dict.fromkeys(cells))
     if len(found) > MAX_CELLS:
         raise OutOfRange(

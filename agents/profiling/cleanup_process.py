@@ -1,4 +1,4 @@
-"""The keeper: a process that outlives the profiler and sees to what it leaves, however it ends.
+"""The cleanup process, which outlives the profiler and sees to what it leaves, however it ends.
 
     async with keeping(Duties(...)) as keeper      started before anything that must be ended
 
@@ -42,10 +42,10 @@ class Duties:
     mark: str
     """Beginning of the mark of the profile's processes."""
     directory: str
-    """Of the profile alone; removed at the end."""
+    """The profile's own; removed at the end."""
     gpu_uuid: str
     mps_dir: str
-    """Of the GPU's daemon, within `directory`."""
+    """Where the GPU's daemon has its files, within `directory`."""
     knobs_dir: str = ""
     """Where the journal of turned knobs is; empty = none are turned."""
 
@@ -54,7 +54,10 @@ class Duties:
 async def keeping(
     duties: Duties, environment: Mapping[str, str]
 ) -> AsyncIterator[None]:
-    """A keeper while it lasts; afterwards everything of the profile has ended. Raises LaunchFailed or DeviceError."""
+    """A cleanup process while it lasts; afterwards everything of the profile has ended.
+
+    Raises LaunchFailed or DeviceError.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -63,6 +66,7 @@ async def keeping(
             msgspec.json.encode(duties).decode(),
             stdin=asyncio.subprocess.PIPE,
             env=dict(environment),
+            # Ctrl-C at a terminal reaches the whole group: this process must outlive the profiler that it ends.
             start_new_session=True,
         )
     except OSError as error:
@@ -71,6 +75,7 @@ async def keeping(
         yield
     finally:
         assert process.stdin is not None
+        # The end of its input is its signal: the same path as after a crash, so that it is tried at every run.
         process.stdin.close()
         code = await asyncio.wait_for(process.wait(), FINISH_S)
     if code != 0:
@@ -84,6 +89,7 @@ async def keep(duties: Duties) -> bool:
     mps = Mps(duties.gpu_uuid, Path(duties.mps_dir))
 
     async def terminate_clients(pids: tuple[int, ...]) -> bool:
+        # Without a daemon nobody is a client any more; killing the process is enough then.
         if not await mps.is_alive():
             return True
         clients = set(pids).intersection(await mps.client_pids())
@@ -94,12 +100,14 @@ async def keep(duties: Duties) -> bool:
     while (left := _benches(duties)) and time.monotonic() < until_s:  # noqa: ASYNC110  no child of ours tells its end
         await asyncio.sleep(LOOK_S)
     are_gone = all([await end_left_over(mark, ending) for mark in sorted(left)])
+    # Behind the benches: a daemon that stops while clients run takes them down in the middle of a batch.
     is_stopped = await _stop(mps)
     return all(
         (
             are_gone,
             is_stopped,
             _restore(duties.knobs_dir),
+            # Last, and only for what the order to stop did not reach: the daemon's own server processes.
             await end_left_over(_daemon(duties), ending),
         )
     )
@@ -133,14 +141,15 @@ async def _stop(mps: Mps) -> bool:
 def _restore(directory: str) -> bool:
     if not directory:
         return True
+    # Imported here because most profiles lock no clock, and then no driver is opened.
     from agents.gpu.knobs.restore import restore
 
     try:
-        words, is_over = restore(Path(directory))
+        lines, is_over = restore(Path(directory))
     except (DeviceError, OSError) as error:
-        words, is_over = (f"clocks cannot be put back: {error}",), False
+        lines, is_over = (f"clocks cannot be put back: {error}",), False
     if not is_over:
-        log.error("%s", "; ".join(words))
+        log.error("%s", "; ".join(lines))
     return is_over
 
 

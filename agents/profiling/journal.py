@@ -65,7 +65,7 @@ class Measurement:
     timings: tuple[Timing, ...]
     """In the order of the cell's members."""
     power_w: float | None
-    """Of the whole GPU; None where it cannot be read."""
+    """Power of the entire GPU; None where it cannot be read."""
     clock_mhz: float | None
     """That the GPU showed, mean over the windows."""
     windows: int
@@ -86,16 +86,17 @@ class Journal:
         self.dropped = 0
         """Lines that were torn or altered."""
         self._done: dict[MeasurementCell, Measurement] = {}
-        self._ends_whole = True
+        self._ends_with_newline = True
         """The last line has its end: else the next one would become part of it."""
         try:
             self._file = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+                # O_APPEND: should two ever write, lines follow each other and do not overwrite each other.
+                path,
+                os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+                0o644,
             )
         except OSError as error:
-            raise DeviceError(
-                f"the journal {path} cannot be written: {error}"
-            ) from error
+            raise self._unwritable(error) from error
         try:
             self._take(header, resumes=resumes)
         except BaseException:
@@ -129,8 +130,9 @@ class Journal:
             raise DeviceError(
                 f"another profile is being written to {self.path}; wait, or give another output"
             ) from error
-        whole = self._read()
-        if not whole:
+        # Read only behind the lock: another process may be in the middle of a line.
+        headers = self._read()
+        if not headers:
             self._rewrite(header)
         elif not resumes:
             raise DeviceError(
@@ -138,19 +140,20 @@ class Journal:
                 "profile needs another output or that file removed"
             )
         else:
-            _check_same(self.path, whole[0], header)
-            if self.dropped or not self._ends_whole:
+            _check_same(self.path, headers[0], header)
+            if self.dropped or not self._ends_with_newline:
                 self._rewrite(header)
 
     def _read(self) -> list[Header]:
         """The header, if there is one; measurements go to their place."""
         content = os.pread(self._file, min(MAX_BYTES, os.fstat(self._file).st_size), 0)
-        self._ends_whole = content.endswith(b"\n")
+        self._ends_with_newline = content.endswith(b"\n")
         headers: list[Header] = []
         for line in content.splitlines():
             try:
                 found = _parse(line)
             except ValueError:
+                # A torn line costs its cell, which is measured again, and not the profile.
                 self.dropped += 1
                 continue
             if isinstance(found, Header):
@@ -164,7 +167,7 @@ class Journal:
         return headers
 
     def _rewrite(self, header: Header) -> None:
-        """Whole again: a torn end must not swallow the next line. The file stays the same, as its lock is on it."""
+        """Write the file anew without its torn lines: a torn end must not swallow the next line."""
         content = _line(header) + b"".join(map(_line, self._done.values()))
         fresh = self.path.with_name(f"{self.path.name}.new")
         try:
@@ -172,6 +175,8 @@ class Journal:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+                # The lock goes with the open file and not with the name: the new file is locked before it
+                # takes the name.
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 kept = os.dup(file.fileno())
             fresh.replace(self.path)
@@ -180,20 +185,21 @@ class Journal:
             os.lseek(kept, 0, os.SEEK_END)
             sync_directory(self.path.parent)
         except OSError as error:
-            raise DeviceError(
-                f"the journal {self.path} cannot be written: {error}"
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> DeviceError:
+        return DeviceError(f"the journal {self.path} cannot be written: {error}")
 
     def _append(self, record: _Line) -> None:
         try:
             left = memoryview(_line(record))
             while left:
+                # A write may be cut short by a full disk; the rest follows or raises.
                 left = left[os.write(self._file, left) :]
+            # A cell takes seconds on a GPU that somebody pays for, so it is on the disk before the next one begins.
             os.fsync(self._file)
         except OSError as error:
-            raise DeviceError(
-                f"the journal {self.path} cannot be written: {error}"
-            ) from error
+            raise self._unwritable(error) from error
 
 
 class _Tagged(msgspec.Struct, frozen=True):

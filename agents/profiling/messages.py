@@ -39,7 +39,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Warm."""
 
     batch_ms: float
-    """Of the last batch of the warm-up."""
+    """Time of the last batch of the warm-up."""
     memory_mib: float | None
     """What the engine holds for this batch; None: not known."""
 

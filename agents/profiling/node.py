@@ -1,4 +1,4 @@
-"""A profile on a real node: one GPU with NVML, MPS of its own, a keeper, and knobs where clocks are asked for.
+"""A profile on a real node: one GPU with NVML, MPS of its own, a cleanup process, and knobs where clocks are asked for.
 
     async with open_profile(ProfileSettings(...), driver) as opened:
         opened.profiler(journal, listener)   -> Profiler
@@ -24,11 +24,11 @@ from agents.base.durable_files import read_boot_id
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobDriver, KnobWriter
 from agents.gpu.mps.daemon import Mps
-from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.mps.gpu_sharing import ByTurns, Sharing, UnderMps
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.procfs import MARK
 from agents.processes.templates import Templates
-from agents.profiling.bench_processes import Site, find_template, open_crew
+from agents.profiling.bench_processes import Site, find_template, open_benches
 from agents.profiling.cells import BenchSettings, MeasurementCell
 from agents.profiling.cleanup_process import Duties, daemon_mark, keeping
 from agents.profiling.journal import Header, Journal
@@ -45,7 +45,7 @@ class ReadDriver(ProfileDriver, Protocol):
         ...
 
     def driver_version(self) -> str:
-        """Of the driver that is loaded."""
+        """The version of the driver that is loaded."""
         ...
 
 
@@ -63,7 +63,7 @@ class ProfileSettings:
     gpu_index: int = 0
     templates: Templates
     template: str = ""
-    """Of all networks; empty: each network's own."""
+    """The template of all networks; empty: each network's own."""
     rules: Rules = field(default_factory=Rules)
     seed: int = 0
     budget_s: float
@@ -126,6 +126,7 @@ class KnobClock:
 
     async def lock_mhz(self, clock_mhz: float | None) -> None:
         """Lock it, or unlock it by None; nothing where it is so already. Raises DeviceError."""
+        # Each call into the driver takes milliseconds, and most cells that follow each other have the same clock.
         if clock_mhz == self._now_mhz:
             return
         if clock_mhz is None:
@@ -149,36 +150,15 @@ async def open_profile(
     Raises DeviceError or OSError.
     """
     gpu = _gpu(driver, settings.gpu_index)
-    if (settings.knobs_dir is None or knobs is None) and any(
-        cell.clock_mhz is not None for cell in settings.cells
-    ):
-        raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
-    for network in _networks(settings.cells):
-        find_template(settings.templates, settings.template, network)
-    mark = secrets.token_hex(8)
-    directory = Path(tempfile.mkdtemp(prefix="plimsoll-", dir=settings.work_dir))
-    duties = Duties(
-        mark=mark,
-        directory=str(directory),
-        gpu_uuid=gpu.uuid,
-        mps_dir=str(directory / "m"),
-        knobs_dir="" if settings.knobs_dir is None else str(settings.knobs_dir),
-    )
-    watch = GpuWatch(driver, gpu, is_ours=lambda pid: _is_ours(pid, mark))
-    site = Site(
-        gpu=gpu,
-        templates=settings.templates,
-        template=settings.template,
-        sharing=ByTurns(gpu, ""),
-        directory=directory,
-        mark=mark,
-        environment=settings.environment,
-        largest_batch=max(
-            member.batch for cell in settings.cells for member in cell.members
-        ),
-    )
+    # Everything that can be refused is refused before anything is made that somebody would have to remove.
+    _refuse_impossible(settings, has_knobs=knobs is not None)
+    duties = _make_duties(settings, gpu)
+    watch = GpuWatch(driver, gpu, is_ours=lambda pid: _is_ours(pid, duties.mark))
+    site = _make_site(settings, gpu, duties)
+    # The stack closes in reverse: clocks are unlocked first, and the cleanup process sees to the rest last.
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(keeping(duties, settings.environment))
+        # Behind the cleanup process, which removes the directory again, and before an MPS daemon is started.
         await refuse_foreign(watch, site)
         clock = _clock(stack, settings, knobs, gpu)
         sharing = await _sharing(settings, site, duties)
@@ -189,6 +169,45 @@ async def open_profile(
             driver_version=driver.driver_version(),
             clock=clock,
         )
+
+
+def _refuse_impossible(settings: ProfileSettings, *, has_knobs: bool) -> None:
+    """Raises LaunchFailed where a cell asks for what this profile cannot do."""
+    can_lock = has_knobs and settings.knobs_dir is not None
+    if not can_lock and any(cell.clock_mhz is not None for cell in settings.cells):
+        raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
+    for network in _networks(settings.cells):
+        find_template(settings.templates, settings.template, network)
+
+
+def _make_duties(settings: ProfileSettings, gpu: GpuIdentity) -> Duties:
+    """What has to be removed after this profile; makes its directory."""
+    directory = Path(tempfile.mkdtemp(prefix="plimsoll-", dir=settings.work_dir))
+    return Duties(
+        mark=secrets.token_hex(8),
+        directory=str(directory),
+        gpu_uuid=gpu.uuid,
+        # One letter: MPS makes Unix sockets below it, whose paths must be short.
+        mps_dir=str(directory / "m"),
+        knobs_dir="" if settings.knobs_dir is None else str(settings.knobs_dir),
+    )
+
+
+def _make_site(settings: ProfileSettings, gpu: GpuIdentity, duties: Duties) -> Site:
+    """Where benches run, without MPS as yet."""
+    return Site(
+        gpu=gpu,
+        templates=settings.templates,
+        template=settings.template,
+        sharing=ByTurns(gpu, ""),
+        directory=Path(duties.directory),
+        mark=duties.mark,
+        environment=settings.environment,
+        # One process runs many cells, so it is launched for the largest batch among them.
+        largest_batch=max(
+            member.batch for cell in settings.cells for member in cell.members
+        ),
+    )
 
 
 def _gpu(driver: ReadDriver, index: int) -> GpuIdentity:
@@ -215,15 +234,17 @@ async def _sharing(settings: ProfileSettings, site: Site, duties: Duties) -> Sha
     environment = {**settings.environment, MARK: daemon_mark(duties.mark)}
     mps = Mps(site.gpu.uuid, Path(duties.mps_dir), environment=environment)
     if why := await mps.why_not():
+        # One network on the whole GPU runs the same without MPS, so a node without it can be profiled in part.
         if needs_mps(settings.cells):
             raise NotSupported(
                 f"shares below 100 % and networks side by side need MPS, which cannot be used here: {why}. "
                 "--shares 100 without --pairs needs none"
             )
         return ByTurns(site.gpu, why)
+    # Without a total no share can be proven, and a process with the whole GPU is the only one that can say the total.
     shared = UnderMps(site.gpu, mps, total_sms=None)
     first = _networks(settings.cells)[0]
-    async with open_crew(
+    async with open_benches(
         (BenchSettings(network=first, sm_percent=100.0),), replace(site, sharing=shared)
     ) as benches:
         ready = benches[0].ready

@@ -1,9 +1,9 @@
-"""A whole profile: every cell of every crew, into the journal, until done or out of time.
+"""A whole profile: every cell of every set of benches, into the journal, until done or out of time.
 
     Profiler(site, watch, journal, rules=..., listener=..., ...).run(cells) -> ProfileReport
 
 A cell that cannot be measured is told, left out and tried again when the profile is resumed; the run goes on. It ends
-early when the budget is over (behind the cell that runs then), or when no crew comes up at all.
+early when the budget is over (behind the cell that runs then), or when no set of benches comes up at all.
 """
 
 import asyncio
@@ -14,14 +14,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agents.base.device import DeviceError, LaunchFailed
-from agents.profiling.bench_processes import BenchProcess, Site, open_crew
-from agents.profiling.cells import BenchLost, Crew, MeasurementCell, ProfileError, crews
+from agents.profiling.bench_processes import BenchProcess, Site, open_benches
+from agents.profiling.cells import (
+    BenchLost,
+    BenchSet,
+    MeasurementCell,
+    ProfileError,
+    by_bench_set,
+)
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.watch import GpuWatch
 from agents.profiling.windows import Rules, measure
 
 MAX_FAILED_STARTS = 3
-"""Crews in a row that do not come up before any did: then none will."""
+"""Sets of benches in a row that do not come up before any did: then none will."""
 
 
 class ProfileListener(Protocol):
@@ -87,50 +93,54 @@ class Profiler:
                 "cells ask for a clock, and this profile may not lock any"
             )
         self._end_s = self.now_s() + self.budget_s
-        plan = crews(cells, seed=self.seed)
-        whole = sum(len(group) for _, group in plan)
+        plan = by_bench_set(cells, seed=self.seed)
+        total = sum(len(group) for _, group in plan)
         todo = [
-            (crew, [cell for cell in group if not self.journal.has(cell)])
-            for crew, group in plan
+            (bench_set, [cell for cell in group if not self.journal.has(cell)])
+            for bench_set, group in plan
         ]
         self.listener.begun(
-            cells=whole, done=whole - sum(len(group) for _, group in todo)
+            cells=total, done=total - sum(len(group) for _, group in todo)
         )
-        for crew, group in todo:
-            await self._crew(crew, group)
+        for bench_set, group in todo:
+            await self._measure_set(bench_set, group)
         return ProfileReport(
             measured=self._measured, failed=tuple(self._failed), left=self._left
         )
 
-    async def _crew(self, crew: Crew, group: list[MeasurementCell]) -> None:
+    async def _measure_set(
+        self, bench_set: BenchSet, group: list[MeasurementCell]
+    ) -> None:
         """All cells of one set of processes; after a lost process the rest with new ones."""
         while group:
             if self.now_s() >= self._end_s:
                 self._left += len(group)
                 return
+            # Read before the benches start: what the GPU holds more afterwards is theirs.
             base_mib = await self.watch.memory_used_mib()
             try:
-                async with open_crew(crew, self.site) as opened:
+                async with open_benches(bench_set, self.site) as benches:
                     self._has_started = True
-                    await self._cells(opened, group, base_mib)
+                    await self._measure_cells(benches, group, base_mib)
             except LaunchFailed as error:
-                self._no_start(group, str(error))
+                self._fail_start(group, str(error))
                 return
 
-    async def _cells(
+    async def _measure_cells(
         self,
-        opened: tuple[BenchProcess, ...],
+        benches: tuple[BenchProcess, ...],
         group: list[MeasurementCell],
         base_mib: float,
     ) -> None:
         """Cells are taken from the group as they are dealt with; it returns early when a process is lost."""
         while group and self.now_s() < self._end_s:
+            # Taken out before it is measured: a cell that loses its process is not tried again with the next one.
             cell = group.pop(0)
             try:
                 if self.clock is not None:
                     await self.clock.lock_mhz(cell.clock_mhz)
                 measurement = await measure(
-                    cell, opened, self.watch, self.rules, base_mib=base_mib
+                    cell, benches, self.watch, self.rules, base_mib=base_mib
                 )
             except BenchLost as error:
                 self._fail(cell, str(error))
@@ -138,15 +148,17 @@ class Profiler:
             except ProfileError as error:
                 self._fail(cell, str(error))
                 continue
+            # In a thread, because fsync may take long and the loop still serves the pipes of the benches.
             await asyncio.to_thread(self.journal.write, measurement)
             self._measured += 1
             self.listener.measured(measurement)
 
-    def _no_start(self, group: list[MeasurementCell], why: str) -> None:
+    def _fail_start(self, group: list[MeasurementCell], why: str) -> None:
         """Raises LaunchFailed when it looks as if none will start."""
         for cell in group:
             self._fail(cell, why)
         self._failed_starts += 1
+        # Once something has started the site works, and a network that does not come up is only that network's problem.
         if not self._has_started and self._failed_starts >= MAX_FAILED_STARTS:
             raise LaunchFailed(
                 f"none of the first {MAX_FAILED_STARTS} sets of processes came up; the last: {why}"

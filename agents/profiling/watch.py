@@ -68,15 +68,20 @@ class GpuWatch:
         `clock_mhz`: to which it is locked. Raises GpuLost, NoDriver.
         """
         await asyncio.sleep(max(0.0, start_s - time.monotonic()))
-        samples, times_s, foreign, memory = [], [], set[str](), dict[int, float]()
+        samples: list[GpuSample] = []
+        times_s: list[float] = []
+        foreign: set[str] = set()
+        memory_mib: dict[int, float] = {}
         while True:
             times_s.append(time.monotonic())
             samples.append(await asyncio.to_thread(self._driver.sample, self._gpu))
             for process in await asyncio.to_thread(self._processes):
+                # Judged at once: of a process that has ended nobody can find out any more whose it was.
                 if self._belongs(process.pid):
-                    memory[process.pid] = process.memory_mib or 0.0
+                    memory_mib[process.pid] = process.memory_mib or 0.0
                 else:
                     foreign.add(_named(process.pid))
+            # The sample's own time decides, so that the energy counter is read at the window's end and not before it.
             if times_s[-1] >= end_s:
                 break
             await asyncio.sleep(
@@ -85,7 +90,7 @@ class GpuWatch:
         return Seen(
             power_w=_power_w(samples, times_s),
             clock_mhz=fmean(each.clock_mhz for each in samples),
-            memory_mib={pid: mib for pid, mib in memory.items() if mib > 0.0},
+            memory_mib={pid: mib for pid, mib in memory_mib.items() if mib > 0.0},
             objections=(
                 *_objections(samples, clock_mhz),
                 *(f"foreign process {each}" for each in sorted(foreign)),
@@ -98,20 +103,20 @@ class GpuWatch:
         return tuple(_named(each.pid) for each in found if not self._belongs(each.pid))
 
     async def memory_used_mib(self) -> float:
-        """Of the whole GPU, now."""
+        """What is in use on the entire GPU now."""
         return (await asyncio.to_thread(self._driver.sample, self._gpu)).memory_used_mib
 
     def _processes(self) -> tuple[GpuProcess, ...]:
         try:
             return self._driver.processes(self._gpu)
         except NotSupported as error:
+            # Kept instead of raised: a profile without the list of processes is worth less, and its report says so.
             self.cannot_list = str(error)
             return ()
 
     def _belongs(self, pid: int) -> bool:
-        if not self._known.get(
-            pid, False
-        ):  # A number that was foreign may be ours by now, never the reverse.
+        # A number that was foreign may be ours by now, never the reverse.
+        if not self._known.get(pid, False):
             self._known[pid] = self._is_ours(pid)
         return self._known[pid]
 
@@ -119,6 +124,7 @@ class GpuWatch:
 def _power_w(samples: list[GpuSample], times_s: list[float]) -> float:
     """By the energy counter where it moved, else the mean of what was read."""
     first, last = samples[0].energy_j, samples[-1].energy_j
+    # The counter integrates on the board, while watts are read five times a second and miss what is shorter.
     if first is not None and last is not None and last > first:
         return (last - first) / (times_s[-1] - times_s[0])
     return fmean(each.power_w for each in samples)
@@ -128,6 +134,7 @@ def _objections(samples: list[GpuSample], clock_mhz: float | None) -> list[str]:
     held_back = sorted({reason for each in samples for reason in each.held_back_by})
     found = [f"clock held back by {reason}" for reason in held_back]
     if clock_mhz is not None and not held_back:
+        # An idle GPU drops its clock although it is locked, which says nothing about the batches.
         shown = [each.clock_mhz for each in samples if "idle" not in each.event_reasons]
         if any(abs(each - clock_mhz) > CLOCK_TOLERANCE_MHZ for each in shown):
             found.append(

@@ -4,8 +4,8 @@
 
 Each window is a closed loop with one batch in flight per member, all members in the same seconds. A window with an
 objection (`watch`) does not count. The cell is done when the last `agreeing` windows that count have medians within
-`spread_limit` of each other, for every member; their batches together give mean, p50 and p99. After `most` windows it
-is given up: a figure that does not repeat is none.
+`spread_limit` of each other, for every member; their batches together give mean, p50 and p99. After `max_windows`
+windows it is given up: a figure that does not repeat is none.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Rules:
     min_batches: int = 10
     longest_window_s: float = 60.0
     agreeing: int = 3
-    most: int = 12
+    max_windows: int = 12
     """Windows of a cell."""
     spread_limit: float = 0.03
     pause_s: float = 2.0
@@ -95,25 +95,21 @@ async def measure(
     window_s = _window_s(rules, max(each.batch_ms for each in loaded))
     counted: list[_Counted] = []
     rejected: list[str] = []
-    for number in range(1, rules.most + 1):
-        found = await _window(cell, benches, watch, rules, window_s)
-        objections = _objections(found, window_s)
-        if objections:
+    for number in range(1, rules.max_windows + 1):
+        window = await _window(cell, benches, watch, rules, window_s)
+        if objections := _objections(window, window_s):
             rejected += objections
             await asyncio.sleep(rules.pause_s)
             continue
-        counted.append(found)
+        counted.append(window)
+        # Only the newest are compared: a GPU that still warmed up in the first windows must not spoil the cell.
         last = counted[-rules.agreeing :]
         if len(last) == rules.agreeing and max(_spreads(last)) <= rules.spread_limit:
-            used_mib = await watch.memory_used_mib()
+            grown_mib = await watch.memory_used_mib() - base_mib
+            memory_mib = _memory_mib(benches, loaded, last, grown_mib)
             return Measurement(
                 cell=cell,
-                timings=_timings(
-                    cell,
-                    benches,
-                    last,
-                    _memory_mib(benches, loaded, last, used_mib - base_mib),
-                ),
+                timings=_timings(cell, benches, last, memory_mib),
                 power_w=fmean(each.seen.power_w for each in last),
                 clock_mhz=fmean(each.seen.clock_mhz for each in last),
                 windows=number,
@@ -124,6 +120,7 @@ async def measure(
 
 def _window_s(rules: Rules, batch_ms: float) -> float:
     """Long enough for so many batches behind its skipped part."""
+    # The batches must fit behind the skipped part, hence the division.
     needed_s = rules.min_batches * batch_ms / 1000.0 / (1.0 - rules.skip)
     return min(rules.longest_window_s, max(rules.window_s, needed_s))
 
@@ -135,6 +132,7 @@ async def _window(
     rules: Rules,
     window_s: float,
 ) -> _Counted:
+    # One moment for all, told in advance: benches that began as they hear of it would run alone at first.
     start_s = time.monotonic() + START_S
     skip_s = rules.skip * window_s
     order = RunWindow(start_s=start_s, window_s=window_s, skip_s=skip_s)
@@ -142,12 +140,14 @@ async def _window(
         _all(benches, [order] * len(benches), Timed, START_S + window_s + ANSWER_S)
     )
     try:
+        # The GPU is watched over the counted part only, so that power and latencies are of the same seconds.
         seen = await watch.over(
             start_s + skip_s, start_s + window_s, clock_mhz=cell.clock_mhz
         )
         timed = await timing
     finally:
         timing.cancel()
+        # Waited for after the cancellation: a task that still reads the pipe would take the next answer.
         await asyncio.wait({timing})
     return _Counted(latencies_ms=tuple(each.latencies_ms for each in timed), seen=seen)
 
@@ -204,6 +204,7 @@ def _timings(
                 member=member,
                 latency_ms=fmean(latencies_ms),
                 latency_ms_p50=median(latencies_ms),
+                # The nearest rank: a latency that occurred, and not one between two.
                 latency_ms_p99=latencies_ms[math.ceil(0.99 * len(latencies_ms)) - 1],
                 batches=len(latencies_ms),
                 spread=spreads[place],
@@ -220,17 +221,21 @@ def _memory_mib(
     windows: Sequence[_Counted],
     grown_mib: float,
 ) -> list[float | None]:
-    """Of each process: as the driver tells; else what the GPU took on with it, if it is alone; else what its engine
-    knows of, which is less by the context."""
+    """The memory of each process.
+
+    It is what the driver says; else what the GPU took on with it, if it is alone; else what its engine knows of, which
+    is less by the context.
+    """
     found: list[float | None] = []
     for bench, answer in zip(benches, loaded, strict=True):
         pid = -1 if bench.ready is None else bench.ready.pid
-        told = max(
+        by_driver = max(
             (each.seen.memory_mib.get(pid, 0.0) for each in windows), default=0.0
         )
         known = answer.memory_mib or 0.0
+        # What the GPU took on cannot be divided among several processes.
         grown = grown_mib if len(benches) == 1 else 0.0
-        found.append(told or max(known, grown) or None)
+        found.append(by_driver or max(known, grown) or None)
     return found
 
 
@@ -239,7 +244,7 @@ def _why_not(rules: Rules, counted: Sequence[_Counted], rejected: Sequence[str])
         f"{rejected.count(each)} × {each}" for each in dict.fromkeys(rejected)
     )
     if len(counted) < rules.agreeing:
-        return f"{len(counted)} of {rules.most} windows counted, {rules.agreeing} are needed: {reasons}"
+        return f"{len(counted)} of {rules.max_windows} windows counted, {rules.agreeing} are needed: {reasons}"
     spread = max(_spreads(counted[-rules.agreeing :]))
-    words = f"the medians of the last {rules.agreeing} of {len(counted)} windows lie {spread:.1%} apart"
-    return f"{words}, more than {rules.spread_limit:.1%}{f'; {reasons}' if reasons else ''}"
+    reason = f"the medians of the last {rules.agreeing} of {len(counted)} windows lie {spread:.1%} apart"
+    return f"{reason}, more than {rules.spread_limit:.1%}{f'; {reasons}' if reasons else ''}"

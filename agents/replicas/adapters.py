@@ -172,6 +172,7 @@ class Http:
         """Whether a GET is answered at all, be it by an error."""
         timeout = aiohttp.ClientTimeout(total=limit_s)
         try:
+            # Not even the status matters: a server that says no is alive.
             async with self._session.get(url, timeout=timeout, allow_redirects=False):
                 return True
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -230,7 +231,7 @@ class WorkerAdapter(_Server):
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         status = await self._status(endpoint)
         requests, batches, waiting = (
-            _whole(status.get(name)) for name in ("requests", "batches", "waiting")
+            _integer(status.get(name)) for name in ("requests", "batches", "waiting")
         )
         busy_s = status.get("execution_s")
         return ReplicaCounts(
@@ -254,12 +255,14 @@ class TritonAdapter(_Server):
         url = f"{endpoint.url}/v2/models/{endpoint.served_as}/config"
         config = _object(await self._http.demand("GET", url), url)
         now = config.get("max_batch_size")
+        # A reload takes seconds, in which the replica answers nobody.
         if now == batch:
             return "applied_live"
         if not isinstance(now, int) or now < 1:
             raise ServerUnanswered(
                 f"{endpoint.served_as} was made without batches (max_batch_size {now}); it takes no other"
             )
+        # Triton wants the configuration as a string within its JSON.
         body: Json = {"parameters": {"config": json.dumps(_with_batch(config, batch))}}
         load = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/load"
         await self._http.demand("POST", load, body=body, limit_s=RELOAD_S)
@@ -307,6 +310,7 @@ class MlserverAdapter(_Server):
             ) from error
         if settings.get("max_batch_size") == batch:
             return "applied_live"
+        # Written before the server is told, which reads the file when it loads.
         _replace(path, json.dumps({**settings, "max_batch_size": batch}, indent=2))
         # MLServer 1.7.1 makes no batches at all of what is loaded over something loaded.
         for step in ("unload", "load"):
@@ -326,6 +330,7 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     async for part in answer.content.iter_chunked(64 * 1024):
         parts.append(part)
         length += len(part)
+        # Cut while it comes: a server that went wrong must not fill the agent's memory.
         if length > MAX_ANSWER:
             answer.close()
             break
@@ -342,7 +347,8 @@ def _object(text: bytes, where: str) -> dict[str, Json]:
     return read
 
 
-def _whole(value: Json) -> int | None:
+def _integer(value: Json) -> int | None:
+    # True is an int in Python.
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

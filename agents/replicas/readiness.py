@@ -66,6 +66,7 @@ class ReplicaWatch:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
         adapter, endpoint = self.adapter(each), self._endpoint(each)
         try:
+            # The order matters: only a server that has worked holds its SMs, and proof is asked of one that does.
             pids = await self._ask_until_ready(each, adapter, endpoint)
             if each.warm_up is not None:
                 each.message = "it warms up"
@@ -93,6 +94,7 @@ class ReplicaWatch:
                 else "not ready"
             )
             await asyncio.sleep(wait_s)
+            # Short at first, as some servers are up in moments, and an idle replica costs its GPU.
             wait_s = min(MAX_ASK_S, 2.0 * wait_s)
 
     def adapter(self, each: ReplicaProcess) -> Adapter:

@@ -126,10 +126,12 @@ class ReplicaProcess:
     def endpoint(self, records: Records[Record]) -> Endpoint:
         """Where its server is."""
         record = self.record
+        # By the template of the record, as it was when the replica was started; today's may have other ports.
         ports = dict(zip(record.template.ports, record.ports, strict=True))
         return Endpoint(
             url=_url(ports["port"]),
             served_as=record.served_as,
+            # A server without a port of its own for metrics has them beside its requests.
             metrics_url=f"{_url(ports.get('metrics_port', ports['port']))}/metrics",
             readiness_path=record.readiness_path,
             directory=records.folder(record.id),
@@ -177,11 +179,13 @@ def start_replica(
                 mark=place.mark,
             )
         )
+        # Called at the gate: the process runs nothing of the worker before this is on disk.
         records.save(kept[0])
 
     try:
         process = WorkerProcess.start(prepared.spawn, record)
     except DeviceError as error:
+        # The record may have been written before the start failed.
         records.remove(command.id)
         raise LaunchFailed(
             f"replica {command.id} cannot be started: {error}"
@@ -201,6 +205,7 @@ def listens(pids: tuple[int, ...], port: int) -> bool:
                 for each in connections
                 if each.status == psutil.CONN_LISTEN and each.laddr
             )
+            # Checked by process: an old server on this port would answer well, with another network.
             if port in open_ports:
                 return True
     return False

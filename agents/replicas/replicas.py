@@ -57,7 +57,7 @@ class WorkersSettings:
     """How a node runs its replicas."""
 
     directory: Path
-    """Of records, logs and the replicas' own directories."""
+    """Where records, logs and the replicas' own directories lie."""
     first_port: int = 21000
     """Below 32768, where the kernel takes ports for connections from."""
     port_count: int = 2000
@@ -109,6 +109,7 @@ class Workers:
         )
         found = records.load()
         self.problems = records.problems
+        # Before anything is adopted: what nobody has a record of may hold a port or memory that others need.
         await end_unrecorded(
             records.mark, {record.mark for record in found}, self._hooks.terminate
         )
@@ -145,6 +146,7 @@ class Workers:
             )
         records = self._opened()
         template = self._templates.find(launch.replica.network, launch.template)
+        # Also of replicas that are ending: their processes may still listen.
         taken = {port for each in self._replicas.values() for port in each.record.ports}
         place = LaunchPlace(
             ports=self._ports.take(len(template.ports), taken),
@@ -157,6 +159,7 @@ class Workers:
         started = start_replica(
             launch, template, place=place, prepared=prepared, records=records
         )
+        # Entered before its life begins, which may end at once.
         self._replicas[replica_id] = started
         started.task = asyncio.create_task(self._live(started))
 
@@ -166,6 +169,7 @@ class Workers:
         if each.state != "ready":
             return
         each.state, each.draining_since_s = "draining", self._now_s()
+        # Routes are switched first, so the server hears of it only to refuse what comes by another way.
         if each.record.template.drain == "server":
             try:
                 await self._watched().adapter(each).drain(each.endpoint(self._opened()))
@@ -179,6 +183,7 @@ class Workers:
         each = self._find(replica_id)
         if each.state == "failed":
             self._forget(each)
+        # A second stop would cancel the first one, and begin its grace anew.
         elif not each.is_leaving:
             self._leave(each)
             each.task = asyncio.create_task(self._stop(each, _given_up(each)))
@@ -204,6 +209,7 @@ class Workers:
                 f"replica {replica_id} is {each.state} and takes no other batch now"
             )
         if each.record.template.batch_change == "reload":
+            # No traffic while it loads: the next command's routes leave out what is not ready.
             each.state = "starting"
             each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
             return "reloading"
@@ -240,6 +246,7 @@ class Workers:
                 return_exceptions=True,
             )
             await self.end_unwanted(())  # those that failed meanwhile
+        # Only the watching ends here; with `keep` the processes themselves go on.
         tasks = [each.task for each in self._replicas.values()] + [self._logs]
         await asyncio.gather(*map(cancelled, tasks))
         for each in self._replicas.values():
@@ -255,6 +262,7 @@ class Workers:
         """Go on with the recorded process, or tell that it is gone."""
         process = WorkerProcess.adopt(record.identity, record.mark)
         template = self._templates.by_name.get(record.template.name)
+        # It serves on all the same: that a template was changed is no reason to interrupt anybody.
         is_outdated = template is None or template.digest != record.digest
         each = ReplicaProcess(
             record=record, process=process, is_adopted=True, is_outdated=is_outdated
@@ -263,6 +271,7 @@ class Workers:
         if process is not None:
             each.task = asyncio.create_task(self._live(each))
             return
+        # Its children may have outlived it, and hold memory of the GPU.
         await end_left_over(record.mark, self._ending(each))
         is_rebooted = record.identity.boot != boot_id()
         reason = (
@@ -332,11 +341,11 @@ class Workers:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
         assert each.process is not None
 
-        def tell(words: str) -> None:
-            each.message = words
-            log.error("replica %s: %s", each.record.id, words)
+        def report(problem: str) -> None:
+            each.message = problem
+            log.error("replica %s: %s", each.record.id, problem)
 
-        await end_for_good(each.process, self._ending(each), tell)
+        await end_for_good(each.process, self._ending(each), report)
 
     def _ending(self, each: ReplicaProcess) -> Ending:
         record = each.record
@@ -351,9 +360,8 @@ class Workers:
         self.on_change()
 
     def _keep_batch(self, each: ReplicaProcess, batch: int) -> None:
-        if (
-            self._replicas.get(each.record.id) is each
-        ):  # else it was stopped meanwhile, and has no record any more
+        # Else it was stopped meanwhile, and has no record any more.
+        if self._replicas.get(each.record.id) is each:
             each.record = replace(each.record, batch=batch)
             self._opened().save(each.record)
 

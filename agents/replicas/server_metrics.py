@@ -39,10 +39,11 @@ class Histogram:
     ends_ms: tuple[float, ...]
     """Ascending; infinity is the last."""
     counts: tuple[int, ...]
-    """Of each bucket alone."""
+    """How many each bucket holds alone."""
 
     def since(self, before: "Histogram | None") -> "Histogram":
         """What came after an earlier reading; all of it where the program started anew."""
+        # Other buckets are another version of the server, whose counts cannot be compared.
         if before is None or before.ends_ms != self.ends_ms:
             return self
         counts = tuple(
@@ -50,6 +51,7 @@ class Histogram:
         )
         return (
             self
+            # A count that fell shows a restart: everything since then is new.
             if min(counts, default=0) < 0
             else Histogram(ends_ms=self.ends_ms, counts=counts)
         )
@@ -82,7 +84,7 @@ class ServerCounts:
     running: float | None = None
     """Now."""
     memory_used_ratio: float | None = None
-    """Of the memory for keys and values, now."""
+    """Used share of the memory for keys and values, now."""
     prompt_tokens: float | None = None
     generated_tokens: float | None = None
     preemptions: float | None = None
@@ -225,6 +227,7 @@ def read_server(page: Page, kind: ServerKind, served_as: str) -> ServerCounts:
     for quantity, names in SERVERS[kind].items():
         read = _histogram if quantity in HISTOGRAMS else _total
         values = (read(page, name, label, served_as) for name in names)
+        # An old name and its successor may both be there: adding them would count twice.
         found[quantity] = next((value for value in values if value is not None), None)
     return ServerCounts(**found)  # type: ignore[arg-type]
 
@@ -239,7 +242,9 @@ def read_gpus(page: Page) -> tuple[GpuCounts, ...]:
             gpu = tuple(
                 labels.get(each, "") for each in ("hostname", "gpu", "gpu_i_id", "uuid")
             )
+            # A value that is not finite tells nothing, and JSON has no word for it.
             if math.isfinite(sample.value):
+                # The first name that has a value counts, as in `read_server`.
                 found[gpu].setdefault(quantity, sample.value * name.factor)  # type: ignore[index]
     return tuple(
         GpuCounts(
@@ -280,5 +285,6 @@ def _histogram(page: Page, name: Name, label: str, value: str) -> Histogram | No
         return None
     ends = tuple(sorted(below))
     cumulative = (0.0, *(below[end] for end in ends))
+    # Prometheus' buckets are cumulative; ours hold what is in each alone.
     counts = tuple(round(upto - before) for before, upto in pairwise(cumulative))
     return Histogram(ends_ms=ends, counts=counts)

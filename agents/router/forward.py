@@ -11,13 +11,13 @@ from aiohttp import web
 
 from agents.base.http_problems import problem
 from agents.router.http_messages import make_head
-from agents.router.lane import Lane, Reason
 from agents.router.pool import (
     ConnectionPool,
     LateAnswer,
     WorkerAnswer,
     WorkerAnswerLost,
 )
+from agents.router.service_queue import Reason, ServiceQueue
 
 READY_PATH = b"/v2/health/ready"
 PROBE_TIMEOUT_S = 1.0
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class RouterJob:
     """One request on its way."""
 
-    lane: Lane
+    service_queue: ServiceQueue
     request: web.Request
     body: bytes
     came_s: float
@@ -51,7 +51,7 @@ class Forwarder:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._pools: dict[str, ConnectionPool] = {}
-        self._probes: dict[tuple[Lane, str], asyncio.Task[None]] = {}
+        self._probes: dict[tuple[ServiceQueue, str], asyncio.Task[None]] = {}
 
     def pools_for(self, urls: Mapping[str, str]) -> dict[str, ConnectionPool]:
         """A pool for each replica's base URL, the present one where that is the same. Raises ValueError."""
@@ -99,24 +99,29 @@ class Forwarder:
             if job.deadline_ms is not None and job.left_s(self._now_s()) <= 0.0:
                 return expired(f"while replica {replica_id} had the request"), "expired"
             self.note_failure(
-                job.lane, replica_id, "no answer in time", is_unreachable=False
+                job.service_queue, replica_id, "no answer in time", is_unreachable=False
             )
             return problem(
                 HTTPStatus.BAD_GATEWAY,
                 f"replica {replica_id} did not answer in {left_s:g} s",
             ), "lost"
         except WorkerAnswerLost as error:
-            self.note_failure(job.lane, replica_id, str(error), is_unreachable=False)
+            self.note_failure(
+                job.service_queue, replica_id, str(error), is_unreachable=False
+            )
             return problem(
                 HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
             ), "lost"
         # An error of the client's own (4xx) says nothing against the replica.
         if answer.status >= 500:
             self.note_failure(
-                job.lane, replica_id, f"status {answer.status}", is_unreachable=False
+                job.service_queue,
+                replica_id,
+                f"status {answer.status}",
+                is_unreachable=False,
             )
         else:
-            job.lane.succeed(replica_id)
+            job.service_queue.succeed(replica_id)
         if answer.body is not None:
             response = web.Response(
                 status=answer.status, headers=answer.headers, body=answer.body
@@ -137,7 +142,9 @@ class Forwarder:
                 await response.write(piece)
             await response.write_eof()
         except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
-            self.note_failure(job.lane, replica_id, str(error), is_unreachable=False)
+            self.note_failure(
+                job.service_queue, replica_id, str(error), is_unreachable=False
+            )
             if job.request.transport is not None:
                 job.request.transport.abort()
             return response, "lost"
@@ -148,37 +155,44 @@ class Forwarder:
         return response, "served" if answer.status < 500 else "lost"
 
     def note_failure(
-        self, lane: Lane, replica_id: str, reason: str, *, is_unreachable: bool
+        self,
+        service_queue: ServiceQueue,
+        replica_id: str,
+        reason: str,
+        *,
+        is_unreachable: bool,
     ) -> None:
         """Count a failure; a replica that is out of the table by it is asked until it is ready."""
-        if lane.fail(replica_id, is_unreachable=is_unreachable):
+        if service_queue.fail(replica_id, is_unreachable=is_unreachable):
             log.warning(
                 "replica %s of %s gets nothing until it is ready again: %s",
                 replica_id,
-                lane.service,
+                service_queue.service,
                 reason,
             )
             # One probe at a time asks, however many requests have failed.
-            if (lane, replica_id) not in self._probes:
-                self._probes[lane, replica_id] = asyncio.create_task(
-                    self._probe(lane, replica_id)
+            if (service_queue, replica_id) not in self._probes:
+                self._probes[service_queue, replica_id] = asyncio.create_task(
+                    self._probe(service_queue, replica_id)
                 )
 
-    async def _probe(self, lane: Lane, replica_id: str) -> None:
+    async def _probe(self, service_queue: ServiceQueue, replica_id: str) -> None:
         """Ask until the replica is ready, or out of the table."""
         try:
-            while replica_id in lane.out:
-                await asyncio.sleep(lane.probe_in_s(replica_id))
+            while replica_id in service_queue.out:
+                await asyncio.sleep(service_queue.probe_in_s(replica_id))
                 pool = self._pools.get(replica_id)
                 if pool is not None and await pool.is_ready(
                     READY_PATH, timeout_s=PROBE_TIMEOUT_S
                 ):
                     log.info(
-                        "replica %s of %s is ready again", replica_id, lane.service
+                        "replica %s of %s is ready again",
+                        replica_id,
+                        service_queue.service,
                     )
-                    lane.readmit(replica_id)
+                    service_queue.readmit(replica_id)
         finally:
-            del self._probes[lane, replica_id]
+            del self._probes[service_queue, replica_id]
 
     def _pool(self, replica_id: str, url: str) -> ConnectionPool:
         known = self._pools.get(replica_id)

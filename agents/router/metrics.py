@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, bucket_end_ms
-from agents.router.lane import Counts, Lane, Reason
+from agents.router.service_queue import Counts, Reason, ServiceQueue
 
 MAX_SERVICES = 256
 OTHERS = "(others)"
@@ -33,18 +33,20 @@ class Shown:
     replicas_out: int
 
 
-def shown(lanes: Iterable[Lane]) -> tuple[Shown, ...]:
+def shown(service_queues: Iterable[ServiceQueue]) -> tuple[Shown, ...]:
     """By service; those beyond the bound together."""
     each = [
         Shown(
-            service=lane.service,
-            counts=lane.total(),
-            waiting=lane.waiting,
-            running=lane.running,
-            replicas=lane.members,
-            replicas_out=len(lane.out),
+            service=service_queue.service,
+            counts=service_queue.total(),
+            waiting=service_queue.waiting,
+            running=service_queue.running,
+            replicas=service_queue.members,
+            replicas_out=len(service_queue.out),
         )
-        for lane in sorted(lanes, key=lambda lane: lane.service)
+        for service_queue in sorted(
+            service_queues, key=lambda service_queue: service_queue.service
+        )
     ]
     # A label per service is bounded, or a node of many services would swamp the monitoring.
     named, rest = each[:MAX_SERVICES], each[MAX_SERVICES:]

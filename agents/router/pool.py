@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         except BadAnswer as error:
             self._fail(WorkerAnswerLost(str(error)))
             return
-        self._tell()
+        self._report()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._is_busy:
@@ -253,9 +253,9 @@ class Connection(asyncio.Protocol):
         except BadAnswer as error:
             self._fail(WorkerAnswerLost(f"{error}: {exc}" if exc else str(error)))
             return
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Whoever waits learns what has come."""
         parser = self._parser
         if self._answered is None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
-from agents.router.lane import Counts
+from agents.router.service_queue import Counts
 
 
 class RequestRouter(Protocol):

@@ -3,7 +3,7 @@
 `POST /v2/models/{service}/infer` (Open Inference Protocol v2) goes to a replica by the plan's weights. A service
 without a replica keeps its requests waiting, bounded, and counts them, so that the control plane sees the demand.
 
-    request ──▶ lane: turn by weights, bounded queue ──▶ pool of the replica's connections ──▶ answer, whole or in parts
+    request ──▶ queue: bounded, turn by weights ──▶ pool of the replica's connections ──▶ answer, whole or in parts
                   │ full: 503, Retry-After                 │ NotConnected: another replica, for nothing was sent
                   │ deadline passed: 504                   │ WorkerAnswerLost: 502 or a broken connection, never sent
                                                            again
@@ -11,8 +11,8 @@ without a replica keeps its requests waiting, bounded, and counts them, so that 
                counts (`read`, `/metrics`)              health (`agents.router.health`): out, probed, in again
 
 `Plimsoll-Deadline-Ms` says how many milliseconds are left for an answer; a worker is told what the queue left of them.
-Files: `lane` (turns and counts), `forward` (to a replica and back), `health`, `pool` and `http_messages` (HTTP towards
-workers), `metrics`.
+Files: `service_queue` (turns and counts), `forward` (to a replica and back), `health`, `pool` and `http_messages`
+(HTTP towards workers), `metrics`.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from agents.base.device import ServiceRoute
 from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
 from agents.base.protocol import ServiceReading
 from agents.router.forward import Forwarder, Outcome, RouterJob, expired
-from agents.router.lane import Counts, Lane, Overloaded
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
+from agents.router.service_queue import Counts, Overloaded, ServiceQueue
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""
@@ -60,8 +60,8 @@ class Router:
         self._max_held_bytes = max_held_bytes
         self._answer_timeout_s = answer_timeout_s
         self._now_s = now_s
-        self._lanes: dict[str, Lane] = {}
-        self._retired: list[Lane] = []
+        self._service_queues: dict[str, ServiceQueue] = {}
+        self._retired: list[ServiceQueue] = []
         self._forwarder = Forwarder(now_s)
         self._routes: tuple[ServiceRoute, ...] = ()
         self._held_bytes = 0
@@ -75,7 +75,13 @@ class Router:
     @property
     def out(self) -> tuple[str, ...]:
         """Replicas that get nothing because they fail, by id."""
-        return tuple(sorted(each for lane in self._lanes.values() for each in lane.out))
+        return tuple(
+            sorted(
+                each
+                for service_queue in self._service_queues.values()
+                for each in service_queue.out
+            )
+        )
 
     def make_app(self) -> web.Application:
         """The HTTP server; run it with `web.AppRunner`."""
@@ -103,34 +109,50 @@ class Router:
         }
         # Everything that can fail comes before the first change.
         pools = self._forwarder.pools_for(needed)
-        # A lane that comes back goes on with its counts and with what waits in it.
-        known = {lane.service: lane for lane in (*self._retired, *self._lanes.values())}
-        busy = {replica_id for lane in known.values() for replica_id in lane.busy}
+        # A service that comes back goes on with its counts and with what waits in it.
+        known = {
+            each.service: each
+            for each in (*self._retired, *self._service_queues.values())
+        }
+        busy = {
+            replica_id
+            for service_queue in known.values()
+            for replica_id in service_queue.busy
+        }
         self._forwarder.use(pools, busy)
         self._routes = routes
-        self._lanes = {
-            route.service: known.get(route.service) or self._make_lane(route)
+        self._service_queues = {
+            route.service: known.get(route.service) or self._make_queue(route)
             for route in routes
         }
         self._retired = [
-            lane for service, lane in known.items() if service not in self._lanes
+            service_queue
+            for service, service_queue in known.items()
+            if service not in self._service_queues
         ]
         for route in routes:
-            self._lanes[route.service].switch(route)
-        for lane in self._retired:
-            lane.close()
+            self._service_queues[route.service].switch(route)
+        for service_queue in self._retired:
+            service_queue.close()
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that a replica has and has not answered; 0 means drained once no route names it."""
         return sum(
-            lane.in_flight(replica_id)
-            for lane in (*self._lanes.values(), *self._retired)
+            service_queue.in_flight(replica_id)
+            for service_queue in (*self._service_queues.values(), *self._retired)
         )
 
     def read(self) -> tuple[ServiceReading, ...]:
         """Every service's counts since the last reading, by service."""
-        readings = [lane.read() for lane in (*self._lanes.values(), *self._retired)]
-        self._retired = [lane for lane in self._retired if not lane.is_empty]
+        readings = [
+            service_queue.read()
+            for service_queue in (*self._service_queues.values(), *self._retired)
+        ]
+        self._retired = [
+            service_queue
+            for service_queue in self._retired
+            if not service_queue.is_empty
+        ]
         return tuple(sorted(readings, key=lambda reading: reading.service))
 
     async def switch_routes(
@@ -152,11 +174,11 @@ class Router:
 
     def total(self, service: str) -> Counts:
         """Everything counted for a service since it came; readings take nothing from it. Zeros for an unknown one."""
-        lane = self._lanes.get(service)
-        return lane.total() if lane is not None else Counts()
+        service_queue = self._service_queues.get(service)
+        return service_queue.total() if service_queue is not None else Counts()
 
-    def _make_lane(self, route: ServiceRoute) -> Lane:
-        return Lane(
+    def _make_queue(self, route: ServiceRoute) -> ServiceQueue:
+        return ServiceQueue(
             route,
             queue_limit=self._queue_limit,
             replica_limit=self._replica_limit,
@@ -174,14 +196,15 @@ class Router:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = exposition(
-            shown((*self._lanes.values(), *self._retired)), unknown=self._unknown
+            shown((*self._service_queues.values(), *self._retired)),
+            unknown=self._unknown,
         )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         service = request.match_info["service"]
-        lane = self._lanes.get(service)
-        if lane is None:
+        service_queue = self._service_queues.get(service)
+        if service_queue is None:
             self._unknown += 1
             return problem(
                 HTTPStatus.NOT_FOUND, f"this node knows no service {service}"
@@ -199,10 +222,11 @@ class Router:
             request.content_length if request.content_length is not None else MAX_BODY
         )
         if self._held_bytes + held_bytes > self._max_held_bytes and self._held_bytes:
-            lane.arrive()
-            lane.reject("full")
+            service_queue.arrive()
+            service_queue.reject("full")
             return _come_again(
-                lane, f"requests of {self._held_bytes} bytes wait already on this node"
+                service_queue,
+                f"requests of {self._held_bytes} bytes wait already on this node",
             )
         self._held_bytes += held_bytes
         try:
@@ -210,7 +234,7 @@ class Router:
             self._held_bytes += len(body) - held_bytes
             held_bytes = len(body)
             job = RouterJob(
-                lane=lane,
+                service_queue=service_queue,
                 request=request,
                 body=body,
                 came_s=came_s,
@@ -222,63 +246,64 @@ class Router:
             self._held_bytes -= held_bytes
 
     async def _counted(self, job: RouterJob) -> web.StreamResponse:
-        lane = job.lane
-        lane.arrive()
+        service_queue = job.service_queue
+        service_queue.arrive()
         outcome: Outcome = "gone"
         try:
             response, outcome = await self._serve(job)
             return response
         finally:  # also when the client gave up: every arrival is counted once more, as served or as rejected
             if outcome == "served":
-                lane.finish(1000.0 * (self._now_s() - job.came_s))
+                service_queue.finish(1000.0 * (self._now_s() - job.came_s))
             else:
-                lane.reject(outcome)
+                service_queue.reject(outcome)
 
     async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""
-        lane, reason = job.lane, ""
+        service_queue, reason = job.service_queue, ""
         # Only a request of which nothing was sent is tried again: a replica may have worked on any other.
         for _ in range(ATTEMPTS):
             left_s = job.left_s(self._now_s())
             if left_s < 0.001:
                 return expired("before a replica had the request"), "expired"
             try:
-                replica_id = lane.take() or await _turn(lane, left_s)
+                replica_id = service_queue.take() or await _turn(service_queue, left_s)
             except Overloaded as error:
-                return _come_again(lane, str(error)), "full"
+                return _come_again(service_queue, str(error)), "full"
             except TimeoutError:
                 if left_s < job.timeout_s:
                     return expired("in the queue"), "expired"
                 return _come_again(
-                    lane, f"no replica of {lane.service} had room within {left_s:g} s"
+                    service_queue,
+                    f"no replica of {service_queue.service} had room within {left_s:g} s",
                 ), "full"
             try:
                 return await self._forwarder.forward(job, replica_id)
             except NotConnected as error:
                 self._forwarder.note_failure(
-                    lane, replica_id, str(error), is_unreachable=True
+                    service_queue, replica_id, str(error), is_unreachable=True
                 )
                 reason = f"replica {replica_id} cannot be connected to: {error}"
-                if not lane.has_other(replica_id):
+                if not service_queue.has_other(replica_id):
                     break
             finally:
-                lane.release(replica_id)
+                service_queue.release(replica_id)
         return problem(HTTPStatus.BAD_GATEWAY, reason), "lost"
 
     async def _close(self, _: web.Application) -> None:
         await self._forwarder.close()
 
 
-async def _turn(lane: Lane, timeout_s: float) -> str:
+async def _turn(service_queue: ServiceQueue, timeout_s: float) -> str:
     async with asyncio.timeout(timeout_s):
-        return await lane.acquire()
+        return await service_queue.acquire()
 
 
 async def _live(_: web.Request) -> web.Response:
     return web.Response()
 
 
-def _come_again(lane: Lane, detail: str) -> web.Response:
+def _come_again(service_queue: ServiceQueue, detail: str) -> web.Response:
     response = problem(HTTPStatus.SERVICE_UNAVAILABLE, detail)
-    response.headers["Retry-After"] = str(lane.retry_after_s())
+    response.headers["Retry-After"] = str(service_queue.retry_after_s())
     return response

@@ -5,8 +5,10 @@ requests were still open at the end of the drain, 2 for wrong arguments.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from agents.base.arguments import add_listener, add_log_level, amount, integer
 
 EXAMPLES = """\
 examples:
@@ -37,20 +39,10 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="name of the service, as in /v2/models/{name}/infer",
     )
-    serve.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: %(default)s)",
-    )
-    serve.add_argument(
-        "--port",
-        type=whole(0, 65535),
-        default=0,
-        help="default: any free one; printed at the start",
-    )
+    add_listener(serve, host_help="address to listen on")
     serve.add_argument(
         "--batch",
-        type=whole(1, 65536),
+        type=integer(1, 65536),
         default=1,
         help="most rows of a batch (default: %(default)s)",
     )
@@ -62,12 +54,12 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
     )
     serve.add_argument(
         "--batch-limit",
-        type=whole(1, 65536),
+        type=integer(1, 65536),
         help="what --batch may be changed to (default: 1024, or --batch)",
     )
     serve.add_argument(
         "--queue",
-        type=whole(1, 65536),
+        type=integer(1, 65536),
         default=256,
         help="requests that wait at most (default: %(default)s)",
     )
@@ -77,24 +69,21 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         help="after SIGTERM, for open requests (default: %(default)s)",
     )
-    serve.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
-    )
+    add_log_level(serve)
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    engine = parser.add_argument_group("engine")
-    engine.add_argument("--engine", choices=("timed", "torch", "onnx"), default="timed")
+    engine = add_engine(
+        parser,
+        engines=("timed", "torch", "onnx"),
+        memory_help="most device memory the engine takes; timed: only reported",
+    )
     engine.add_argument(
         "--network",
         help="torch, onnx: a file in --network-dir, or with --factory-module its function",
     )
     engine.add_argument(
         "--network-dir", type=Path, help="the only directory that files are taken from"
-    )
-    engine.add_argument(
-        "--factory-module",
-        help="torch: module whose functions make networks: torchvision.models",
     )
     engine.add_argument(
         "--weights",
@@ -108,19 +97,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="torch: an input without its rows, x:FP32:3,224,224; in the order of the network's arguments",
     )
     engine.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="(default: %(default)s)",
-    )
-    engine.add_argument(
-        "--memory-mib",
-        type=amount(1e9),
-        help="most device memory the engine takes; timed: only reported",
-    )
-    engine.add_argument(
         "--threads",
-        type=whole(1, 1024),
+        type=integer(1, 1024),
         default=1,
         help="CPU threads of a batch (default: 1)",
     )
@@ -133,9 +111,30 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="timed: a file with the columns batch, execution_ms",
     )
+
+
+def add_engine(
+    parser: argparse.ArgumentParser, *, engines: tuple[str, ...], memory_help: str
+) -> argparse._ArgumentGroup:
+    """The group of an engine's options, with those that workers and trainers have in common."""
+    engine = parser.add_argument_group("engine")
+    # The default computes nothing, so that a worker can be tried without any network or GPU.
+    engine.add_argument("--engine", choices=engines, default="timed")
     engine.add_argument(
-        "--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU"
+        "--factory-module",
+        help="torch: module whose functions make networks: torchvision.models",
     )
+    engine.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="(default: %(default)s)",
+    )
+    engine.add_argument("--memory-mib", type=amount(1e9), help=memory_help)
+    engine.add_argument(
+        "--fake-sms", type=integer(2, 1024), help="timed: multiprocessors of a fake GPU"
+    )
+    return engine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.batch_limit is None:
+        # The limit is what memory is reckoned for later; without one there is room for every usual batch.
         options.batch_limit = max(1024, options.batch)
     if options.batch > options.batch_limit:
         parser.error(
@@ -154,33 +154,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from agents.serving.process import run_worker
 
     return run_worker(options)
-
-
-def whole(low: int, high: int) -> Callable[[str], int]:
-    """Reads a whole number within bounds."""
-
-    def read(text: str) -> int:
-        if not text.strip().lstrip("+").isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} must be a whole number from {low} to {high}"
-            )
-        return int(text)
-
-    return read
-
-
-def amount(high: float) -> Callable[[str], float]:
-    """Reads a number from 0 up to a bound."""
-
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not 0.0 <= number <= high:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} must be a number from 0 to {high:g}"
-            )
-        return number
-
-    return read

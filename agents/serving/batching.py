@@ -98,6 +98,7 @@ class Batcher:
         self._thread = thread
         self._queue_limit = queue_limit
         self._watch = watch
+        # Ordered by arrival, and a request in the middle leaves without a search.
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
         self._rows = 0
         self._changed = asyncio.Event()
@@ -128,6 +129,7 @@ class Batcher:
         self._rows += request.rows
         self._idle.clear()
         self._changed.set()
+        # A timer of the loop for each request with a deadline: nobody has to look through the queue.
         expiry = (
             loop.call_at(request.deadline_s, self._expire, request)
             if request.deadline_s < math.inf
@@ -189,6 +191,7 @@ class Batcher:
                 self._is_hurried or self._rows >= self.limits.batch or wait_s <= 0.0
             ):
                 return
+            # Cleared before the wait: a change from here on ends it.
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -200,11 +203,13 @@ class Batcher:
         rows, now_s = 0, asyncio.get_running_loop().time()
         while self._waiting:
             request = next(iter(self._waiting))
+            # Looked at again, since its timer may be due and not have run yet.
             if request.deadline_s <= now_s:
                 self._expire(request)
             elif request.is_gone():
                 self._remove(request)
                 self._fail(request, NotTaken("the client has left", reason="abandoned"))
+            # The queue is not searched for a better fit: then a large request could wait for ever.
             elif taken and (
                 rows + request.rows > self.limits.batch or not _alike(taken[0], request)
             ):
@@ -220,10 +225,12 @@ class Batcher:
         self.running = len(batch)
         rows = [each.rows for each in batch]
         try:
+            # In the engine's thread, so that requests are accepted and health is answered while a batch runs.
             outputs, execution_s = await self._thread.call(
                 lambda: self._execute([each.inputs for each in batch])
             )
             parts = split(outputs, rows)
+        # Whatever happens to the batch, each of its callers gets an answer.
         except (EngineFailed, asyncio.CancelledError) as error:
             self._watch.batch_ended(rows=sum(rows), execution_s=0.0, is_ok=False)
             is_failure = isinstance(error, EngineFailed)
@@ -249,6 +256,7 @@ class Batcher:
 
     def _execute(self, requests: Sequence[Tensors]) -> tuple[Tensors, float]:
         """Outputs of one batch and the seconds it took; in the engine's thread."""
+        # Around the engine alone: neither the queue nor the way through the loop counts as execution.
         start_s = time.perf_counter()
         try:
             outputs = self._engine.run(join(requests))

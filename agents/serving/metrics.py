@@ -41,6 +41,7 @@ class WorkerMetrics:
     """One worker's counts since it started, in a registry of their own."""
 
     def __init__(self) -> None:
+        # Not the global registry: several workers may live in one process, as they do in tests.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._requests = self._counter(
@@ -88,6 +89,7 @@ class WorkerMetrics:
         self._requests.labels(outcome).inc()
         if outcome == "ok":
             self.requests += 1
+            # Only of answers: a refusal in a microsecond would make an overloaded worker look fast.
             self._latency.observe(latency_s)
 
     def batch_ended(self, *, rows: int, execution_s: float, is_ok: bool) -> None:

@@ -80,6 +80,7 @@ def make_engine(options: argparse.Namespace, environment: Mapping[str, str]) -> 
             environment=environment,
         )
     if options.engine == "torch":
+        # Imported here: PyTorch takes seconds and is not installed everywhere.
         from agents.serving.engines.torch_engine import make_torch_engine
 
         return make_torch_engine(options)
@@ -109,6 +110,7 @@ async def _serve(options: argparse.Namespace, environment: Mapping[str, str]) ->
     )
     await runner.setup()
     try:
+        # Listening before the network is loaded, so that health can be asked from the start.
         await web.TCPSite(runner, options.host, options.port).start()
         _announce(runner)
         return await _run(replica, signals, options.drain_s)
@@ -124,12 +126,12 @@ async def _run(replica: ServedReplica, signals: _Signals, drain_s: float) -> int
         await asyncio.wait({running, signalled}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running  # It ends only by raising.
-        is_whole = await _drain(replica, running, signals.second, drain_s)
+        is_complete = await _drain(replica, running, signals.second, drain_s)
     finally:
         for task in (signalled, running):
             task.cancel()
         await asyncio.wait({signalled, running})
-    return 0 if is_whole else 1
+    return 0 if is_complete else 1
 
 
 async def _drain(

@@ -113,6 +113,7 @@ class ServedReplica:
                 lambda: self._engine.warm_up(self._batcher.limits.batch)
             )
             self._is_loaded = True
+            # A drain may have been asked for while it loaded; then the state must stay.
             self.state = "ready" if self.state == "loading" else self.state
             await self._batcher.run()
         except asyncio.CancelledError:
@@ -142,6 +143,7 @@ class ServedReplica:
         is_gone: Callable[[], bool],
     ) -> InferAnswer:
         """The outputs for some inputs. Raises BadRequest, NotTaken, DeadlinePassed or EngineFailed."""
+        # Checked before anything is queued: a request that does not fit would fail the batch of others.
         fitting = self._fitting(inputs)
         self.check_taking()
         return await self._batcher.answer(
@@ -157,6 +159,7 @@ class ServedReplica:
             raise BadRequest(
                 f"batch {batch} is above {self.settings.batch_limit}, what this worker was started for"
             )
+        # No restart and no reload: the next batch that is formed has the new limits.
         self._batcher.change(
             BatchLimits(
                 batch=now.batch if batch is None else batch,
@@ -249,10 +252,12 @@ class ServedReplica:
 
     async def _finish_draining(self) -> None:
         await self._batcher.idle()
+        # An undrain may have come while the last requests were answered.
         if self.state == "draining":
             self.state = "drained"
 
     def _facts(self) -> DeviceFacts:
+        # An engine knows its device only when it has loaded.
         return self._engine.facts() if self._is_loaded else DeviceFacts(device="")
 
     def _fitting(self, inputs: Tensors) -> Tensors:
@@ -262,6 +267,7 @@ class ServedReplica:
             raise BadRequest(
                 f"the request has {rows} rows; a batch here has {self.settings.batch_limit} at most"
             )
+        # An engine that says nothing of its inputs takes whatever comes.
         if not wanted:
             return inputs
         given = {each.name: each for each in inputs}
@@ -274,6 +280,7 @@ class ServedReplica:
                 raise BadRequest(
                     f"input {given[each.name].kind} is not what the network takes: {each}"
                 )
+        # In the network's order, by which batches are joined, whatever the order of the request was.
         return tuple(given[each.name] for each in wanted)
 
     def _observe(self) -> None:

@@ -120,12 +120,14 @@ async def _as_problems(request: web.Request, handler: Handler) -> web.StreamResp
     except ServingError as error:
         return _problem_of(error)
     except web.HTTPException as error:
+        # Redirections of aiohttp are exceptions, too, and no problems.
         if error.status < HTTPStatus.BAD_REQUEST:
             raise
         answer = problem(
             HTTPStatus(error.status),
             f"{request.method} {request.path}: {error.text or error.reason}",
         )
+        # A 405 must say which methods there are (RFC 9110).
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
@@ -182,6 +184,7 @@ class _Server:
     async def infer(self, request: web.Request) -> web.Response:
         loop = asyncio.get_running_loop()
         came_s = loop.time()
+        # Counted as failed until something else is known, so that no way out of here goes uncounted.
         outcome: Outcome = "failed"
         try:
             self._check_name(request)
@@ -208,6 +211,7 @@ class _Server:
             asked.inputs,
             came_s=came_s,
             deadline_s=deadline_s,
+            # aiohttp drops the transport when the client hangs up; its request then needs no run.
             is_gone=lambda: request.transport is None,
         )
         return _encoded(self._replica.settings.service, asked, answer)
@@ -220,6 +224,7 @@ class _Server:
             if request.content_length is None
             else min(request.content_length, MAX_BODY)
         )
+        # Counted by what is announced, before a byte is read: the bodies themselves would fill the memory.
         if self._held + length > self._largest_held:
             self._replica.metrics.dropped("queue_full")
             raise NotTaken(
@@ -273,11 +278,13 @@ class _Server:
 
     def _check_name(self, request: web.Request) -> None:
         name, mine = request.match_info.get("name"), self._replica.settings.service
+        # A path without a name is that of the server.
         if name not in (None, mine):
             raise web.HTTPNotFound(text=f"this worker serves {mine}, not {name}")
 
 
 def _kind_of(error: ServingError) -> tuple[HTTPStatus, Outcome]:
+    # By the nearest class, so that a subclass may have an answer of its own.
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 

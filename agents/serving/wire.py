@@ -144,6 +144,7 @@ def encode_answer(
     head = msgspec.json.encode(answer)
     if not binary:
         return head, None
+    # The bytes follow in the order of the outputs: their sizes in the JSON are the only marks between them.
     return b"".join((head, *binary.values())), len(head)
 
 
@@ -164,6 +165,7 @@ def _parts(body: bytes, json_length: str | None) -> tuple[bytes, bytes]:
 
 def _inputs(asked: list[WireInput], rest: bytes) -> Tensors:
     names = [each.name for each in asked]
+    # Inputs are matched by name, so two of one name could not be told apart.
     if len(set(names)) < len(names):
         raise BadRequest(
             f"inputs must have names of their own, these are {', '.join(names)}"
@@ -171,9 +173,11 @@ def _inputs(asked: list[WireInput], rest: bytes) -> Tensors:
     inputs, start = [], 0
     for each in asked:
         size = _binary_size(each)
+        # Both kinds may stand in one request, so each input advances only by what is its own.
         data = _json_data(each) if size is None else rest[start : start + size]
         start += size or 0
         inputs.append(_tensor(each, data))
+    # Bytes that belong to no input show that sender and receiver disagree on where each one lies.
     if start != len(rest):
         raise BadRequest(f"{len(rest)} bytes follow the JSON, the inputs name {start}")
     rows = {each.rows for each in inputs}
@@ -207,6 +211,7 @@ def _binary_size(asked: WireInput) -> int | None:
     size = asked.parameters.get("binary_data_size")
     if size is None:
         return None
+    # True is an int in Python, and JSON's true no size.
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise BadRequest(
             f"input {asked.name}: binary_data_size {size!r} must be a count of bytes"
@@ -263,6 +268,7 @@ def decode_numbers(text: bytes, *, datatype: str, shape: list[int]) -> list[floa
         else "int"
     )
     try:
+        # A decoder of the exact type checks millions of numbers in compiled code.
         values = _decoder(element, len(shape) if is_nested else 1).decode(text)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"the data is not {datatype}: {error}") from error
@@ -277,6 +283,7 @@ def _flattened(nested: list[list[float]], shape: list[int]) -> list[float]:
     """The innermost values; every list must be as long as the shape says."""
     level: list[list[float]] = [cast(list[float], nested)]
     for length in shape:
+        # Ragged lists could have the right count of numbers in the wrong places.
         if any(len(each) != length for each in level):
             raise BadRequest(f"the nested data has not the shape {shape}")
         level = cast(list[list[float]], list(chain.from_iterable(level)))

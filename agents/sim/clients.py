@@ -9,6 +9,7 @@ HetSev's experiments are closed loops; that is what this is for. Batch timeouts 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -19,9 +20,11 @@ from agents.sim.engine import (
     RUNNING,
     ExecutionPace,
     ReplicaQueue,
+    Requests,
     admit,
     arrays,
     finish,
+    make_run,
     numbers,
     run_until_end,
     start,
@@ -60,6 +63,41 @@ class Target:
     """0: it gets no new requests."""
 
 
+class _Replicas(NamedTuple):
+    """A service's replicas as the kernels take them: a typed list of each part of theirs."""
+
+    queues: TypedList
+    paces: TypedList
+    noises: TypedList
+    tallies: TypedList
+
+
+class _Choice(NamedTuple):
+    """By which weights targets are drawn."""
+
+    cumulative: Floats
+    random: np.random.Generator
+    sent: Ints
+    """(targets + 1,) requests by target, and those that found none."""
+
+
+class _Senders(NamedTuple):
+    """Who sends in a step."""
+
+    moments_s: Floats
+    """(n,) when those send who wait for no answer; ascending."""
+    clients: int
+    """How many there are; who is beyond that leaves with its next answer."""
+    retry_s: float
+
+
+class _Window(NamedTuple):
+    """[start, end) of trace time."""
+
+    start_s: float
+    end_s: float
+
+
 class Clients:
     """The clients of one service, moved through time together with all its replicas."""
 
@@ -91,22 +129,25 @@ class Clients:
             [np.full(max(0, clients - busy), start_s), self._retries]
         )
         if targets:
+            replicas = _Replicas(
+                queues=TypedList([each.queue.state for each in targets]),
+                paces=TypedList([numbers(each.pace) for each in targets]),
+                noises=TypedList([each.queue.noise for each in targets]),
+                tallies=TypedList([arrays(each.tally) for each in targets]),
+            )
+            weights = np.cumsum([each.weight for each in targets])
             self._retries = _advance(
-                TypedList([each.queue.state for each in targets]),
-                TypedList([numbers(each.pace) for each in targets]),
-                TypedList([arrays(each.tally) for each in targets]),
-                TypedList([each.queue.noise for each in targets]),
-                (np.cumsum([each.weight for each in targets]), self._random),
-                (sends, clients, self._load.retry_s),
-                (start_s, end_s),
-                sent,
+                replicas,
+                _Choice(weights, self._random, sent),
+                _Senders(sends, clients, self._load.retry_s),
+                _Window(start_s, end_s),
             )
             return
-        while len(
-            due := sends[sends < end_s]
-        ):  # Nobody answers: every attempt is refused.
+        # Nobody answers: every attempt is refused.
+        while len(due := sends[sends < end_s]):
             sent[-1] += len(due)
             sends = np.concatenate([sends[sends >= end_s], due + self._load.retry_s])
+        # Clients that were taken away while nobody answered do not come again.
         self._retries = np.sort(sends)[:clients]
 
 
@@ -114,78 +155,135 @@ def make_clients(loads: Mapping[str, ClientLoad], seed: int) -> dict[str, Client
     """The clients of every service, each with a random stream of its own; by service name."""
     return {
         service: Clients(loads[service], np.random.default_rng([seed, _STREAM, number]))
+        # Numbered by name, so that the order of a manifest changes no stream.
         for number, service in enumerate(sorted(loads))
     }
 
 
 @njit(cache=True)
-def _advance(states, paces, tallies, noises, choice, sends, window, sent):  # type: ignore[no-untyped-def]
+def _advance(replicas, choice, senders, window):  # type: ignore[no-untyped-def]
     """From moment to moment: batches that end, then the requests sent, then batches that start. Who sends later.
 
     `moments` are those at which clients send, in order: refusals come again after a constant time, so that they can be
     appended.
     """
-    first, clients, retry_s = sends
-    start_s, end_s = window
-    moments = list(first)
-    place, present, new = 0, len(first), np.empty(1)
-    for each in range(len(states)):
-        length = states[each][1][LENGTH]
-        present += length
-        tallies[each][2][PRESENT_S] += length * (end_s - start_s)
+    moments = list(senders.moments_s)
+    place = 0
+    present = len(moments) + _count_present(replicas, window)
     while True:
-        now_s = moments[place] if place < len(moments) else np.inf
-        for state in states:
-            if state[1][RUNNING] > 0:
-                now_s = min(now_s, state[2][0])
-        if now_s >= end_s:
+        now_s = _next_end_s(replicas.queues)
+        if place < len(moments):
+            now_s = min(now_s, moments[place])
+        if now_s >= window.end_s:
             break
-        senders = 0
-        for each in range(len(states)):
-            if states[each][1][RUNNING] > 0 and states[each][2][0] <= now_s:
-                senders += states[each][1][RUNNING]
-                run_until_end(states[each], window, paces[each])
-                finish(states[each], paces[each][3], end_s, tallies[each])
+        # Answers before requests: whoever is answered now sends again at this moment.
+        sending = _finish_due(replicas, window, now_s)
         while place < len(moments) and moments[place] <= now_s:
             place += 1
-            senders += 1
-        leaving = min(senders, max(0, present - clients))
+            sending += 1
+        leaving = min(sending, max(0, present - senders.clients))
         present -= leaving
-        new[0] = now_s
-        for _ in range(senders - leaving):
-            target = _draw(choice)
-            sent[target] += 1
-            if target == len(states) or not _offer(
-                states[target], new, paces[target], end_s, tallies[target]
-            ):
-                moments.append(now_s + retry_s)
-        for each in range(len(states)):
-            if states[each][1][RUNNING] == 0 and states[each][1][LENGTH] > 0:
-                late = start(
-                    states[each], now_s, paces[each], noises[each], end_s, tallies[each]
-                )
-                moments.extend([now_s + retry_s] * late)
-    for each in range(len(states)):
-        if states[each][1][RUNNING] > 0:
-            run_until_end(states[each], window, paces[each])
+        refused = _send(replicas, choice, window, now_s, sending - leaving)
+        # Batches start behind all requests of the moment, so that they take them along.
+        refused += _start_free(replicas, window, now_s)
+        moments.extend([now_s + senders.retry_s] * refused)
+    for each in range(len(replicas.queues)):
+        if replicas.queues[each][1][RUNNING] > 0:
+            run_until_end(_run_of(replicas, each, window))
     return np.array(moments[place:])
+
+
+@njit(cache=True, inline="always")
+def _run_of(replicas, each, window):  # type: ignore[no-untyped-def]
+    """One replica in this window."""
+    return make_run(
+        (
+            replicas.queues[each],
+            replicas.paces[each],
+            replicas.noises[each],
+            replicas.tallies[each],
+        ),
+        window,
+    )
+
+
+@njit(cache=True)
+def _count_present(replicas, window):  # type: ignore[no-untyped-def]
+    """Requests that are with the replicas, each counted as present until the window's end."""
+    present = 0
+    for each in range(len(replicas.queues)):
+        length = replicas.queues[each][1][LENGTH]
+        present += length
+        replicas.tallies[each][2][PRESENT_S] += length * (window.end_s - window.start_s)
+    return present
+
+
+@njit(cache=True)
+def _next_end_s(queues):  # type: ignore[no-untyped-def]
+    """When the next running batch ends; infinite where none runs."""
+    end_s = np.inf
+    for _, cursor, times, _ in queues:
+        if cursor[RUNNING] > 0:
+            end_s = min(end_s, times[0])
+    return end_s
+
+
+@njit(cache=True)
+def _finish_due(replicas, window, now_s):  # type: ignore[no-untyped-def]
+    """Finish every batch that ends now; how many requests were answered."""
+    answered = 0
+    for each in range(len(replicas.queues)):
+        _, cursor, times, _ = replicas.queues[each]
+        if cursor[RUNNING] > 0 and times[0] <= now_s:
+            answered += cursor[RUNNING]
+            run = _run_of(replicas, each, window)
+            run_until_end(run)
+            finish(run)
+    return answered
+
+
+@njit(cache=True)
+def _send(replicas, choice, window, now_s, requests):  # type: ignore[no-untyped-def]
+    """Send so many requests, each to a target of its own; how many were refused."""
+    refused = 0
+    new = np.full(1, now_s)
+    for _ in range(requests):
+        target = _draw(choice)
+        choice.sent[target] += 1
+        if target == len(replicas.queues) or not _offer(
+            _run_of(replicas, target, window), new
+        ):
+            refused += 1
+    return refused
+
+
+@njit(cache=True)
+def _start_free(replicas, window, now_s):  # type: ignore[no-untyped-def]
+    """Start a batch wherever one can; how many requests were too late for theirs."""
+    late = 0
+    for each in range(len(replicas.queues)):
+        _, cursor, _, _ = replicas.queues[each]
+        if cursor[RUNNING] == 0 and cursor[LENGTH] > 0:
+            late += start(_run_of(replicas, each, window), now_s)
+    return late
 
 
 @njit(cache=True)
 def _draw(choice):  # type: ignore[no-untyped-def]
     """A target by weight; the number of targets where none has any."""
-    cumulative, random = choice
+    cumulative, random, _ = choice
     if not cumulative[-1] > 0.0:
         return len(cumulative)
+    # A sum of floats may end a last digit below the draw: the last target is then meant.
     return min(
         np.searchsorted(cumulative, random.random() * cumulative[-1], side="right"),
         len(cumulative) - 1,
     )
 
 
-@njit(cache=True)
-def _offer(state, new, pace, end_s, tallies):  # type: ignore[no-untyped-def]
+@njit(cache=True, inline="always")
+def _offer(run, new):  # type: ignore[no-untyped-def]
     """Queue one request; whether there was room."""
-    before = state[1][LENGTH]
-    admit(state, (new, new), 0, new[0], len(state[0]) + 1, pace, end_s, tallies)
-    return state[1][LENGTH] > before
+    before = run.cursor[LENGTH]
+    admit(run, Requests(new, new), 0, new[0], len(run.ring) + 1)
+    return run.cursor[LENGTH] > before

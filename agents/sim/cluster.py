@@ -13,7 +13,7 @@ import numpy as np
 from agents.base.clock import Clock
 from agents.base.device import UnknownPart
 from agents.sim.clients import ClientLoad, Clients, Target, make_clients
-from agents.sim.load_balancer import ArrivalSource, make_doors
+from agents.sim.load_balancer import ArrivalSource, make_balancers
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.pace import PaceMaker, SimulatedWorld
 from agents.sim.spec import Fault, SimulatedNodeSpec
@@ -94,6 +94,7 @@ class SimulatedCluster:
             raise ValueError(
                 "a simulated cluster needs at least one node, each with its own name"
             )
+        # One for all nodes, so that a time that one has looked up serves the others.
         paces = PaceMaker(world)
         self.nodes = {
             node.name: SimNode(
@@ -108,9 +109,9 @@ class SimulatedCluster:
         self._start_s = clock.now_s() if start_s is None else start_s
         self._now_s = 0.0
         self._faults = scenario.faults
-        self._doors = make_doors(scenario.loads, scenario.seed)
+        self._balancers = make_balancers(scenario.loads, scenario.seed)
         self._clients = make_clients(scenario.clients, scenario.seed)
-        if both := sorted(self._doors.keys() & self._clients.keys()):
+        if both := sorted(self._balancers.keys() & self._clients.keys()):
             raise ValueError(
                 f"{', '.join(both)}: a service has a load or clients, not both"
             )
@@ -126,7 +127,7 @@ class SimulatedCluster:
     @property
     def services(self) -> tuple[str, ...]:
         """Every service that has a load."""
-        return (*self._doors, *self._clients)
+        return (*self._balancers, *self._clients)
 
     @property
     def used_energy_j(self) -> float:
@@ -142,7 +143,7 @@ class SimulatedCluster:
 
     def waiting(self, service: str) -> int:
         """Requests of a service that wait for a replica."""
-        return self._doors[service].waiting if service in self._doors else 0
+        return self._balancers[service].waiting if service in self._balancers else 0
 
     def node(self, name: str) -> SimNode:
         """The node of that name; raises UnknownPart."""
@@ -152,13 +153,13 @@ class SimulatedCluster:
             )
         return self.nodes[name]
 
-    def is_lost(self, name: str, told_at_s: float) -> bool:
+    def is_lost(self, name: str, reported_at_s: float) -> bool:
         """Whether what the node's agent told at that time of the clock does not reach anybody now."""
         return any(
             fault.kind in ("silent", "node_lost")
             or (
                 fault.kind == "stale"
-                and self._now_s < told_at_s - self._start_s + fault.delay_s
+                and self._now_s < reported_at_s - self._start_s + fault.delay_s
             )
             for fault in self._faults
             if fault.node == name and fault.is_on(self._now_s)
@@ -182,6 +183,8 @@ class SimulatedCluster:
             self._now_s = next_s
             for name, ready_s in self._layout().launches_s.items():
                 if ready_s <= next_s + _SAME_S:
+                    # A moment later than the event, so that one due at the last digit is not left for a step
+                    # of its own.
                     self.nodes[name].launch_ends(next_s + _SAME_S)
             for node in {
                 node.spec.name: node for node, _ in self._layout().tasks
@@ -200,6 +203,7 @@ class SimulatedCluster:
 
     def clear_tallies(self, node: SimNode) -> dict[str, ServiceTally]:
         """Take the node's counts of the window; they stay in the totals."""
+        # Exchanged and not cleared: whoever has the old ones keeps them.
         taken, node.tallies = node.tallies, {}
         for service, tally in taken.items():
             self._past.setdefault(service, ServiceTally()).add(tally)
@@ -233,10 +237,10 @@ class SimulatedCluster:
         return total
 
     def _totals_of(self, service: str, mine: Sequence[SimReplica]) -> ServiceTotals:
-        total, door = self._tally(service), self._doors.get(service)
+        total, balancer = self._tally(service), self._balancers.get(service)
         # Who still waits has spent time, too; without it long queues would look short.
         age_s = sum(each.queue.age_s(self._now_s) for each in mine) + (
-            door.age_s(self._now_s) if door else 0.0
+            balancer.age_s(self._now_s) if balancer else 0.0
         )
         return ServiceTotals(
             service=service,
@@ -264,10 +268,11 @@ class SimulatedCluster:
         """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
         layout = self._layout()
         handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
-        for service, door in self._doors.items():
+        for service, balancer in self._balancers.items():
             targets = layout.targets.get(service, ())
-            handed = door.step(start_s, end_s, [weight for _, _, weight in targets])
+            handed = balancer.step(start_s, end_s, [weight for _, _, weight in targets])
             if not targets:
+                # Somebody has to count what no node serves, and it must be the same one in each run.
                 self.home.tally(service).arrivals += handed.arrived
             self.home.tally(service).reject(
                 handed.dropped, after_s=handed.dropped_age_s
@@ -337,6 +342,7 @@ class SimulatedCluster:
                         [fault.factor for fault in active if fault.kind == "straggler"]
                     )
                 )
+                # Once, at the moment of the fault: what is lost is counted there.
                 if is_lost and gpu.is_healthy:
                     node.lose_gpu(gpu, self._now_s)
                 # A GPU that comes back is empty: its replicas failed when it was lost.

@@ -42,11 +42,12 @@ class SimulatedDevice:
             routes=self._node.routes,
         )
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
+    def on_change(self, notify: Callable[[], None]) -> None:
         pass
 
     async def read(self) -> DeviceReadings:
         now_s = self._cluster.advance()
+        # Before the counters are read and begin anew.
         self._poll_windows.end_window()
         window_s = now_s - self._window_start_s
         self._window_start_s = now_s
@@ -59,11 +60,13 @@ class SimulatedDevice:
             tasks=tuple(each.read(gpu.index) for gpu, each in self._node.tasks()),
         )
         for gpu, reading in zip(self._node.gpus, readings.gpus, strict=True):
+            # A GPU that was emptied within the window was in use for a part of it.
             if gpu.replicas or gpu.tasks or gpu.departed_energy_j > 0.0:
                 gpu.used_energy_j += reading.energy_j
             gpu.busy_s += (reading.busy_percent or 0.0) / 100.0 * window_s
             gpu.departed_energy_j = 0.0
         for _, each in self._node.replicas():
+            # Only now: the readings above were taken from these counters.
             each.queue.new_window()
         return readings
 
@@ -80,6 +83,7 @@ class SimulatedDevice:
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         self._cluster.advance()
         before, self._node.routes = self._node.routes, routes
+        # Paces hold the SLO by which late requests are shed; weights change them not at all.
         if _slos(before) != _slos(routes):
             for gpu in self._node.gpus:
                 self._node.set_paces(gpu)
@@ -156,6 +160,8 @@ class SimulatedDevice:
         tallies = cluster.clear_tallies(node)
         names = {route.service for route in node.routes} | tallies.keys()
         if node is cluster.home:
+            # The first node reports services without a replica anywhere, which would otherwise vanish from
+            # the readings.
             names |= set(cluster.services)
         queued = dict.fromkeys(names, 0)
         for _, each in node.replicas():

@@ -102,6 +102,7 @@ class ArrivalProcess:
     """Expected arrivals over the run."""
 
     def __post_init__(self) -> None:
+        # Streams of their own for shape and arrivals: a longer run then begins with the same ones.
         random = np.random.default_rng([self.seed, self.stream, _SHAPE_STREAM])
         object.__setattr__(self, "rates", self.shape.rates(self.duration_s, random))
 
@@ -118,6 +119,7 @@ class ArrivalProcess:
         """Arrival times in [start_s, end_s), ascending."""
         first = int(max(start_s, 0.0) // BLOCK_S)
         until = int(np.ceil(min(end_s, self.duration_s) / BLOCK_S))
+        # Whole blocks are drawn, whatever is asked for: so no cut of the time axis changes the arrivals.
         blocks = [self._block(block) for block in range(first, until)]
         times = np.concatenate(blocks) if blocks else np.empty(0)
         return times[np.searchsorted(times, start_s) : np.searchsorted(times, end_s)]

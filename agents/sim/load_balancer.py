@@ -50,7 +50,7 @@ class HandOut:
     """For each target: how many of its requests arrived in this step."""
 
 
-class ServiceDoor:
+class ServiceBalancer:
     """One service's requests, handed out step by step."""
 
     def __init__(self, source: ArrivalSource, random: np.random.Generator) -> None:
@@ -73,6 +73,7 @@ class ServiceDoor:
         fresh = self._arrivals(start_s, end_s)
         if not weights:
             return self._hold(fresh, start_s, end_s)
+        # Who waited longest is dealt first.
         held, self._held = self._held, np.empty(0)
         since = np.concatenate([held, fresh]) if len(held) else fresh
         dealt, ends, new = _deal(
@@ -95,6 +96,7 @@ class ServiceDoor:
     def _hold(self, fresh: Floats, start_s: float, end_s: float) -> HandOut:
         """Let them wait; the oldest leaves when one comes that the queue has no room for."""
         everything = np.concatenate([self._held, fresh])
+        # The oldest leave: they have the least chance of being in time.
         dropped = max(0, len(everything) - HOLD_CAPACITY)
         left_s = np.full(len(everything), end_s)
         left_s[:dropped] = everything[HOLD_CAPACITY : HOLD_CAPACITY + dropped]
@@ -158,6 +160,7 @@ def _deal(since, chosen, targets, held):  # type: ignore[no-untyped-def]
     for position, target in enumerate(chosen):
         ends[target] += 1
         new[target] += position >= held
+    # Two passes, counting and placing, instead of a list per target.
     ends = np.cumsum(ends)
     places = np.zeros(targets, np.int64)
     places[1:] = ends[:-1]
@@ -168,11 +171,13 @@ def _deal(since, chosen, targets, held):  # type: ignore[no-untyped-def]
     return dealt, ends, new
 
 
-def make_doors(
+def make_balancers(
     sources: Mapping[str, ArrivalSource], seed: int
-) -> dict[str, ServiceDoor]:
+) -> dict[str, ServiceBalancer]:
     """A door for every service, each with its own random stream; by service name."""
     return {
-        service: ServiceDoor(sources[service], np.random.default_rng([seed, stream]))
+        service: ServiceBalancer(
+            sources[service], np.random.default_rng([seed, stream])
+        )
         for stream, service in enumerate(sorted(sources))
     }

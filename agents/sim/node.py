@@ -210,11 +210,13 @@ class SimNode:
         if any(command.id in each.replicas for each in self.gpus):
             raise LaunchFailed(f"replica {command.id} runs already; stop it first")
         _check_room(gpu, f"replica {command.id}", command.memory_mib)
+        # The limit of MPS, so that a plan that breaks it fails here as it would on a real GPU.
         if len(gpu.replicas) >= gpu.spec.max_replicas:
             raise LaunchFailed(
                 f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas"
             )
         self._check_batch(command)
+        # Drawn at the start and used in turn: the same replica meets the same noise however time is cut.
         noise = draw_noise(self._random, self.world.noise_cv(command.network))
         ready_at_s = now_s + self.spec.launch_s
         gpu.replicas[command.id] = SimReplica(

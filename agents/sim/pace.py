@@ -106,6 +106,7 @@ class PaceMaker:
         self, board: GpuUnderLoad, tenants: tuple[SimulatedPart, ...]
     ) -> float:
         """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
+        # Most boards are within their limit, and the search takes several look-ups.
         if self._full_load_w(board, tenants, board.clock_mhz) <= board.power_limit_w:
             return board.clock_mhz
         steps = int((board.clock_mhz - board.lowest_mhz) // CLOCK_STEP_MHZ)
@@ -170,6 +171,7 @@ class PaceMaker:
         tenant: SimulatedPart,
         others: tuple[SimulatedNeighbour, ...],
     ) -> Floats:
+        # The slowdown of a straggler is not part of the key: it multiplies what was remembered.
         times_ms = _remembered(
             self._times_ms,
             _placed(board, clock_mhz, tenant, others),
@@ -232,6 +234,7 @@ def _remembered(
     """What was found of it before, or is looked up; a full memo begins anew."""
     if key not in memo:
         if len(memo) >= _MAX_FOUND:
+            # Cleared entirely, which is rare, and simpler than forgetting the oldest.
             memo.clear()
         memo[key] = look_up(key)
     return memo[key]

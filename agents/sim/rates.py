@@ -40,11 +40,13 @@ class ArrivalRates:
         if not np.isfinite(rates_rps).all() or (rates_rps < 0.0).any():
             raise ValueError("rates must be finite and at least 0")
         for name, values in (("edges_s", edges_s), ("rates_rps", rates_rps)):
+            # Checked here alone, so they must not change afterwards.
             values.flags.writeable = False
             object.__setattr__(self, name, values)
 
     def at(self, t_s: float) -> float:
         """Rate at a time."""
+        # A time on an edge belongs to the piece that begins there.
         piece = int(np.searchsorted(self.edges_s, t_s, side="right")) - 1
         return float(self.rates_rps[piece]) if 0 <= piece < len(self.rates_rps) else 0.0
 

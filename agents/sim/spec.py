@@ -52,6 +52,7 @@ class Fault:
 
     def is_on(self, at_s: float) -> bool:
         """Whether it lasts then."""
+        # Half open, so that two faults that follow each other never overlap.
         return self.start_s <= at_s < self.end_s
 
     def hits(self, node: str, gpu_index: int, at_s: float) -> bool:

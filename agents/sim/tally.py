@@ -55,6 +55,7 @@ class ServiceTally:
     def buckets(self) -> Ints:
         """(BUCKET_COUNT,) finished requests by the contract's buckets."""
         return np.concatenate(
+            # The first fine bucket is the contract's first; all others come in groups of PARTS.
             [self.fine[:1], self.fine[1:].reshape(-1, PARTS).sum(axis=1)]
         )
 
@@ -107,5 +108,6 @@ class ServiceTally:
         wanted = percentile * total
         place = int(np.searchsorted(below, wanted))
         inside = self.fine[place]
+        # An empty bucket can only be met by a percentile of 0, whose place within it does not matter.
         part = 1.0 - (float(below[place]) - wanted) / float(inside) if inside else 1.0
         return MIN_BUCKET_MS * math.exp2((place - 1 + part) / FINE_PER_DOUBLING)

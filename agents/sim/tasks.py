@@ -15,12 +15,9 @@ import numpy as np
 
 from agents.base.device import RunningTask
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
+from agents.base.tasks import SWAP_MIB_PER_S, running_task, task_reading
 from agents.sim.engine import draw_noise
 from agents.sim.pace import SimulatedPart, TaskPace
-
-SWAP_MIB_PER_S = 10e9 / 2**20
-"""What a copy between GPU and host reaches over PCIe 3 x16: 10 GB/s, as iGniter measured on a V100. Newer
-boards are faster; 10 GiB take about a second here."""
 
 STRETCH_S = 10.0
 """Trace time over which a task's noise stays. The noise of single iterations would average out within it; the factor
@@ -86,6 +83,7 @@ class SimTask:
         """The launch, or the way to or from the host, is over."""
         is_launch = self.state == "starting"
         self.state = "failed" if is_launch and launch_fails else self._becomes
+        # Progress is fixed before the line begins anew.
         self._line_done = self.done_iterations
         self._now_s = self._line_s = self.due_s
         self._stretch = int(self.due_s // STRETCH_S)
@@ -107,6 +105,7 @@ class SimTask:
 
     def set_pace(self, pace: TaskPace) -> None:
         """Go on at another pace."""
+        # What was done at the old pace stays done.
         self._line_done, self._line_s = self.done_iterations, self._now_s
         self._pace = pace
 
@@ -140,29 +139,20 @@ class SimTask:
 
     def running_task(self) -> RunningTask:
         """The task as enforcement sees it."""
-        command = self.command
-        return RunningTask(
-            name=command.name,
-            network=command.network,
-            batch=command.batch,
-            state=self.state,
-            sm_percent=command.sm_percent,
-            memory_mib=command.memory_mib,
-        )
+        return running_task(self.command, self.state)
 
     def read(self, gpu_index: int) -> TaskReading:
         """What it did since the last reading; a new window begins."""
         done = self.done_iterations
         iterations, busy_s = done - self._window_done, self.busy_s
         self._window_done, self.busy_s, self.energy_j = done, 0.0, 0.0
-        return TaskReading(
-            name=self.command.name,
-            gpu_index=gpu_index,
-            state=self.state,
-            sm_percent=self.command.sm_percent,
-            batch=self.command.batch,
+        return task_reading(
+            self.command,
+            self.state,
+            gpu_index,
             done_iterations=done,
-            iteration_ms=1000.0 * busy_s / iterations if iterations > 0.0 else 0.0,
+            window_iterations=iterations,
+            busy_s=busy_s,
         )
 
     def _iteration_s(self, stretch: int) -> float:

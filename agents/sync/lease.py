@@ -69,7 +69,7 @@ class _Kept(Wire, frozen=True, kw_only=True):
 
 
 class Lease:
-    """Of one node's command. Times are seconds of the agent's clock."""
+    """The lease of one node's command. Times are seconds of the agent's clock."""
 
     def __init__(self, directory: Path | None, *, uptime: Uptime, now_s: float) -> None:
         """Go on with what an earlier start left in `directory`; None keeps nothing."""
@@ -107,6 +107,7 @@ class Lease:
             or not self.has_ended(now_s)
         ):
             return command
+        # Made once per command, since it is asked for at every look.
         if self._restored is None or self._restored[0] is not command:
             self._restored = (command, without_knobs(command))
         return self._restored[1]
@@ -132,11 +133,12 @@ class Lease:
         if self.has_ended(now_s) and not self._ended:
             self._ended, self._past = True, _said(self._terms)
             log.error("%s", self._past)
+        # While answers come nothing is written: renewals come every few seconds, and each write is synced.
         is_silent = now_s > self._renewed_s + self._save_period_s
         if is_silent and now_s >= self._saved_s + self._save_period_s:
             self._save(now_s)
 
-    def told(self) -> None:
+    def reported(self) -> None:
         """The problem was put into an observation: what is over need not be said again."""
         if not self._ended:
             self._past = ""
@@ -188,6 +190,7 @@ class Lease:
             log.error("%s: %s", self._disk_problem, error)
             return
         is_same_boot = kept.boot_id != "" and kept.boot_id == self._uptime.boot_id
+        # After a restart of the machine the time that passed is not known; then none counts.
         passed_s = (
             max(0.0, self._uptime.now_s() - kept.uptime_s) if is_same_boot else 0.0
         )

@@ -64,6 +64,7 @@ class Ledger:
         if command == self._command:
             return
         if self.directory is not None:
+            # On disk before it counts: an agent that dies next must come back with it.
             _write(self.directory, command)
         self._command = command
 
@@ -77,6 +78,7 @@ class Ledger:
             except ValueError as error:
                 self.problems += (f"{path} is damaged and was ignored: {error}",)
                 continue
+            # The newest that can be read: a death between the two renames leaves the newest under the older name.
             if read.generation > self.generation:
                 self._command = read
 
@@ -98,6 +100,7 @@ def _write(directory: Path, command: NodeCommand) -> None:
     write_synced(fresh, content)
     current = directory / CURRENT
     if current.exists():
+        # Two renames: at each moment one of the two names holds a complete command.
         current.replace(directory / PREVIOUS)
     fresh.replace(current)
     sync_directory(directory)

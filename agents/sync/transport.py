@@ -39,9 +39,9 @@ class TransportError(Exception):
 class ControlPlaneSilent(TransportError):
     """No answer, or one that says to come again."""
 
-    def __init__(self, words: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         """`retry_after_s`: the control plane wants nothing before; 0 = it did not say."""
-        super().__init__(words)
+        super().__init__(message)
         self.retry_after_s = retry_after_s
 
 
@@ -117,6 +117,7 @@ class HttpTransport:
                 f"{self._url}/api/v1/nodes/{quote(observation.node, safe='')}/sync",
                 params={"wait_s": f"{wall_wait_s:.3f}"},
                 data=msgspec.json.encode(observation),
+                # Taken at the moment of sending, since an observation may have waited long in the outbox.
                 headers={TIME_HEADER: f"{self._now_s():.3f}"} if self._now_s else None,
                 timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
             ) as response:
@@ -125,6 +126,7 @@ class HttpTransport:
                     await response.read(),
                     response.headers.get("Retry-After"),
                 )
+        # All of them mean the same to the caller: send it again later.
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ControlPlaneSilent(f"no answer from {self._url}: {reason}") from error
@@ -162,28 +164,29 @@ def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
             raise ControlPlaneSilent(
                 f"the answer is not a sync reply ({error}); is this URL a Plimsoll API?"
             ) from error
-    words = f"the control plane answered {status}{_words(body)}"
+    message = f"the control plane answered {status}{_detail_of(body)}"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise NotAuthorised(
-            f"{words}; make a token with scope agent and give it by --token-file"
+            f"{message}; make a token with scope agent and give it by --token-file"
         )
     if status in _REFUSED:
-        raise Unacceptable(words)
+        raise Unacceptable(message)
     retry_after_s = _seconds(retry_after)
     raise ControlPlaneSilent(
-        words + (f", come again in {retry_after_s:g} s" if retry_after_s else ""),
+        message + (f", come again in {retry_after_s:g} s" if retry_after_s else ""),
         retry_after_s=retry_after_s,
     )
 
 
 def _seconds(retry_after: str | None) -> float:
     """What `Retry-After` says, at most MAX_RETRY_AFTER_S; 0 without one, and for a date."""
+    # A date would have to be read by a clock, which may be the wrong one.
     if retry_after is None or not retry_after.strip().isdecimal():
         return 0.0
     return min(float(retry_after), MAX_RETRY_AFTER_S)
 
 
-def _words(body: bytes) -> str:
+def _detail_of(body: bytes) -> str:
     try:
         problem = msgspec.json.decode(body, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -200,7 +203,7 @@ LIMIT_S = 5.0
 
 
 class ClockSkew:
-    """Of one node."""
+    """How far one node's clock is from the control plane's."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -208,11 +211,13 @@ class ClockSkew:
 
     def note(self, *, sent_s: float, received_s: float, server_time_s: float) -> None:
         """The times of one exchange: two of the node's clock, one of the control plane's."""
+        # The answer was made between sending and receiving, so the true difference lies between these two.
         self._low_s, self._high_s = sent_s - server_time_s, received_s - server_time_s
 
     @property
     def certain_s(self) -> float:
         """The smallest difference that explains the last exchange; positive: the node's clock is ahead."""
+        # The value of that interval that is nearest to zero: a slow network is not taken for a wrong clock.
         return max(self._low_s, min(self._high_s, 0.0))
 
     @property

@@ -28,12 +28,14 @@ class CudaCheckpoint:
             raise NotSupported(
                 f"{PROGRAM} finds CUDA running in none of the processes {pids}"
             )
+        # All are locked before the first is moved: up to then every step can be taken back.
         for pid in (each for each in using if states[each] == "running"):
             try:
                 await self._call(
                     "--action", "lock", "--pid", str(pid), "--timeout", str(LOCK_MS)
                 )
             except DeviceError as error:
+                # Those that were locked go on: the task must run untouched where there is no way.
                 await self._unlock(using)
                 if "checkpointed" in states.values():
                     raise DeviceError(
@@ -46,6 +48,7 @@ class CudaCheckpoint:
     async def resume(self, pids: tuple[int, ...]) -> None:
         """Raises DeviceError; then the process may be broken."""
         for pid in pids:
+            # All are restored before the first is unlocked, so that none runs while another is still away.
             if await self._state(pid) == "checkpointed":
                 await self._call("--action", "restore", "--pid", str(pid))
         for pid in pids:
@@ -76,11 +79,11 @@ class CudaCheckpoint:
             return await self._call("--get-state", "--pid", str(pid))
         return ""
 
-    async def _call(self, *words: str) -> str:
+    async def _call(self, *message: str) -> str:
         try:
             process = await asyncio.create_subprocess_exec(
                 PROGRAM,
-                *words,
+                *message,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -97,13 +100,13 @@ class CudaCheckpoint:
             await process.wait()
             if isinstance(error, TimeoutError):
                 raise DeviceError(
-                    f"{PROGRAM} {' '.join(words)} took more than {CALL_LIMIT_S:g} s"
+                    f"{PROGRAM} {' '.join(message)} took more than {CALL_LIMIT_S:g} s"
                 ) from error
             raise
         text = said.decode(errors="replace").strip()
         if process.returncode != 0:
             raise DeviceError(
-                f"{PROGRAM} {' '.join(words)} failed with {process.returncode}: {text[:300]}"
+                f"{PROGRAM} {' '.join(message)} failed with {process.returncode}: {text[:300]}"
             )
         return text
 
@@ -141,6 +144,7 @@ class Mover:
         pids = await asyncio.to_thread(each.process.members)
         if way == "in":
             await self._checkpoint.resume(pids)
+        # An earlier agent may have moved it and died before that was recorded.
         elif not await self._checkpoint.is_away(pids):
             if why := self._why_no_checkpoint(each.record.gpu_index):
                 raise NotSupported(why)
@@ -151,4 +155,4 @@ PROGRAM = "cuda-checkpoint"
 LOCK_MS = 10_000
 """For the work that the process has begun."""
 CALL_LIMIT_S = 120.0
-"""Of one call; gigabytes go to the host."""
+"""The limit of one call; gigabytes go to the host."""

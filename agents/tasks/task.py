@@ -12,6 +12,7 @@ import msgspec
 
 from agents.base.device import DeviceError, LaunchFailed, RunningTask
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
+from agents.base.tasks import running_task, task_reading
 from agents.processes.launch import HOST, LaunchPlace, make_ready
 from agents.processes.process import WorkerProcess
 from agents.processes.records import VERSION, Identity, Records
@@ -97,7 +98,7 @@ class TaskProcess:
     swap: "asyncio.Task[None] | None" = None
     steps: float = 0.0
     busy_s: float = 0.0
-    """Of this process, as far as seen."""
+    """What this process did, as far as seen."""
     read_steps: float = 0.0
     read_busy_s: float = 0.0
     """At the last reading."""
@@ -106,20 +107,12 @@ class TaskProcess:
 
     @property
     def url(self) -> str:
-        """Of its hook; empty: it has none."""
+        """The address of its hook; empty: it has none."""
         return f"http://{HOST}:{self.record.ports[0]}" if self.record.ports else ""
 
     def running_task(self) -> RunningTask:
         """As enforcement sees it."""
-        command = self.record.command
-        return RunningTask(
-            name=command.name,
-            network=command.network,
-            batch=command.batch,
-            state=self.state,
-            sm_percent=command.sm_percent,
-            memory_mib=command.memory_mib,
-        )
+        return running_task(self.record.command, self.state)
 
     def holder(self) -> TaskHolder:
         """Beside replicas, as those who give memory out see it."""
@@ -137,15 +130,13 @@ class TaskProcess:
         """What it did since the last reading; a new window begins."""
         steps, busy_s = self.steps - self.read_steps, self.busy_s - self.read_busy_s
         self.read_steps, self.read_busy_s = self.steps, self.busy_s
-        command = self.record.command
-        return TaskReading(
-            name=command.name,
-            gpu_index=self.record.gpu_index,
-            state=self.state,
-            sm_percent=command.sm_percent,
-            batch=command.batch,
+        return task_reading(
+            self.record.command,
+            self.state,
+            self.record.gpu_index,
             done_iterations=self.kept,
-            iteration_ms=1000.0 * busy_s / steps if steps > 0.0 else 0.0,
+            window_iterations=steps,
+            busy_s=busy_s,
         )
 
     def note_status(self, status: SwapStatus) -> None:
@@ -157,7 +148,9 @@ class TaskProcess:
 
     def note_kept(self, kept: float | None, now_s: float) -> None:
         """Its file says so now; it has none, or says nothing yet: None."""
+        # A number that fell is an older file, which adds nothing.
         if kept is not None and kept > self.kept:
+            # The file tells no times: the seconds since it last said something new stand for them.
             self.steps, self.busy_s = (
                 self.steps + kept - self.kept,
                 self.busy_s + now_s - self.changed_s,

@@ -59,7 +59,7 @@ from agents.tasks.tools import TaskTools
 
 SWAP_LIMIT_S = 600.0
 """For a step to end and the memory to be moved; afterwards the task is ended, which frees it as well."""
-LAST_WORDS_S = 2.0
+LAST_OUTPUT_S = 2.0
 """For a program that refuses a swap because it is just ending."""
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class TasksSettings:
     """How a node runs its tasks."""
 
     directory: Path
-    """Of records, logs and the tasks' own directories."""
+    """Where records, logs and the tasks' own directories lie."""
     first_port: int = 20000
     """Before those of the replicas."""
     port_count: int = 1000
@@ -140,19 +140,16 @@ class Tasks:
 
     def running(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU, by name."""
-        return tuple(
-            each.running_task()
-            for _, each in self._sorted()
-            if each.record.gpu_index == gpu_index
+        mine = (
+            each for _, each in self._sorted() if each.record.gpu_index == gpu_index
         )
+        return tuple(each.running_task() for each in mine)
 
     def holders(self) -> tuple[TaskHolder, ...]:
         """What each has of its GPU now; nothing of what has ended, whose process id may be another's by now."""
-        return tuple(
-            each.holder()
-            for _, each in self._sorted()
-            if each.state not in ("failed", "finished")
-        )
+        ended = ("failed", "finished")
+        living = (each for _, each in self._sorted() if each.state not in ended)
+        return tuple(each.holder() for each in living)
 
     def record(self, name: str) -> TaskProcessRecord:
         """What a task was started with. Raises UnknownPart."""
@@ -254,6 +251,7 @@ class Tasks:
             each.state, each.kept = "finished", float(record.command.iterations)
         elif process is None:
             await end_left_over(record.mark, self._opened().ending(each))
+            # Its own file is the only witness of how a process ended that no agent watched.
             if found is not None and found >= record.command.iterations:
                 self._finish(each)
             else:
@@ -264,8 +262,8 @@ class Tasks:
             if each.url:
                 with contextlib.suppress(HookFailed):
                     await self._opened().watch.look(each)
-            if record.phase in ("out", "in"):
-                self._begin_swap(each, "out" if record.phase == "out" else "in")
+            if record.phase == "out" or record.phase == "in":
+                self._begin_swap(each, record.phase)
             elif record.phase == "running":
                 each.state = "running"
             each.job = asyncio.create_task(self._live(each))
@@ -274,6 +272,7 @@ class Tasks:
         """From the start of its process, or its adoption, to its end."""
         assert each.process is not None
         reason, limit_s = "", each.record.template.start_limit_s
+        # An adopted one has been proven before, by the agent that started it.
         if each.record.phase == "starting":
             up = await first(
                 self._opened().watch.bring_up(each),
@@ -341,12 +340,13 @@ class Tasks:
                 self._make_room(each, str(error))
         except (DeviceError, TimeoutError) as error:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(each.process.wait(), LAST_WORDS_S)
+                await asyncio.wait_for(each.process.wait(), LAST_OUTPUT_S)
                 return  # It ended meanwhile, which its life sees to.
             each.doom_by(
                 f"its memory could not be moved {way}: {error or f'not within {SWAP_LIMIT_S:g} s'}"
             )
         else:
+            # Noted only now, because an agent that dies meanwhile must ask for the memory once more.
             if way == "in":
                 self._opened().note(each, "running")
             each.state = "swapped" if way == "out" else "running"
@@ -354,10 +354,10 @@ class Tasks:
 
     def _make_room(self, each: TaskProcess, why: str) -> None:
         template = each.record.template.name
-        words = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
-        if self._unswappable.get(template) != words:
-            log.warning("%s", words)
-        self._unswappable[template] = words
+        note = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
+        if self._unswappable.get(template) != note:
+            log.warning("%s", note)
+        self._unswappable[template] = note
         each.swap = None
         self._begin_stop(each)
 
@@ -371,6 +371,7 @@ class Tasks:
     async def _stop(
         self, each: TaskProcess, before: "asyncio.Task[None] | None"
     ) -> None:
+        # The old life first, else it would take the end for a failure.
         await cancelled(before)
         await cancelled(each.swap)
         await self._opened().end(each)

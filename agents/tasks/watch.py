@@ -18,7 +18,7 @@ from agents.tasks.task import TaskProcess, read_progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWatch:
-    """Of all tasks of a node."""
+    """Watches all tasks of a node."""
 
     hook: HookClient
     prove: Prove
@@ -37,6 +37,7 @@ class TaskWatch:
         while True:
             try:
                 await self.look(each)
+                # Asked anew each time: the program may still be starting processes of its own.
                 pids = await asyncio.to_thread(each.process.members)
                 objection = await self.prove(each.proof(pids))
             except (DeviceError, OSError) as error:

@@ -118,6 +118,7 @@ class SwapHooks:
         traceback: TracebackType | None,
     ) -> None:
         self._become("ended")
+        # The server belongs to the loop of the other thread, and so must be closed there.
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(START_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -149,6 +150,8 @@ class SwapHooks:
         with self._changed:
             self._steps += 1
             self._busy_s += time.monotonic() - self._step_began_s
+            # Decided under the lock and carried out outside it: moving gigabytes must not keep others from
+            # asking the state.
             is_asked = self._state == "asked" and not self._is_leaving
             if is_asked:
                 self._state = "offloading"
@@ -186,6 +189,7 @@ class SwapHooks:
     def _is_to_resume(self) -> bool:
         """Return when the memory is asked back; False: the loop is to leave before that."""
         with self._changed:
+            # The wait has a limit, because a signal handler that came just before it wakes nobody.
             while not self._changed.wait_for(
                 lambda: self._state == "resuming" or self._is_leaving, LEAVE_LOOK_S
             ):

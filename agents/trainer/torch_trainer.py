@@ -15,7 +15,7 @@ from agents.serving.engines.torch_engine import DTYPES, MIB, read_kind
 from agents.trainer.work import kept_iterations
 
 SUFFIX = "-training"
-"""Of the name of a network that is trained; its function has none."""
+"""The end of the name of a network that is trained; its function's name has none."""
 
 
 class TorchWork:
@@ -80,6 +80,7 @@ class TorchWork:
             "optimiser": self._optimiser.state_dict(),
         }
         self._torch.save(state, fresh)
+        # Renamed when it is complete: a process that dies while it writes leaves the old state.
         fresh.replace(self._state_file)
 
     def offload(self) -> None:
@@ -92,6 +93,7 @@ class TorchWork:
             )
             tensor.data = host.copy_(tensor.data)
         if self._place != "cpu":
+            # Without it the allocator would keep the memory, and no other process could use it.
             self._torch.cuda.empty_cache()
 
     def resume(self) -> None:
@@ -150,6 +152,7 @@ class TorchWork:
         self._data = self._torch.randn(
             (options.batch, *kind.row_shape), device=self._place
         ).to(dtype)
+        # One class for all: the work of a step does not depend on what is learned.
         self._labels = self._torch.zeros(
             options.batch, dtype=self._torch.int64, device=self._place
         )

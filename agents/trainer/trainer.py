@@ -22,8 +22,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from agents.base.arguments import add_listener, add_log_level, amount, integer
 from agents.base.device import DeviceError
-from agents.serving.arguments import amount, whole
+from agents.serving.arguments import add_engine
 from agents.trainer.swap import SwapHooks
 from agents.trainer.work import Work, _keep, kept_iterations
 
@@ -87,12 +88,12 @@ def _add_task(parser: argparse.ArgumentParser) -> None:
     )
     task.add_argument(
         "--batch",
-        type=whole(1, 65536),
+        type=integer(1, 65536),
         default=1,
         help="of one iteration (default: %(default)s)",
     )
     task.add_argument(
-        "--iterations", type=whole(1, 10**12), required=True, help="until it is done"
+        "--iterations", type=integer(1, 10**12), required=True, help="until it is done"
     )
     task.add_argument(
         "--done-iterations",
@@ -109,28 +110,15 @@ def _add_task(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         help="between two (default: %(default)s)",
     )
-    task.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="for PUT /offload, /resume, GET /status (default: %(default)s)",
-    )
-    task.add_argument(
-        "--port",
-        type=whole(0, 65535),
-        default=0,
-        help="default: any free one; printed at the start",
-    )
-    task.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
-    )
+    add_listener(task, host_help="for PUT /offload, /resume, GET /status")
+    add_log_level(task)
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    engine = parser.add_argument_group("engine")
-    engine.add_argument("--engine", choices=("timed", "torch"), default="timed")
-    engine.add_argument(
-        "--factory-module",
-        help="torch: module whose functions make networks: torchvision.models",
+    engine = add_engine(
+        parser,
+        engines=("timed", "torch"),
+        memory_help="torch: most device memory it takes",
     )
     engine.add_argument(
         "--input",
@@ -138,22 +126,10 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="torch: one example (default: %(default)s)",
     )
     engine.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="(default: %(default)s)",
-    )
-    engine.add_argument(
-        "--memory-mib", type=amount(1e9), help="torch: most device memory it takes"
-    )
-    engine.add_argument(
         "--times-ms",
         default="1:10",
         metavar="BATCH:MS,...",
         help="timed (default: %(default)s)",
-    )
-    engine.add_argument(
-        "--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU"
     )
 
 
@@ -179,6 +155,7 @@ def make_work(options: argparse.Namespace) -> Work:
     """What the arguments ask for. Raises LaunchFailed."""
     if options.engine == "timed":
         return TimedWork(options)
+    # Imported here: PyTorch is an extra, and the timed engine does without.
     from agents.trainer.torch_trainer import TorchWork
 
     return TorchWork(options)
@@ -201,6 +178,7 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
         is_stopping = True
         hooks.leave()
 
+    # The handler only takes a note: the checkpoint is written at the end of a step, when the state is consistent.
     signal.signal(signal.SIGTERM, stop)
     log.info(
         "task %s goes on from iteration %d of %d",
@@ -211,11 +189,13 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
     kept_s = time.monotonic()
     with hooks:
         sys.stdout.write(json.dumps({"url": hooks.url, "pid": os.getpid()}) + "\n")
+        # Whoever started this waits for the line, which a buffer would hold back.
         sys.stdout.flush()
         while done < options.iterations and not is_stopping:
             work.step()
             done += 1
             hooks.step_boundary()
+            # By time and not by steps: what may be lost is then bounded for slow and fast steps alike.
             if time.monotonic() - kept_s >= options.checkpoint_s:
                 _keep(options, work, hooks, done)
                 kept_s = time.monotonic()

@@ -24,7 +24,7 @@ from agents.base.device import LaunchFailed
 from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
-from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.mps.gpu_sharing import ByTurns, Sharing, UnderMps
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.open import WITHOUT_KNOBS, Basis, put_together

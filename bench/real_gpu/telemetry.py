@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 from agents.base.clock import ScaledClock
 from agents.base.device import LaunchFailed, NotSupported
-from agents.gpu.mps.sharing import ByTurns
+from agents.gpu.mps.gpu_sharing import ByTurns
 from agents.gpu.node.readonly_device import ReadOnlyDevice
-from agents.profiling.bench_processes import BenchProcess, Site, open_crew
+from agents.profiling.bench_processes import BenchProcess, Site, open_benches
 from agents.profiling.cells import BenchSettings
 from agents.profiling.messages import LoadBatch, Loaded, RunWindow, Timed
 from bench.real_gpu.profiling import templates
@@ -85,7 +85,7 @@ async def _busy(run: Run) -> list[Figures]:
             environment=run.environment,
             largest_batch=BATCH,
         )
-        async with open_crew(
+        async with open_benches(
             (BenchSettings(network=run.options.networks[0], sm_percent=100.0),), site
         ) as (bench,):
             await bench.ask(LoadBatch(rows=BATCH, warm_up=3), Loaded, limit_s=WARM_UP_S)

@@ -252,7 +252,7 @@ class PaperDevice:
         """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None
         self.is_closed = False
-        self.tell: Callable[[], None] = lambda: None
+        self.notify: Callable[[], None] = lambda: None
         """A test calls it as a device would that has changed."""
         self._swaps: dict[str, TaskState] = {}
         """What tasks that are being moved become."""
@@ -262,8 +262,8 @@ class PaperDevice:
             raise self.error
         return self._state
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
-        self.tell = tell
+    def on_change(self, notify: Callable[[], None]) -> None:
+        self.notify = notify
 
     async def read(self) -> DeviceReadings:
         if self.error is not None:

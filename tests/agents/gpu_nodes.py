@@ -15,7 +15,7 @@ from aiohttp import web
 from agents.base.clock import ScaledClock
 from agents.base.device import DeviceError, NotPermitted
 from agents.gpu.mps.daemon import Mps, MpsSettings
-from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.mps.gpu_sharing import ByTurns, Sharing, UnderMps
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.open import Basis, put_together

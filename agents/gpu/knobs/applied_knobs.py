@@ -79,10 +79,10 @@ class TurnedKnobs:
     def problems(self) -> tuple[str, ...]:
         """What cannot be turned, by GPU."""
         return tuple(
-            words
+            message
             for _, turned in sorted(self._of.items())
-            for words in turned.refused.values()
-            if words
+            for message in turned.refused.values()
+            if message
         )
 
     async def lock_clock_mhz(self, gpu: GpuIdentity, clock_mhz: float | None) -> None:

@@ -201,5 +201,5 @@ def _lock(path: Path, wait_s: float) -> int:
     try:
         return lock(path, wait_s)
     except BlockingIOError as error:
-        words = "another agent has this state directory: stop it first, or give each its own"
-        raise BlockingIOError(error.errno, words, str(path)) from error
+        message = "another agent has this state directory: stop it first, or give each its own"
+        raise BlockingIOError(error.errno, message, str(path)) from error

@@ -75,7 +75,7 @@ class KnobDriver(Protocol):
 class PutBack:
     """What became of one knob that was to be put back."""
 
-    words: str
+    message: str
     is_over: bool
     """It is no longer ours; False = it may still be turned, and stays in the journal."""
 
@@ -122,7 +122,9 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
                 self._put_back(held) for held in self._journal.held()
             )
         for each in done:
-            log.log(logging.INFO if each.is_over else logging.WARNING, "%s", each.words)
+            log.log(
+                logging.INFO if each.is_over else logging.WARNING, "%s", each.message
+            )
         return done
 
     def in_force(self, gpu: GpuIdentity, knob: Knob) -> Setting:
@@ -134,6 +136,8 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
             held = self._journal.of(gpu.uuid, knob)
             if held is None or self._not_ours(gpu, held):
                 return ()
+            # The newest setting alone is in force; the older ones only tell ours from other people's when it
+            # is put back.
             setting = held.settings[-1]
             if knob == "power_limit_w" and not _is_one_of(
                 self._driver.power_limit_w(gpu), (setting,)
@@ -218,15 +222,15 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
                 return
             done = self._put_back(held)
             if not done.is_over:
-                raise DeviceError(done.words)
+                raise DeviceError(done.message)
 
     def _put_back(self, held: Held) -> PutBack:
         try:
-            words = self._undo(held)
+            message = self._undo(held)
         except DeviceError as error:
-            return PutBack(words=f"{_name(held)} is not back: {error}", is_over=False)
+            return PutBack(message=f"{_name(held)} is not back: {error}", is_over=False)
         self._journal.forget(held.last.gpu_uuid, held.last.knob)
-        return PutBack(words=f"{_name(held)} {words}", is_over=True)
+        return PutBack(message=f"{_name(held)} {message}", is_over=True)
 
     def _undo(self, held: Held) -> str:
         """What was done, in words. Raises DeviceError when the knob could not be put back."""
@@ -251,11 +255,9 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
 
     def _not_ours(self, gpu: GpuIdentity, held: Held) -> str:
         """Why the knob is not as we turned it, in words; empty = it is, as far as can be told."""
-        last, version, sample = (
-            held.last,
-            self._driver.driver_version(),
-            self._driver.sample(gpu),
-        )
+        last = held.last
+        version = self._driver.driver_version()
+        sample = self._driver.sample(gpu)
         # A driver that was loaded anew starts without our settings.
         if last.driver_version != version:
             return f"was dropped: driver {last.driver_version} has been replaced by {version}"
@@ -284,7 +286,7 @@ def drop_other_boots(journal: KnobJournal, boot_id: str) -> tuple[PutBack, ...]:
     """Forget what was turned before this start of the machine; needs no driver."""
     return tuple(
         PutBack(
-            words=f"{_name(held)} was dropped: the machine was started again since",
+            message=f"{_name(held)} was dropped: the machine was started again since",
             is_over=True,
         )
         for held in journal.drop_other_boots(boot_id)
@@ -294,7 +296,7 @@ def drop_other_boots(journal: KnobJournal, boot_id: str) -> tuple[PutBack, ...]:
 def _refuse_slice(gpu: GpuIdentity) -> None:
     if gpu.part is not None:
         raise NotSupported(
-            f"slice {gpu.index} has no clock and no power limit: they are those of {gpu.part.whole.uuid}"
+            f"slice {gpu.index} has no clock and no power limit: they are those of {gpu.part.parent.uuid}"
         )
 
 

@@ -27,10 +27,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     directory: Path = parser.parse_args(arguments).state_dir
     try:
-        words, is_over = restore(directory)
+        lines, is_over = restore(directory)
     except (DeviceError, OSError) as error:
-        words, is_over = (f"cannot put anything back: {error}",), False
-    sys.stdout.write("".join(f"{line}\n" for line in words))
+        lines, is_over = (f"cannot put anything back: {error}",), False
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0 if is_over else 1
 
 
@@ -52,5 +52,5 @@ def restore(directory: Path) -> tuple[tuple[str, ...], bool]:
         if journal.held():
             with Nvml() as nvml:
                 done += KnobWriter(nvml, journal, boot_id=read_boot_id()).restore()
-        words = journal.problems + tuple(each.words for each in done)
-        return words or (NOTHING,), all(each.is_over for each in done)
+        lines = journal.problems + tuple(each.message for each in done)
+        return lines or (NOTHING,), all(each.is_over for each in done)

@@ -70,11 +70,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="of the agent; tells changes that were cut off",
     )
-    for verb, words in (
+    for verb, message in (
         ("apply", "give a GPU this layout in place of the one it has"),
         ("clear", "leave no slice"),
     ):
-        each = verbs.add_parser(verb, help=words)
+        each = verbs.add_parser(verb, help=message)
         each.add_argument(
             "--state-dir", type=Path, metavar="DIR", required=True, help="of the agent"
         )
@@ -114,31 +114,32 @@ def _lines(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
 
 def _list(nvml: Nvml) -> Iterator[str]:
     devices = Devices(nvml)
-    for whole in devices.wholes:
+    for gpu in devices.entire_gpus:
         try:
-            mode = "MIG on" if nvml.is_sliced(whole) else "MIG off"
+            mode = "MIG on" if nvml.is_sliced(gpu) else "MIG off"
         except DeviceError as error:
-            yield f"GPU {whole.index}  {whole.uuid}  {whole.name}: {error}"
+            yield f"GPU {gpu.index}  {gpu.uuid}  {gpu.name}: {error}"
             continue
-        yield f"GPU {whole.index}  {whole.uuid}  {whole.name}  {mode}"
+        yield f"GPU {gpu.index}  {gpu.uuid}  {gpu.name}  {mode}"
+        # Slices are listed for a GPU in MIG mode alone: another one answers with an error.
         if mode == "MIG on":
-            yield from _list_slices(nvml, whole, devices.gpus())
+            yield from _list_slices(nvml, gpu, devices.gpus())
 
 
 def _list_slices(
-    nvml: Nvml, whole: GpuIdentity, devices: tuple[GpuIdentity, ...]
+    nvml: Nvml, gpu: GpuIdentity, devices: tuple[GpuIdentity, ...]
 ) -> Iterator[str]:
     slices = [
         each
         for each in devices
-        if each.part is not None and each.part.whole.uuid == whole.uuid
+        if each.part is not None and each.part.parent.uuid == gpu.uuid
     ]
     for each in slices:
         profile = each.part.profile if each.part else ""
         yield f"  slice {each.index}  {profile:<9}  {each.sm_count:>3} SMs  {each.memory_mib:>6g} MiB  {each.uuid}"
     if not slices:
         yield "  no slice"
-    profiles = nvml.mig_profiles(whole)
+    profiles = nvml.mig_profiles(gpu)
     yield f"  can have: {room({each.name: each.max_count for each in profiles})}"
     # Not every user is told how much room is left.
     if all(each.free_count is not None for each in profiles):
@@ -156,7 +157,7 @@ def _cut_off(journal: MigJournal) -> Iterator[str]:
 
 def _change(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
     devices = Devices(nvml)
-    gpu = _find(devices.wholes, options.gpu)
+    gpu = _find(devices.entire_gpus, options.gpu)
     # While this holds the records no agent can start on slices that are about to go.
     with held(options.state_dir) as records:
         journal = MigJournal(options.state_dir, boot_id=read_boot_id())
@@ -166,6 +167,7 @@ def _change(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
             if options.verb == "apply"
             else ()
         )
+        # Read before any change, for the sentence of a dry run.
         before = slices_of(nvml, gpu)
         mps_dir = options.mps_dir or options.state_dir / "mps"
         # Whoever uses a slice would lose its memory without a word.

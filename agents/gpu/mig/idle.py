@@ -19,8 +19,8 @@ from typing import Protocol
 from agents.base.device import DeviceError
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.directory import MARK
-from agents.gpu.node.devices import whole_of
-from agents.gpu.nvml.mig_types import whole_index
+from agents.gpu.node.devices import parent_of
+from agents.gpu.nvml.mig_types import parent_index
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess
 from agents.processes.records import R, Record, Records
 from agents.tasks.task import TaskProcessRecord
@@ -55,6 +55,8 @@ def held(state_dir: Path) -> Iterator[OnRecord]:
             f"{state_dir} is no directory; give the agent's state directory"
         )
     with contextlib.ExitStack() as opened:
+        # Both locks are held until the change is over, since an agent that started in between would list
+        # slices that go.
         yield OnRecord(
             replicas=_open(opened, state_dir / "workers", Record),
             tasks=_open(opened, state_dir / "tasks", TaskProcessRecord),
@@ -91,7 +93,7 @@ def users(
         *(
             each
             for each in devices
-            if each.part is not None and whole_of(each).uuid == gpu.uuid
+            if each.part is not None and parent_of(each).uuid == gpu.uuid
         ),
     ]
     # The driver sees every process, whoever started it, so it is asked first.
@@ -102,6 +104,7 @@ def users(
         ("replicas", _names(records.replicas, gpu)),
         ("tasks", _names(records.tasks, gpu)),
     ):
+        # A task that was swapped out is on no driver's list, and would be lost with its slice all the same.
         if names:
             return f"{kind} {_some(names)} are on record for GPU {gpu.index}: cordon and drain the node first"
     if daemons := asyncio.run(_daemons(mine, sorted(mps_dir.glob(f"*/{MARK}")))):
@@ -118,7 +121,7 @@ def _names(
 ) -> list[str]:
     """Names of those that have or had processes on the GPU or its slices; one that has finished needs it no more."""
     found = records.load() if records else ()
-    mine = [each for each in found if whole_index(each.gpu_index) == gpu.index]
+    mine = [each for each in found if parent_index(each.gpu_index) == gpu.index]
     return [
         each.id
         for each in mine

@@ -49,7 +49,10 @@ class MigJournal:
         self._path = directory / NAME
         self._boot_id = boot_id
         self._cuts = {
-            each.gpu_uuid: each for each in _load(self._path) if each.boot_id == boot_id
+            # A restart of the machine drops all slices, so what was noted before it is void.
+            each.gpu_uuid: each
+            for each in _load(self._path)
+            if each.boot_id == boot_id
         }
 
     def all(self) -> tuple[Cut, ...]:
@@ -78,7 +81,7 @@ class MigJournal:
                 "the slices are as `mig list` shows them, and the same command ends the change",
             )
 
-    def _write(self, cuts: dict[str, Cut], else_words: str) -> None:
+    def _write(self, cuts: dict[str, Cut], remainder: str) -> None:
         try:
             replace_file(
                 self._path,
@@ -86,8 +89,9 @@ class MigJournal:
             )
         except OSError as error:
             raise DeviceError(
-                f"{self._path} cannot be written: {error.strerror}; {else_words}"
+                f"{self._path} cannot be written: {error.strerror}; {remainder}"
             ) from error
+        # Only behind the write: what is in memory must not be ahead of what a crash leaves.
         self._cuts = cuts
 
 

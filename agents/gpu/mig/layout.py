@@ -40,6 +40,7 @@ def parse(text: str, profiles: Sequence[MigProfile]) -> Wanted:
     return tuple(
         sorted(
             (by_name[name] for name in names),
+            # Large slices have the fewest places, so they are placed before small ones lie in their way.
             key=lambda each: (-each.slice_count, -each.memory_mib),
         )
     )
@@ -61,14 +62,14 @@ def fits(wanted: Sequence[MigProfile], taken: tuple[Placement, ...] = ()) -> boo
 def what_fits(wanted: Wanted, profiles: Sequence[MigProfile]) -> str:
     """The most of the wanted that fits, and what else there is room for beside it."""
     # From the largest part down, so that the first one that fits is a largest.
-    most = next(
+    largest_part = next(
         part
         for size in range(len(wanted), -1, -1)
         for part in combinations(wanted, size)
         if fits(part)
     )
-    beside = room({each.name: _how_many(each, most) for each in profiles})
-    return f"{names_of(most) or 'none of them'} would fit; beside that there is room for {beside}"
+    beside = room({each.name: _how_many(each, largest_part) for each in profiles})
+    return f"{names_of(largest_part) or 'none of them'} would fit; beside that there is room for {beside}"
 
 
 def room(counts: dict[str, int]) -> str:
@@ -81,6 +82,7 @@ def room(counts: dict[str, int]) -> str:
 
 def orders(wanted: Wanted) -> Iterator[Wanted]:
     """Every order once, the largest first at the beginning."""
+    # Equal profiles make equal orders, of which only one is worth a try.
     return islice(_distinct(permutations(wanted)), MAX_ORDERS)
 
 

@@ -41,6 +41,8 @@ class Control:
         self._program, self._directory = program, directory
         self._answer_s, self._log_limit_mib = answer_s, log_limit_mib
         self._environment = {
+            # A setting of the agent's own environment, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE above all, would
+            # bind every client.
             **{
                 name: value
                 for name, value in environment.items()
@@ -63,6 +65,7 @@ class Control:
     async def ask(self, command: str) -> tuple[str, ...]:
         """The answer to one command; one per call, since silent answers leave no line."""
         said, complaint = await self.run(command=command)
+        # Each command writes to the logs, so this is the moment at which they grow.
         self._directory.cut_logs(self._log_limit_mib)
         return answers.lines_of(command, said, complaint)
 
@@ -85,6 +88,7 @@ class Control:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=self._environment,
+                # Ctrl-C at the agent's terminal must reach neither the program nor a daemon that it starts.
                 start_new_session=True,
             )
         except OSError as error:

@@ -76,7 +76,7 @@ class _Seen:
 
     why_not: str = ""
     lack_kind: MpsLackKind = MpsLackKind.OTHER_USER
-    """Of `why_not`; by default that of daemons and servers which are somebody else's."""
+    """The kind of `why_not`; by default that of daemons and servers which are somebody else's."""
     default_percent: float | None = None
     """None: no daemon runs."""
     servers: tuple[int, ...] = ()
@@ -132,6 +132,7 @@ class Mps:
                     f"GPU {self.gpu_uuid} cannot be shared by MPS: {seen.why_not}. Without MPS its replicas take turns "
                     "on the whole GPU, and NO SM percent or memory limit holds"
                 )
+            # Also with a daemon that runs: an earlier agent may have left the directories open to other users.
             self.directory.prepare(self._settings.client_uid)
             if seen.default_percent is None:
                 await self._launch()
@@ -192,12 +193,13 @@ class Mps:
         which stays the same through a fault, and the next one only when it is gone.
         """
         try:
-            state = (
-                await self._servers.state_of(self._servers.only)
-                if self._servers.only
-                else "none"
-            )
-            return (await self.server_state() if state == "none" else state) == "fault"
+            state: ServerState = "none"
+            if self._servers.only:
+                state = await self._servers.state_of(self._servers.only)
+            # The known server has gone, or none was known: all are listed anew.
+            if state == "none":
+                state = await self.server_state()
+            return state == "fault"
         except NoDaemon:
             return False
 
@@ -222,15 +224,15 @@ class Mps:
 
         End them first. Raises DeviceError with those that are left, or where the fault stays without any.
         """
+        # The server leaves FAULT only without clients, so nothing can be done for as long as one lives.
         if not await self._within(self._settings.recover_s, self._has_no_clients):
             left = list(await self.client_pids())
             raise DeviceError(
                 f"GPU {self.gpu_uuid} stays in FAULT while clients {left} live: all processes on it must end"
             )
         if await self.server_state() == "unknown":
-            await (
-                self._servers.drop()
-            )  # Release 535 does not tell FAULT: a fresh server has none.
+            # Release 535 does not tell FAULT: a fresh server has none.
+            await self._servers.drop()
         if await self._within(self._settings.recover_s, self._is_well):
             return
         log.warning(
@@ -271,6 +273,7 @@ class Mps:
         ):
             return _Seen(why_not=reason)
         try:
+            # Side by side: each question starts a process of 3 to 12 ms, and a replica's start waits for both.
             default, listed = await both(
                 self._control.ask(_GET_DEFAULT), self._control.ask(LIST_SERVERS)
             )
@@ -300,6 +303,7 @@ class Mps:
 
         async def is_up() -> bool:
             nonlocal said
+            # Its words are kept, as the exit status says nothing.
             said, _ = await self._control.run("-d")
             if await self.is_alive():
                 return True

@@ -43,17 +43,18 @@ class MpsDirectory:
     def objection(self) -> MpsLack | None:
         """Why no daemon can live here; None: one can."""
         if (length := len(os.fsencode(self.pipe))) > MAX_PIPE_PATH:
-            words = f"{self.pipe} has {length} characters, MPS takes {MAX_PIPE_PATH}; choose a shorter directory"
-            return MpsLack(MpsLackKind.PATH_TOO_LONG, words)
+            message = f"{self.pipe} has {length} characters, MPS takes {MAX_PIPE_PATH}; choose a shorter directory"
+            return MpsLack(MpsLackKind.PATH_TOO_LONG, message)
         if (owner := self._marked_gpu()) not in ("", self.gpu_uuid):
-            words = f"{self.path} belongs to GPU {owner}; every GPU needs a directory of its own"
-            return MpsLack(MpsLackKind.OTHER, words)
+            message = f"{self.path} belongs to GPU {owner}; every GPU needs a directory of its own"
+            return MpsLack(MpsLackKind.OTHER, message)
+        # The directories are made later; the nearest one that exists decides whether that will work.
         standing = next(
             each for each in (self.path, *self.path.parents) if os.access(each, os.F_OK)
         )
         if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
-            words = f"UID {os.getuid()} cannot write to {standing}, which must hold the daemon's directories"
-            return MpsLack(MpsLackKind.OTHER_USER, words)
+            message = f"UID {os.getuid()} cannot write to {standing}, which must hold the daemon's directories"
+            return MpsLack(MpsLackKind.OTHER_USER, message)
         return None
 
     def prepare(self, client_uid: int) -> None:
@@ -67,6 +68,7 @@ class MpsDirectory:
             for each in (self.path, self.pipe, self.log):
                 each.mkdir(parents=True, exist_ok=True)
                 each.chmod(mode)
+            # Written last: a marked directory is a complete one.
             replace_file(self.path / MARK, self.gpu_uuid.encode())
         except OSError as error:
             raise LaunchFailed(

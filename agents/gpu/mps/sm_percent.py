@@ -2,7 +2,7 @@
 
     thread_percentage(sm_percent) -> "33.3334"          memory_limit(memory_mib) -> "0=12288M"
     expected_sms(total_sms, sm_percent, step_sms) -> SMs that the replica should see
-    objection(reported_sms, ...) -> why its report proves no limit, "" = it does;  proves(...) -> bool
+    objection(reported_sms, ...) -> why its report proves no limit, "" = it does
     step_sms(reported) -> SMs per step of the hardware, from reports of several shares
 
 A process under MPS sees its capped number of SMs as the device's multiprocessor count, and that does not change for
@@ -73,16 +73,6 @@ def objection(
     if reported_sms < 1 or abs(reported_sms - expected) > step_sms:
         return f"it sees {reported_sms} of {total_sms} SMs, {sm_percent:g} % should give {expected} ± {step_sms}"
     return ""
-
-
-def proves(
-    reported_sms: int,
-    total_sms: int,
-    sm_percent: float,
-    step_sms: int = DEFAULT_STEP_SMS,
-) -> bool:
-    """Whether the SM count that a replica reports shows its share in force."""
-    return not objection(reported_sms, total_sms, sm_percent, step_sms)
 
 
 def step_sms(reported: Iterable[int]) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaCommand, TaskCommand
-from agents.gpu.mps.sharing import Sharing
+from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.node.foreign_memory import ForeignMemory, Holder
 from agents.gpu.nvml.types import GpuIdentity
 
@@ -27,6 +27,7 @@ async def environment_of(
     """What its process needs for its share of the GPU. Raises LaunchFailed."""
     try:
         return await sharing.environment(part)
+    # It has its own words already; only the others are given the name of what could not begin.
     except LaunchFailed:
         raise
     except DeviceError as error:

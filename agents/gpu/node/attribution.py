@@ -87,9 +87,9 @@ class GpuWindow:
     idle_w: float
     """What the GPU draws when nothing runs."""
     processes: tuple[OwnedProcess, ...] = ()
-    tells_use: bool = True
+    knows_use: bool = True
     """The driver measures processes: of whom it tells nothing, no kernel ran; False: that is not known."""
-    tells_clients: bool = True
+    knows_clients: bool = True
     """The driver says who is a client of MPS."""
 
 
@@ -128,10 +128,12 @@ class PartUse:
 
 def attribute(window: GpuWindow, parts: Iterable[GrantedPart]) -> tuple[PartUse, ...]:
     """One Use per part, by kind and name, then others (where there are any) and idle; energies add up exactly."""
+    # In one order, so that rounding gives each part the same millijoule in every run.
     ordered = sorted(parts, key=lambda part: part.key)
     uses = [_use(window, part) for part in ordered]
     if any(each.owner == OTHERS for each in window.processes):
         uses.append(_others(window))
+    # Idle comes last: `_with_energy` gives it what nobody was granted.
     uses.append(PartUse(kind=IDLE[0], name=IDLE[1], gpu_index=window.gpu_index))
     return _with_energy(window, uses, {part.key: part.sm_percent for part in ordered})
 
@@ -142,6 +144,7 @@ def _use(window: GpuWindow, part: GrantedPart) -> PartUse:
     memory_mib = _sum(each.memory_mib for each in mine)
     grants: list[tuple[Quantity, float]] = [("memory", part.memory_mib)]
     used: dict[Quantity, float | None] = {"memory": memory_mib}
+    # Without MPS nothing limits a part's SMs, so it cannot exceed what was not enforced.
     if part.is_limited:
         grants += [("sm_count", part.sm_percent), ("sm_use", part.sm_percent)]
         used |= {"sm_count": part.proven_sm_percent, "sm_use": percent}
@@ -167,34 +170,37 @@ def _sm_percent(
     window: GpuWindow, part: GrantedPart, mine: Sequence[OwnedProcess]
 ) -> tuple[float | None, bool]:
     """Percent of the GPU's SMs over the window, and whether it is estimated."""
-    told = [each.time_percent for each in mine if each.time_percent is not None]
+    measured = [each.time_percent for each in mine if each.time_percent is not None]
+    # Where the driver does not say who is a client, a limited part counts as one.
     is_client = part.is_limited and (
-        not window.tells_clients or any(each.is_mps for each in mine)
+        not window.knows_clients or any(each.is_mps for each in mine)
     )
+    # Several processes of a part may overlap in time, so their sum can exceed the window.
+    time_percent = min(100.0, math.fsum(measured))
     if is_client or (part.is_limited and not mine):
-        if told:
-            return min(100.0, math.fsum(told)) * part.sm_share, True
-        return (
-            None if part.busy_share is None else 100.0 * part.busy_share * part.sm_share
-        ), True
-    if told or window.tells_use:
-        return min(100.0, math.fsum(told)), False
-    return (
-        None if part.busy_share is None else 100.0 * part.busy_share * part.sm_share
-    ), True
+        if measured:
+            return time_percent * part.sm_share, True
+    elif measured or window.knows_use:
+        return time_percent, False
+    # The server's own busy time is the last resort: it counts batches and not kernels.
+    if part.busy_share is None:
+        return None, True
+    return 100.0 * part.busy_share * part.sm_share, True
 
 
 def _others(window: GpuWindow) -> PartUse:
     mine = tuple(each for each in window.processes if each.owner == OTHERS)
-    told = [each.time_percent for each in mine if each.time_percent is not None]
+    measured = [each.time_percent for each in mine if each.time_percent is not None]
     return PartUse(
         kind=OTHERS[0],
         name=OTHERS[1],
         gpu_index=window.gpu_index,
         memory_used_mib=_sum(each.memory_mib for each in mine),
-        sm_percent=min(100.0, math.fsum(told)) if told or window.tells_use else None,
+        sm_percent=min(100.0, math.fsum(measured))
+        if measured or window.knows_use
+        else None,
         # Of a client of somebody's MPS it is not known how many SMs it may use.
-        is_estimated=not window.tells_use or any(each.is_mps for each in mine),
+        is_estimated=not window.knows_use or any(each.is_mps for each in mine),
     )
 
 
@@ -208,8 +214,10 @@ def _with_energy(
     window: GpuWindow, uses: Sequence[PartUse], granted: Mapping[Key, float]
 ) -> tuple[PartUse, ...]:
     """With the GPU's energy divided. A part of whose use nothing is known is taken to have used what it was granted."""
+    # In whole millijoules, because shares of floats do not add up exactly.
     total_mj = round(1000.0 * window.energy_j)
     grants = [granted.get((use.kind, use.name), 0.0) for use in uses]
+    # What an idle GPU draws is paid by whoever reserved it; the rest is nobody's.
     grants[-1] = max(0.0, 100.0 - math.fsum(grants))
     active = [
         grant if use.sm_percent is None else use.sm_percent
@@ -217,6 +225,7 @@ def _with_energy(
     ]
     active[-1] = 0.0
     idle_mj = min(total_mj, round(1000.0 * window.idle_w * window.seconds))
+    # Nobody ran, so that all of it is the idle GPU's, however much more it was than expected.
     if not any(active):
         idle_mj = total_mj
     pairs = zip(
@@ -233,13 +242,13 @@ def divide(total: int, weights: Sequence[float]) -> tuple[int, ...]:
 
     By cumulative rounding: each gets what lies between its rounded ends, so that none is negative.
     """
-    whole = math.fsum(weights)
-    if whole <= 0.0:
+    total_weight = math.fsum(weights)
+    if total_weight <= 0.0:
         return (*(0 for _ in weights[:-1]), total)
     ends, upto = [0], 0.0
     for weight in weights:
         upto += weight
-        ends.append(min(total, round(total * (upto / whole))))
+        ends.append(min(total, round(total * (upto / total_weight))))
     # Behind the last weight that counts nothing is left, whatever rounding says.
     last = max(at for at, weight in enumerate(weights) if weight > 0.0)
     ends[last + 1 :] = [total] * (len(weights) - last)
@@ -267,7 +276,8 @@ class Judge:
         """The same uses with `over`; call it once per window with those of all GPUs."""
         kept: dict[tuple[int, Key, Quantity], _Streak] = {}
         judged = tuple(self._judge(use, kept) for use in uses)
-        self._streaks = kept  # Of parts that are gone nothing is remembered.
+        # Of parts that are gone nothing is remembered.
+        self._streaks = kept
         return judged
 
     def _judge(
@@ -298,6 +308,7 @@ def slack_of(quantity: Quantity, granted: float) -> float:
 
 
 def _count(streak: _Streak, used: float, granted: float, slack: float) -> None:
+    # Half the slack on the way back keeps a use at the limit from switching the report on and off.
     level = granted + (slack / 2.0 if streak.is_on else slack)
     streak.windows = streak.windows + 1 if (used > level) != streak.is_on else 0
     if streak.windows >= WINDOWS:

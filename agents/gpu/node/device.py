@@ -5,7 +5,7 @@
                                               put back
     critical errors, peaks of power           agents.gpu.nvml.xid_watch, agents.gpu.nvml.power_watch
     faults of MPS                             agents.gpu.node.fault_watch
-    SM percents, memory limits                agents.gpu.mps.sharing, one per GPU
+    SM percents, memory limits                agents.gpu.mps.gpu_sharing, one per GPU
     replicas as processes                     agents.replicas.replicas
     training and offline tasks as processes   agents.tasks.tasks
     requests                                  agents.router.router
@@ -79,6 +79,7 @@ class GpuDevice:
 
     async def state(self) -> NodeState:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
+        # Asked before the replicas are shown: HAProxy alone knows what is in flight at each of them.
         await self.router.look()
         replicas = self._parts.workers.replicas()
         holders: tuple[Holder, ...] = (*replicas, *self._parts.tasks.holders())
@@ -87,8 +88,8 @@ class GpuDevice:
         )
         return NodeState(gpus=gpus, routes=self.router.routes)
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
-        self._parts.workers.on_change = self._parts.tasks.on_change = tell
+    def on_change(self, notify: Callable[[], None]) -> None:
+        self._parts.workers.on_change = self._parts.tasks.on_change = notify
 
     async def read(self) -> DeviceReadings:
         # Telemetry first, so that its window does not grow by what the servers take to answer.
@@ -100,11 +101,12 @@ class GpuDevice:
         )
         views = self._parts.workers.replicas()
         self._forget_all_but({view.id for view in views})
-        told = await self._told(views)
+        counts = await self._server_counts(views)
         replicas = tuple(
-            self._replica_reading(view, told.get(view.id)) for view in views
+            self._replica_reading(view, counts.get(view.id)) for view in views
         )
         running = self._parts.workers.replicas(), self._parts.tasks.holders()
+        # In a thread: listing processes and reading /proc may take many milliseconds, and requests wait for this loop.
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
         condemned = {
@@ -153,6 +155,7 @@ class GpuDevice:
         return await asyncio.to_thread(self._parts.power.peak_w, self._gpu(gpu_index))
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        # Measured now, and not remembered: a foreign process may have come since the command was made.
         gpu = self._require_room(gpu_index, f"replica {replica.id}", replica.memory_mib)
         environment = await environment_of(
             self._parts.sharings[gpu_index], gpu, replica
@@ -167,6 +170,7 @@ class GpuDevice:
         )
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
+        # Only ready ones: the router would send requests to a server that does not listen yet.
         ready = {
             view.id: view.url
             for view in self._parts.workers.replicas()
@@ -222,11 +226,14 @@ class GpuDevice:
 
     async def close(self) -> None:
         """Whatever fails to close keeps nothing else from it, least of all the knobs."""
-        async with contextlib.AsyncExitStack() as closing:  # the last one first
+        # The stack runs from the last to the first: no request comes in while replicas end, the knobs go back when
+        # nothing works any more, and telemetry, which closes the driver's library, comes at the end.
+        async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(self._parts.telemetry.close)
             closing.push_async_callback(self._turned.close)
             closing.push_async_callback(asyncio.to_thread, self._parts.power.close)
             closing.push_async_callback(asyncio.to_thread, self._parts.errors.close)
+            # The daemon of MPS has to live on for replicas that live on.
             if not self._keeps_replicas:
                 closing.push_async_callback(self._end_sharing)
             closing.push_async_callback(
@@ -259,6 +266,7 @@ class GpuDevice:
             clock_mhz=turned.clock_mhz,
             power_limit_w=turned.power_limit_w,
             clocks_mhz=self._parts.capabilities[gpu.index].clocks_mhz,
+            # A knob that was refused is reported as absent, so that enforcement does not ask for it every second.
             has_clock_lock="clock" not in turned.refused,
             has_power_limit="power limit" not in turned.refused,
             foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], holders),
@@ -282,7 +290,9 @@ class GpuDevice:
             draining_s=view.draining_s,
         )
 
-    async def _told(self, views: tuple[ReplicaView, ...]) -> dict[str, ReplicaCounts]:
+    async def _server_counts(
+        self, views: tuple[ReplicaView, ...]
+    ) -> dict[str, ReplicaCounts]:
         """What the servers counted that are due to be asked, by replica; of one that does not tell nothing."""
         serving = (view for view in views if view.state in ("ready", "draining"))
         asked_s = self._clock.now_s() - self._counts_s
@@ -298,15 +308,13 @@ class GpuDevice:
         }
 
     def _replica_reading(
-        self, view: ReplicaView, told: ReplicaCounts | None
+        self, view: ReplicaView, counts: ReplicaCounts | None
     ) -> ReplicaReading:
         """What its server counted since the last reading."""
         before = self._counted.get(view.id, ReplicaCounts())
-        after = self._counted[view.id] = told or before
-        batches, busy_s = (
-            grown(before.batches, after.batches),
-            grown(before.busy_s, after.busy_s),
-        )
+        after = self._counted[view.id] = counts or before
+        batches = grown(before.batches, after.batches)
+        busy_s = grown(before.busy_s, after.busy_s)
         return ReplicaReading(
             id=view.id,
             service=view.service,
@@ -356,18 +364,18 @@ class GpuDevice:
             for gpu in self._parts.gpus
             if gpu.uuid in condemned
         )
-        strange = map(self._parts.memory.problem, self._parts.gpus)
+        foreign = map(self._parts.memory.problem, self._parts.gpus)
         return tuple(
-            words
-            for words in (
+            problem
+            for problem in (
                 *broken,
                 *sharing,
-                *strange,
+                *foreign,
                 *self._turned.problems,
                 *failed,
                 self._parts.errors.problem,
             )
-            if words
+            if problem
         )
 
     def _require_room(self, gpu_index: int, part: str, mib: float) -> GpuIdentity:

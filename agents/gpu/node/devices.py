@@ -127,10 +127,10 @@ class Devices:
     def __init__(self, driver: SliceDriver) -> None:
         """Raises DeviceError."""
         self._driver = driver
-        self.wholes = driver.gpus()
+        self.entire_gpus = driver.gpus()
         """Every GPU, sliced or not."""
         self._gpus = tuple(
-            sorted(_devices(driver, self.wholes), key=lambda gpu: gpu.index)
+            sorted(_devices(driver, self.entire_gpus), key=lambda gpu: gpu.index)
         )
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
@@ -141,25 +141,28 @@ class Devices:
         """What it does now. Raises GpuLost, also of a slice that is gone, or another DeviceError."""
         if gpu.part is None:
             return self._driver.sample(gpu)
-        whole = self._driver.sample(gpu.part.whole)
+        # The board has one meter and one clock; only memory is known of a slice by itself.
+        sample = self._driver.sample(gpu.part.parent)
         try:
             used_mib = self._driver.used_mib(gpu.uuid)
         except UnknownPart as error:
             raise GpuLost(_gone(gpu)) from error
         share = gpu.part.sm_share
         return replace(
-            whole,
+            sample,
             memory_used_mib=used_mib,
+            # The driver's own reserve is known for the entire GPU only.
             memory_reserved_mib=0.0,
-            power_w=whole.power_w * share,
-            energy_j=None if whole.energy_j is None else whole.energy_j * share,
+            power_w=sample.power_w * share,
+            energy_j=None if sample.energy_j is None else sample.energy_j * share,
             enforced_limit_w=None,
+            # The GPU's figure says nothing about one of its slices.
             busy_percent=None,
         )
 
     def power_w(self, gpu: GpuIdentity) -> float:
         """What it draws now, a slice by its part of the SMs. Raises DeviceError."""
-        return self._driver.power_w(whole_of(gpu)) * (
+        return self._driver.power_w(parent_of(gpu)) * (
             1.0 if gpu.part is None else gpu.part.sm_share
         )
 
@@ -171,14 +174,15 @@ class Devices:
         """Compare the slices that there are with those that were listed."""
         gone: list[tuple[int, str]] = []
         problems: list[str] = []
-        for whole in self.wholes:
+        for parent in self.entire_gpus:
             known = {
                 gpu.uuid: gpu
                 for gpu in self._gpus
-                if whole.uuid in (gpu.uuid, whole_of(gpu).uuid)
+                # A GPU that was not sliced when the devices were listed is its own entry.
+                if parent.uuid in (gpu.uuid, parent_of(gpu).uuid)
             }
             try:
-                found = {each.uuid for each in _slices(self._driver, whole)}
+                found = {each.uuid for each in _slices(self._driver, parent)}
             except DeviceError:
                 continue  # Its slices say so by themselves: their samples fail, too.
             listed = {uuid: gpu for uuid, gpu in known.items() if gpu.part is not None}
@@ -189,14 +193,14 @@ class Devices:
             ]
             if fresh := sorted(found - listed.keys()):
                 problems.append(
-                    f"GPU {whole.index} has new slices {', '.join(fresh)}: restart the agent to use them"
+                    f"GPU {parent.index} has new slices {', '.join(fresh)}: restart the agent to use them"
                 )
             elif not known:
                 problems.append(
-                    f"GPU {whole.index} is in MIG mode without slices: `plimsoll-agent mig apply` makes some"
+                    f"GPU {parent.index} is in MIG mode without slices: `plimsoll-agent mig apply` makes some"
                 )
         return SliceChanges(
-            gone=tuple(gone), problems=(*(words for _, words in gone), *problems)
+            gone=tuple(gone), problems=(*(message for _, message in gone), *problems)
         )
 
     def close(self) -> None:
@@ -220,9 +224,9 @@ class SliceErrors:
         """Why each condemned device must not be used, by UUID."""
         found = self._errors.condemned()
         slices = {
-            gpu.uuid: found[whole_of(gpu).uuid]
+            gpu.uuid: found[parent_of(gpu).uuid]
             for gpu in self._gpus
-            if whole_of(gpu).uuid in found
+            if parent_of(gpu).uuid in found
         }
         return {**slices, **found}
 
@@ -238,6 +242,7 @@ async def fail_stranded(
     changes = await asyncio.to_thread(slices.look)
     gone = dict(changes.gone)
     for view in workers.replicas():
+        # One that failed already keeps its first reason.
         if view.gpu_index in gone and view.state != "failed":
             await workers.fail(view.id, gone[view.gpu_index])
     for task in tasks.holders():
@@ -246,54 +251,55 @@ async def fail_stranded(
     return changes.problems
 
 
-def whole_of(gpu: GpuIdentity) -> GpuIdentity:
+def parent_of(gpu: GpuIdentity) -> GpuIdentity:
     """The GPU that it is a slice of, or itself."""
-    return gpu if gpu.part is None else gpu.part.whole
+    return gpu if gpu.part is None else gpu.part.parent
 
 
-def type_of(gpu: GpuIdentity, of_whole: Callable[[GpuIdentity], str]) -> str:
+def type_of(gpu: GpuIdentity, type_of_entire: Callable[[GpuIdentity], str]) -> str:
     """The catalogue's name of a device's type."""
     return (
-        of_whole(gpu)
+        type_of_entire(gpu)
         if gpu.part is None
-        else slice_type(of_whole(gpu.part.whole), gpu.part.profile)
+        else slice_type(type_of_entire(gpu.part.parent), gpu.part.profile)
     )
 
 
 def _devices(
-    driver: SliceDriver, wholes: tuple[GpuIdentity, ...]
+    driver: SliceDriver, entire_gpus: tuple[GpuIdentity, ...]
 ) -> Iterator[GpuIdentity]:
-    for whole in wholes:
-        if _is_sliced(driver, whole):
-            yield from _identities(whole, driver.mig_slices(whole))
+    for parent in entire_gpus:
+        if _is_sliced(driver, parent):
+            yield from _identities(parent, driver.mig_slices(parent))
         else:
-            yield whole
+            yield parent
 
 
 def _identities(
-    whole: GpuIdentity, slices: tuple[MigSlice, ...]
+    parent: GpuIdentity, slices: tuple[MigSlice, ...]
 ) -> Iterator[GpuIdentity]:
+    # Shares are of the SMs in slices, not of the GPU's: then the slices' energies add up to what the GPU drew.
     all_sms = sum(each.sm_count for each in slices)
     for each in slices:
         yield GpuIdentity(
-            index=slice_index(whole.index, each.gpu_instance, each.compute_instance),
+            index=slice_index(parent.index, each.gpu_instance, each.compute_instance),
             uuid=each.uuid,
             name=each.name,
             memory_mib=each.memory_mib,
             sm_count=each.sm_count,
             part=SlicePart(
-                whole=whole, profile=each.profile, sm_share=each.sm_count / all_sms
+                parent=parent, profile=each.profile, sm_share=each.sm_count / all_sms
             ),
         )
 
 
-def _slices(driver: SliceDriver, whole: GpuIdentity) -> tuple[MigSlice, ...]:
-    return driver.mig_slices(whole) if _is_sliced(driver, whole) else ()
+def _slices(driver: SliceDriver, parent: GpuIdentity) -> tuple[MigSlice, ...]:
+    return driver.mig_slices(parent) if _is_sliced(driver, parent) else ()
 
 
-def _is_sliced(driver: SliceDriver, whole: GpuIdentity) -> bool:
+def _is_sliced(driver: SliceDriver, parent: GpuIdentity) -> bool:
     try:
-        return driver.is_sliced(whole)
+        return driver.is_sliced(parent)
     except NotSupported:
         return False
 
@@ -301,6 +307,6 @@ def _is_sliced(driver: SliceDriver, whole: GpuIdentity) -> bool:
 def _gone(gpu: GpuIdentity) -> str:
     assert gpu.part is not None
     return (
-        f"slice {gpu.index} ({gpu.uuid}) is gone, the MIG layout of GPU {gpu.part.whole.index} was changed; restart "
+        f"slice {gpu.index} ({gpu.uuid}) is gone, the MIG layout of GPU {gpu.part.parent.index} was changed; restart "
         "the agent"
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from agents.base.clock import Clock
 from agents.base.device import DeviceError
-from agents.gpu.mps.sharing import Sharing
+from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.node.foreign_memory import Holder
 from agents.replicas.replicas import Workers
 from agents.tasks.tasks import Tasks
@@ -40,6 +40,7 @@ class FaultWatch:
         """Begin a look where one is due; returns at once."""
         is_busy = self._looking is not None and not self._looking.done()
         if not is_busy and self._clock.now_s() >= self._looked_s + self._period_s:
+            # Noted at the begin: a look that takes long must not be followed by the next one at once.
             self._looked_s = self._clock.now_s()
             self._looking = asyncio.create_task(
                 self._look(), name="plimsoll-mps-faults"
@@ -56,6 +57,7 @@ class FaultWatch:
             *self._workers.replicas(),
             *self._tasks.holders(),
         )
+        # A GPU without clients has no fault, and each question starts a process.
         busy = {each.gpu_index for each in holders}
         for index in sorted(busy & self._sharings.keys()):
             try:

@@ -73,7 +73,7 @@ class _Seen:
 
 
 class ForeignMemory:
-    """Finds what strangers hold of all GPUs of a node."""
+    """Finds what foreign processes hold of all GPUs of a node."""
 
     def __init__(
         self,
@@ -122,40 +122,46 @@ class ForeignMemory:
         seen = self._seen.get(gpu.index, _Seen(at_s=0.0, mib=0.0, who=""))
         try:
             used_mib = self._driver.sample(gpu).memory_used_mib
-            strangers = self._strangers(gpu, {each.pid for each in mine})
+            foreign = self._foreign_processes(gpu, {each.pid for each in mine})
+            # Neither alone is enough: some drivers list no processes, and parts that use less than promised hide
+            # others.
             held_mib = max(
                 used_mib - _promised_mib(mine),
-                sum(each.memory_mib or 0.0 for each in strangers),
+                sum(each.memory_mib or 0.0 for each in foreign),
             )
             is_noted = held_mib > OVERHEAD_MIB
-            who = _named(strangers) or _left_behind(mine)
+            who = _named(foreign) or _left_behind(mine)
             seen = _Seen(
                 at_s=self._now_s(),
                 mib=held_mib if is_noted else 0.0,
                 who=who if is_noted else "",
             )
         except DeviceError:
+            # A GPU that does not answer keeps its last value, which is safer than to call it free.
             seen = _Seen(at_s=self._now_s(), mib=seen.mib, who=seen.who)
         self._seen[gpu.index] = seen
         return seen
 
-    def _strangers(self, gpu: GpuIdentity, leaders: set[int]) -> list[GpuProcess]:
+    def _foreign_processes(
+        self, gpu: GpuIdentity, leaders: set[int]
+    ) -> list[GpuProcess]:
         """Processes on the GPU that are none of ours; none where the driver cannot list them."""
         try:
             return [
                 each
                 for each in self._driver.processes(gpu)
-                if _is_stranger(each.pid, leaders)
+                if _is_foreign(each.pid, leaders)
             ]
         except DeviceError:
             return []
 
 
-def _is_stranger(pid: int, leaders: set[int]) -> bool:
+def _is_foreign(pid: int, leaders: set[int]) -> bool:
     try:
         session = os.getsid(pid)
     except OSError:  # gone, or in another PID namespace, where nobody knows whose it is
         return False
+    # The mark finds processes that began a session of their own.
     return session not in leaders and not is_marked(pid)
 
 
@@ -174,8 +180,8 @@ def _left_behind(mine: list[Holder]) -> str:
     )
 
 
-def _named(strangers: list[GpuProcess]) -> str:
-    largest = sorted(strangers, key=lambda each: (-(each.memory_mib or 0.0), each.pid))[
+def _named(foreign: list[GpuProcess]) -> str:
+    largest = sorted(foreign, key=lambda each: (-(each.memory_mib or 0.0), each.pid))[
         :MAX_NAMED
     ]
     names = ", ".join(

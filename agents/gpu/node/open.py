@@ -20,7 +20,7 @@ from agents.base.durable_files import read_boot_id
 from agents.gpu.knobs.applied_knobs import Turnable
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
-from agents.gpu.mps.sharing import (
+from agents.gpu.mps.gpu_sharing import (
     ByTurns,
     Sharing,
     make_sharing,
@@ -149,6 +149,7 @@ async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
         environment=basis.environment,
     )
     async with contextlib.AsyncExitStack() as opened:
+        # Kept, because a device that cannot be opened must not cost the replicas that serve without it.
         opened.push_async_callback(workers.close, keep=True)
         await workers.open()
         opened.push_async_callback(tasks.close, keep=True)
@@ -208,12 +209,14 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         devices = Devices(nvml)
         gpus = devices.gpus()
         journal = KnobJournal(settings.state_dir)
+        # Entering puts back what a dead agent left, before anything reads clocks and limits as the board's own.
         knobs = opened.enter_context(KnobWriter(nvml, journal, boot_id=read_boot_id()))
         starts = GpuStarts(
-            SliceErrors(XidWatch(nvml, devices.wholes), gpus),
+            SliceErrors(XidWatch(nvml, devices.entire_gpus), gpus),
             partial(_start, settings, nvml),
         )
         opened.callback(starts.close)
+        # Each GPU is tried once before the device exists, so that its first state knows what the GPUs can do.
         await starts.begin(gpus)
         basis = Basis(
             telemetry=ReadOnlyDevice(
@@ -243,6 +246,7 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     """The agent's own, or HAProxy, which an earlier agent may have left running, with requests for adopted replicas."""
     folder = settings.state_dir / "haproxy"
     if settings.haproxy_port is None:
+        # An HAProxy that an earlier agent left running would go on routing beside this process.
         await end_earlier(folder)
         return Router()
     # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.

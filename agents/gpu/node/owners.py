@@ -68,6 +68,7 @@ class SharedGpu:
 def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
     """Whose a process is, from the parts by the PIDs of their leaders; `OTHERS`, or None where it is nobody's."""
     try:
+        # Each replica leads a session of its own, which its children stay in; this is the cheapest answer.
         session, parent = os.getsid(pid), pid
         if session in leaders:
             return leaders[session]
@@ -85,6 +86,7 @@ def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
         )
     except OSError:
         return None
+    # A server of MPS works for its clients, whose use is counted with them.
     return None if is_server else OTHERS
 
 
@@ -98,17 +100,18 @@ def placed_replica(
     view: ReplicaView, shared: SharedGpu, busy_share: float | None
 ) -> PartProcesses:
     """A replica as a part of its GPU."""
-    seen, whole = view.sm_count, shared.gpu.sm_count
+    seen, total = view.sm_count, shared.gpu.sm_count
     part = GrantedPart(
         kind="replica",
+        # A successor is measured under the id of the replica that it replaces: the control plane knows only that one.
         name=base_id(view.id),
         owner=view.service,
         sm_percent=view.sm_percent,
         memory_mib=view.memory_mib,
         busy_share=busy_share,
         is_limited=shared.is_limited,
-        proven_sm_percent=100.0 * seen / whole
-        if shared.is_limited and seen and whole
+        proven_sm_percent=100.0 * seen / total
+        if shared.is_limited and seen and total
         else None,
     )
     return PartProcesses(part=part, pids=(view.pid,))
@@ -130,17 +133,17 @@ def placed_task(task: TaskPlace, shared: SharedGpu) -> PartProcesses:
 
 def placed_together(one: PartProcesses, other: PartProcesses) -> PartProcesses:
     """Both were granted what they have; of what they used the mean over their SM percents stands for both."""
-    whole = one.part.sm_percent + other.part.sm_percent
+    total_percent = one.part.sm_percent + other.part.sm_percent
     proven = (one.part.proven_sm_percent, other.part.proven_sm_percent)
     # One that does not tell must not count as idle.
-    told = [each.part for each in (one, other) if each.part.busy_share is not None]
+    known = [each.part for each in (one, other) if each.part.busy_share is not None]
     part = replace(
         one.part,
-        sm_percent=whole,
+        sm_percent=total_percent,
         memory_mib=one.part.memory_mib + other.part.memory_mib,
-        busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in told)
-        / whole
-        if told
+        busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in known)
+        / total_percent
+        if known
         else None,
         proven_sm_percent=None
         if None in proven

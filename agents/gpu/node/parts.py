@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agents.gpu.knobs.applied_knobs import Turnable
-from agents.gpu.mps.sharing import Sharing
+from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.node.devices import Slices
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.readonly_device import ReadOnlyDevice

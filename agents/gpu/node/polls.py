@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from agents.base.device import NotSupported, ReplicaPoll
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
-from agents.router.lane import Counts
+from agents.router.service_queue import Counts
 
 
 @dataclass(slots=True)
@@ -28,11 +28,11 @@ class PollCounters:
             )
         before = self.replicas.get(view.id, ReplicaCounts())
         self.replicas[view.id] = counts
-        batches, busy_s = (
-            grown(before.batches, counts.batches),
-            grown(before.busy_s, counts.busy_s),
-        )
+        batches = grown(before.batches, counts.batches)
+        busy_s = grown(before.busy_s, counts.busy_s)
         key = (view.gpu_index, view.service)
+        # Kept for the next poll and not put in force yet: other replicas of the service are still compared
+        # with the last one.
         self._next[key] = Counter(service.buckets)
         new = self._next[key] - self.latencies.get(key, Counter())
         return ReplicaPoll(

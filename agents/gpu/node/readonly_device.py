@@ -71,7 +71,7 @@ class ReadOnlyDevice:
             )
         )
 
-    def tell_changes(self, tell: Callable[[], None]) -> None:
+    def on_change(self, notify: Callable[[], None]) -> None:
         pass
 
     async def read(self) -> DeviceReadings:
@@ -155,6 +155,7 @@ class ReadOnlyDevice:
             gpu_type=self._types[gpu.index],
             memory_mib=gpu.memory_mib,
             memory_used_mib=sample.memory_used_mib,
+            # From the counter, which misses nothing between two readings; the sample alone is one moment.
             power_w=energy_j / window_s if window_s > 0.0 else sample.power_w,
             energy_j=energy_j,
             clock_mhz=sample.clock_mhz,
@@ -166,6 +167,7 @@ class ReadOnlyDevice:
         self, index: int, sample: GpuSample, window_s: float
     ) -> float:
         """The counter's growth; power · time where there is no counter, or where it fell (the driver was reloaded)."""
+        # Taken out, so that a GPU that does not answer now begins its counter anew.
         before_j = self._energy_j.pop(index, None)
         if sample.energy_j is not None:
             self._energy_j[index] = sample.energy_j

@@ -23,7 +23,7 @@ from typing import Protocol
 from agents.base.backoff import delay_s, jittered
 from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaCommand, TaskCommand
-from agents.gpu.mps.sharing import Sharing
+from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from agents.replicas.replica import Proof
 
@@ -115,6 +115,7 @@ class GpuStarts:
         return self._errors.problem
 
     def condemned(self) -> dict[str, str]:
+        # An error of the GPU outranks a start that failed: it is most likely the reason.
         return {**self._waiting, **self._errors.condemned()}
 
     async def begin(self, gpus: tuple[GpuIdentity, ...]) -> None:
@@ -134,6 +135,7 @@ class GpuStarts:
         self._errors.close()
 
     async def _retry(self, gpu: GpuIdentity) -> None:
+        # Seeded by the GPU, so that the GPUs of a node do not try at the same moments.
         failures, random = 1, Random(gpu.uuid)
         while True:
             await self._sleep(
@@ -153,6 +155,7 @@ class GpuStarts:
                 f"it is not used, for it does not start, and is tried again: {error}"
             )
             self.sharings[gpu.index] = NotStarted(gpu, str(error))
+            # Whoever lists the GPUs must find an entry for each; nothing is asked of one that is condemned.
             self.capabilities[gpu.index] = GpuCapabilities()
             return False
         self.sharings[gpu.index], self.capabilities[gpu.index] = (

@@ -18,7 +18,7 @@ from typing import Protocol
 from agents.base.clock import Clock
 from agents.base.device import DeviceError
 from agents.base.protocol import GpuReading, Overuse, UseReading
-from agents.gpu.mps.sharing import Sharing, UnderMps
+from agents.gpu.mps.gpu_sharing import Sharing, UnderMps
 from agents.gpu.node.attribution import (
     GpuWindow,
     Judge,
@@ -161,16 +161,16 @@ class GpuUse:
                     uses += self._attribute(
                         reading, self._placed(reading.index, replicas, tasks), seconds
                     )
-        return tuple(map(_told, self._judge.judge(uses)))
+        return tuple(map(to_reading, self._judge.judge(uses)))
 
     def _attribute(
         self, reading: GpuReading, placed: Sequence[PartProcesses], seconds: float
     ) -> Sequence[PartUse]:
         shared = self._gpus[reading.index]
-        if (
-            reading.power_w > 0.0
-        ):  # Its own window, which other reads made a little longer or shorter than ours.
+        # The reading has a window of its own, which other reads made a little longer or shorter than ours.
+        if reading.power_w > 0.0:
             seconds = reading.energy_j / reading.power_w
+        # A busy GPU shows no idle power, so the lowest window seen so far stands for it.
         idle_w = self._idle_w[reading.index] = min(
             self._idle_w.get(reading.index, reading.power_w), reading.power_w
         )
@@ -189,8 +189,8 @@ class GpuUse:
                 processes=tuple(
                     self._owned(reading.index, placed, processes, use or {})
                 ),
-                tells_use=use is not None,
-                tells_clients=shared.capabilities.can(Capability.LIST_MPS),
+                knows_use=use is not None,
+                knows_clients=shared.capabilities.can(Capability.LIST_MPS),
             ),
             [each.part for each in placed],
         )
@@ -257,7 +257,7 @@ class GpuUse:
         return (*found.values(), *mine)
 
 
-def _told(use: PartUse) -> UseReading:
+def to_reading(use: PartUse) -> UseReading:
     """As it goes over the wire."""
     return UseReading(
         kind=use.kind,

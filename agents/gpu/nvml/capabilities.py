@@ -28,10 +28,12 @@ def probe(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuCapabilities:
     `try_writes`: False writes nothing, and both knobs count as not permitted. Raises NoDriver, GpuLost or UnknownPart.
     """
     if gpu.part is not None:
-        return _of_slice(probe(nvml, gpu.part.whole, try_writes=False), gpu.part.whole)
+        return _of_slice(
+            probe(nvml, gpu.part.parent, try_writes=False), gpu.part.parent
+        )
     found = find_abilities(nvml, gpu, try_writes=try_writes)
     return GpuCapabilities(
-        why_not=tuple((each.capability, each.words) for each in found.lacks),
+        why_not=tuple((each.capability, each.message) for each in found.lacks),
         power_range=found.power_range,
         clocks_mhz=found.clocks_mhz,
     )
@@ -55,6 +57,7 @@ def find_abilities(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuAbil
         power = nvml.power_range(gpu)
     with _noted(lacks, Capability.LOCK_CLOCK):
         clocks = nvml.clocks_mhz(gpu)
+    # Behind the ranges: a knob that the GPU does not have is not tried, and keeps the better reason.
     _try_right(nvml, gpu, lacks, try_writes=try_writes)
     for capability in Capability:
         if capability not in KNOBS:
@@ -67,9 +70,9 @@ def find_abilities(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuAbil
     )
 
 
-def _of_slice(found: GpuCapabilities, whole: GpuIdentity) -> GpuCapabilities:
+def _of_slice(found: GpuCapabilities, parent: GpuIdentity) -> GpuCapabilities:
     knobs = tuple(
-        (each, f"it is that of the whole GPU {whole.index}") for each in KNOBS
+        (each, f"it is that of the whole GPU {parent.index}") for each in KNOBS
     )
     return GpuCapabilities(
         why_not=(*knobs, *(each for each in found.why_not if each[0] not in KNOBS))
@@ -79,8 +82,8 @@ def _of_slice(found: GpuCapabilities, whole: GpuIdentity) -> GpuCapabilities:
 def problems(gpu: GpuIdentity, capabilities: GpuCapabilities) -> tuple[str, ...]:
     """What an operator should read of this GPU, one line for each thing that it cannot do."""
     return tuple(
-        f"GPU {gpu.index} cannot {capability}: {words}"
-        for capability, words in capabilities.why_not
+        f"GPU {gpu.index} cannot {capability}: {message}"
+        for capability, message in capabilities.why_not
     )
 
 
@@ -96,11 +99,14 @@ def _try_right(
     if Capability.LIMIT_POWER not in lacks:
         with _noted(lacks, Capability.LIMIT_POWER):
             try:
+                # The limit in force is written once more, so that the try changes nothing.
                 nvml.limit_power_w(gpu, nvml.power_limit_w(gpu))
             except NotPermitted as error:
                 clock = Capability.LOCK_CLOCK
+                # Both knobs take the same right, so one refusal tells about both.
                 lacks.setdefault(clock, lack_of(clock, error))
                 raise
+    # What was refused in earlier use counts as well: a clock lock cannot be tried without harm.
     for lack in nvml.refusals(gpu):
         lacks.setdefault(lack.capability, lack)
 

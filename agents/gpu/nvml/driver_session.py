@@ -44,6 +44,7 @@ class DriverSession:
 
     def ask(self, act: Callable[[], _Found]) -> _Found:
         """What `act` returns, after one new start if that is needed and was not tried a moment ago."""
+        # Read before the call: another thread may start the library again while it fails here.
         starts = self.starts
         try:
             return act()
@@ -66,6 +67,7 @@ class DriverSession:
     def close(self) -> None:
         """Stop the library for good, once nobody waits."""
         self._stop_asked = True
+        # In the order in which a restart takes them, so that the two cannot block each other.
         with self._starting, self._waiting:
             self._is_closed = True
             self._stop()
@@ -75,17 +77,24 @@ class DriverSession:
         with self._starting:
             if starts != self.starts:
                 return True
+            # A GPU that is lost raises on every call; without a pause the agent would restart the library all day.
             if self._is_closed or self._now_s() - self._restarted_s < RESTART_PERIOD_S:
                 return False
+            # Noted before the try, so that one that fails is not repeated at once.
             self._restarted_s = self._now_s()
-            # Said before the lock is asked for: who waits again and again would never let go of it.
+            # Said before the lock is asked for: a thread that waits again and again would never release it.
             self._stop_asked = True
             try:
-                with self._waiting:
-                    with contextlib.suppress(DeviceError):
-                        self._stop()
-                    self._start()
-                    self.starts += 1
+                self._start_again()
             finally:
                 self._stop_asked = False
             return True
+
+    def _start_again(self) -> None:
+        """Stop and start the library while no call waits in it."""
+        with self._waiting:
+            # The driver is away, so stopping may fail; what counts is the start.
+            with contextlib.suppress(DeviceError):
+                self._stop()
+            self._start()
+            self.starts += 1

@@ -59,8 +59,8 @@ def detail_of(code: int) -> str:
 
 def translate(code: int, doing: str) -> DeviceError:
     """The error to raise when NVML answered `code` to an attempt to do something."""
-    kind, words = _answer(code)
-    return kind(f"could not {doing}: {words}")
+    kind, message = _answer(code)
+    return kind(f"could not {doing}: {message}")
 
 
 def _answer(code: int) -> tuple[type[DeviceError], str]:

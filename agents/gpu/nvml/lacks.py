@@ -34,7 +34,7 @@ class Lack(NamedTuple):
     kind: LackKind
     detail: str
     """The driver's answer."""
-    words: str
+    message: str
     """The same with what was tried."""
 
 
@@ -63,5 +63,6 @@ def lack_of(capability: Capability, error: DeviceError) -> Lack:
     code = getattr(error.__cause__, "value", None)
     if not isinstance(code, int):
         return Lack(capability, LackKind.OTHER, str(error), str(error))
+    # Most codes call for no remedy that a program could name.
     kind = _KINDS.get(code, LackKind.OTHER)
     return Lack(capability, kind, detail_of(code), str(error))

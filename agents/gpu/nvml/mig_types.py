@@ -1,11 +1,10 @@
-"""What is said about slices of a GPU (MIG): profiles, instances, slices, layouts; and where they stand among the GPUs.
+"""What is said about slices of a GPU (MIG): profiles, instances and slices; and where they stand among the GPUs.
 
 A slice is a GPU instance (memory and SMs of its own, at a place of the GPU) with a compute instance in it that has all
 of them; only that is a device which programs can use. A GPU in MIG mode is no device any more: its slices are.
 
     MigProfile    a kind of slice that the GPU can have, e.g. 3g.71gb     Placement     where on the GPU
     MigInstance   a GPU instance that is there                            MigSlice      a device
-    Layout        profiles by name, e.g. ("3g.71gb", "1g.18gb")
 
 **Index of a slice**: 1000 · (index of its GPU + 1) + 10 · GPU instance + compute instance. So no slice has the index of
 a whole GPU or of another slice, and none changes when another slice goes.
@@ -16,11 +15,8 @@ engines (`1g.10gb+me`) becomes `.`, as names in the catalogue have none.
 
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from agents.base.device import MAX_REPLICAS, DeviceError
-
-Layout: TypeAlias = tuple[str, ...]
 
 INDICES_PER_GPU, INDICES_PER_INSTANCE = 1000, 10
 _SEVENTHS = 7
@@ -54,7 +50,7 @@ class MigProfile:
     """A kind of slice."""
 
     id: int
-    """Of the driver; not the same on every GPU."""
+    """The driver's number; not the same on every GPU."""
     name: str
     slice_count: int
     """Sevenths of the GPU's SMs."""
@@ -125,6 +121,6 @@ def max_clients(profile: str) -> int:
     )
 
 
-def whole_index(index: int) -> int:
+def parent_index(index: int) -> int:
     """Index of the GPU that a device is, or is a slice of."""
     return index if index < INDICES_PER_GPU else index // INDICES_PER_GPU - 1

@@ -6,7 +6,7 @@ from agents.base.device import NotSupported, OutOfRange
 from agents.gpu.nvml.types import GpuProcess, ProcessUse
 
 CLOCK_STEP_MHZ = 15.0
-"""Of all GPUs since Volta."""
+"""The step of all GPUs since Volta."""
 _BYTES_PER_MIB = 1024.0 * 1024.0
 _MAX_PID = 1 << 22
 """Linux' largest; more means that this driver lays its list out in another way than the binding reads it."""
@@ -19,6 +19,7 @@ def join_processes(
 
     Raises NotSupported where the PIDs cannot be PIDs.
     """
+    # A process may be on both lists; then the entry of the clients' list counts.
     found = {**running, **clients}
     if any(not 0 < pid < _MAX_PID for pid in found):
         raise NotSupported(
@@ -36,6 +37,7 @@ def join_processes(
 
 def newest_use(samples: Iterable[tuple[int, int, int]]) -> tuple[ProcessUse, ...]:
     """The newest sample of each process, by PID; from (time, PID, percent of SMs) in any order."""
+    # Sorted by time, so that a later sample of a process replaces the earlier one.
     newest = {pid: (percent, at_us) for at_us, pid, percent in sorted(samples)}
     return tuple(
         ProcessUse(pid=pid, sm_percent=float(percent), at_us=at_us)
@@ -49,7 +51,7 @@ def upper_clocks_mhz(highest_mhz: float) -> tuple[float, ...]:
     return tuple(highest_mhz - CLOCK_STEP_MHZ * below for below in range(steps, -1, -1))
 
 
-def whole(number: float) -> int:
+def to_unsigned(number: float) -> int:
     """The nearest whole number, for NVML's unsigned arguments; raises OutOfRange where they do not hold it."""
     if not 0.0 <= number < 2**31:
         raise OutOfRange(f"{number:g} is no value for a knob: give a positive number")
@@ -58,6 +60,7 @@ def whole(number: float) -> int:
 
 def sms(cores: int, compute_capability: tuple[int, int]) -> int:
     """SMs of a GPU by its CUDA cores: 64 per SM on V100, T4 and A100, 128 on 8.6 and everything since."""
+    # NVML tells CUDA cores and no SMs.
     return cores // (
         64 if tuple(compute_capability) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128
     )

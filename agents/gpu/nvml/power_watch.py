@@ -48,15 +48,19 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
 
     def peak_w(self, gpu: GpuIdentity) -> float:
         """Since the last call for this GPU, the present moment included. Raises DeviceError."""
+        # Outside the lock: a call into the driver may take milliseconds, and the thread notes its samples under it.
         now_w = self._power_w(gpu)
         with self._lock:
             self._looked[gpu.uuid] = (gpu, time.monotonic())
+            # Taken out, since the peak is that since the last call.
             peak_w = max(now_w, self._peaks.pop(gpu.uuid, now_w))
         self._wanted.set()
         return peak_w
 
     def _run(self) -> None:
         while not self._stop.wait(self._period_s):
+            # Nobody governs most of the time, and a sample every 0.1 s would keep a CPU core and the driver
+            # awake for nothing.
             self._wanted.wait()
             for gpu in self._watched():
                 # One that does not answer says so to whoever looks.
@@ -78,6 +82,7 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
                 if uuid in self._looked
             }
             if not self._looked and not self._stop.is_set():
+                # Under the lock, so that a call of `peak_w` that comes now sets the event behind this line.
                 self._wanted.clear()
             return [gpu for gpu, _ in self._looked.values()]
 

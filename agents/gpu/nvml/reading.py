@@ -69,6 +69,7 @@ def sample(handle: Handle) -> GpuSample:
     memory = memory_of(handle)
     return GpuSample(
         memory_used_mib=memory.used / BYTES_PER_MIB,
+        # Version 1 of the answer has no such field.
         memory_reserved_mib=getattr(memory, "reserved", 0) / BYTES_PER_MIB,
         power_w=power_w(handle),
         enforced_limit_w=or_none(
@@ -135,6 +136,7 @@ def clocks_mhz(handle: Handle) -> tuple[float, ...]:
     if pynvml.nvmlDeviceGetArchitecture(handle) < pynvml.NVML_DEVICE_ARCH_VOLTA:
         raise NotSupported("clocks can be locked since Volta; this GPU is older")
     try:
+        # Graphics clocks are listed by memory clock, and under load the memory runs at its highest.
         memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(handle))
         return tuple(
             sorted(
@@ -152,6 +154,7 @@ def clocks_mhz(handle: Handle) -> tuple[float, ...]:
 
 def processes(handle: Handle) -> tuple[GpuProcess, ...]:
     """Who computes on it."""
+    # Named with its version, as layouts differ; `join_processes` notices a driver that answers in another one.
     running = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
     clients = []
     with contextlib.suppress(*ABSENT):
@@ -163,9 +166,10 @@ def processes(handle: Handle) -> tuple[GpuProcess, ...]:
 
 
 def process_use(handle: Handle, since_us: int = 0) -> tuple[ProcessUse, ...]:
-    """Of each process that ran since then; 0: in all that the driver still has in its buffer, however long ago."""
+    """The use by each process that ran since then; 0: in all that the driver still has in its buffer, however old."""
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+    # No process ran since then, which is an answer and no error.
     except pynvml.NVMLError_NotFound:
         return ()
     return newest_use((each.timeStamp, each.pid, each.smUtil) for each in samples)
@@ -180,6 +184,7 @@ def sm_activity_percent(handle: Handle) -> float:
     """Mean share of busy SMs over GPM_PAUSE_S, which this takes."""
     _check_gpm(handle)
     asked = pynvml.c_nvmlGpmMetricsGet_t()
+    # The driver refuses a structure without its version, and reads only as many metrics as are announced.
     asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
     asked.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
     with _gpm_sample(handle) as asked.sample1:
@@ -197,6 +202,7 @@ def _gpm_sample(handle: Handle) -> Iterator[object]:
     try:
         yield pynvml.nvmlGpmSampleGet(handle, sample)
     finally:
+        # Samples lie in the driver's memory: none may stay behind, whatever fails.
         pynvml.nvmlGpmSampleFree(sample)
 
 
@@ -220,6 +226,7 @@ def register(events: object, gpus: tuple[GpuIdentity, ...]) -> None:
             pynvml.nvmlDeviceRegisterEvents(handle, mask, events)
         except (pynvml.NVMLError_GpuIsLost, *ABSENT) as error:
             problems.append(error)
+    # One GPU that cannot be watched must not hide the errors of the others.
     if problems and len(problems) == len(gpus):
         raise problems[-1]
 
@@ -227,6 +234,7 @@ def register(events: object, gpus: tuple[GpuIdentity, ...]) -> None:
 def event_of(event: "pynvml.c_nvmlEventData_t") -> XidEvent:
     """A critical error in our words."""
     uuid = ""
+    # A GPU that fell off the bus may not say its UUID any more; its error counts all the same.
     with contextlib.suppress(pynvml.NVMLError):
         uuid = str(pynvml.nvmlDeviceGetUUID(event.device))
     is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError

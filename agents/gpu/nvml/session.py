@@ -28,7 +28,7 @@ from agents.gpu.nvml.driver_session import DriverSession
 from agents.gpu.nvml.errors import translate
 from agents.gpu.nvml.lacks import Lack, lack_of
 from agents.gpu.nvml.mig_types import MigInstance, MigProfile, MigSlice, Placement
-from agents.gpu.nvml.parse import whole
+from agents.gpu.nvml.parse import to_unsigned
 from agents.gpu.nvml.reading import Handle
 from agents.gpu.nvml.types import (
     Capability,
@@ -111,11 +111,14 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
 
         Raises OutOfRange (with the range), NotSupported, NotPermitted or GpuLost.
         """
+        # Read first: `None` needs the board's default, and a refusal should name the range.
         takes = self.power_range(gpu)
         asked_w = takes.default_w if limit_w is None else limit_w
 
         def write(handle: Handle) -> None:
-            pynvml.nvmlDeviceSetPowerManagementLimit(handle, whole(asked_w * 1000.0))
+            pynvml.nvmlDeviceSetPowerManagementLimit(
+                handle, to_unsigned(asked_w * 1000.0)
+            )
 
         try:
             self._write(
@@ -135,7 +138,9 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """
 
         def write(handle: Handle) -> None:
-            pynvml.nvmlDeviceSetGpuLockedClocks(handle, whole(low_mhz), whole(high_mhz))
+            pynvml.nvmlDeviceSetGpuLockedClocks(
+                handle, to_unsigned(low_mhz), to_unsigned(high_mhz)
+            )
 
         try:
             self._write(
@@ -145,6 +150,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
                 write,
             )
         except OutOfRange as error:
+            # Asked for only behind a refusal, since the list is long and nearly every value is right.
             clocks = self.clocks_mhz(gpu)
             raise OutOfRange(
                 f"{error}: give {clocks[0]:g} to {clocks[-1]:g} MHz, the lower end first"
@@ -166,8 +172,10 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
     def process_use(
         self, gpu: GpuIdentity, since_us: int = 0
     ) -> tuple[ProcessUse, ...]:
-        """Of each process that ran since then, the newest `at_us` of the answer before, by PID; 0: as far back as the
-        driver knows. Raises NotSupported (old GPU, MIG)."""
+        """The use by each process that ran since then, by PID. Raises NotSupported (old GPU, MIG).
+
+        `since_us`: the newest `at_us` of the answer before; 0: as far back as the driver knows.
+        """
         return self._on(
             gpu,
             "measure the processes of",
@@ -245,6 +253,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
                 pynvml.nvmlEventSetFree(events)
 
     def _next_xid(self, events: object, starts: int, wait_ms: int) -> XidEvent | None:
+        # The library must not be stopped under this call: the set of events would go with it.
         with self._session.waiting(starts), _translated("wait for critical errors"):
             try:
                 return reading.event_of(pynvml.nvmlEventSetWait(events, wait_ms))
@@ -259,6 +268,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         act: Callable[[Handle], _Found],
     ) -> _Found:
         """`act`, one write at a time; a refusal counts against the capability until a write succeeds."""
+        # Two writes of one knob at once would leave open which of them is in force.
         with self._writing:
             try:
                 done = self._on(gpu, doing, act)
@@ -281,6 +291,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """What `act` makes of the GPU's handle, with NVML's errors translated."""
         return self._ask(
             f"{doing} GPU {gpu.index} ({gpu.uuid})",
+            # By UUID and anew each time: indices may change, and handles are void, when the library starts again.
             lambda: act(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)),
         )
 

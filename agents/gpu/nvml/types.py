@@ -26,7 +26,7 @@ class GpuIdentity:
     """As the driver says, e.g. `Tesla V100-SXM2-32GB`."""
     memory_mib: float
     sm_count: int | None = None
-    """Of this GPU or slice; None where the driver does not say (a whole GPU in MIG mode)."""
+    """SMs of this GPU or slice; None where the driver does not say (a whole GPU in MIG mode)."""
     part: "SlicePart | None" = None
     """What it is a slice of; None = it is a whole GPU."""
 
@@ -35,11 +35,11 @@ class GpuIdentity:
 class SlicePart:
     """Which part of a whole GPU a slice is."""
 
-    whole: GpuIdentity
+    parent: GpuIdentity
     profile: str
     """As the driver calls it, e.g. `1g.10gb`."""
     sm_share: float
-    """Of the SMs of all slices of the GPU: the power and energy of the GPU that count as the slice's."""
+    """Its share of the SMs of all slices of the GPU, and so of the GPU's power and energy."""
 
 
 def event_reasons(mask: int) -> tuple[str, ...]:
@@ -147,6 +147,7 @@ class XidEvent:
     @property
     def condemns(self) -> bool:
         """Whether the GPU must not be used until an operator has looked at it."""
+        # Unknown numbers condemn: newer drivers bring new ones, and a broken GPU does more harm than an idle one.
         return self.xid not in APPLICATION_XIDS
 
 

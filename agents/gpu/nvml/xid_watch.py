@@ -23,7 +23,7 @@ from agents.base.device import DeviceError, NotSupported
 from agents.gpu.nvml.types import GpuIdentity, NextXid, XidEvent
 
 WAIT_MS = 1000
-"""Of one call into the driver: as long may a new start of NVML, or the end of the agent, have to wait."""
+"""The time of one call into the driver: as long may a new start of NVML, or the end of the agent, have to wait."""
 PAUSE_S = 5.0
 MAX_EVENTS = 256
 """That wait to be taken; older ones are forgotten, what they condemn is not."""
@@ -114,17 +114,22 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
 
     def _watch(self) -> None:
         """Until told to stop; raises DeviceError when the set of events is void."""
+        # A call that starts the library again where the driver went away; waiting for events does not do that.
         self._source.driver_version()
         with self._source.watched_xids(self._gpus) as next_xid:
             self.rounds += 1
             try:
-                while not self._stop.is_set():
-                    event = next_xid(self._wait_ms)
-                    self._say("")
-                    if event:
-                        self._note(event)
+                self._take_events(next_xid)
             finally:
                 self.is_waiting = False
+
+    def _take_events(self, next_xid: NextXid) -> None:
+        while not self._stop.is_set():
+            event = next_xid(self._wait_ms)
+            # Only a call that came back shows that the set of events is valid.
+            self._say("")
+            if event:
+                self._note(event)
 
     def _say(self, problem: str) -> None:
         with self._lock:
@@ -137,7 +142,8 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
             self._events.append(event)
             if event.condemns:
                 for uuid in self._touched(event):
-                    self._condemned.setdefault(uuid, _words(event))
+                    # The first error is kept: later ones are often its consequences.
+                    self._condemned.setdefault(uuid, _describe(event))
 
     def _touched(self, event: XidEvent) -> tuple[str, ...]:
         return (
@@ -147,7 +153,7 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
         )
 
 
-def _words(event: XidEvent) -> str:
+def _describe(event: XidEvent) -> str:
     what = (
         f"Xid {event.xid}"
         if event.xid

@@ -87,9 +87,9 @@ class HaProxy:
             for each, _ in route.shares
         }
         wanted = {route.service: weights_of(route, needed) for route in routes}
-        self._tell(plan_commands(self.state(), wanted, self._settings))
+        self._report(plan_commands(self.state(), wanted, self._settings))
         slos_ms = {route.service: route.slo_ms for route in routes}
-        self._tell(plan_slos(self._slos(), slos_ms, self._settings))
+        self._report(plan_slos(self._slos(), slos_ms, self._settings))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state(), wanted)
         if left := plan_slos(self._slos(), slos_ms, self._settings):
@@ -129,7 +129,7 @@ class HaProxy:
     def _slos(self) -> dict[str, str]:
         return dict(map_entries(self.ask(f"show map {self._settings.slo_path}")))
 
-    def _tell(self, commands: Iterable[str]) -> None:
+    def _report(self, commands: Iterable[str]) -> None:
         for line in command_lines(commands):
             self.ask(line)
 

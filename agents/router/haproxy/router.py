@@ -37,7 +37,7 @@ from agents.router.haproxy.config import HaProxySettings, make_config
 from agents.router.haproxy.counts import Counter, read_counts
 from agents.router.haproxy.process import HaProxy
 from agents.router.haproxy.state import HaProxyError, ProxyState
-from agents.router.lane import Counts
+from agents.router.service_queue import Counts
 
 PLACES = "/usr/local/sbin:/usr/sbin:/sbin"
 """Where it lies beside the PATH of users."""
@@ -115,6 +115,7 @@ class HaProxyRouter:
 
     async def open(self) -> None:
         record = _load(self._settings.folder)
+        # Another configuration takes a new process: HAProxy reads it only when it starts.
         is_same = self._is_configured()
         if (
             record is not None
@@ -123,6 +124,7 @@ class HaProxyRouter:
         ):
             self._process = found
             await self._until_it_answers()
+            # What it counted before is the earlier agent's, which has reported it.
             self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
             log.info("HAProxy (process %d) of an earlier agent is taken over", self.pid)
         else:
@@ -195,6 +197,7 @@ class HaProxyRouter:
             begun_s = time.monotonic()
             how = await self._process.wait()
             self._is_up = False
+            # One that ran for long has recovered, so its next failure is a first one.
             failures = 1 if time.monotonic() - begun_s > MAX_RESTART_S else failures + 1
             wait_s = delay_s(failures, first_s=FIRST_RESTART_S, longest_s=MAX_RESTART_S)
             log.error(
@@ -202,6 +205,7 @@ class HaProxyRouter:
             )
             await self._process.end(_ENDING)
             await asyncio.sleep(wait_s)
+            # Remembered over failed restarts, because a fresh HAProxy begins without routes.
             table = self.routes or table
             try:
                 await self._start()
@@ -215,6 +219,7 @@ class HaProxyRouter:
 
     async def _start(self) -> None:
         self._proxy.write_config()
+        # A socket that a dead HAProxy left would keep the new one from binding it.
         self._settings.socket_path.unlink(missing_ok=True)
         mark = secrets.token_hex(16)
         spawn = Spawn(
@@ -259,6 +264,7 @@ class HaProxyRouter:
         try:
             self._state = await asyncio.to_thread(self._proxy.state)
         except HaProxyError:
+            # While it starts or is away no answer is expected; its requests went with it.
             if self._is_up and self.pid:
                 raise
             self._state = ProxyState(backends={}, places=())

@@ -96,6 +96,7 @@ class EngineThread:
         done: Future[T] = Future()
 
         def work() -> None:
+            # The caller has gone before the call began: there is nobody to run it for.
             if not done.set_running_or_notify_cancel():
                 return
             try:
@@ -123,6 +124,7 @@ def file_in(directory: Path | None, name: str) -> Path:
         )
     try:
         allowed = directory.resolve(strict=True)
+        # Links are followed first, since one within the directory may point out of it.
         found = (allowed / name).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise LaunchFailed(f"there is no {name!r} in {directory}: {error}") from error

@@ -95,6 +95,7 @@ def pack_numbers(datatype: str, numbers: list[float]) -> bytes:
     try:
         if code in "?e":  # `array` has neither.
             return pack(f"<{len(numbers)}{code}", *numbers)
+        # `array` takes the list as it is, while `struct` takes each number as an argument.
         return array(code, numbers).tobytes()
     except (OverflowError, TypeError, struct_error) as error:
         raise BadRequest(f"the data is not {datatype}: {error}") from error
@@ -121,6 +122,7 @@ def byte_count(datatype: str, shape: Sequence[int]) -> int:
 
 def join(requests: Sequence[Tensors]) -> Tensors:
     """One tuple of tensors with the rows of all requests in order; they must be of the same kinds."""
+    # Most batches of an idle service have one request, whose bytes then need no copy.
     if len(requests) == 1:
         return requests[0]
     return tuple(
@@ -139,6 +141,7 @@ def split(outputs: Tensors, rows: Sequence[int]) -> tuple[Tensors, ...]:
     ends = [0]
     for count in rows:
         ends.append(ends[-1] + count)
+    # A network that mixes rows would otherwise hand one caller's answer to another.
     for output in outputs:
         if not output.shape or output.rows != ends[-1]:
             raise EngineFailed(

@@ -111,6 +111,7 @@ class TorchEngine:
                 f"PyTorch cannot be imported ({error}); install the extra rl"
             ) from error
         self._torch = torch
+        # By default PyTorch takes all cores, also those of the node's other replicas.
         torch.set_num_threads(self.threads)
         self._take_device()
         try:
@@ -156,6 +157,7 @@ class TorchEngine:
         return DeviceFacts(
             device=f"cuda:0 {gpu.name}",
             sm_count=gpu.multi_processor_count,
+            # What is reserved and not what is used: others cannot have the difference.
             memory_mib=self._torch.cuda.memory_reserved(0) / MIB,
         )
 
@@ -198,6 +200,7 @@ class TorchEngine:
             if source.weights is not None:
                 path = file_in(source.directory, source.weights)
                 network.load_state_dict(
+                    # weights_only: a pickle could run any code when it is read.
                     self._torch.load(path, map_location="cpu", weights_only=True)
                 )
             return network.eval()

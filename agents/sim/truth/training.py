@@ -52,7 +52,7 @@ class TrainingTruth:
         """A training network's own name; `INFERENCE` for any other."""
         return network if network in self.networks else INFERENCE
 
-    def whole_provenance(self, network: str, gpu_type: str, batch: int) -> str:
+    def entire_gpu_provenance(self, network: str, gpu_type: str, batch: int) -> str:
         """How the step of a whole GPU is known; estimated for a batch between measured ones."""
         return self.provenance.get((network, gpu_type, batch), "estimated")
 
@@ -103,6 +103,7 @@ def _levelled(
             int(row["batch"]),
             v100[row["network"]].by_batch[int(row["batch"])],
         )
+        # One factor for the curve: its shape over the share is the V100's, as no other GPU's was measured.
         level = float(row["step_ms"]) / curve.at(100.0 * float(row["speed"]))
         curves.setdefault(_key(row), {})[batch] = BatchCurve(
             sm_percents=curve.sm_percents, latency_ms=curve.latency_ms * level

@@ -104,6 +104,7 @@ class Truth:
 
     def provenance(self, placed: RunningPart) -> str:
         """How the mean execution time is known: measured, scaled, estimated or synthetic."""
+        # More replicas than were ever measured together: whatever else is known, this is extrapolated.
         if 1 + len(placed.neighbours) > self._launch_delay.x[-1]:
             return "synthetic"
         if placed.network in self._training.networks:
@@ -145,6 +146,7 @@ class Truth:
             return solo_ms
         delay_ms = network.kernels * self._extra_delay_ms(1 + len(placed.neighbours))
         busy_ms = solo_ms * self._slowdown(placed) + delay_ms
+        # No batch takes no time, whatever the neighbours do.
         busy_ms[0] = 0.0
         return busy_ms
 
@@ -161,6 +163,7 @@ class Truth:
                 placed.sm_percent, self._duty(placed, batch)
             )
         if placed.network in self._training.busy_w:
+            # The reference's curve gives the shape, the network's own measurement the height.
             v100_w *= self._training.busy_w[placed.network] / reference_watts.at_duty(
                 100.0, 1.0
             )
@@ -186,13 +189,13 @@ class Truth:
         return facts.memory_base_mib + batch * facts.memory_per_item_mib
 
     def _training_provenance(self, placed: RunningPart) -> str:
-        is_whole = (
+        is_entire = (
             placed.sm_percent == 100.0
             and placed.clock_mhz >= self._type(placed.gpu_type).max_clock_mhz
         )
-        if placed.neighbours or not is_whole:
+        if placed.neighbours or not is_entire:
             return "synthetic"
-        return self._training.whole_provenance(
+        return self._training.entire_gpu_provenance(
             placed.network, placed.gpu_type, placed.batch
         )
 
@@ -218,6 +221,7 @@ class Truth:
     def _duty(self, placed: RunningPart, batch: int) -> float:
         network, share = self._network(placed.network), self._v100_share(placed)
         kernels_ms = batch * network.work_ms_per_item * 100 / share
+        # The rest of a batch is the host's, during which the GPU draws idle power.
         return min(1.0, kernels_ms / float(network.curves.batch_ms(share)[batch]))
 
     def _extra_delay_ms(self, replicas: int) -> float:

@@ -156,7 +156,9 @@ def run(
     )
     cells, notes = make_cells(wanted)
     sys.stderr.writelines(f"Note: {note}\n" for note in notes)
-    rules = Rules(window_s=window_s, most=max_windows, spread_limit=spread / 100.0)
+    rules = Rules(
+        window_s=window_s, max_windows=max_windows, spread_limit=spread / 100.0
+    )
     place = ProfileTarget(
         gpu=gpu,
         templates=templates,

@@ -148,7 +148,7 @@ def test_the_agent_is_woken_when_a_task_has_finished(tmp_path: Path) -> None:
         async with gpu_device(Wanted(directory=tmp_path)) as device:
             woken: list[str] = []
             parts = device._parts  # what a task is at the moment of the call
-            device.tell_changes(
+            device.on_change(
                 lambda: woken.extend(each.state for each in parts.tasks.running(0))
             )
             await device.start_task(0, a_task(iterations=1))

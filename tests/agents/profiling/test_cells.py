@@ -9,7 +9,7 @@ from agents.profiling.cells import (
     MeasurementCell,
     Member,
     at_most,
-    crews,
+    by_bench_set,
     grid,
     make_cell,
     pairs,
@@ -76,11 +76,11 @@ def test_too_many_cells_are_refused() -> None:
 
 def test_cells_of_the_same_processes_follow_each_other() -> None:
     cells = grid(["a", "b"], [10.0, 50.0], [1, 2, 4])
-    plan = crews(cells, seed=3)
+    plan = by_bench_set(cells, seed=3)
     assert len(plan) == 4
     assert all(
-        {tuple(each.seat for each in cell.members) for cell in group} == {crew}
-        for crew, group in plan
+        {tuple(each.bench for each in cell.members) for cell in group} == {bench_set}
+        for bench_set, group in plan
     )
     assert sorted(map(str, (cell for _, group in plan for cell in group))) == sorted(
         map(str, cells)
@@ -89,10 +89,10 @@ def test_cells_of_the_same_processes_follow_each_other() -> None:
 
 def test_the_order_is_the_seeds_and_not_the_inputs() -> None:
     cells = list(grid(["a", "b", "c"], [10.0, 50.0], [1, 2, 4, 8]))
-    plan = crews(cells, seed=3)
+    plan = by_bench_set(cells, seed=3)
     random.Random(0).shuffle(cells)
-    assert crews(cells, seed=3) == plan
-    assert crews(cells, seed=4) != plan
+    assert by_bench_set(cells, seed=3) == plan
+    assert by_bench_set(cells, seed=4) != plan
     # It is shuffled at all: batches do not simply ascend in every group.
     batches = [[cell.members[0].batch for cell in group] for _, group in plan]
     assert any(each != sorted(each) for each in batches)

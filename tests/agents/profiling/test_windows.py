@@ -21,7 +21,7 @@ from agents.profiling.watch import GpuWatch
 from agents.profiling.windows import Rules, measure
 from tests.agents.profiling.nodes import GPU, FakeGpu
 
-RULES = Rules(window_s=0.02, pause_s=0.0, most=6)
+RULES = Rules(window_s=0.02, pause_s=0.0, max_windows=6)
 OURS, FOREIGN = 4_000_001, 4_000_002
 """No processes of this machine."""
 Kind = TypeVar("Kind")

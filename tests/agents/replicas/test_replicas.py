@@ -458,7 +458,7 @@ def test_crash_loops_wait_longer_each_time_and_are_forgotten_after_a_window() ->
 
 def test_only_so_many_crashing_replicas_are_remembered() -> None:
     crashes = Crashes(now_s=lambda: 0.0)
-    for number in range(Crashes.MOST + 1):
+    for number in range(Crashes.MAX_REMEMBERED + 1):
         for _ in range(Crashes.LOOP):
             crashes.note(f"r{number}")
     assert crashes.hold_s("r0") == 0.0, "it failed longest ago"

@@ -6,21 +6,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agents.base.device import ServiceRoute
 from agents.base.protocol import BUCKET_COUNT
-from agents.router.lane import Lane
 from agents.router.metrics import MAX_SERVICES, OTHERS, exposition, shown
+from agents.router.service_queue import ServiceQueue
 
 
 class Time:
     now_s = 0.0
 
 
-def a_lane(service: str, time: Time | None = None) -> Lane:
+def a_queue(service: str, time: Time | None = None) -> ServiceQueue:
     time = time or Time()
     route = ServiceRoute(service=service, slo_ms=100.0, shares=(("a", 1.0), ("b", 1.0)))
-    return Lane(route, queue_limit=4, replica_limit=4, now_s=lambda: time.now_s)
+    return ServiceQueue(route, queue_limit=4, replica_limit=4, now_s=lambda: time.now_s)
 
 
-def samples(*lanes: Lane, unknown: int = 0) -> dict[tuple[str, ...], float]:
+def samples(
+    *service_queues: ServiceQueue, unknown: int = 0
+) -> dict[tuple[str, ...], float]:
     """(name without its prefix, label values …) → value."""
     return {
         (
@@ -28,7 +30,7 @@ def samples(*lanes: Lane, unknown: int = 0) -> dict[tuple[str, ...], float]:
             *sample.labels.values(),
         ): sample.value
         for family in text_string_to_metric_families(
-            exposition(shown(lanes), unknown=unknown)
+            exposition(shown(service_queues), unknown=unknown)
         )
         for sample in family.samples
     }
@@ -36,17 +38,17 @@ def samples(*lanes: Lane, unknown: int = 0) -> dict[tuple[str, ...], float]:
 
 def test_counts_gauges_and_histograms_are_the_lanes() -> None:
     time = Time()
-    lane = a_lane("chat", time)
+    service_queue = a_queue("chat", time)
     for now_s, latency_ms in ((1.0, 0.2), (1.5, 30.0), (2.0, 150.0)):
         time.now_s = now_s
-        lane.arrive()
-        lane.finish(latency_ms)
+        service_queue.arrive()
+        service_queue.finish(latency_ms)
     time.now_s = 2.001
-    lane.arrive()
-    lane.reject("expired")
-    asyncio.run(lane.acquire())
-    lane.fail("b", is_unreachable=True)
-    found = samples(lane, unknown=7)
+    service_queue.arrive()
+    service_queue.reject("expired")
+    asyncio.run(service_queue.acquire())
+    service_queue.fail("b", is_unreachable=True)
+    found = samples(service_queue, unknown=7)
     assert (
         found["arrivals_total", "chat"],
         found["served_total", "chat"],
@@ -92,19 +94,19 @@ def test_counts_gauges_and_histograms_are_the_lanes() -> None:
 
 
 def test_a_reading_starts_a_window_and_takes_nothing_from_the_totals() -> None:
-    lane = a_lane("chat")
+    service_queue = a_queue("chat")
     for _ in range(2):
-        lane.arrive()
-        lane.finish(10.0)
-        assert lane.read().served == 1
-    assert samples(lane)["served_total", "chat"] == 2
+        service_queue.arrive()
+        service_queue.finish(10.0)
+        assert service_queue.read().served == 1
+    assert samples(service_queue)["served_total", "chat"] == 2
 
 
 def test_every_bucket_is_below_some_end() -> None:
-    lane = a_lane("chat")
+    service_queue = a_queue("chat")
     for exponent in range(BUCKET_COUNT):
-        lane.finish(0.25 * 2.0 ** (exponent / 4))
-    found = samples(lane)
+        service_queue.finish(0.25 * 2.0 ** (exponent / 4))
+    found = samples(service_queue)
     counted = [value for key, value in found.items() if key[0] == "latency_ms_bucket"]
     assert counted == sorted(counted)
     assert counted[-1] == BUCKET_COUNT
@@ -113,14 +115,14 @@ def test_every_bucket_is_below_some_end() -> None:
 
 
 def test_services_beyond_the_bound_are_added_up() -> None:
-    lanes = [a_lane(f"s{number:04}") for number in range(MAX_SERVICES + 10)]
-    for lane in lanes:
-        lane.arrive()
-    found = samples(*lanes)
+    service_queues = [a_queue(f"s{number:04}") for number in range(MAX_SERVICES + 10)]
+    for service_queue in service_queues:
+        service_queue.arrive()
+    found = samples(*service_queues)
     assert found["arrivals_total", OTHERS] == 10
     assert sum(key[0] == "arrivals_total" for key in found) == MAX_SERVICES + 1
 
 
 def test_names_cannot_break_out_of_their_label() -> None:
-    found = samples(a_lane('a"b\\c'))
+    found = samples(a_queue('a"b\\c'))
     assert found["arrivals_total", 'a"b\\c'] == 0

@@ -23,7 +23,7 @@ from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load import ArrivalProcess, LoadShape
-from agents.sim.load_balancer import HOLD_CAPACITY, ServiceDoor
+from agents.sim.load_balancer import HOLD_CAPACITY, ServiceBalancer
 from agents.sim.node import QUEUE_CAPACITY
 from agents.sim.spec import Fault, FaultKind, make_node
 from agents.sim.truth.truth import load_truth
@@ -271,11 +271,11 @@ def test_stale_telemetry_arrives_late_and_only_that_of_the_node() -> None:
         a_node("n2"),
         faults=(Fault(kind="stale", node="n1", start_s=0.0, end_s=50.0, delay_s=20.0),),
     )
-    told_at_s = clock.now_s()
+    reported_at_s = clock.now_s()
     lost = []
     for _ in range(4):
         lost.append(
-            (cluster.is_lost("n1", told_at_s), cluster.is_lost("n2", told_at_s))
+            (cluster.is_lost("n1", reported_at_s), cluster.is_lost("n2", reported_at_s))
         )
         clock.advance(10.0)
         cluster.advance()
@@ -426,8 +426,8 @@ def test_an_unknown_gpu_type_names_those_that_can_be_simulated() -> None:
 
 
 def test_a_door_without_weights_shares_evenly() -> None:
-    door = ServiceDoor(EvenLoad(rate_rps=1000.0), np.random.default_rng(2))
-    handed = door.step(0.0, 4.0, [0.0, 0.0])
+    balancer = ServiceBalancer(EvenLoad(rate_rps=1000.0), np.random.default_rng(2))
+    handed = balancer.step(0.0, 4.0, [0.0, 0.0])
     assert sum(handed.new) == 4000
     assert handed.new[0] == pytest.approx(2000, abs=150)
 

@@ -17,10 +17,10 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import NodeCommand, TaskCommand, TaskReading
+from agents.base.tasks import SWAP_MIB_PER_S
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault, make_node
-from agents.sim.tasks import SWAP_MIB_PER_S
 from agents.sim.truth.truth import load_truth
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (

@@ -86,13 +86,13 @@ def test_restore_puts_the_knobs_back_and_the_replicas_serve_on() -> None:
     node.step()
     node.step()
     assert node.knobs() == turned
-    told = [words for each in node.plane.received for words in each.problems]
+    reported = [words for each in node.plane.received for words in each.problems]
     assert any(
         "silent for the lease of 60 s: clocks and power limits are at their defaults"
         in each
-        for each in told
+        for each in reported
     )
-    assert any("silent for 6" in each and "is back" in each for each in told)
+    assert any("silent for 6" in each and "is back" in each for each in reported)
     node.step()
     assert not any("silent" in words for words in node.plane.received[-1].problems)
 
@@ -106,8 +106,8 @@ def test_keep_changes_nothing_and_says_so_when_the_control_plane_is_back() -> No
     node.plane.error = None
     node.step()
     node.step()
-    told = [words for each in node.plane.received for words in each.problems]
-    assert any("its last command stays in force" in each for each in told)
+    reported = [words for each in node.plane.received for words in each.problems]
+    assert any("its last command stays in force" in each for each in reported)
 
 
 def test_without_a_lease_a_command_holds_for_ever() -> None:

@@ -225,9 +225,9 @@ class TestKnobs:
     def restored(self, nvml: Nvml, state: Path, *, boot_id: str = "b1") -> str:
         """What the next start says that it did."""
         knobs = self.knobs(nvml, state, boot_id=boot_id)
-        words = "; ".join(each.words for each in knobs.restore())
+        message = "; ".join(each.message for each in knobs.restore())
         self.die()
-        return words
+        return message
 
     def test_knobs_are_put_back_at_the_end(
         self, nvml: Nvml, gpu: GpuIdentity, state: Path, fake: FakeGpus
@@ -256,9 +256,9 @@ class TestKnobs:
             knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=clock_mhz)
             knobs.limit_power_w(gpu, limit_w)
         self.die()
-        words = self.restored(nvml, state)
+        message = self.restored(nvml, state)
         assert (
-            words
+            message
             == "clock_mhz of GPU-0 was unlocked; power_limit_w of GPU-0 was set to 700 W again"
         )
         assert (fake.gpu(0).lock_high, fake.gpu(0).power_limit) == (0, 700_000)
@@ -380,9 +380,9 @@ class TestKnobs:
         fake.fail(
             "nvmlDeviceSetPowerManagementLimit", 15, times=2
         )  # the first GPU, and once more after a new start
-        words = self.restored(nvml, state)
-        assert "power_limit_w of GPU-0 is not back: could not" in words
-        assert "power_limit_w of GPU-1 was set to 700 W again" in words
+        message = self.restored(nvml, state)
+        assert "power_limit_w of GPU-0 is not back: could not" in message
+        assert "power_limit_w of GPU-1 was set to 700 W again" in message
         assert [held.last.gpu_uuid for held in reopened(state)[0]] == ["GPU-0"]
         assert "GPU-0 was set to 700 W again" in self.restored(nvml, state)
 

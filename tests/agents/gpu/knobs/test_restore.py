@@ -136,9 +136,9 @@ def test_killed_at_any_write_every_knob_is_put_back(
 ) -> None:
     fake.fail(function, moment, times=1, skip=skip)
     node.turn(killed_by=signal.SIGKILL)
-    code, words = node.restore()
-    assert code == 0, words
-    assert node.is_untouched, words
+    code, message = node.restore()
+    assert code == 0, message
+    assert node.is_untouched, message
     assert node.is_forgotten
 
 
@@ -148,9 +148,9 @@ def test_killed_at_any_moment_every_knob_is_put_back(node: Node, seed: int) -> N
     with node.start_turning("on") as agent:
         time.sleep(Random(seed).uniform(0.0, 0.05))
         agent.kill()
-    code, words = node.restore()
-    assert code == 0, words
-    assert node.is_untouched, words
+    code, message = node.restore()
+    assert code == 0, message
+    assert node.is_untouched, message
     assert node.is_forgotten
 
 
@@ -196,10 +196,10 @@ def test_sigkill_leaves_it_to_the_command_which_says_what_it_did(node: Node) -> 
 
 def test_a_running_agent_keeps_its_knobs(node: Node) -> None:
     with node.start_turning() as agent:
-        code, words = node.restore()
+        code, message = node.restore()
         agent_has_it = node.gpu.lock_high
         agent.terminate()
-    assert (code, "another agent has this state directory" in words) == (1, True)
+    assert (code, "another agent has this state directory" in message) == (1, True)
     assert agent_has_it == 1500
 
 
@@ -215,8 +215,8 @@ def test_without_the_right_the_journal_stays_and_the_command_fails(
 ) -> None:
     node.die_turned()
     fake.state.may_write = 0
-    code, words = node.restore()
-    assert (code, words.count("CAP_SYS_ADMIN")) == (1, 2)
+    code, message = node.restore()
+    assert (code, message.count("CAP_SYS_ADMIN")) == (1, 2)
     fake.state.may_write = 1
     assert node.restore()[0] == 0
     assert node.is_untouched
@@ -227,20 +227,20 @@ def test_without_a_driver_the_journal_stays_and_the_command_fails(
 ) -> None:
     node.die_turned()
     fake.state.is_loaded = 0
-    code, words = node.restore()
-    assert (code, "kernel driver is not loaded" in words) == (1, True)
+    code, message = node.restore()
+    assert (code, "kernel driver is not loaded" in message) == (1, True)
     fake.state.is_loaded = 1
     fake.reload()
-    code, words = node.restore()
-    assert (code, words.count("the driver was loaded anew")) == (0, 2)
+    code, message = node.restore()
+    assert (code, message.count("the driver was loaded anew")) == (0, 2)
 
 
 def test_a_damaged_tail_is_said_and_the_rest_is_put_back(node: Node) -> None:
     node.die_turned()
     with (node.state / NAME).open("ab") as file:
         file.write(b"torn")
-    code, words = node.restore()
-    assert (code, "is damaged" in words) == (0, True)
+    code, message = node.restore()
+    assert (code, "is damaged" in message) == (0, True)
     assert node.is_untouched
 
 

@@ -11,9 +11,9 @@ from agents.gpu.nvml.mig_types import (
     MigProfile,
     Placement,
     max_clients,
+    parent_index,
     slice_index,
     slice_type,
-    whole_index,
 )
 from tests.agents.fakes.nvml.fake_gpus import PROFILES
 
@@ -109,7 +109,7 @@ def test_an_index_tells_the_gpu_and_clashes_with_none() -> None:
     assert min(indices) == 1000 > 63
     assert max(indices) == 64_147 <= 64_999
     assert slice_index(2, 7, 0) == 3070
-    assert [whole_index(index) for index in (0, 63, 1000, 1147, 3070, 64_147)] == [
+    assert [parent_index(index) for index in (0, 63, 1000, 1147, 3070, 64_147)] == [
         0,
         63,
         0,

@@ -13,7 +13,7 @@ from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.directory import MAX_PIPE_PATH
-from agents.gpu.mps.sharing import ByTurns, UnderMps, make_slice_sharing, mps_folder
+from agents.gpu.mps.gpu_sharing import ByTurns, UnderMps, make_slice_sharing, mps_folder
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.devices import Devices, SliceErrors, type_of
 from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
@@ -158,7 +158,9 @@ def test_a_critical_error_of_the_gpu_condemns_its_slices_alone(
     nvml: Nvml, sliced: FakeGpus
 ) -> None:
     devices = Devices(nvml)
-    errors = SliceErrors(XidWatch(nvml, devices.wholes, wait_ms=20), devices.gpus())
+    errors = SliceErrors(
+        XidWatch(nvml, devices.entire_gpus, wait_ms=20), devices.gpus()
+    )
     try:
         play(lambda: until(lambda: _is_told(sliced, errors)))
         assert sorted(errors.condemned()) == ["GPU-0", "MIG-1", "MIG-5", "MIG-6"]

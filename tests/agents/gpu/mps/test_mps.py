@@ -18,8 +18,8 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
 from agents.gpu.mps.daemon import Mps, MpsSettings
-from agents.gpu.mps.sharing import UnderMps
-from agents.gpu.mps.sm_percent import proves
+from agents.gpu.mps.gpu_sharing import UnderMps
+from agents.gpu.mps.sm_percent import objection
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu
@@ -368,11 +368,11 @@ def test_a_replica_under_mps_proves_its_share_and_one_outside_does_not(
     inside = node.client(mps, 40.0)
     # 52.8 of 132 SMs are 26 steps of 2.
     assert inside.hear() == {"sms": 52, "limit": "0=12288M", "is_under_mps": True}
-    assert proves(52, TOTAL_SMS, 40.0)
+    assert not objection(52, TOTAL_SMS, 40.0)
     wait(mps.stop(0.0))
     outside = node.client(mps, 40.0)
     assert outside.hear() == {"sms": 132, "limit": "0=12288M", "is_under_mps": False}
-    assert not proves(132, TOTAL_SMS, 40.0)
+    assert objection(132, TOTAL_SMS, 40.0)
 
 
 def test_the_share_stands_in_the_clients_environment_alone(node: Node) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.foreign import DEFAULT_PIPE, MpsProcess, mps_processes, why_foreign
-from agents.gpu.mps.sharing import ByTurns, make_sharing
+from agents.gpu.mps.gpu_sharing import ByTurns, make_sharing
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import environment

@@ -113,11 +113,15 @@ def test_memory_of_which_the_driver_tells_nothing_is_not_known_rather_than_zero(
 
 def test_a_client_of_mps_has_its_time_times_its_part_of_the_sms() -> None:
     part = a_part(sm_percent=40.0, is_limited=True)
-    told = by_name(
+    measured = by_name(
         attribute(a_window(a_process(is_mps=True, time_percent=100.0)), [part])
     )["r1"]
     # 100 % of the time on 40 % of the SMs: no overuse, although the driver says 100.
-    assert (told.sm_percent, told.is_estimated, told.excesses) == (40.0, True, ())
+    assert (measured.sm_percent, measured.is_estimated, measured.excesses) == (
+        40.0,
+        True,
+        (),
+    )
     proven = replace(part, proven_sm_percent=25.0)
     assert (
         by_name(
@@ -141,7 +145,7 @@ def test_where_the_driver_tells_nothing_of_a_client_its_server_does() -> None:
 
 def test_a_driver_that_does_not_say_who_is_a_client_makes_no_false_overuse() -> None:
     part = a_part(sm_percent=40.0, is_limited=True)
-    window = a_window(a_process(time_percent=100.0), tells_clients=False)
+    window = a_window(a_process(time_percent=100.0), knows_clients=False)
     assert by_name(attribute(window, [part]))["r1"].excesses == ()
 
 
@@ -163,7 +167,7 @@ def test_without_a_limit_there_is_none_to_exceed_but_memory() -> None:
 
 
 def test_a_driver_that_measures_no_process_leaves_what_the_server_says() -> None:
-    window = a_window(a_process(), tells_use=False)
+    window = a_window(a_process(), knows_use=False)
     use = by_name(attribute(window, [a_part(sm_percent=100.0, busy_share=0.5)]))["r1"]
     assert (use.sm_percent, use.is_estimated) == (50.0, True)
 
@@ -209,9 +213,9 @@ def scenes(draw: st.DrawFn) -> tuple[GpuWindow, tuple[GrantedPart, ...]]:
             )
         )
         for _ in range(draw(st.integers(0, 2))):
-            told = draw(st.none() | percents)
+            measured = draw(st.none() | percents)
             processes.append(
-                a_process(name, is_mps=draw(st.booleans()), time_percent=told)
+                a_process(name, is_mps=draw(st.booleans()), time_percent=measured)
             )
     if draw(st.booleans()):
         processes.append(
@@ -223,8 +227,8 @@ def scenes(draw: st.DrawFn) -> tuple[GpuWindow, tuple[GrantedPart, ...]]:
         *processes,
         energy_j=draw(st.floats(0.0, 1e6)),
         idle_w=draw(st.floats(0.0, 1e3)),
-        tells_use=draw(st.booleans()),
-        tells_clients=draw(st.booleans()),
+        knows_use=draw(st.booleans()),
+        knows_clients=draw(st.booleans()),
     )
     return window, tuple(parts)
 

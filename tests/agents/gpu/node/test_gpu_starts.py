@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agents.base.device import DeviceError, GpuLost, LaunchFailed
-from agents.gpu.mps.sharing import ByTurns
+from agents.gpu.mps.gpu_sharing import ByTurns
 from agents.gpu.node.starts import FIRST_S, MAX_S, GpuStarts, StartedGpu
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from tests.agents.factories import a_replica

@@ -11,7 +11,7 @@ import msgspec
 from agents.base.device import NotSupported
 from agents.base.protocol import GpuReading, Observation, Overuse, UseReading
 from agents.gpu.mps.daemon import Mps
-from agents.gpu.mps.sharing import Sharing, UnderMps
+from agents.gpu.mps.gpu_sharing import Sharing, UnderMps
 from agents.gpu.node.attribution import OTHERS, WINDOWS, Key
 from agents.gpu.node.owners import SharedGpu, owner_of
 from agents.gpu.node.starts import NotStarted

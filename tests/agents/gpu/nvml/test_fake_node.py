@@ -32,9 +32,9 @@ def wait_for(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def order(node: FakeGpus, *words: str) -> None:
+def order(node: FakeGpus, *message: str) -> None:
     """The command, in the node's state directory."""
-    main([words[0], "--state-dir", str(node.path.parent), *words[1:]])
+    main([message[0], "--state-dir", str(node.path.parent), *message[1:]])
 
 
 def test_a_lost_gpu_is_lost_until_it_is_healed(node: FakeGpus) -> None:
@@ -111,12 +111,12 @@ def test_a_reloaded_driver_has_forgotten_its_locks(
 
 
 @pytest.mark.parametrize(
-    ("index", "words"), [("2", "no GPU 2; this node has 0 to 1"), ("-1", "no GPU -1")]
+    ("index", "message"), [("2", "no GPU 2; this node has 0 to 1"), ("-1", "no GPU -1")]
 )
 def test_a_gpu_that_there_is_not_is_named(
-    node: FakeGpus, index: str, words: str
+    node: FakeGpus, index: str, message: str
 ) -> None:
-    with pytest.raises(SystemExit, match=words):
+    with pytest.raises(SystemExit, match=message):
         order(node, "fault", "lost", index)
 
 
@@ -130,21 +130,28 @@ def test_the_agent_finds_the_same_gpus_at_its_next_start(
 ) -> None:
     calls: list[list[str]] = []
     monkeypatch.setattr(
-        os, "execvpe", lambda program, words, _: calls.append([program, *words])
+        os, "execvpe", lambda program, message, _: calls.append([program, *message])
     )
-    words = ["run", "--library", str(tmp_path), "--state-dir", str(tmp_path), "--gpus"]
-    main([*words, "2", "--", "plimsoll-agent", "--node", "n1"])
+    message = [
+        "run",
+        "--library",
+        str(tmp_path),
+        "--state-dir",
+        str(tmp_path),
+        "--gpus",
+    ]
+    main([*message, "2", "--", "plimsoll-agent", "--node", "n1"])
     first = FakeGpus.found(tmp_path / FILE)
     assert first is not None and first.gpu(0).uuid != first.gpu(1).uuid
     first.gpu(0).lock_high = 990
-    main([*words, "2", "--", "plimsoll-agent"])
+    main([*message, "2", "--", "plimsoll-agent"])
     again = FakeGpus.found(tmp_path / FILE)
     assert again is not None and (again.gpu(0).uuid, again.gpu(0).lock_high) == (
         first.gpu(0).uuid,
         990,
     )
     # Another machine: other GPUs.
-    main([*words, "3", "--", "plimsoll-agent"])
+    main([*message, "3", "--", "plimsoll-agent"])
     other = FakeGpus.found(tmp_path / FILE)
     assert (
         other is not None and other.state.gpu_count == 3 and other.gpu(0).lock_high == 0

@@ -40,7 +40,7 @@ def test_each_lack_has_its_kind(
     found = next(each for each in lacks if each.capability is Capability.LIST_MPS)
     assert (found.kind, found.detail.startswith(detail)) == (kind, True)
     assert (
-        found.words
+        found.message
         == f"could not {Capability.LIST_MPS} of GPU 0 (GPU-0): {found.detail}"
     )
 
@@ -55,4 +55,4 @@ def test_persistence_mode_that_is_off_is_a_kind_of_its_own(
         lack.detail
         == "without clients the driver may drop them; run nvidia-persistenced"
     )
-    assert lack.words == f"persistence mode is off: {lack.detail}"
+    assert lack.message == f"persistence mode is off: {lack.detail}"

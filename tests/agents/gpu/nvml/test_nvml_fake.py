@@ -178,9 +178,9 @@ def test_what_a_gpu_does_not_have_is_said_with_the_reason(
 
 def test_an_old_driver_is_a_reason_too(nvml: Nvml, fake: FakeGpus) -> None:
     fake.fail("nvmlDeviceGetMPSComputeRunningProcesses_v3", 13)
-    ((capability, words),) = probe(nvml, first(nvml), try_writes=True).why_not
+    ((capability, message),) = probe(nvml, first(nvml), try_writes=True).why_not
     assert capability == Capability.LIST_MPS
-    assert "driver is too old" in words
+    assert "driver is too old" in message
 
 
 def test_without_the_right_both_knobs_are_off_and_nothing_is_written(
@@ -192,7 +192,7 @@ def test_without_the_right_both_knobs_are_off_and_nothing_is_written(
         Capability.LOCK_CLOCK,
         Capability.LIMIT_POWER,
     ]
-    assert all("CAP_SYS_ADMIN" in words for _, words in found.why_not)
+    assert all("CAP_SYS_ADMIN" in message for _, message in found.why_not)
     assert found.power_range is not None, "what can be read is read"
     assert fake.state.writes == 0
 
@@ -233,8 +233,8 @@ def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(
 
 def test_a_gpu_older_than_volta_has_no_clock_lock(nvml: Nvml, fake: FakeGpus) -> None:
     fake.gpu(0).architecture = 4
-    ((capability, words),) = probe(nvml, first(nvml), try_writes=True).why_not
-    assert (capability, "since Volta" in words) == (Capability.LOCK_CLOCK, True)
+    ((capability, message),) = probe(nvml, first(nvml), try_writes=True).why_not
+    assert (capability, "since Volta" in message) == (Capability.LOCK_CLOCK, True)
 
 
 def test_a_gpu_that_lists_no_clocks_is_locked_in_the_upper_half(

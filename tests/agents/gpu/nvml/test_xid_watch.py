@@ -69,9 +69,9 @@ def test_any_other_condemns_its_gpu_and_no_other(
 ) -> None:
     fake.happens(xid, gpu=1)
     taken(watch, 1)
-    ((uuid, words),) = watch.condemned().items()
+    ((uuid, message),) = watch.condemned().items()
     assert uuid == "GPU-1"
-    assert f"Xid {xid};" in words
+    assert f"Xid {xid};" in message
 
 
 def test_memory_that_cannot_be_corrected_condemns_without_a_number(

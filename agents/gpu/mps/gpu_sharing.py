@@ -76,6 +76,7 @@ class ByTurns:
     ) -> Mapping[str, str]:
         return {
             "CUDA_VISIBLE_DEVICES": self._gpu.uuid,
+            # Without it the process would join a daemon in the default directory, with shares that nobody granted.
             "CUDA_MPS_PIPE_DIRECTORY": NO_DAEMON_PIPE,
         }
 
@@ -107,6 +108,7 @@ class UnderMps:
         self, part: ReplicaCommand | TaskCommand
     ) -> Mapping[str, str]:
         state = await self._mps.start()
+        # A GPU in a fault takes no clients until the last of the old ones has ended.
         if state == "fault":
             if clients := await self._mps.client_pids():
                 raise LaunchFailed(
@@ -121,6 +123,7 @@ class UnderMps:
         )
 
     async def objection(self, proof: Proof) -> str:
+        # The count is the stronger proof: being a client says nothing about the share.
         if proof.sm_count is not None and self._total_sms is not None:
             return objection(proof.sm_count, self._total_sms, proof.sm_percent)
         if set(proof.pids).isdisjoint(await self._mps.client_pids()):
@@ -135,15 +138,15 @@ class UnderMps:
             clients = set(pids).intersection(await self._mps.client_pids())
             return all([await self._is_terminated(pid) for pid in sorted(clients)])
         except DeviceError:
-            return (
-                not await self._mps.is_alive()
-            )  # Without a daemon there is nobody to be harmed.
+            # Without a daemon there is nobody to be harmed.
+            return not await self._mps.is_alive()
 
     async def _is_terminated(self, pid: int) -> bool:
         try:
             return await self._mps.terminate(pid)
         except UnknownPart:
-            return True  # It has left meanwhile.
+            # It has left meanwhile.
+            return True
 
     async def watch(self) -> bool:
         return await self._mps.is_in_fault()
@@ -202,6 +205,7 @@ async def make_slice_sharing(
     """MPS where it works inside this slice, else turns with the reason."""
     mps = make_mps(gpu.uuid, directory / mps_folder(gpu))
     try:
+        # Tried with a real server, because not every driver runs MPS inside a slice, and only a start shows it.
         was_alive = not await mps.why_not() and await mps.is_alive()
         await mps.start()
         try:

@@ -87,7 +87,7 @@ class _Target:
     credit: float = 0.0
 
 
-class Lane:
+class ServiceQueue:
     """One service's targets, waiting requests and counters."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Lane:
         return self._health.out
 
     def total(self) -> Counts:
-        """Everything counted since the lane is there."""
+        """Everything counted since the queue is there."""
         total = Counts()
         total.add(self._total)
         total.add(self._counts)

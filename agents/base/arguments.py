@@ -1,0 +1,57 @@
+"""Options that several commands of an agent have, and readers of bounded numbers."""
+
+import argparse
+from collections.abc import Callable
+
+
+def add_log_level(options: argparse._ActionsContainer) -> None:
+    """Add `--log-level`."""
+    options.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
+
+
+def add_listener(options: argparse._ActionsContainer, *, host_help: str) -> None:
+    """Add `--host` and `--port`: where a process on this node listens."""
+    # What listens there asks nobody for a token, so other hosts reach it only where an operator says so.
+    options.add_argument(
+        "--host", default="127.0.0.1", help=f"{host_help} (default: %(default)s)"
+    )
+    options.add_argument(
+        "--port",
+        type=integer(0, 65535),
+        default=0,
+        help="default: any free one; printed at the start",
+    )
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    """Return a reader of integers within bounds."""
+
+    def read(text: str) -> int:
+        # int() would also read "1_000", and argparse would word its failure without the bounds.
+        if not text.strip().lstrip("+").isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must be a whole number from {low} to {high}"
+            )
+        return int(text)
+
+    return read
+
+
+def amount(high: float) -> Callable[[str], float]:
+    """Return a reader of numbers from 0 up to a bound."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        # Written as one chain because a comparison with NaN is never true: "nan" is refused, too.
+        if not 0.0 <= number <= high:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must be a number from 0 to {high:g}"
+            )
+        return number
+
+    return read
