@@ -188,7 +188,7 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
         solution=np.zeros(replicas, np.int32),
         # Each cell on the way down keeps the candidates that its halves begin with.
         pool=np.zeros(candidates * (MAX_HALVINGS + 1), np.int32),
-        pattern=np.zeros(most, np.int32),
+        pattern=np.zeros(replicas, np.int32),
     )
 
 

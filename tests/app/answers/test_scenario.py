@@ -7,9 +7,9 @@ import pytest
 from app.answers.scenario import (
     WhatIfScenario,
     changed,
+    describe_scenario,
     max_suggested,
     suggested,
-    describe_scenario,
 )
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Prices, ServicePrice
