@@ -8,7 +8,6 @@ import numpy as np
 
 from solvers.joint.kernels.packing import (
     PackingCells,
-    PackingMemory,
     find_parts,
     longest_ms,
     next_pattern,
@@ -21,6 +20,7 @@ from solvers.joint.kernels.types import (
     PricedPatterns,
     PricingTask,
     Reals,
+    Scratch,
     Worth,
 )
 from solvers.joint.patterns.columns import Pattern
@@ -117,8 +117,18 @@ def _ceilings(mode: GpuMode) -> Reals:
     return ceiling
 
 
-def _memory(mode: GpuMode, services: int) -> PackingMemory:
-    return PackingMemory(
+class _Memory(NamedTuple):
+    """What one mode's kernel works with; multipliers and ceilings stay warm from one packing to the next."""
+
+    start: Numbers
+    """(N + 1,) the ceilings that were best the last time."""
+    multipliers: Reals
+    """(N + 1, L, 3)"""
+    scratch: Scratch
+
+
+def _memory(mode: GpuMode, services: int) -> _Memory:
+    return _Memory(
         start=np.full(mode.max_replicas + 1, _LEVELS // 2, np.int32),
         multipliers=np.zeros((mode.max_replicas + 1, _LEVELS, 3)),
         scratch=make_scratch(mode, services),
@@ -199,7 +209,8 @@ class Packer:
         )
         # What is not worth half of its price is priced only when nothing better is left (`next_pattern`).
         higher = task._replace(threshold=0.5 * price)
-        price_parts(higher, self._parts.parts[number], self._memories[number], found)
+        # The fields one by one: kernels are slower where they take a tuple out of another one.
+        price_parts(higher, self._parts.parts[number], *self._memories[number], found)
         return _Offers(number, task, price, found)
 
     def _task(self, number: int, stairs: Reals, threshold: float) -> PricingTask:
@@ -221,7 +232,7 @@ class Packer:
             if stock[offer.task.mode.gpu_type] < 1.0:
                 continue
             slot = next_pattern(
-                offer.task, self._parts.parts[at], self._memories[at], offer.found
+                offer.task, self._parts.parts[at], *self._memories[at], offer.found
             )
             if slot >= 0 and offer.found.worth[slot] > best_ratio * offer.price:
                 best = _pattern(offer, slot)

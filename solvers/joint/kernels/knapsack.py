@@ -22,56 +22,42 @@ def shorten(task: PricingTask, scratch: Scratch, size: int, replicas: int) -> in
 
     Returns how many. ids are sorted by service and width.
     """
-    service, width, value = task.mode.service, task.mode.width, scratch.adjusted
-    scratch.filled[:] = 0
+    mode, ids, value = task.mode, scratch.ids, scratch.adjusted
+    best, filled, short = scratch.best, scratch.filled, scratch.short
+    filled[:] = 0
     at = 0
     while at < size:
-        item, best = scratch.ids[at], at
-        # Of one service and width only the best one can be in the optimum: another batch takes no fewer steps.
+        service, width, top = mode.service[ids[at]], mode.width[ids[at]], -1
         while (
             at < size
-            and service[scratch.ids[at]] == service[item]
-            and width[scratch.ids[at]] == width[item]
+            and mode.service[ids[at]] == service
+            and mode.width[ids[at]] == width
         ):
-            if value[at] > value[best]:
-                best = at
+            if top < 0 or value[at] > value[top]:
+                top = at
             at += 1
-        _insert(scratch, width[item], best, replicas)
-    return _join_lists(scratch)
-
-
-@compiled
-def _insert(scratch: Scratch, width: int, position: int, limit: int) -> None:
-    """Put a position among the best of its width, best first, of which there are at most `limit`."""
-    best, value, place = scratch.best[width], scratch.adjusted, scratch.filled[width]
-    if place < limit:
-        scratch.filled[width] = place + 1
-    elif value[best[place - 1]] >= value[position]:
-        return
-    else:
-        # The worst one makes room.
-        place -= 1
-    while place > 0 and value[best[place - 1]] < value[position]:
-        best[place] = best[place - 1]
-        place -= 1
-    best[place] = position
-
-
-@compiled
-def _join_lists(scratch: Scratch) -> int:
-    """Put the best of all widths on the shortlist, in the order of ids; returns how many."""
+        place = filled[width]
+        if place == replicas:
+            if value[best[width, place - 1]] >= value[top]:
+                continue
+            place -= 1
+        else:
+            filled[width] = place + 1
+        while place > 0 and value[best[width, place - 1]] < value[top]:
+            best[width, place] = best[width, place - 1]
+            place -= 1
+        best[width, place] = top
     count = 0
-    for steps in range(1, scratch.filled.shape[0]):
-        for place in range(scratch.filled[steps]):
-            scratch.short[count] = scratch.best[steps, place]
+    for width in range(1, filled.shape[0]):
+        for place in range(filled[width]):
+            short[count] = best[width, place]
             count += 1
-    # The order of ids keeps the candidates of a service together.
-    scratch.short[:count].sort()
+    short[:count].sort()
     return count
 
 
 @compiled
-def _find_groups(task: PricingTask, scratch: Scratch, short: Numbers) -> int:
+def find_groups(task: PricingTask, scratch: Scratch, short: Numbers) -> int:
     """Where each service begins in `short`, into `first`; returns how many services there are."""
     mode, ids, count = task.mode, scratch.ids, 0
     for at in range(short.shape[0]):
@@ -91,26 +77,20 @@ def fill_table(
     table[g, n, u]: the same of the services from the g-th on, with exactly n candidates in u steps.
     """
     mode, ids, value, table = task.mode, scratch.ids, scratch.adjusted, scratch.table
-    groups = _find_groups(task, scratch, short)
+    groups = find_groups(task, scratch, short)
     table[groups, : replicas + 1, :] = NONE
     table[groups, 0, :] = 0.0
-    # From the last service to the first: searches take services in ascending order and ask what follows.
     for group in range(groups - 1, -1, -1):
-        before, after = table[group, : replicas + 1], table[group + 1, : replicas + 1]
-        before[:] = after
+        before, after = table[group], table[group + 1]
+        before[: replicas + 1, :] = after[: replicas + 1, :]
         for at in range(scratch.first[group], scratch.first[group + 1]):
-            _add(before, after, value[short[at]], mode.width[ids[short[at]]])
+            gain, width = value[short[at]], mode.width[ids[short[at]]]
+            for places in range(1, replicas + 1):
+                # Slices from zero, so that the loop runs on vectors.
+                rest, total = after[places - 1], before[places, width:]
+                for room in range(total.shape[0]):
+                    total[room] = max(total[room], rest[room] + gain)
     return table[0, replicas, mode.steps]
-
-
-@compiled
-def _add(reached: Reals, others: Reals, gain: float, width: int) -> None:
-    """The candidate added to every set of `others` that leaves it a place and the steps."""
-    for places in range(1, reached.shape[0]):
-        # Slices from zero, so that the loop runs on vectors.
-        rest, total = others[places - 1], reached[places, width:]
-        for room in range(total.shape[0]):
-            total[room] = max(total[room], rest[room] + gain)
 
 
 @compiled
@@ -118,39 +98,26 @@ def read_solution(
     task: PricingTask, scratch: Scratch, short: Numbers, replicas: int
 ) -> int:
     """The candidates of the optimum that `fill_table` found, into `solution`; returns how many: `replicas`, or 0."""
-    # NONE plus some gains is still no set at all.
     if scratch.table[0, replicas, task.mode.steps] <= NONE / 2.0:
         return 0
-    places, room, group = replicas, task.mode.steps, 0
+    mode, ids, value, table = task.mode, scratch.ids, scratch.adjusted, scratch.table
+    places, room, count, group = replicas, mode.steps, 0, 0
     while scratch.first[group] < short.shape[0] and places > 0:
-        at = _find_taken(task, scratch, group, places, room)
-        if at >= 0:
-            item = scratch.ids[short[at]]
-            scratch.solution[replicas - places] = item
-            places -= 1
-            room -= task.mode.width[item]
+        total, after = table[group, places, room], table[group + 1]
+        if total > after[places, room]:
+            for at in range(scratch.first[group], scratch.first[group + 1]):
+                width = mode.width[ids[short[at]]]
+                if (
+                    width <= room
+                    and after[places - 1, room - width] + value[short[at]] == total
+                ):
+                    scratch.solution[count] = ids[short[at]]
+                    count += 1
+                    places -= 1
+                    room -= width
+                    break
         group += 1
-    return replicas - places
-
-
-@compiled
-def _find_taken(
-    task: PricingTask, scratch: Scratch, group: int, places: int, room: int
-) -> int:
-    """Place on the shortlist of the candidate that the optimum takes of a service; −1 where it takes none."""
-    total, after = scratch.table[group, places, room], scratch.table[group + 1]
-    if total <= after[places, room]:
-        return -1
-    for at in range(scratch.first[group], scratch.first[group + 1]):
-        position = scratch.short[at]
-        width = task.mode.width[scratch.ids[position]]
-        # Equal to the last digit: the table was filled with this very sum.
-        if (
-            width <= room
-            and after[places - 1, room - width] + scratch.adjusted[position] == total
-        ):
-            return at
-    return -1
+    return count
 
 
 @compiled
@@ -161,10 +128,18 @@ def max_pressure(mode: GpuMode) -> Reals:
     """
     reached = np.full((mode.max_replicas + 1, mode.steps + 1), -np.inf)
     reached[0] = 0.0
-    before = reached.copy()
-    for at in range(mode.service.shape[0]):
-        # Candidates of one service are added to sets without it, so that no set holds two of them.
-        if at > 0 and mode.service[at] != mode.service[at - 1]:
-            before = reached.copy()
-        _add(reached, before, mode.pressure[at], mode.width[at])
+    at, size = 0, mode.service.shape[0]
+    while at < size:
+        service, before = mode.service[at], reached.copy()
+        while at < size and mode.service[at] == service:
+            width, pressure = mode.width[at], mode.pressure[at]
+            at += 1
+            while at < size and mode.service[at] == service and mode.width[at] == width:
+                pressure = max(pressure, mode.pressure[at])
+                at += 1
+            for replicas in range(1, reached.shape[0]):
+                for room in range(reached.shape[1] - width):
+                    total = before[replicas - 1, room] + pressure
+                    if total > reached[replicas, room + width]:
+                        reached[replicas, room + width] = total
     return reached[:, -1].copy()

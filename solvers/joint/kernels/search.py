@@ -31,10 +31,10 @@ from solvers.joint.kernels.types import (
 )
 
 LEVELS = 48
-"""Memory and watts have so many levels in the table."""
+"""Of memory and watts in the table."""
 _FIT = 1.0 + 1e-9
 _UPDATES_PER_NODE = 20_000
-"""Updates of the table that a node pays for: a cell whose table alone would take far longer is not searched."""
+"""Of the table: a cell whose table alone would take far longer than its nodes is not searched."""
 
 
 class Items(NamedTuple):
@@ -72,7 +72,13 @@ class SearchPath(NamedTuple):
 
 @compiled
 def search(
-    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, best: float
+    task: PricingTask,
+    cell: PricingCell,
+    scratch: Scratch,
+    size: int,
+    multipliers: Reals,
+    pattern: Numbers,
+    best: float,
 ) -> tuple[float, float, int]:
     """(bound of the cell, worth of the best pattern, its size): of exactly `cell.replicas` of the first `size` ids.
 
@@ -80,52 +86,58 @@ def search(
     infinite where there are so many candidates that the search is not begun.
     """
     mode, replicas = task.mode, cell.replicas
-    updates = size * replicas * (mode.steps + 1) * (LEVELS + 1)
-    if updates > task.effort.nodes * _UPDATES_PER_NODE:
+    if (
+        size * replicas * (mode.steps + 1) * (LEVELS + 1)
+        > task.effort.nodes * _UPDATES_PER_NODE
+    ):
         return np.inf, best, 0
     size = value_candidates(task, cell, scratch, size)
-    charge(task, cell, scratch, size)
-    items = _items(mode, cell, scratch, size)
+    charge(task, scratch, size, multipliers)
+    items = _items(mode, scratch, size, multipliers)
     table = _fill_table(items, replicas, mode.steps)
-    priced = limits_price(task, cell)
+    priced = limits_price(task, cell, multipliers)
     branch = _root(mode, cell)
     depth, nodes, found = 0, 0, 0
     while depth >= 0:
-        at = _next(items, table, branch, depth, best - priced)
+        at = _next(items, table, branch, depth, replicas - depth, best - priced)
         if at == size:
             depth -= 1
             continue
-
         nodes += 1
         if nodes > task.effort.nodes:
-            # The node that is not visited any more is open as well.
             branch.at[depth] = at
-            reached = _open_bound(items, table, branch, depth) + priced
-            return max(best, reached), best, found
-
+            return (
+                max(best, _open_bound(items, table, branch, depth, replicas) + priced),
+                best,
+                found,
+            )
         _take(items, branch, depth, at)
         if depth + 1 < replicas:
             depth += 1
             continue
-        # Adjusted values bound from above: what the set truly earns depends on its own pressure.
         worth = pattern_worth(mode, task.law, task.worth, branch.candidate, replicas)
         if worth > best:
             best, found = worth, replicas
-            scratch.pattern[:replicas] = branch.candidate[:replicas]
+            pattern[:replicas] = branch.candidate[:replicas]
     return best, best, found
 
 
 @compiled
-def _items(mode: GpuMode, cell: PricingCell, scratch: Scratch, size: int) -> Items:
-    # Copies, side by side: the search reads them far more often than it takes to make them.
+def _items(mode: GpuMode, scratch: Scratch, size: int, multipliers: Reals) -> Items:
     candidate = scratch.ids[:size].copy()
-    group, begin = _groups(mode.service[candidate])
+    group, begin, count = np.zeros(size, np.int32), np.zeros(size + 1, np.int32), 0
+    for at in range(size):
+        if at > 0 and mode.service[candidate[at]] != mode.service[candidate[at - 1]]:
+            count += 1
+            begin[count] = at
+        group[at] = count
+    begin[count + 1 if size > 0 else 0] = size
     return Items(
         candidate,
         group,
-        begin,
+        begin[: count + 2 if size > 0 else 1],
         mode.width[candidate],
-        _levels(mode, candidate, cell.multipliers),
+        _levels(mode, candidate, multipliers),
         scratch.adjusted[:size].copy(),
         mode.memory[candidate],
         mode.power[candidate],
@@ -134,45 +146,28 @@ def _items(mode: GpuMode, cell: PricingCell, scratch: Scratch, size: int) -> Ite
 
 
 @compiled
-def _groups(service: Numbers) -> tuple[Numbers, Numbers]:
-    """(M,) the number of each candidate's service, counted; (G + 1,) where each of them begins."""
-    size, count = service.shape[0], 0
-    group, begin = np.zeros(size, np.int32), np.zeros(size + 1, np.int32)
-    for at in range(size):
-        if at > 0 and service[at] != service[at - 1]:
-            count += 1
-            begin[count] = at
-        group[at] = count
-    groups = count + 1 if size > 0 else 0
-    begin[groups] = size
-    return group, begin[: groups + 1]
-
-
-@compiled
 def _levels(mode: GpuMode, candidate: Numbers, multipliers: Reals) -> Numbers:
-    memory_part, power_part = _level_parts(mode, multipliers)
-    levels = np.zeros(candidate.shape[0], np.int32)
-    for at in range(candidate.shape[0]):
-        item = candidate[at]
-        share = memory_part * mode.memory[item] + power_part * mode.power[item]
-        # Rounded down: the levels of a set never exceed what it truly uses, so that the table stays a bound.
-        levels[at] = np.int32(np.floor(share * LEVELS))
-    return levels
-
-
-@compiled
-def _level_parts(mode: GpuMode, multipliers: Reals) -> tuple[float, float]:
-    """Parts of all levels that 1 MiB and 1 W take: the multipliers weigh memory against watts."""
-    of_memory = multipliers[MEMORY] * mode.memory_mib
-    of_power = multipliers[POWER] * mode.power_w
+    """The multipliers weigh memory against watts. A GPU without watts to give weighs none: its candidates draw none."""
+    of_memory, of_power = (
+        multipliers[MEMORY] * mode.memory_mib,
+        multipliers[POWER] * mode.power_w,
+    )
     if of_memory + of_power <= 0.0:
-        # A GPU without watts to give weighs none: its candidates draw none.
         of_memory, of_power = 1.0, 1.0 if mode.power_w > 0.0 else 0.0
     memory_part = of_memory / (of_memory + of_power) / (mode.memory_mib * _FIT)
-    power_part = 0.0
-    if of_power > 0.0:
-        power_part = of_power / (of_memory + of_power) / (mode.power_w * _FIT)
-    return memory_part, power_part
+    power_part = (
+        of_power / (of_memory + of_power) / (mode.power_w * _FIT)
+        if of_power > 0.0
+        else 0.0
+    )
+    levels = np.zeros(candidate.shape[0], np.int32)
+    for at in range(candidate.shape[0]):
+        share = (
+            memory_part * mode.memory[candidate[at]]
+            + power_part * mode.power[candidate[at]]
+        )
+        levels[at] = np.int32(np.floor(share * LEVELS))
+    return levels
 
 
 @compiled
@@ -185,69 +180,98 @@ def _fill_table(items: Items, replicas: int, steps: int) -> Reals:
     for group in range(groups - 1, -1, -1):
         table[group] = table[group + 1]
         for at in range(items.begin[group], items.begin[group + 1]):
-            if not _is_beaten(items, at):
-                _add(items, at, table[group], table[group + 1])
+            if not _is_beaten(items, at, items.begin[group], items.begin[group + 1]):
+                _improve(
+                    table[group],
+                    table[group + 1],
+                    items.gain[at],
+                    items.width[at],
+                    items.level[at],
+                )
     return table
 
 
 @compiled
-def _is_beaten(items: Items, at: int) -> bool:
+def _is_beaten(items: Items, at: int, begin: int, end: int) -> bool:
     """Whether another of its service leaves it nothing to add to the table; of equals the first stays."""
-    gain, width, level = items.gain[at], items.width[at], items.level[at]
-    group = items.group[at]
-    for other in range(items.begin[group], items.begin[group + 1]):
-        # Candidates of a service ascend in width: all that follow need more steps.
-        if items.width[other] > width:
+    for other in range(begin, end):
+        if items.width[other] > items.width[at]:
             return False
-        if items.gain[other] >= gain and items.level[other] <= level and other != at:
-            is_better = items.gain[other] > gain or items.level[other] < level
-            if other < at or is_better or items.width[other] < width:
+        if (
+            items.gain[other] >= items.gain[at]
+            and items.level[other] <= items.level[at]
+            and other != at
+        ):
+            is_equal = (
+                items.gain[other] == items.gain[at]
+                and items.level[other] == items.level[at]
+            )
+            if other < at or not (is_equal and items.width[other] == items.width[at]):
                 return True
     return False
 
 
 @compiled
-def _add(items: Items, at: int, reached: Reals, others: Reals) -> None:
-    """The candidate added to every set of `others` that leaves it room."""
-    gain, width, level = items.gain[at], items.width[at], items.level[at]
-    for places in range(1, reached.shape[0]):
-        for room in range(reached.shape[1] - width):
+def _improve(before: Reals, after: Reals, gain: float, width: int, level: int) -> None:
+    """The candidate added to every set of `after` that leaves it room."""
+    for places in range(1, before.shape[0]):
+        for room in range(before.shape[1] - width):
             # Slices from zero, so that the loop runs on vectors.
-            rest = others[places - 1, room]
-            total = reached[places, room + width, level:]
+            rest, total = after[places - 1, room], before[places, room + width, level:]
             for left in range(total.shape[0]):
                 total[left] = max(total[left], rest[left] + gain)
 
 
 @compiled
 def _root(mode: GpuMode, cell: PricingCell) -> SearchPath:
-    at, candidate, steps, levels = np.zeros((4, cell.replicas + 1), np.int32)
-    gained, memory, power, pressure = np.zeros((4, cell.replicas + 1))
-    steps[0], levels[0] = mode.steps, LEVELS
-    memory[0], power[0] = mode.memory_mib * _FIT, mode.power_w * _FIT
-    pressure[0] = cell.high * _FIT if cell.replicas > 1 else np.inf
-    return SearchPath(at, candidate, steps, levels, gained, memory, power, pressure)
+    counts, amounts = (
+        np.zeros((4, cell.replicas + 1), np.int32),
+        np.zeros((4, cell.replicas + 1)),
+    )
+    branch = SearchPath(
+        counts[0],
+        counts[1],
+        counts[2],
+        counts[3],
+        amounts[0],
+        amounts[1],
+        amounts[2],
+        amounts[3],
+    )
+    branch.steps_left[0], branch.levels_left[0] = mode.steps, LEVELS
+    branch.memory_left[0], branch.power_left[0] = (
+        mode.memory_mib * _FIT,
+        mode.power_w * _FIT,
+    )
+    branch.pressure_left[0] = cell.high * _FIT if cell.replicas > 1 else np.inf
+    return branch
 
 
 @compiled
 def _next(
-    items: Items, table: Reals, branch: SearchPath, depth: int, goal: float
+    items: Items, table: Reals, branch: SearchPath, depth: int, places: int, goal: float
 ) -> int:
     """The first position from the branch's on whose candidate fits and may lead above the goal; their number if none.
 
     What the rest reaches behind a candidate is first bounded by what it reaches from here on: one number for all.
     """
-    size, at = items.gain.shape[0], branch.at[depth]
-    steps, levels = branch.steps_left[depth], branch.levels_left[depth]
-    places = branch.at.shape[0] - 1 - depth
+    size, at, steps, levels = (
+        items.gain.shape[0],
+        branch.at[depth],
+        branch.steps_left[depth],
+        branch.levels_left[depth],
+    )
     needed = goal - branch.gained[depth]
     if at >= size or table[items.group[at], places, steps, levels] <= needed:
         return size
-    memory, power = branch.memory_left[depth], branch.power_left[depth]
-    pressure = branch.pressure_left[depth]
-    min_gain = needed - table[items.group[at], places - 1, steps, levels]
+    least = needed - table[items.group[at], places - 1, steps, levels]
+    memory, power, pressure = (
+        branch.memory_left[depth],
+        branch.power_left[depth],
+        branch.pressure_left[depth],
+    )
     for position in range(at, size):
-        if items.gain[position] <= min_gain or items.width[position] > steps:
+        if items.gain[position] <= least or items.width[position] > steps:
             continue
         if (
             items.memory[position] > memory
@@ -255,10 +279,10 @@ def _next(
             or items.pressure[position] > pressure
         ):
             continue
-        # Whoever fits by memory and watts fits by levels too, so that the position in the table is never negative.
         left = levels - items.level[position]
-        room = steps - items.width[position]
-        rest = table[items.group[position] + 1, places - 1, room, left]
+        rest = table[
+            items.group[position] + 1, places - 1, steps - items.width[position], left
+        ]
         if items.gain[position] + rest > needed:
             return position
     return size
@@ -266,27 +290,31 @@ def _next(
 
 @compiled
 def _take(items: Items, branch: SearchPath, depth: int, at: int) -> None:
-    below = depth + 1
     branch.at[depth] = at + 1
     branch.candidate[depth] = items.candidate[at]
-    # The child goes on behind the whole service, since a GPU runs one replica of a service at most.
-    branch.at[below] = items.begin[items.group[at] + 1]
-    branch.steps_left[below] = branch.steps_left[depth] - items.width[at]
-    branch.levels_left[below] = branch.levels_left[depth] - items.level[at]
-    branch.gained[below] = branch.gained[depth] + items.gain[at]
-    branch.memory_left[below] = branch.memory_left[depth] - items.memory[at]
-    branch.power_left[below] = branch.power_left[depth] - items.power[at]
-    branch.pressure_left[below] = branch.pressure_left[depth] - items.pressure[at]
+    branch.at[depth + 1] = items.begin[items.group[at] + 1]
+    branch.steps_left[depth + 1] = branch.steps_left[depth] - items.width[at]
+    branch.levels_left[depth + 1] = branch.levels_left[depth] - items.level[at]
+    branch.gained[depth + 1] = branch.gained[depth] + items.gain[at]
+    branch.memory_left[depth + 1] = branch.memory_left[depth] - items.memory[at]
+    branch.power_left[depth + 1] = branch.power_left[depth] - items.power[at]
+    branch.pressure_left[depth + 1] = branch.pressure_left[depth] - items.pressure[at]
 
 
 @compiled
-def _open_bound(items: Items, table: Reals, branch: SearchPath, depth: int) -> float:
+def _open_bound(
+    items: Items, table: Reals, branch: SearchPath, depth: int, replicas: int
+) -> float:
     """The greatest bound of what was not looked at: on each level, from the next position on."""
-    bound, replicas = NONE, branch.at.shape[0] - 1
+    bound = NONE
     for upper in range(depth + 1):
         at = branch.at[upper]
         if at < items.gain.shape[0]:
-            steps, levels = branch.steps_left[upper], branch.levels_left[upper]
-            rest = table[items.group[at], replicas - upper, steps, levels]
+            rest = table[
+                items.group[at],
+                replicas - upper,
+                branch.steps_left[upper],
+                branch.levels_left[upper],
+            ]
             bound = max(bound, branch.gained[upper] + rest)
     return bound

@@ -110,8 +110,6 @@ class PricingCell(NamedTuple):
     low: float
     high: float
     """The patterns' summed pressure lies in [low, high]."""
-    multipliers: Reals
-    """(3,) prices of the side limits, improved in place."""
 
 
 class PricingCells(NamedTuple):
@@ -123,13 +121,6 @@ class PricingCells(NamedTuple):
     """(N + 1, K, C) rps of each candidate at the optimistic end."""
     multipliers: Reals
     """(N + 1, K, 3) to start from, improved in place."""
-
-
-class SlotRange(NamedTuple):
-    """Root cells [first, last), counted by number of replicas and then by interval of pressure."""
-
-    first: int
-    last: int
 
 
 class Scratch(NamedTuple):
@@ -155,8 +146,6 @@ class Scratch(NamedTuple):
     """(N,) candidates of its optimum."""
     pool: Numbers
     """Survivors of nested cells, end to end."""
-    pattern: Numbers
-    """(N,) candidates of the best pattern that was met in the cell at hand."""
 
 
 class PricedPatterns(NamedTuple):

@@ -27,7 +27,6 @@ from solvers.joint.kernels.types import (
     PricingTask,
     Reals,
     Scratch,
-    SlotRange,
     Worth,
 )
 from solvers.joint.patterns.columns import Pattern, Priced
@@ -149,8 +148,8 @@ class _ModeCells:
             if is_late():
                 bound = np.inf
                 break
-            slots_now = SlotRange(first, first + stride)
-            own_bound = price_mode(task, cells, self._scratch, found, slots_now)
+            last = first + stride
+            own_bound = price_mode(task, cells, self._scratch, found, first, last)
             bound = max(bound, own_bound)
         return Priced(bound=bound, patterns=_patterns(number, found))
 
@@ -188,7 +187,6 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
         solution=np.zeros(replicas, np.int32),
         # Each cell on the way down keeps the candidates that its halves begin with.
         pool=np.zeros(candidates * (MAX_HALVINGS + 1), np.int32),
-        pattern=np.zeros(replicas, np.int32),
     )
 
 

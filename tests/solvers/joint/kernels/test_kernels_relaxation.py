@@ -17,6 +17,7 @@ from solvers.joint.kernels.types import (
     Numbers,
     PricingCell,
     PricingTask,
+    Reals,
     Scratch,
     Worth,
 )
@@ -80,12 +81,14 @@ def sets(mode: GpuMode, replicas: int) -> Iterator[tuple[int, ...]]:
             yield items
 
 
-def solve(task: PricingTask, cell: PricingCell) -> tuple[Scratch, Numbers, float]:
+def solve(
+    task: PricingTask, cell: PricingCell, multipliers: Reals
+) -> tuple[Scratch, Numbers, float]:
     """(scratch, shortlist, optimum of the knapsack) of a cell with all candidates."""
     scratch = make_scratch(task.mode, SERVICES)
     scratch.ids[:] = np.arange(len(task.mode.service))
     size = value_candidates(task, cell, scratch, len(task.mode.service))
-    charge(task, cell, scratch, size)
+    charge(task, scratch, size, multipliers)
     short = scratch.short[: shorten(task, scratch, size, cell.replicas)]
     return scratch, short, fill_table(task, scratch, short, cell.replicas)
 
@@ -98,8 +101,8 @@ def test_the_shortlist_holds_an_optimum_of_all_sets(seed: int) -> None:
         [draw.uniform(0.0, 0.3), draw.uniform(0.0, 0.3), draw.uniform(-0.5, 0.5)]
     )
     for replicas in range(1, task.mode.max_replicas + 1):
-        cell = PricingCell(replicas, 0.3, 0.8, multipliers)
-        scratch, short, reached = solve(task, cell)
+        cell = PricingCell(replicas, 0.3, 0.8)
+        scratch, short, reached = solve(task, cell, multipliers)
         adjusted = dict(
             zip(scratch.ids.tolist(), scratch.adjusted.tolist(), strict=True)
         )
@@ -127,7 +130,7 @@ def test_any_multipliers_bound_every_pattern_of_the_cell(seed: int) -> None:
     task = random_task(draw)
     low = draw.uniform(0.0, 2.0)
     for replicas in range(1, task.mode.max_replicas + 1):
-        cell = PricingCell(replicas, low, low + draw.uniform(0.0, 1.5), np.zeros(3))
+        cell = PricingCell(replicas, low, low + draw.uniform(0.0, 1.5))
         best = max(
             (
                 worth
@@ -138,14 +141,18 @@ def test_any_multipliers_bound_every_pattern_of_the_cell(seed: int) -> None:
         )
         for _ in range(5):
             pressure = draw.uniform(-1.0, 1.0) if replicas > 1 else 0.0
-            cell.multipliers[:] = (
-                draw.choice((0.0, draw.uniform(0.0, 0.5))),
-                draw.uniform(0.0, 0.2),
-                pressure,
+            multipliers = np.array(
+                [
+                    draw.choice((0.0, draw.uniform(0.0, 0.5))),
+                    draw.uniform(0.0, 0.2),
+                    pressure,
+                ]
             )
-            _, _, reached = solve(task, cell)
-            bound = reached + limits_price(task, cell)
-            assert bound >= best * (1.0 - 1e-12) or best == 0.0
+            _, _, reached = solve(task, cell, multipliers)
+            assert (
+                reached + limits_price(task, cell, multipliers) >= best * (1.0 - 1e-12)
+                or best == 0.0
+            )
 
 
 def lawful(task: PricingTask, replicas: int) -> Iterator[tuple[float, float]]:
@@ -168,6 +175,7 @@ def test_a_set_of_exactly_so_many_may_not_exist() -> None:
     """All candidates of one service: no two of them together."""
     task = random_task(random.Random(3))
     mode = task.mode._replace(service=np.zeros(12, np.int32), max_replicas=2)
-    cell = PricingCell(2, 0.0, 1.0, np.zeros(3))
-    _, _, reached = solve(task._replace(mode=mode), cell)
+    _, _, reached = solve(
+        task._replace(mode=mode), PricingCell(2, 0.0, 1.0), np.zeros(3)
+    )
     assert reached == NONE
