@@ -227,7 +227,8 @@ def _resources(
 def _replica_violations(
     lookup: RowLookup, gpu: GpuPlan, index: int, rows: Rows, where: str
 ) -> Iterator[Violation]:
-    replica, row = gpu.replicas[index], rows[index]
+    replica = gpu.replicas[index]
+    row = rows[index]
     service = lookup.services.get(replica.service)
     if service is None:
         yield broken(

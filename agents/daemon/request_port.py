@@ -104,7 +104,8 @@ def handed_over_socket(environment: MutableMapping[str, str]) -> socket.socket |
 
     Raises BadSocket when it is no listening TCP socket, or more than one.
     """
-    pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "0")
+    pid = environment.pop("LISTEN_PID", "")
+    count = environment.pop("LISTEN_FDS", "0")
     environment.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()) or count == "0":
         return None

@@ -71,7 +71,8 @@ def actions(
     """
     # From here on a replica that cannot change its batch is wanted under its successor's name.
     wanted = with_successors(wanted, actual)
-    held_replicas, held_tasks = _names("replica", held), _names("task", held)
+    held_replicas = _names("replica", held)
+    held_tasks = _names("task", held)
     gpus = compare_gpus(wanted, actual, held_tasks)
     # Stops come first, since what they free is given away below.
     stops = tuple(_stops(gpus, held_replicas, drain_deadline_s))

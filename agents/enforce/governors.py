@@ -145,7 +145,8 @@ class Governing:
         seats = {}
         for index, gpu, governor in _governed(command):
             if governor.name in GOVERNORS:
-                task, old = _task(gpu, governor, slos), self._seats.get(index)
+                task = _task(gpu, governor, slos)
+                old = self._seats.get(index)
                 seats[index] = (
                     old if old and old.task == task else _new_seat(task, old, now_s)
                 )

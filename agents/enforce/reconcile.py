@@ -91,7 +91,8 @@ class Enforcing:
     async def _enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
         for at in range(MAX_ROUNDS):
             async with self._hands:
-                command, state = in_force(), await self._device.state()
+                command = in_force()
+                state = await self._device.state()
                 if at == 0 and self._settled == (command, _without_load(state)):
                     return
                 todo = self._todo(command, state, now_s)
@@ -105,7 +106,8 @@ class Enforcing:
             if failures or not todo:
                 break
         if todo:
-            command, state = in_force(), await self._device.state()
+            command = in_force()
+            state = await self._device.state()
         self._report(command, state, failures, now_s)
 
     def _todo(

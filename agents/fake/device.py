@@ -313,10 +313,8 @@ def _read_replica(each: _Replica) -> ReplicaReading:
     """What the replica did since the last reading."""
     worker = each.worker
     requests = sum(size * count for size, count in worker.batches.items())
-    batches, finished = (
-        worker.batches.total() - each.batches_read,
-        requests - each.requests_read,
-    )
+    batches = worker.batches.total() - each.batches_read
+    finished = requests - each.requests_read
     busy_s = worker.busy_s - each.busy_read_s
     each.batches_read, each.requests_read, each.busy_read_s = (
         worker.batches.total(),

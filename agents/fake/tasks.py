@@ -155,7 +155,8 @@ def _require_room(task: TaskCommand, gpu_index: int, free_mib: float) -> None:
 
 
 def _read(each: _Task) -> TaskReading:
-    iterations, busy_s = each.done - each.done_read, each.busy_s
+    iterations = each.done - each.done_read
+    busy_s = each.busy_s
     each.done_read, each.busy_s = each.done, 0.0
     return task_reading(
         each.command,

@@ -177,7 +177,8 @@ class EngineBench:
             # All benches of a cell share one clock and begin together; a millisecond is short beside the part
             # that is skipped.
             time.sleep(min(0.001, wait_s))
-        counts_s, end_s = order.start_s + order.skip_s, order.start_s + order.window_s
+        counts_s = order.start_s + order.skip_s
+        end_s = order.start_s + order.window_s
         latencies_ms: list[float] = []
         number = 0
         while (begun_s := self.now_s()) < end_s and not self.orders.is_over.is_set():

@@ -147,7 +147,8 @@ def _restore(directory: str) -> bool:
     try:
         lines, is_over = restore(Path(directory))
     except (DeviceError, OSError) as error:
-        lines, is_over = (f"clocks cannot be put back: {error}",), False
+        lines = (f"clocks cannot be put back: {error}",)
+        is_over = False
     if not is_over:
         log.error("%s", "; ".join(lines))
     return is_over

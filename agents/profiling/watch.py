@@ -123,7 +123,8 @@ class GpuWatch:
 
 def _power_w(samples: list[GpuSample], times_s: list[float]) -> float:
     """By the energy counter where it moved, else the mean of what was read."""
-    first, last = samples[0].energy_j, samples[-1].energy_j
+    first = samples[0].energy_j
+    last = samples[-1].energy_j
     # The counter integrates on the board, while watts are read five times a second and miss what is shorter.
     if first is not None and last is not None and last > first:
         return (last - first) / (times_s[-1] - times_s[0])

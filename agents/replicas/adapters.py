@@ -149,7 +149,8 @@ class Http:
                 timeout=timeout,
                 allow_redirects=False,
             ) as answer:
-                status, answered = answer.status, await _read(answer)
+                status = answer.status
+                answered = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ServerUnanswered(
                 f"{method} {url} has no answer: {str(error) or type(error).__name__}"

@@ -39,7 +39,8 @@ class ReplicaWatch:
         """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
         that each question has as long as there is between two."""
         limit_s = each.record.template.hung_after_s / HUNG_QUESTIONS
-        adapter, endpoint = self.adapter(each), self._endpoint(each)
+        adapter = self.adapter(each)
+        endpoint = self._endpoint(each)
         unanswered = 0
         while unanswered < HUNG_QUESTIONS:
             asked_s = self.now_s()
@@ -64,7 +65,8 @@ class ReplicaWatch:
 
     async def _bring_up(self, each: ReplicaProcess) -> str:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
-        adapter, endpoint = self.adapter(each), self._endpoint(each)
+        adapter = self.adapter(each)
+        endpoint = self._endpoint(each)
         try:
             # The order matters: only a server that has worked holds its SMs, and proof is asked of one that does.
             pids = await self._ask_until_ready(each, adapter, endpoint)
@@ -81,7 +83,8 @@ class ReplicaWatch:
     ) -> tuple[int, ...]:
         """Its processes, when it is ready and one of them is who answers."""
         assert each.process is not None
-        port, wait_s = each.record.ports[0], FIRST_ASK_S
+        port = each.record.ports[0]
+        wait_s = FIRST_ASK_S
         while True:
             is_ready = await adapter.is_ready(endpoint)
             if is_ready:

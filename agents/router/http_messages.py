@@ -127,7 +127,8 @@ class AnswerParser:
         end = data.find(_END)
         if end < 0:
             return self._wait_for_more(data, HEAD_LIMIT, "the answer's head")
-        head, rest = parse_head(data[:end]), data[end + len(_END) :]
+        head = parse_head(data[:end])
+        rest = data[end + len(_END) :]
         # An interim answer (100, 103) precedes the real one and is dropped.
         if head.status < 200:
             if head.status == 101:
@@ -211,7 +212,9 @@ def parse_head(raw: bytes) -> AnswerHead:
         rest[:3].isascii() and rest[:3].isdigit() and len(rest) >= 3
     ):
         raise BadAnswer(f"{lines[0][:80]!r} is no status line of HTTP/1.x")
-    status, headers, own = int(rest[:3]), [], _OwnHeaders()
+    status = int(rest[:3])
+    headers = []
+    own = _OwnHeaders()
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         # Blanks around a name are a known way to smuggle headers past a proxy.

@@ -260,7 +260,8 @@ class Router:
 
     async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""
-        service_queue, reason = job.service_queue, ""
+        service_queue = job.service_queue
+        reason = ""
         # Only a request of which nothing was sent is tried again: a replica may have worked on any other.
         for _ in range(ATTEMPTS):
             left_s = job.left_s(self._now_s())

@@ -200,7 +200,8 @@ class Batcher:
     def _take(self) -> list[Waiting]:
         """The next batch, out of the queue; those who left or came too late are dropped on the way."""
         taken: list[Waiting] = []
-        rows, now_s = 0, asyncio.get_running_loop().time()
+        rows = 0
+        now_s = asyncio.get_running_loop().time()
         while self._waiting:
             request = next(iter(self._waiting))
             # Looked at again, since its timer may be due and not have run yet.

@@ -148,10 +148,8 @@ async def _drain(
         )
     except WrongState as error:
         log.info("nothing to drain: %s", error)
-    idle, hurried = (
-        asyncio.create_task(replica.idle()),
-        asyncio.create_task(again.wait()),
-    )
+    idle = asyncio.create_task(replica.idle())
+    hurried = asyncio.create_task(again.wait())
     try:
         await asyncio.wait(
             {idle, hurried, running},

@@ -216,7 +216,9 @@ class ServedReplica:
 
     def status(self) -> Status:
         """The worker as it is now."""
-        limits, facts, metrics = self._batcher.limits, self._facts(), self.metrics
+        limits = self._batcher.limits
+        facts = self._facts()
+        metrics = self.metrics
         return Status(
             service=self.settings.service,
             state=self.state,
@@ -262,7 +264,8 @@ class ServedReplica:
 
     def _fitting(self, inputs: Tensors) -> Tensors:
         """The inputs in the network's order. Raises BadRequest where it cannot take them."""
-        rows, wanted = inputs[0].rows, self.signature.inputs
+        rows = inputs[0].rows
+        wanted = self.signature.inputs
         if rows > self.settings.batch_limit:
             raise BadRequest(
                 f"the request has {rows} rows; a batch here has {self.settings.batch_limit} at most"

@@ -277,7 +277,8 @@ class _Server:
         )
 
     def _check_name(self, request: web.Request) -> None:
-        name, mine = request.match_info.get("name"), self._replica.settings.service
+        name = request.match_info.get("name")
+        mine = self._replica.settings.service
         # A path without a name is that of the server.
         if name not in (None, mine):
             raise web.HTTPNotFound(text=f"this worker serves {mine}, not {name}")

@@ -225,10 +225,8 @@ class ClockSkew:
         """What is wrong, by how much, and what to do; empty = nothing."""
         if abs(self.certain_s) <= self._limit_s:
             return ""
-        middle_s, half_s = (
-            (self._low_s + self._high_s) / 2.0,
-            (self._high_s - self._low_s) / 2.0,
-        )
+        middle_s = (self._low_s + self._high_s) / 2.0
+        half_s = (self._high_s - self._low_s) / 2.0
         side = "ahead of" if middle_s > 0.0 else "behind"
         return (
             f"the node's clock is {abs(middle_s):.1f} s {side} the control plane's (give or take {half_s:.1f}): see by "

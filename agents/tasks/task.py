@@ -128,7 +128,8 @@ class TaskProcess:
 
     def read(self) -> TaskReading:
         """What it did since the last reading; a new window begins."""
-        steps, busy_s = self.steps - self.read_steps, self.busy_s - self.read_busy_s
+        steps = self.steps - self.read_steps
+        busy_s = self.busy_s - self.read_busy_s
         self.read_steps, self.read_busy_s = self.steps, self.busy_s
         return task_reading(
             self.record.command,
@@ -162,7 +163,8 @@ class TaskProcess:
     def unfinished(self, kept: float | None) -> str:
         """Why its process, which has ended, has not done the task; empty = it has. `kept`: as its file says."""
         assert self.process is not None
-        wanted, code = self.record.command.iterations, self.process.exit_code
+        wanted = self.record.command.iterations
+        code = self.process.exit_code
         self.kept = self.kept if kept is None else kept
         if code not in (0, None):
             return self.process.how

@@ -53,7 +53,8 @@ class TaskWatch:
 
     async def follow(self, each: TaskProcess) -> str:
         """Note how far it comes; return when its hook has answered nothing for too long."""
-        answered_s, limit_s = time.monotonic(), each.record.template.hung_after_s
+        answered_s = time.monotonic()
+        limit_s = each.record.template.hung_after_s
         while True:
             try:
                 await self.look(each)

@@ -103,7 +103,8 @@ def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
 
 def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
     """What one plan comes to. A plan that breaks rules keeps its figures, so that people see what was bought so."""
-    plan, report = answer.plan, answer.report
+    plan = answer.plan
+    report = answer.report
     broken = violations(problem, plan)
     by_type = gpus_by_type(plan)
     slack_percent, service = worst_slack(problem, plan)

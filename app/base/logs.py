@@ -64,10 +64,8 @@ def configure_logs(settings: Settings) -> None:
 @contextmanager
 def nothing_logged() -> Iterator[None]:
     """Meanwhile nothing is logged: for runs whose results say all that happened, be it an alarm on a real cluster."""
-    configured, disabled = (
-        structlog.get_config() if structlog.is_configured() else None,
-        logging.root.manager.disable,
-    )
+    configured = structlog.get_config() if structlog.is_configured() else None
+    disabled = logging.root.manager.disable
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         logger_factory=structlog.ReturnLoggerFactory(),

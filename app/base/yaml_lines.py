@@ -143,7 +143,8 @@ def _note_lines(
             _note_lines(item, (*path, index), lines, seen, complain)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            inner, line = (*path, str(key.value)), key.start_mark.line + 1
+            inner = (*path, str(key.value))
+            line = key.start_mark.line + 1
             # YAML takes the last one; whoever wrote both meant something else.
             if inner in lines:
                 complain(

@@ -357,7 +357,8 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
 
 async def run_baseline(baseline: ClosedLoop, plan: ClusterPlan) -> None:
     """Kubernetes' autoscaler on its own copy of the cluster and the same requests, on the demo's clock."""
-    period_s, agent_period_s = plan.settings.period_s, plan.agent_period_s
+    period_s = plan.settings.period_s
+    agent_period_s = plan.agent_period_s
     clock = baseline.clock
     next_tick_s = clock.now_s()
     while True:

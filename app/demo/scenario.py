@@ -215,7 +215,8 @@ def _node(node: SimulatedNodeSpec) -> Manifest:
 
 
 def _service_manifest(service: Service) -> Manifest:
-    slo, scaling = service.slo, service.scaling
+    slo = service.slo
+    scaling = service.scaling
     return _manifest(
         "Service",
         {"name": service.name, "project": service.project},

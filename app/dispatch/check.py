@@ -121,7 +121,8 @@ class Refusals:
         return any(point_of(member.setting) in struck for member in batch.members)
 
     def _try_alone(self, gpu: GpuId, member: PlacedJob, standing: JobFleet) -> None:
-        full, bare = standing.gpus[gpu], standing.bare(gpu)
+        full = standing.gpus[gpu]
+        bare = standing.bare(gpu)
         reason = standing.refusal(full, [member])
         if reason is None:
             return

@@ -93,7 +93,8 @@ class JobInputs(NamedTuple):
         )
 
     def _has_points_of(self, other: "JobInputs") -> bool:
-        one, another = self.points, other.points
+        one = self.points
+        another = other.points
         return len(one) == len(another) and all(
             a is b for a, b in zip(one, another, strict=True)
         )

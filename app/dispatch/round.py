@@ -132,7 +132,9 @@ def _attempt(
     inputs: _Inputs, memory: DispatchMemory, kernel_ratios: Mapping[str, float]
 ) -> Attempt:
     """What the scheduler is asked, and the fleet by which the checker judges its answer; the queues are remembered."""
-    snapshot, state, target = inputs.snapshot, inputs.state, inputs.target
+    snapshot = inputs.snapshot
+    state = inputs.state
+    target = inputs.target
     points = _points(inputs, memory)
     # The target's own rates, not the demand of now: services are planned anew by the tick alone.
     demands = tuple(
@@ -204,7 +206,8 @@ def _views(inputs: _Inputs, *, may_open: bool) -> list[JobGpu]:
     present = {task.name for task in inputs.state.tasks}
     views = []
     for gpu in inputs.state.gpus:
-        own, gpu_type = bound.get(gpu.id), types.get(gpu.gpu_type)
+        own = bound.get(gpu.id)
+        gpu_type = types.get(gpu.gpu_type)
         is_usable = gpu.healthy and gpu.id not in cordoned
         if not is_usable or gpu_type is None or (own is None and not may_open):
             continue

@@ -255,7 +255,8 @@ def _is_taken_over(
     snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: FitState
 ) -> bool:
     """Whether planning follows what was learned since it last did."""
-    sigma, keys = np.array(sigma_of(snapshot, points)), row_keys(points)
+    sigma = np.array(sigma_of(snapshot, points))
+    keys = row_keys(points)
     z = normal_deviate(snapshot.settings)
     before = log_factors(planned.health, keys, sigma, z)
     change = log_factors(now, keys, sigma, z) - before

@@ -138,7 +138,8 @@ def _readings_of(
     if len(rows) < len(found) or gpu.gpu_type not in stated.gpu_types:
         return
     for at, (group, key) in enumerate(conditions):
-        execution, beside = seen[gpu.replicas[at].id], neighbours_of(rows, at)
+        execution = seen[gpu.replicas[at].id]
+        beside = neighbours_of(rows, at)
         reading = _reading(group, key, execution, beside, stated)
         if reading is not None:
             yield group, reading

@@ -133,7 +133,8 @@ def effective_mode(
 
 def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:
     """Services whose replicas differ in place, SM percent, batch or clock; routing weights alone are no change."""
-    before, after = _settings(target), _settings(bound)
+    before = _settings(target)
+    after = _settings(bound)
     # The symmetric difference has what ends as well as what starts; what moves is in it twice.
     return {entry[0] for entry in before ^ after}
 

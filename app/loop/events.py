@@ -137,7 +137,8 @@ def _replica_changes(old: Plan, new: Plan) -> Iterator[str]:
 
 def _task_changes(before: BoundPlan | None, after: BoundPlan) -> Iterator[str]:
     """Where tasks go, e.g. `task nightly: on n1/gpu-0`, `task nightly: swapped out`."""
-    old, new = _task_places(before), _task_places(after)
+    old = _task_places(before)
+    new = _task_places(after)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             yield f"task {name}: {new.get(name, 'stops')}"

@@ -142,7 +142,8 @@ def _follow(
     service: Service, series: RequestSeries, snapshot: Snapshot, planned_rps: float
 ) -> tuple[Forecast, float]:
     """The newest forecast, and the rate to plan for: the planned one, unless every forecast of a delay is beyond it."""
-    now_s, scaling = snapshot.at.timestamp(), service.scaling
+    now_s = snapshot.at.timestamp()
+    scaling = service.scaling
     rising = _ends(series, now_s, scaling.upscale_delay_s)
     falling = _ends(series, now_s, scaling.downscale_delay_s)
     made = _forecasts(service.name, series, {*rising, *falling}, snapshot)

@@ -221,10 +221,8 @@ def _with_more(report: PlanReport, messages: Sequence[str]) -> PlanReport:
 
 def _known(problem: Problem, plan: Plan) -> Plan:
     """The part of the plan that can be priced: services, GPU types and rows may have gone since it was made."""
-    rows, services = (
-        OperatingRows(problem),
-        {service.name: service.network for service in problem.services},
-    )
+    rows = OperatingRows(problem)
+    services = {service.name: service.network for service in problem.services}
     # A price for what is gone does not exist, and the loop must not fail for the sake of a figure.
     types = {gpu_type.name for gpu_type in problem.gpu_types}
     gpus = (

@@ -150,7 +150,8 @@ class ServiceSpec(Strict):
         cls, variants: list[VariantManifest], info: ValidationInfo
     ) -> list[VariantManifest]:
         # The network is absent here where it failed its own check, which is reported already.
-        names, own = [each.network for each in variants], info.data.get("network")
+        names = [each.network for each in variants]
+        own = info.data.get("network")
         if len(set(names)) < len(names):
             raise ValueError("have the same network twice")
         if names and own is not None and own not in names:

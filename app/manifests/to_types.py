@@ -105,7 +105,8 @@ def to_points(manifest: manifests.ProfileManifest) -> OperatingPoints:
 
 def to_latency_sigma(manifest: manifests.ProfileManifest) -> tuple[float | None, ...]:
     """The uncertainty that a manifest states of each row. Raises InvalidRequest."""
-    stated, rows = manifest.spec.latency_sigma, manifest.spec.rows
+    stated = manifest.spec.latency_sigma
+    rows = manifest.spec.rows
     if not isinstance(stated, list):
         return (stated,) * len(rows)
     if len(stated) != len(rows):

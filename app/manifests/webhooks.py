@@ -33,7 +33,8 @@ class WebhookSpec(Strict):
         try:
             parts = urlsplit(url)
             # The port is checked when it is read.
-            host, _port = parts.hostname, parts.port
+            host = parts.hostname
+            _port = parts.port
         except ValueError as error:
             raise ValueError(f"is no URL: {error}") from error
         if not host:

@@ -129,7 +129,8 @@ def _curves(
 
 def _shares(measured: Sequence[float]) -> list[float]:
     """SM percents from the smallest to the largest one that was measured, even in logarithm."""
-    low, high = min(measured), max(measured)
+    low = min(measured)
+    high = max(measured)
     return [
         # Rounding must not lift the last point above the largest share, which may be 100.
         min(low * (high / low) ** (step / (CURVE_POINTS - 1)), high)

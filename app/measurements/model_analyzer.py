@@ -73,7 +73,8 @@ def _rows(
     gpu_metrics: Path | None,
 ) -> list[BenchmarkRow]:
     """Every row of the table, also those that say too little to be used."""
-    networks, batches = table.names("Model"), table.numbers("Batch", BATCH)
+    networks = table.names("Model")
+    batches = table.numbers("Batch", BATCH)
     latency_ms = (
         _server_ms(table)
         if latency is Latency.SERVER

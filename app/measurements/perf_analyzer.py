@@ -131,7 +131,8 @@ def _is_single(table: CsvTable, row: int) -> bool:
 
 def _per_gpu(table: CsvTable, column: str) -> tuple[Reals, bool]:
     """(N,) the figure of the only GPU, NaN where there is none or it is 0; and whether several GPUs have one."""
-    values, several = np.full(len(table), np.nan), False
+    values = np.full(len(table), np.nan)
+    several = False
     for row, cell in enumerate(table.cells.get(column, ())):
         entries = [entry for entry in cell.split(";") if entry.strip()]
         several |= len(entries) > 1

@@ -160,7 +160,8 @@ class ApiServer(uvicorn.Server):
 
 def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiServer:
     """The HTTP server of the API; `serve()` runs it, `should_exit` ends it."""
-    settings, app = plane.settings, create_app(plane, checks=checks)
+    settings = plane.settings
+    app = create_app(plane, checks=checks)
     return ApiServer(
         app,
         uvicorn.Config(

@@ -274,7 +274,8 @@ async def controller_metrics(
     settings: Settings, registry: CollectorRegistry
 ) -> AsyncIterator[None]:
     """Answers `GET /metrics` where the settings say, if they do. Raises PlimsollError where the port is taken."""
-    host, port = settings.controller_metrics_host, settings.controller_metrics_port
+    host = settings.controller_metrics_host
+    port = settings.controller_metrics_port
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(

@@ -55,7 +55,8 @@ def estimate_texts(
     # As many decimals as the mean shows: more would claim a precision that it has not.
     places = len(mean.partition(".")[2])
     half = scale * value.half_width
-    low, high = scale * value.mean - half, scale * value.mean + half
+    low = scale * value.mean - half
+    high = scale * value.mean + half
     # Student's interval knows nothing of shares; what lies outside of 0 to 100 % is cut off.
     if is_share and half and (low < 0.0 or high > 100.0):
         if half > 1.0:

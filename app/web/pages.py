@@ -171,7 +171,8 @@ class Paper:
         text = self._templates.get_template(template).render(
             assets=self._assets.prefix, **values
         )
-        headers, body = {**SECURITY, "Vary": "Accept-Encoding"}, text.encode()
+        headers = {**SECURITY, "Vary": "Accept-Encoding"}
+        body = text.encode()
         if accepts_gzip(request):
             headers["Content-Encoding"] = "gzip"
             # A low level: pages are made for each request, other than files.

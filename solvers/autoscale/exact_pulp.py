@@ -148,7 +148,8 @@ def _variables(
 
 
 def _add_services(formulation: _Formulation, program: ScalingProgram) -> None:
-    problem, counts = formulation.problem, formulation.counts
+    problem = formulation.problem
+    counts = formulation.counts
     for row, (service, own) in enumerate(program.services_with_options):
         replicas = pulp.lpSum(counts[index] for index in own)
         wanted = service.arrival_rate_rps

@@ -105,7 +105,8 @@ class _State:
 
 def _trim(state: _State, service: int) -> None:
     """Take away, one at a time, the most expensive replica that the rest can do without."""
-    program, target = state.program, state.program.services[service]
+    program = state.program
+    target = state.program.services[service]
     slack = ROUNDING * target.arrival_rate_rps
     while state.replicas(service) > target.min_replicas:
         spare = [

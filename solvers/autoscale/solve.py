@@ -38,10 +38,13 @@ def solve(
     greedy = solve_greedy(program)
     answer = _solve_exact(program, start=greedy, budget=budget, method=method)
     counts, objection = _accept(program, answer, greedy)
-    answered_by, status = _METHOD_NAMES[method], answer.status
+    answered_by = _METHOD_NAMES[method]
+    status = answer.status
     if counts is None:
         # The greedy's counts keep every limit, so that a failed solver still leaves a plan.
-        counts, answered_by, status = greedy, "greedy", SolveStatus.FEASIBLE
+        counts = greedy
+        answered_by = "greedy"
+        status = SolveStatus.FEASIBLE
     report = SolveReport(
         technique="autoscale",
         method=answered_by,

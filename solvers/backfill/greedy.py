@@ -93,7 +93,8 @@ class _Filling:
         """Leave a task where it is, swapped out where it fits no more; False where it must look for another place."""
         if ran is None or not self._may_stay(task, *ran):
             return False
-        host, was = self._hosts[ran[0].id], ran[1]
+        host = self._hosts[ran[0].id]
+        was = ran[1]
         seat = self._seats.of_share(task, host, was.sm_percent)
         if seat is None or not host.fits(seat):
             # For a short while it waits for its seat: what put it out may pass sooner than it is started elsewhere.
@@ -118,7 +119,8 @@ class _Filling:
 
     def place(self, task: Task) -> bool:
         """Give a task the best left-over, or an idle GPU where it may have one; whether it has a place."""
-        place, alone = self._beside(task), self._alone(task)
+        place = self._beside(task)
+        alone = self._alone(task)
         if alone is not None and self._may_be_alone(task, alone, place):
             place = alone
         if place is None:

@@ -194,7 +194,8 @@ class Offers:
 
     def _may_open(self, standing: FixedWorth) -> bool:
         """It has waited for long, or must begin now for its deadline, or move where it runs too slowly for it."""
-        task, pace_ms = standing.task, self._pace_ms.get(standing.task.name)
+        task = standing.task
+        pace_ms = self._pace_ms.get(standing.task.name)
         if pace_ms is None and task.waiting_s >= self._limits.wait_s:
             return True
         is_slow = pace_ms is None or is_late(task, pace_ms)
@@ -247,7 +248,8 @@ class Offers:
 
     def _max_ms(self, standing: FixedWorth, host: Host) -> float:
         """The longest iteration for which it comes to a host; 0 where it stays away."""
-        task, pace_ms = standing.task, self._pace_ms.get(standing.task.name)
+        task = standing.task
+        pace_ms = self._pace_ms.get(standing.task.name)
         home = self.hosts.get(standing.home) if standing.home is not None else None
         if pace_ms is None:
             # Swapped out, or in the way of a promise: it waits for its seat before it is started elsewhere.

@@ -105,7 +105,8 @@ class _Partitioning:
     def serve(self, service: ServiceDemand) -> None:
         """Give the service gpu-lets until its rate is served or none is left."""
         profile = self._stage.profiles[service.name]
-        left_rps, replicas = service.arrival_rate_rps, 0
+        left_rps = service.arrival_rate_rps
+        replicas = 0
         limit = max_replicas(service, self._room)
         while replicas < limit and (
             left_rps > ROUNDING * service.arrival_rate_rps

@@ -148,7 +148,8 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
     """The service after its step, if its reading asks for one."""
     if not one.ways:
         return one
-    service, first = one.service, one.ways[0]
+    service = one.service
+    first = one.ways[0]
     top = len(first.shares) - 1 - first.knee
     # At most twice the replicas: where that does not help, more of them would not either.
     needed = replicas_for(service.arrival_rate_rps, first.rate_rps(top))
@@ -253,7 +254,8 @@ def _without_surplus(
     tuned: Sequence[ServiceSlices],
     carriers: Sequence[Carrier],
 ) -> list[Carrier]:
-    counts, wanted = replica_counts(carriers), {}
+    counts = replica_counts(carriers)
+    wanted = {}
     for one in tuned:
         want = replica_want(one)
         for way in one.ways:
@@ -265,13 +267,16 @@ def _without_surplus(
 
 def _grow(problem: Problem, one: ServiceSlices, carriers: list[Carrier]) -> None:
     """Add the replicas that the service lacks, as far as there is room."""
-    counts, want, steps = replica_counts(carriers), replica_want(one), one.tuning.steps
+    counts = replica_counts(carriers)
+    want = replica_want(one)
+    steps = one.tuning.steps
     # All that run count before any is added: a preferred type must not get what another one has already.
     for way in one.ways:
         want.get(way.rate_rps(steps), counts[one.service.name, way.gpu_type])
     room = MAX_REPLICAS - counts.total()
     for way in one.ways:
-        rate_rps, key = way.rate_rps(steps), (one.service.name, way.gpu_type)
+        rate_rps = way.rate_rps(steps)
+        key = (one.service.name, way.gpu_type)
         asked = min(want.ask(rate_rps), room)
         if asked > 0:
             placed = add(problem, carriers, key, way.row(steps), asked)

@@ -241,7 +241,8 @@ def _grow(fleet: _Fleet, free: dict[str, int], *, seed: int) -> None:
 
 
 def _is_enough(fleet: _Fleet) -> bool:
-    replicas, rule = len(fleet.gpu_types), fleet.rule
+    replicas = len(fleet.gpu_types)
+    rule = fleet.rule
     if fleet.wanted is not None:
         return replicas >= fleet.wanted
     if rule.max_replicas is not None and replicas >= rule.max_replicas:

@@ -84,7 +84,8 @@ class NeighbourReader:
             min((row[at] for row in others), default=0.0) for at in _NEEDS
         )
         max_replicas = float(self.problem.max_replicas_per_gpu)
-        watts, cap_w = gpu_type.idle_w + power, gpu_type.power_cap_w
+        watts = gpu_type.idle_w + power
+        cap_w = gpu_type.power_cap_w
         return (
             _use("sm", sm, 100.0, more_sm),
             _use("memory", memory, gpu_type.memory_mib, more_memory),

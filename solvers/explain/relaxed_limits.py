@@ -82,7 +82,8 @@ def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief
     loose = NeighbourReader(with_slos(problem, names))
     gained: dict[str, list[float]] = {service.name: [] for service in problem.services}
     for gpu in plan.gpus:
-        before, after = tight.seats(gpu), loose.seats(gpu)
+        before = tight.seats(gpu)
+        after = loose.seats(gpu)
         for one, other in zip(before or (), after or (), strict=True):
             rate = problem.service(one.replica.service).arrival_rate_rps
             # What nobody asks for is no gain.

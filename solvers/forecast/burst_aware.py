@@ -38,11 +38,13 @@ _MIN_FOR_TREND = 6
 def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
     """The rate from level, trend and surprise. See `ForecastTechnique`."""
     series = history.recent
-    ahead, window_s = windows_ahead(series, horizon_s), series.window_s
+    ahead = windows_ahead(series, horizon_s)
+    window_s = series.window_s
     heard = series.heard
     if len(heard) == 0:
         return None
-    rates, ages_s = series.arrivals[heard] / window_s, series.ages_s(heard)
+    rates = series.arrivals[heard] / window_s
+    ages_s = series.ages_s(heard)
     smoothing_s = smoothing_of(window_s)
     # The newest window stays however old it is: a forecast from it is better than none.
     remembered = ages_s <= max(_REMEMBERED_SMOOTHINGS * smoothing_s, ages_s[-1])
@@ -76,7 +78,8 @@ class _Line(NamedTuple):
 
 def _fit(rates: Reals, ages_s: Reals, weights: Reals, window_s: float) -> _Line:
     """The line through the windows, its slope shrunk by what Poisson noise alone would make of it."""
-    level, centre_s = float(weights @ rates), float(weights @ ages_s)
+    level = float(weights @ rates)
+    centre_s = float(weights @ ages_s)
     if len(rates) < _MIN_FOR_TREND:
         return _Line(level, 0.0, centre_s)
     distances = centre_s - ages_s

@@ -45,7 +45,8 @@ def _forecast(
     of_period = (each for each in history.seasons if each.period_s == period_s)
     season = next(of_period, None)
     series = history.recent
-    ahead, window_s = windows_ahead(series, horizon_s), series.window_s
+    ahead = windows_ahead(series, horizon_s)
+    window_s = series.window_s
     heard = series.heard
     if season is None or len(heard) == 0:
         return None

@@ -55,7 +55,8 @@ def _forecast(
     reach_share: float = 1.0,
 ) -> ExpectedRate | None:
     series = history.recent
-    ahead, window_s = windows_ahead(series, horizon_s), series.window_s
+    ahead = windows_ahead(series, horizon_s)
+    window_s = series.window_s
     decay = window_s / (reach_share * max(REACH_S, _REACH_WINDOWS * window_s))
     trend_windows = DAMPING * (1.0 - DAMPING**ahead) / (1.0 - DAMPING)
     rates = series.rates_rps
@@ -102,7 +103,10 @@ def _expected(
 
     rates: (T,), NaN where nothing was heard. decay: length of a window over the reach. trend_windows: Σ dampingⁱ.
     """
-    level, trend, gap, heard = 0.0, 0.0, 0, 0
+    level = 0.0
+    trend = 0.0
+    gap = 0
+    heard = 0
     expected = []
     for rate in rates:
         # Requests cannot become negative, however long a falling trend meets no reading.
@@ -129,7 +133,8 @@ NAME = "last_value"
 def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
     """The newest rate, spread as far as rates changed over the horizon. See `ForecastTechnique`."""
     series = history.recent
-    ahead, heard = windows_ahead(series, horizon_s), series.heard
+    ahead = windows_ahead(series, horizon_s)
+    heard = series.heard
     if len(heard) == 0:
         return None
     rates = series.rates_rps

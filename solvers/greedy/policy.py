@@ -202,7 +202,8 @@ def _decide(
     tick: _Tick, carriers: Sequence[Carrier]
 ) -> tuple[list[Carrier], list[_Decision]]:
     """Every service's decision, by name, and the carriers without the replicas that go."""
-    remaining, decisions = list(carriers), []
+    remaining = list(carriers)
+    decisions = []
     holders: dict[str, list[int]] = defaultdict(list)
     for index, carrier in enumerate(remaining):
         for seat in carrier.seats:
@@ -295,7 +296,9 @@ def _add_by_priority(
     tick: _Tick, carriers: Sequence[Carrier], added: Mapping[Key, int]
 ) -> list[Carrier]:
     # Totals that suffice may be fragmented: the more important must find the larger holes.
-    problem, grown, wanted = tick.problem, list(carriers), replica_counts(carriers)
+    problem = tick.problem
+    grown = list(carriers)
+    wanted = replica_counts(carriers)
     rows = {key: one.row for key, one in tick.configurations.items()}
     for priority in sorted({each.priority for each in problem.services}, reverse=True):
         # The counts replace those of the running replicas of the same key.
@@ -343,7 +346,8 @@ def _dearness(tick: _Tick, key: Key) -> tuple[float, Key]:
 
 
 def _message(decision: _Decision) -> str:
-    load, direction = decision.load, f"scale {decision.step}"
+    load = decision.load
+    direction = f"scale {decision.step}"
     if load.capacity_rps <= 0.0:
         return (
             f"{decision.service}: {direction}, {load.rate_rps:.1f} rps and nothing runs"

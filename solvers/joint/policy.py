@@ -322,7 +322,8 @@ def _past(memory: Json) -> _Past:
 def _report(problem: Problem, found: FoundPlan) -> PlanReport:
     """The report; a plan that is proven best, migration counted, is optimal wherever it came from."""
     draft, solution, step = found
-    cost, weight = draft.cost_usd_per_hour, draft.served_weight
+    cost = draft.cost_usd_per_hour
+    weight = draft.served_weight
     is_goodput = problem.objective == "max_goodput"
 
     bound = solution.cost_bound

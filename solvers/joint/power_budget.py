@@ -179,7 +179,8 @@ class WattSearch(JointSearch):
 
     def _gpu_watt(self) -> float:
         """USD per hour of a GPU, by each of the watts that it may draw; of the type where that is least."""
-        idle_w, modes = self._tables.idle_w, self._tables.modes
+        idle_w = self._tables.idle_w
+        modes = self._tables.modes
         return min(
             (mode.price / (idle_w[mode.gpu_type] + mode.power_w) for mode in modes),
             default=0.0,
@@ -270,11 +271,9 @@ class WattSearch(JointSearch):
 
     def _cheapest(self, rest: CoverDemand, found: Relaxation) -> list[int]:
         """Columns of a relaxation of a rest, those in use and others by reduced cost."""
-        pool, duals, numbers = (
-            self._tools.pool,
-            found.solution.duals,
-            list(found.columns),
-        )
+        pool = self._tools.pool
+        duals = found.solution.duals
+        numbers = list(found.columns)
         pool.sync()
         watts = np.array([self._watts({number: 1}) for number in numbers])
         # The pool knows nothing of the row of watts, so its dual comes on top.

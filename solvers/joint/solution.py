@@ -37,7 +37,8 @@ def state_solution(
     messages: tuple[str, ...] = (),
 ) -> tuple[JointSolution, SolveReport]:
     """The solution with bounds no tighter than the plan itself shows to be possible, and its report."""
-    cost, weight = cost_usd_per_hour(problem, plan), served_weight(problem, plan)
+    cost = cost_usd_per_hour(problem, plan)
+    weight = served_weight(problem, plan)
     is_goodput = problem.objective == "max_goodput"
     # Rounding may leave a bound on the wrong side of a plan that reaches it.
     served_bound = max(float(served_bound), weight)

@@ -44,7 +44,8 @@ def solve(
     warm = warm if warm is not None else WarmStart(problem)
     if problem.power_budget_w is not None:
         return _solve_within(problem, budget, warm)
-    demand, running = warm.demand(problem), warm.running(problem)
+    demand = warm.demand(problem)
+    running = warm.running(problem)
     with threads(budget.threads) as executor:
         tools, deadline = _tools(problem, budget, warm, executor)
         if is_met(demand):
@@ -131,7 +132,8 @@ def _solve_fluid(
     deadline: Deadline,
 ) -> tuple[JointSolution, SolveReport] | None:
     """A plan that serves everything, of a problem in which replicas contend for SM steps alone; None of any other."""
-    tables, columns = tools.tables, tools.columns
+    tables = tools.tables
+    columns = tools.columns
     if problem.objective != "min_cost" or not is_fluid(tables, demand):
         return None
     is_over = deadline.part(RELAXATION_SHARE)

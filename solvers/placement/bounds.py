@@ -42,7 +42,8 @@ def max_value(packing: TypePacking) -> int:
     """
     kept = _kept_by_labels(packing)
     values = np.array(packing.values, dtype=np.float64)[kept]
-    sizes, rooms = packing.sizes[kept], packing.rooms * packing.gpus
+    sizes = packing.sizes[kept]
+    rooms = packing.rooms * packing.gpus
     return min(_poured(values, sizes[:, d], int(room)) for d, room in enumerate(rooms))
 
 

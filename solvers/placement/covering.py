@@ -64,7 +64,8 @@ def maximal_patterns(packing: TypePacking, classes: Classes) -> Integers | None:
     Level by level: all patterns of k replicas are extended by one replica of the last class in them or a later one.
     """
     width = len(classes.members)
-    patterns, last = np.zeros((1, width), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    patterns = np.zeros((1, width), dtype=np.int64)
+    last = np.zeros(1, dtype=np.int64)
     maximal: list[Integers] = []
     looked_at = 1
     while len(patterns):

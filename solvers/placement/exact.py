@@ -71,7 +71,8 @@ def _use_fewer_gpus(
     start: Groups,
     limits: SolveLimits,
 ) -> Improvement:
-    value, bound = score(packing, start).value, min_gpus(packing)
+    value = score(packing, start).value
+    bound = min_gpus(packing)
     proven = Improvement(
         groups=start,
         status=SolveStatus.OPTIMAL,
@@ -130,9 +131,11 @@ def place_more_evenly(
 
     Bisection on the peak: each step, with limits of its own, asks for a placement with that much less SM room.
     """
-    needs_all, value = has_all(packing, start), score(packing, start).value
+    needs_all = has_all(packing, start)
+    value = score(packing, start).value
     # The bound holds for all replicas: where some are left out, another choice of them may be narrower.
-    groups, low = start, lowest_peak(packing, len(start)) if needs_all else 0
+    groups = start
+    low = lowest_peak(packing, len(start)) if needs_all else 0
     while low < peak(packing, groups):
         tried = (low + peak(packing, groups)) // 2
         rooms = packing.rooms.copy()

@@ -119,7 +119,8 @@ def fill_one_by_one(packing: TypePacking, preference: Reals) -> Groups:
 def _fill(packing: TypePacking, ranked: Sequence[int]) -> list[int]:
     """What one GPU takes of these replicas, in their order."""
     group: list[int] = []
-    room, taken = packing.rooms.copy(), set[int]()
+    room = packing.rooms.copy()
+    taken = set[int]()
     for index in ranked:
         labels = packing.labels[index]
         if taken.isdisjoint(labels) and (packing.sizes[index] <= room).all():

@@ -89,7 +89,8 @@ _NO_PEAK = np.iinfo(np.int64).max
 
 def _best_move(state: _Loads, position: int) -> tuple[int, int]:
     """(the higher SM percent of the two GPUs afterwards, −1 − the other GPU)."""
-    index, full = state.placed[position], state.gpu_of[position]
+    index = state.placed[position]
+    full = state.gpu_of[position]
     after = state.loads + state.packing.sizes[index]
     has_label = (state.bearers[:, state.bears[index]] > 0).any(axis=1)
     possible = (after <= state.packing.rooms).all(axis=1) & ~has_label
@@ -103,7 +104,8 @@ def _best_move(state: _Loads, position: int) -> tuple[int, int]:
 
 def _best_swap(state: _Loads, position: int) -> tuple[int, int]:
     """(the higher SM percent of the two GPUs afterwards, the position of the replica that comes in exchange)."""
-    index, full = state.placed[position], state.gpu_of[position]
+    index = state.placed[position]
+    full = state.gpu_of[position]
     growth = state.packing.sizes[index] - state.packing.sizes[state.placed]
     after_other = state.loads[state.gpu_of] + growth
     after_full = state.loads[full] - growth
@@ -129,7 +131,8 @@ def _labels_meet(state: _Loads, index: int, full: int) -> npt.NDArray[np.bool_]:
 
 
 def _carry(state: _Loads, position: int, gpu: int) -> None:
-    index, before = state.placed[position], state.gpu_of[position]
+    index = state.placed[position]
+    before = state.gpu_of[position]
     for where, sign in ((before, -1), (gpu, 1)):
         state.loads[where] += sign * state.packing.sizes[index]
         state.bearers[where] += sign * state.bears[index]

@@ -89,9 +89,11 @@ def solve(
 def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
     groups = place_greedily(packing, order)
     if has_all(packing, groups):
-        value_bound, gpus_bound = score(packing, groups).value, min_gpus(packing)
+        value_bound = score(packing, groups).value
+        gpus_bound = min_gpus(packing)
     else:
-        value_bound, gpus_bound = max_value(packing), 1
+        value_bound = max_value(packing)
+        gpus_bound = 1
     return _Answer(
         packing=packing, groups=groups, value_bound=value_bound, gpus_bound=gpus_bound
     )
@@ -134,7 +136,8 @@ def _limits(budget: Budget, *, part: float = 1.0) -> "SolveLimits":
 
 def _evened(answer: _Answer, budget: Budget) -> _Answer:
     """The answer with a lower peak SM percent, by moves and swaps; then by CP-SAT, unless price is still open."""
-    packing, groups = answer.packing, even_out(answer.packing, answer.groups)
+    packing = answer.packing
+    groups = even_out(answer.packing, answer.groups)
     min_peak = lowest_peak(packing, len(groups)) if has_all(packing, groups) else 0
     # Evenness of a placement that costs too much is not worth a search.
     if (

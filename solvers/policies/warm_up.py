@@ -67,7 +67,8 @@ def _times(problem: Problem, factor: float) -> Problem:
 def _eliminate(problem: Problem) -> None:
     """What plans of many GPUs go through, on one of few."""
     warm = WarmStart(problem)
-    tools, demand = warm.tools(problem, None), warm.demand(problem)
+    tools = warm.tools(problem, None)
+    demand = warm.demand(problem)
     relaxation = generate(tools.tables, demand, tools.pricer, tools.columns)
     # The relaxation made columns that the pool does not hold yet.
     tools.pool.sync()
@@ -81,7 +82,8 @@ def _eliminate(problem: Problem) -> None:
 def _anneal(problem: Problem) -> None:
     """What plans of a dozen GPUs go through, on one of few."""
     warm = WarmStart(problem)
-    tools, demand = warm.tools(problem, None), warm.demand(problem)
+    tools = warm.tools(problem, None)
+    demand = warm.demand(problem)
     advance(
         [Annealer(tools.tables, demand).chain((1, 1), moves=1, seed=0)], None, never
     )

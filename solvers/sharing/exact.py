@@ -201,8 +201,10 @@ def _solve_lines(
 def build(replicas: int, lines: int) -> SharingProgram:
     """The programme of that size, compiled at its first solve and kept."""
     share = cp.Variable(replicas)
-    slope, offset = cp.Parameter((replicas, lines)), cp.Parameter((replicas, lines))
-    low, high = cp.Parameter(replicas), cp.Parameter(replicas)
+    slope = cp.Parameter((replicas, lines))
+    offset = cp.Parameter((replicas, lines))
+    low = cp.Parameter(replicas)
+    high = cp.Parameter(replicas)
     # A product instead of broadcasting: only of this form can CVXPY compile the parameters once for all solves (DPP).
     of_each_line = cp.reshape(share, (replicas, 1), order="C") @ np.ones((1, lines))
     constraints = [

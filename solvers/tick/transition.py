@@ -162,7 +162,9 @@ _ADD, _SWAP, _REMOVE = range(3)
 
 def _steps(move: _Move) -> Iterator[tuple[int, TransitionStep]]:
     """The steps of one GPU, each after its kind."""
-    start, change, stop = move.start, move.change, move.stop
+    start = move.start
+    change = move.change
+    stop = move.stop
     step = TransitionStep(gpu=move.gpu.id, node=move.gpu.node, mode="shadow")
     full = replace(step, start=start, change=change, stop=stop)
     if start and stop and move.overlap_fits:
@@ -196,7 +198,8 @@ def _with_losses(
 ) -> tuple[TransitionStep, ...]:
     """The steps with their losses, from walking through them once."""
     by_gpu = {move.gpu.id: move for move in moves}
-    needed_rps, carried_rps = _needed_rps(moves), _carried_rps(moves)
+    needed_rps = _needed_rps(moves)
+    carried_rps = _carried_rps(moves)
     with_losses = []
     for step in steps:
         up_rps, down_rps = _rate_changes(by_gpu[step.gpu], step)

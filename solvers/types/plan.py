@@ -141,7 +141,8 @@ class _ReplicaKey(NamedTuple):
 
 def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
     """What differs in replicas between two plans, sorted by service, GPU type, SM percent, batch and clock."""
-    old, new = _replica_counts(before), _replica_counts(after)
+    old = _replica_counts(before)
+    new = _replica_counts(after)
     # A Counter gives 0 for a key that its plan lacks.
     return tuple(
         PlanChange(**key._asdict(), before=old[key], after=new[key])

@@ -77,7 +77,8 @@ class CapacityLaw:
         if ratio >= self.slo_ratios[-1]:
             return column[-1]
         right = bisect_right(self.slo_ratios, ratio)
-        low, high = self.slo_ratios[right - 1], self.slo_ratios[right]
+        low = self.slo_ratios[right - 1]
+        high = self.slo_ratios[right]
         rise = column[right] - column[right - 1]
         return column[right - 1] + rise * (ratio - low) / (high - low)
 

@@ -13,32 +13,32 @@ from tools import house
 from tools.measures import Finding
 from tools.sources import PACKAGES, python_files, tree_of
 
-MAX_NESTED = 27
-MAX_POSITIONAL = 23
-MAX_LARGE_FUNCTIONS = 16
-MAX_OF_DOCSTRINGS = 194
-MAX_UNWANTED_WORDS = 635
-MAX_UNREACHABLE_LINES = 539
+MAX_NESTED = 7
+MAX_POSITIONAL = 12
+MAX_LARGE_FUNCTIONS = 2
+MAX_OF_DOCSTRINGS = 0
+MAX_UNWANTED_WORDS = 122
+MAX_UNREACHABLE_LINES = 0
 MAX_TOKENS_MEDIAN = {
-    "app": 66,
+    "app": 65,
     "agents": 52,
-    "solvers": 84,
+    "solvers": 82,
 }
 MAX_TOKENS_P90 = {
-    "app": 172,
-    "agents": 144,
-    "solvers": 216,
-    "solvers/joint": 247,
+    "app": 154,
+    "agents": 143,
+    "solvers": 189,
+    "solvers/joint": 196,
 }
 MAX_TOKENS_PER_CODE_LINE = {
-    "app": 7.0,
-    "agents": 7.4,
-    "solvers": 8.3,
+    "app": 7.1,
+    "agents": 7.3,
+    "solvers": 8.6,
 }
 MIN_COMMENTS_PER_100_LINES = {
-    "app": 0.7,
-    "agents": 1.4,
-    "solvers": 1.0,
+    "app": 3.9,
+    "agents": 3.4,
+    "solvers": 4.1,
 }
 LONG_FILES = {
     "bench/compare.py": 529,

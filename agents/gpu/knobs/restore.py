@@ -29,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         lines, is_over = restore(directory)
     except (DeviceError, OSError) as error:
-        lines, is_over = (f"cannot put anything back: {error}",), False
+        lines = (f"cannot put anything back: {error}",)
+        is_over = False
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0 if is_over else 1
 

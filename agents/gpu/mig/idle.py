@@ -131,7 +131,8 @@ def _names(
 
 async def _daemons(gpus: list[GpuIdentity], marks: list[Path]) -> list[Path]:
     """Folders of the daemons of these devices that answer."""
-    uuids, found = {gpu.uuid for gpu in gpus}, []
+    uuids = {gpu.uuid for gpu in gpus}
+    found = []
     for mark in marks:
         uuid = await asyncio.to_thread(mark.read_text, encoding="utf-8")
         # A daemon holds its GPU even without clients, so that slices cannot be destroyed.

@@ -277,7 +277,8 @@ class Mps:
             default, listed = await both(
                 self._control.ask(_GET_DEFAULT), self._control.ask(LIST_SERVERS)
             )
-            percent, servers = answers.percent(default), answers.pids(listed)
+            percent = answers.percent(default)
+            servers = answers.pids(listed)
         except NoDaemon:
             return _Seen()
         except DeviceError as error:

@@ -61,7 +61,8 @@ def why_foreign_owner(
     servers: Iterable[int], directory: MpsDirectory, clients: int
 ) -> str:
     """Why the daemon that runs in the directory cannot be ours; empty = it can. `clients`: the UID of all replicas."""
-    owner, own = directory.daemon_uid(), os.getuid()
+    owner = directory.daemon_uid()
+    own = os.getuid()
     # Root may change every daemon, but one of another user starts no server for our clients.
     if owner not in (None, own) and (own != 0 or owner != clients):
         return (
@@ -101,10 +102,8 @@ def _read(process: psutil.Process, name: str) -> MpsProcess:
     uid = process.uids().effective
     with contextlib.suppress(psutil.AccessDenied, OSError):
         environment = process.environ()
-        pipe, visible = (
-            environment.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE),
-            environment.get("CUDA_VISIBLE_DEVICES"),
-        )
+        pipe = environment.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE)
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
     return MpsProcess(pid=process.pid, name=name, uid=uid, pipe=pipe, visible=visible)
 
 

@@ -97,7 +97,8 @@ class ForeignMemory:
     ) -> str:
         """Why a replica that needs so much has no room beside those and what others hold now."""
         mine = [each for each in replicas if each.gpu_index == gpu.index]
-        promised_mib, seen = _promised_mib(mine), self._look(gpu, mine)
+        promised_mib = _promised_mib(mine)
+        seen = self._look(gpu, mine)
         if promised_mib + seen.mib + needed_mib <= gpu.memory_mib * (
             1.0 + MEMORY_TOLERANCE
         ):

@@ -100,7 +100,8 @@ def placed_replica(
     view: ReplicaView, shared: SharedGpu, busy_share: float | None
 ) -> PartProcesses:
     """A replica as a part of its GPU."""
-    seen, total = view.sm_count, shared.gpu.sm_count
+    seen = view.sm_count
+    total = shared.gpu.sm_count
     part = GrantedPart(
         kind="replica",
         # A successor is measured under the id of the replica that it replaces: the control plane knows only that one.

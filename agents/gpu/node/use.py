@@ -218,7 +218,8 @@ class GpuUse:
         use: Mapping[int, float],
     ) -> Iterable[OwnedProcess]:
         leaders = {pid: each.part.key for each in placed for pid in each.pids}
-        before, owners = self._owners.get(gpu_index, {}), {}
+        before = self._owners.get(gpu_index, {})
+        owners = {}
         for each in processes:
             # Looked up once while it stays on the GPU, unless the part that it was found to belong to is gone.
             owner = before.get(each.pid)

@@ -21,7 +21,8 @@ def plan_commands(
     state: ProxyState, wanted: Wanted, settings: HaProxySettings
 ) -> list[str]:
     """The commands that make it so, in the order in which nobody is without a replica. Raises HaProxyError."""
-    backends, places = _assign(state, wanted), state.by_backend()
+    backends = _assign(state, wanted)
+    places = state.by_backend()
     opening: list[str] = []
     closing: list[str] = []
     for service, weights in wanted.items():
@@ -70,10 +71,8 @@ def plan_slos(
     known: Mapping[str, str], wanted: Mapping[str, float], settings: HaProxySettings
 ) -> list[str]:
     """The commands by which the map of SLOs is as wanted, in whole ms."""
-    path, texts = (
-        settings.slo_path,
-        {service: str(int(slo_ms)) for service, slo_ms in wanted.items()},
-    )
+    path = settings.slo_path
+    texts = {service: str(int(slo_ms)) for service, slo_ms in wanted.items()}
     changed = [service for service, text in texts.items() if known.get(service) != text]
     return [
         *(
@@ -108,7 +107,8 @@ def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
     busy = {
         place.backend for place in state.places if place.is_ready or place.in_flight
     }
-    everything, taken = state.by_backend(), set(state.backends.values())
+    everything = state.by_backend()
+    taken = set(state.backends.values())
     free = iter([each for each in everything if each not in busy and each not in taken])
     assigned = {
         service: state.backends.get(service) or next(free, "") for service in wanted

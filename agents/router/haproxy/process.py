@@ -135,7 +135,8 @@ class HaProxy:
 
     def ask(self, line: str) -> str:
         """The answer to a line of commands. Raises HaProxyError."""
-        path, reply = str(self._settings.socket_path), bytearray()
+        path = str(self._settings.socket_path)
+        reply = bytearray()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._settings.timeout_s)

@@ -27,7 +27,8 @@ def driver_sm_count(library: str = "libcuda.so.1") -> int | None:
     if (code := cuda.cuInit(0)) == NO_DEVICE:
         return None
     _check("cuInit", code)
-    device, count = ctypes.c_int(), ctypes.c_int()
+    device = ctypes.c_int()
+    count = ctypes.c_int()
     _check("cuDeviceGet", cuda.cuDeviceGet(ctypes.byref(device), 0))
     _check(
         "cuDeviceGetAttribute",

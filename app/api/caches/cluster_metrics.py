@@ -157,7 +157,8 @@ def _add_gauges(
 ) -> None:
     """What was measured lately."""
     for gpu in (gpu for gpu in gpus if gpu.id in gauges):
-        gauge, labels = gauges[gpu.id], (gpu.node, gpu.id, gpu.gpu_type)
+        gauge = gauges[gpu.id]
+        labels = (gpu.node, gpu.id, gpu.gpu_type)
         page.add("plimsoll_gpu_power_watts", gauge.power_w, *labels)
         page.add("plimsoll_gpu_clock_hertz", gauge.clock_mhz * MHZ, *labels)
         if gauge.busy_percent is not None:

@@ -112,8 +112,10 @@ def _cut(complete: ExplanationView, visible: Collection[str]) -> ExplanationView
 
 def preview_view(preview: Preview) -> PreviewView:
     """A what-if."""
-    decision, before = preview.decision, preview.cost_before_usd_per_hour
-    report, answers = decision.report, preview.answers
+    decision = preview.decision
+    before = preview.cost_before_usd_per_hour
+    report = decision.report
+    answers = preview.answers
     cost = report.cost_usd_per_hour
     return PreviewView.model_validate(
         {

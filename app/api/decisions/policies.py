@@ -197,7 +197,8 @@ async def _save(
     check_policy(manifest.spec.policy, field="spec.policy")
     for index, group in enumerate(manifest.spec.groups):
         check_policy(group.policy, field=f"spec.groups[{index}].policy")
-    wanted, present = to_settings(manifest), await policies.load_current(connection)
+    wanted = to_settings(manifest)
+    present = await policies.load_current(connection)
     # Compared without the version: applying the same file again must not make one.
     if with_values(wanted, version=present.version) != present:
         await _save_settings(context, connection, wanted)

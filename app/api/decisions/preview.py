@@ -125,7 +125,8 @@ def _check_services(
     types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
     networks = sorted({points.network for points in snapshot.points})
     for index, manifest in enumerate(wanted):
-        where, spec = f"{field}[{index}].spec", manifest.spec
+        where = f"{field}[{index}].spec"
+        spec = manifest.spec
         place = f"{where}.network"
         check_known([spec.network], networks, what="profiled network", field=place)
         if spec.network in training:

@@ -74,7 +74,8 @@ async def list_readings(
     minutes: Annotated[int, Query(ge=1, le=180)] = 60,
 ) -> GpuReadings:
     """What was read of one GPU over the last minutes: means over equal steps, oldest first."""
-    name, now = f"{node}/{gpu}", context.now()
+    name = f"{node}/{gpu}"
+    now = context.now()
     # Steps grow with the period, so that every answer has about as many points.
     step_s = max(1, minutes * 60 // MAX_READINGS)
     async with context.transaction() as connection:

@@ -144,7 +144,8 @@ async def _load(context: Context, connection: Connection, name: str) -> NodeView
 async def _save(
     context: Context, connection: Connection, manifest: manifests.NodeManifest
 ) -> None:
-    name, types = manifest.metadata.name, node_gpu_types(manifest)
+    name = manifest.metadata.name
+    types = node_gpu_types(manifest)
     await check_gpu_types(context, connection, list(types.values()), field="spec.gpus")
     await nodes.save(
         connection, name, types, at=context.now(), labels=manifest.metadata.labels

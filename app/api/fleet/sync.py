@@ -111,10 +111,8 @@ class QuickSync(Route):
         """Whether it is a POST with a valid name and no query but a plain `wait_s`."""
         if scope["type"] != "http" or scope["method"] != "POST":
             return Match.NONE, {}
-        path, query = (
-            self._path.fullmatch(scope["path"]),
-            _QUICK_QUERY.fullmatch(scope["query_string"]),
-        )
+        path = self._path.fullmatch(scope["path"])
+        query = _QUICK_QUERY.fullmatch(scope["query_string"])
         # Anything unusual goes to `sync`, which explains what is wrong with it.
         if path is None or query is None or float(query[1] or 0.0) > MAX_WAIT_S:
             return Match.NONE, {}

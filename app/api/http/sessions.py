@@ -42,7 +42,8 @@ def require_own_page(method: str, headers: Headers) -> None:
     if method in SAFE_METHODS:
         return
     headers = list(headers)
-    origins, hosts = _values(headers, b"origin"), _values(headers, b"host")
+    origins = _values(headers, b"origin")
+    hosts = _values(headers, b"host")
     # Exactly one of each: a proxy and a server that read different ones of two could be played against each other.
     if len(origins) != 1 or len(hosts) != 1 or urlsplit(origins[0]).netloc != hosts[0]:
         raise Forbidden(
@@ -56,7 +57,8 @@ async def log_in(
 ) -> None:
     """Begin a session for the holder of a valid token. `secure`: the browser sends the cookie over HTTPS only."""
     # The database has its hash only, as of tokens: whoever reads the table can log in nowhere.
-    cookie, now = secrets.token_urlsafe(32), parts.clock.now()
+    cookie = secrets.token_urlsafe(32)
+    now = parts.clock.now()
     until = (
         now + LASTS
         if caller.expires_at is None

@@ -83,7 +83,8 @@ def explain(
     is_plan_id = problem is None and subject is not None and subject.isdigit()
     service = None if is_plan_id else subject
     if problem is not None:
-        answer, whose = _of_files(problem, plan, policy, time_limit), "the plan"
+        answer = _of_files(problem, plan, policy, time_limit)
+        whose = "the plan"
     else:
         plan_id = int(subject) if subject is not None and is_plan_id else None
         answer = _of_server(

@@ -113,7 +113,8 @@ def _show_gpu(gpu: Document, unit: str) -> None:
 
 
 def _costs_and_earnings(gpu: Document, unit: str) -> str:
-    price, stock = number(gpu, "price") or 0.0, number(gpu, "stock_price") or 0.0
+    price = number(gpu, "price") or 0.0
+    stock = number(gpu, "stock_price") or 0.0
     # In a basis of the relaxation a used GPU earns just what it costs; an integer solution falls short by the loss.
     earnings = price + stock - (number(gpu, "loss") or 0.0)
     if unit == "usd_per_hour":
@@ -138,7 +139,8 @@ def _replica_row(each: Document, unit: str) -> Cells:
 
 def _use(use: Document) -> str:
     rule = text(use, "rule")
-    used, limit = number(use, "used") or 0.0, number(use, "limit") or 0.0
+    used = number(use, "used") or 0.0
+    limit = number(use, "limit") or 0.0
     # The limit of the SMs is always 100.
     if rule == "sm":
         return f"{used:g} % of the SMs"

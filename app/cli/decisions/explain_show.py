@@ -40,7 +40,8 @@ def show_explanation(
     _show_violations(documents(answer, "violations"))
     for service in services:
         _show_service(service, unit)
-    gpus, reliefs = documents(answer, "gpus"), documents(answer, "reliefs")
+    gpus = documents(answer, "gpus")
+    reliefs = documents(answer, "reliefs")
     if not is_entire:
         names = {text(service, "service") for service in services}
         _show_of_services(gpus, reliefs, names, unit)

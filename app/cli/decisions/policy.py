@@ -107,7 +107,8 @@ def _card_lines(found: Card, width: int) -> list[str]:
     ]
     lines = [f"{found.name}: {found.title}", ""]
     for label, fact in facts:
-        head, indent = f"{label + ':' if label else '':<{_LABEL}}", " " * _LABEL
+        head = f"{label + ':' if label else '':<{_LABEL}}"
+        indent = " " * _LABEL
         lines += textwrap.wrap(
             fact,
             width,

@@ -115,7 +115,8 @@ def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
     from solvers.types.outcome import Budget
     from solvers.types.state import Observed
 
-    question, asked = read_problem(file), tuple(names) or policies()
+    question = read_problem(file)
+    asked = tuple(names) or policies()
     # Compiling would be counted as the first policy's time.
     warm_up(*asked)
     budget = Budget(seconds=time_limit_s, work=time_limit_s)

@@ -187,7 +187,8 @@ def _named(spec: Document, group: str | None) -> str:
 def _show_switch(present: Document, wanted: Document) -> None:
     """One line per policy that changes, with a warning where the new one may break promises, and one for approval."""
     lines = {"policy": (text(present, "policy"), text(wanted, "policy"))}
-    old, new = _by_group(present), _by_group(wanted)
+    old = _by_group(present)
+    new = _by_group(wanted)
     # The groups of the new settings: a switch neither makes nor ends any.
     lines |= {f"group {name}": (old[name], new[name]) for name in new}
     lines["approve_switch"] = (

@@ -301,7 +301,8 @@ def _scenario(document: Document) -> "WhatIfScenario":
 
 
 def _show(answer: Document) -> None:
-    today, answers = answer.get("today"), documents(answer, "answers")
+    today = answer.get("today")
+    answers = documents(answer, "answers")
     show_table(
         ["what if", ">cost/h", ">difference", ">unserved", ">gap", "gpus"],
         [_row(today, is_today=True), *map(_row, answers)],

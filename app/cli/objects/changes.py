@@ -112,10 +112,8 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
         # A viewer may compare but not preview: the cost is a courtesy, its lack no failure.
         show_line(faint(f"Cost: not known beforehand ({problem.detail})"))
         return
-    before, after = (
-        number(answer, "cost_before_usd_per_hour"),
-        number(answer, "cost_usd_per_hour"),
-    )
+    before = number(answer, "cost_before_usd_per_hour")
+    after = number(answer, "cost_usd_per_hour")
     show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
     show_unserved(answer)
 

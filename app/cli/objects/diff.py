@@ -56,10 +56,8 @@ def _diff_files(api: Api, file: list[Path]) -> bool:
 
 def _diff_plans(api: Api, before: int, after: int) -> bool:
     answer = api.get(f"/api/v1/plans/{after}/diff", {"against": before})
-    cost_before, cost_after = (
-        number(answer, "cost_before_usd_per_hour"),
-        number(answer, "cost_after_usd_per_hour"),
-    )
+    cost_before = number(answer, "cost_before_usd_per_hour")
+    cost_after = number(answer, "cost_after_usd_per_hour")
     show_line(f"Cost {usd(cost_before)} → {usd(cost_after)} per hour")
     changes = documents(answer, "changes")
     show_changes(changes)
@@ -77,7 +75,8 @@ def show_changes(changes: list[Document]) -> None:
 
 
 def _row(change: Document) -> Cells:
-    before, after = number(change, "before") or 0, number(change, "after") or 0
+    before = number(change, "before") or 0
+    after = number(change, "after") or 0
     return (
         text(change, "service"),
         text(change, "gpu_type"),

@@ -33,7 +33,8 @@ class FieldChange:
 
 def field_changes(before: AnyManifest, after: AnyManifest) -> tuple[FieldChange, ...]:
     """The fields that differ, defaults filled in, in the manifest's order."""
-    old, new = _fields(before), _fields(after)
+    old = _fields(before)
+    new = _fields(after)
     return tuple(
         FieldChange(field=dotted(path), before=old.get(path), after=new.get(path))
         # Fields that the manifest leaves out come last: they go back to their defaults.

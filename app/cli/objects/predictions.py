@@ -49,7 +49,8 @@ def show_predictions(predictions: Sequence[Document]) -> None:
 
 def prediction_row(entry: Document) -> Cells:
     """`served`: learned true over stated time; `off`: how far the corrected times were off in the last half minute."""
-    technique, correction = text(entry, "technique"), number(entry, "correction")
+    technique = text(entry, "technique")
+    correction = number(entry, "correction")
     provenance = text(entry, "provenance")
     style = FAINT if correction is None else BAD if entry.get("alarm_since") else GOOD
     return (

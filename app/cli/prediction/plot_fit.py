@@ -27,7 +27,8 @@ def _panel(group: Group, samples: Samples, fits: Fits) -> Panel:
     found = curves_of(group, samples, fits, max_curves=MAX_CURVES)
     fit = fits.find("latency_ms", group)
     curves = {curve.batch: curve.points for curve in found.curves}
-    dots, rings = _points(found, is_on_curve=True), _points(found, is_on_curve=False)
+    dots = _points(found, is_on_curve=True)
+    rings = _points(found, is_on_curve=False)
     return Panel(
         title=f"{group.network} on {group.gpu_type}",
         note="no fit" if fit is None else fit.technique.replace("_", " "),

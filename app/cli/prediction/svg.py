@@ -116,7 +116,8 @@ class Axis:
 def sheet(panels: Sequence[Panel]) -> str:
     """An SVG document with all panels, COLUMNS in a row."""
     columns = max(1, min(COLUMNS, len(panels)))
-    width, height = columns * WIDTH, math.ceil(len(panels) / columns) * HEIGHT
+    width = columns * WIDTH
+    height = math.ceil(len(panels) / columns) * HEIGHT
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}">',

@@ -205,7 +205,8 @@ def _rows(api: Api, view: str, since: str | None) -> Iterator[Document]:
         .isoformat()
     )
     for page in api.pages(f"/api/v1/reports/{view}", {"since": moment}):
-        columns, rows = page.get("columns"), page.get("rows")
+        columns = page.get("columns")
+        rows = page.get("rows")
         if isinstance(columns, list) and isinstance(rows, list):
             yield from (dict(zip(map(str, columns), row, strict=True)) for row in rows)
 
@@ -242,7 +243,8 @@ def _cost_row(entry: Document, key: str, total: float) -> Cells:
 
 
 def _slo_row(entry: Document) -> Cells:
-    met, wanted = number(entry, "attainment_percent"), number(entry, "slo_percent")
+    met = number(entry, "attainment_percent")
+    wanted = number(entry, "slo_percent")
     burn = {text(row, "period"): row for row in documents(entry, "periods")}
     return (
         text(entry, "service"),

@@ -54,7 +54,8 @@ def top(
     Until Ctrl-C. The longest bar is a GPU loaded up to its line.
     """
     cli = cli_context(context)
-    board, screen = TopicTables(), console()
+    board = TopicTables()
+    screen = console()
     if once or not screen.is_terminal:
         with Api(cli) as api:
             _take_all(api, board)

@@ -90,7 +90,9 @@ def show_failures(report: SimulationReport) -> None:
 
 def _check_places(wanted: SimulateOptions, scenario: SimulationScenario) -> None:
     """Before long work: that each result has a place of its own, and takes none of what is read. Raises CliError."""
-    output, html, file = wanted.output, wanted.html, wanted.scenario
+    output = wanted.output
+    html = wanted.html
+    file = wanted.scenario
     if output == html == STDIO:
         raise CliError("only one of -o and --html can be stdout")
     if output is not None and html is not None and output.resolve() == html.resolve():

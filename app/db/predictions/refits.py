@@ -249,9 +249,11 @@ def judge(
         )
 
     if not apply:
-        applied, why = False, "nobody asked to apply it"
+        applied = False
+        why = "nobody asked to apply it"
     elif candidate.is_estimated:
-        applied, why = True, "never measured there, so it is planned with care"
+        applied = True
+        why = "never measured there, so it is planned with care"
     else:
         applied, why = _compare(candidate, bar, is_alarmed=is_alarmed)
     return RefitVerdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")

@@ -160,7 +160,8 @@ async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
     ).all()
     if not any(row.action == "degrade" or row.degrade_step for row in found):
         return 0
-    known, count = await services.load_all(connection), 0
+    known = await services.load_all(connection)
+    count = 0
     for state in [row.state for row in await list_rows(connection)]:
         # A budget whose action was changed takes nothing any more: what it took is given back.
         limit = max_steps(known, state.degradation) if state.action == "degrade" else 0

@@ -42,7 +42,8 @@ def with_caps(
     """
     if not is_limited(problem, nodes):
         return bound
-    rows, governed = OperatingRows(problem), holds_power(bound.governor)
+    rows = OperatingRows(problem)
+    governed = holds_power(bound.governor)
     takers = [_taker(problem, rows, gpu, governed=governed) for gpu in bound.gpus]
     caps = {node.id: node.power_cap_w for node in nodes if node.power_cap_w is not None}
     budget_w = math.inf if problem.power_budget_w is None else problem.power_budget_w

@@ -165,7 +165,8 @@ def axis(
         )
     step = round_step(max((high - low) / _TICKS, min_step))
     # 1e-9 of a step: 0.30000000000000004 must not add a tick beyond 0.3.
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
     ticks = [
         round(number * step, 10)
         for number in range(first, last + 1)
@@ -212,7 +213,8 @@ def _y(value: float, scale: Range) -> float:
 
 def _frame(times: TimeAxis, scale: Range, ticks: Sequence[float]) -> Iterator[str]:
     """Grid, axes and their figures."""
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    right = WIDTH - RIGHT
+    bottom = HEIGHT - BOTTOM
     for value in ticks:
         y = _y(value, scale)
         yield f'<path class="grid" d="M{LEFT:g} {y:.1f}H{right:g}"/>'
@@ -242,7 +244,8 @@ def _limit(chart: LineChart, scale: Range) -> Iterator[str]:
 
 def _spans(times: TimeAxis) -> Iterator[str]:
     for span in times.marked:
-        left, right = _x(span.start_s, times), _x(span.end_s, times)
+        left = _x(span.start_s, times)
+        right = _x(span.end_s, times)
         # At least 1.5 wide: a short fault in a long run would not be seen.
         yield (
             f'<rect class="fault" x="{left:.1f}" y="{TOP:g}" width="{max(right - left, 1.5):.1f}" '

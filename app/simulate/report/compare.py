@@ -39,7 +39,8 @@ def compare(
     rival: str,
 ) -> PolicyComparison | None:
     """The two, seed by seed; None without a common seed."""
-    mine, theirs = _by_seed(report, policy), _by_seed(report, rival)
+    mine = _by_seed(report, policy)
+    theirs = _by_seed(report, rival)
     pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
     if not pairs:
         return None

@@ -90,7 +90,8 @@ def _bar(phase: TaskPhase, ends: Range, top: float, colour: str, text: str) -> s
 
 
 def _shade(span: ChartSpan, span_s: Range, bottom: float) -> str:
-    left, right = _x(span.start_s, span_s), _x(span.end_s, span_s)
+    left = _x(span.start_s, span_s)
+    right = _x(span.end_s, span_s)
     return (
         f'<rect class="fault" x="{left:.1f}" y="{TOP:g}" width="{max(right - left, 1.5):.1f}" '
         f'height="{bottom - TOP:g}"><title>{escape(span.title)}</title></rect>'

@@ -66,7 +66,8 @@ def times_of(runs: Runs, spec: ScenarioSpec) -> TimeAxis:
     """The axis of all charts: the time that counts, with the faults in it."""
     # Any run's: all of a report have the same steps.
     series = next(iter(runs.values()))[0].series
-    steps, begin_s = len(series.cost_usd_per_hour), spec.warm_up_s
+    steps = len(series.cost_usd_per_hour)
+    begin_s = spec.warm_up_s
     end_s = begin_s + steps * series.step_s
     return TimeAxis(
         at_s=point_times_s(steps, series.step_s, first_s=begin_s),

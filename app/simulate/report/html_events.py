@@ -91,7 +91,8 @@ def _events(spec: ScenarioSpec) -> Iterator[ReportedEvent]:
 
 def _places(run: RunResult, event: ReportedEvent, begin_s: float) -> range:
     """Positions of the steps that the event touches."""
-    step_s, steps = run.series.step_s, len(run.series.power_w)
+    step_s = run.series.step_s
+    steps = len(run.series.power_w)
     first = max(0, math.floor((event.start_s - begin_s) / step_s))
     return range(first, min(steps, math.ceil((event.end_s - begin_s) / step_s)))
 

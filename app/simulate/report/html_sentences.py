@@ -223,7 +223,8 @@ def _failure(report: SimulationReport, summary: PolicySummary) -> str:
 
 def _sentence(found: PolicyComparison, is_bound: bool) -> str:
     rival = f"{found.rival}, which knows the future" if is_bound else found.rival
-    cost, gain = _describe_saving(found.saving), _describe_gain(found.attainment_gain)
+    cost = _describe_saving(found.saving)
+    gain = _describe_gain(found.attainment_gain)
     return f"Against {rival}: {cost}; {gain}."
 
 

@@ -73,7 +73,8 @@ def _run_tasks(run: RunResult, spec: ScenarioSpec, colour: str) -> Iterator[str]
     shown = run.tasks[:MAX_TASKS]
     yield phase_legend(colour)
     # From second 0 and not from the end of the warm-up: tasks may be submitted before it.
-    span_s, marked = (0.0, spec.duration_s), fault_spans(spec)
+    span_s = (0.0, spec.duration_s)
+    marked = fault_spans(spec)
     chart = gantt_chart(title, shown, span_s, colour=colour, marked=marked)
     yield figure(title, chart)
     yield _task_table(shown)

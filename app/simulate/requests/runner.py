@@ -140,7 +140,8 @@ class SimulationRunner:
     ) -> Reports | str | None:
         loop = asyncio.get_running_loop()
         # The lease is renewed by the clock, not by messages: a long step of a simulation sends none.
-        progress, due_s = 0.0, loop.time() + self._pace.beat_s
+        progress = 0.0
+        due_s = loop.time() + self._pace.beat_s
         while True:
             if await _is_readable(pipe, due_s - loop.time()):
                 message = await asyncio.to_thread(_receive, pipe, process)

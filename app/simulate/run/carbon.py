@@ -37,7 +37,8 @@ def read_grid_intensity(path: Path) -> GridIntensity:
     """From a CSV with the columns `second` or `hour`, and `g_co2_per_kwh`. Raises InvalidRequest."""
     rows = open_rows(path, _check_header)
     unit = _unit(rows.names)
-    when, what = rows.names.index(unit), rows.names.index(_VALUE)
+    when = rows.names.index(unit)
+    what = rows.names.index(_VALUE)
     points = []
     for line, cells in rows.rows:
         try:

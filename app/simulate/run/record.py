@@ -149,7 +149,8 @@ class Recorder:
         """A step is over."""
         begin = self.begun_at + timedelta(seconds=self.step_s * len(self._steps))
         until = begin + timedelta(seconds=self.step_s)
-        now, totals = self._tallies(), self._totals()
+        now = self._tallies()
+        totals = self._totals()
         targets = within(self.store.pushed, begin, until)
         # GPUs that serve on though no target uses them any more are paid for as well.
         changes = within(self._migrations.changes, begin, until)
@@ -340,8 +341,10 @@ def count_moves(targets: Sequence[BoundPlan]) -> PlanChanges:
     """Changes from each target to the next."""
     started = stopped = batches = clocks = 0
     for before, after in pairwise(targets):
-        old, new = _batches(before), _batches(after)
-        old_mhz, new_mhz = _clocks_mhz(before), _clocks_mhz(after)
+        old = _batches(before)
+        new = _batches(after)
+        old_mhz = _clocks_mhz(before)
+        new_mhz = _clocks_mhz(after)
         started += len(new.keys() - old.keys())
         stopped += len(old.keys() - new.keys())
         batches += sum(new[each] != old[each] for each in new.keys() & old.keys())

@@ -37,7 +37,8 @@ class TaskNotes:
             course = self._courses.setdefault(
                 name, [(self._s(record.submitted_at), "waiting")]
             )
-            phase, at_s = phase_of(record), self._s(record.finished_at or at)
+            phase = phase_of(record)
+            at_s = self._s(record.finished_at or at)
             unseen_s = record.ran_s - (before.ran_s if before else 0.0)
             if unseen_s > 0.0 and "running" not in (phase, course[-1][1]):
                 # It began, and ended, between two reports; not before what is noted already.
@@ -66,7 +67,8 @@ class TaskNotes:
         return tuple(self._result(record, until) for record in records)
 
     def _result(self, record: TaskRecord, until: datetime) -> TaskResult:
-        task, course = record.task, self._courses[record.task.name]
+        task = record.task
+        course = self._courses[record.task.name]
         return TaskResult(
             task=task.name,
             kind=task.kind,

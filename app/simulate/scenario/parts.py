@@ -304,7 +304,8 @@ class ScenarioFields(Strict):
         # Before validation, where a value may have any shape: a wrong one is left for whoever judges shapes.
         if not isinstance(value, dict):
             return value
-        loop, period_s = value.get("loop", {}), value.get("agent_period_s", 5.0)
+        loop = value.get("loop", {})
+        period_s = value.get("agent_period_s", 5.0)
         if (
             not isinstance(loop, dict)
             or not isinstance(period_s, int | float)

@@ -117,7 +117,8 @@ def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
 
 
 def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
-    known, training = list_networks("inference"), list_networks("training")
+    known = list_networks("inference")
+    training = list_networks("training")
     for place, service in enumerate(spec.services):
         named: dict[tuple[str | int, ...], str] = {("network",): service.network}
         named |= {

@@ -51,7 +51,8 @@ def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> RateTr
 
 def _functions(rows: Rows, trigger: str) -> Iterator[_Function]:
     columns = [rows.names.index(str(minute)) for minute in range(1, MINUTES + 1)]
-    name_place, trigger_place = rows.names.index(_FUNCTION), rows.names.index(_TRIGGER)
+    name_place = rows.names.index(_FUNCTION)
+    trigger_place = rows.names.index(_TRIGGER)
     for line, cells in rows.rows:
         if trigger and cells[trigger_place] != trigger:
             continue

@@ -166,7 +166,8 @@ def _daily(rates_rps: Reals, step_s: float) -> Daily | None:
     # Entire days only, so that every hour of the day is the mean of as many.
     by_hour = hourly[: days * DAY_HOURS].reshape(days, DAY_HOURS).mean(axis=0)
     factors = by_hour / by_hour.mean()
-    busiest, quietest = int(np.argmax(factors)), int(np.argmin(factors))
+    busiest = int(np.argmax(factors))
+    quietest = int(np.argmin(factors))
     return Daily(
         busiest_hour=busiest,
         busiest_factor=float(factors[busiest]),

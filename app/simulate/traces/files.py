@@ -162,9 +162,12 @@ def _read(
 ) -> tuple[Sequence[int], Reals, Reals]:
     """(N,) lines, (N,) times and (N, S) cells of the wanted columns, NaN for those that are missing."""
     places = [rows.names.index(name) for name in wanted]
-    time_place, parse_time = rows.names.index(time), _time_parser(time)
+    time_place = rows.names.index(time)
+    parse_time = _time_parser(time)
     # Arrays of machine numbers: lists of Python's would take four times the memory for twenty million values.
-    lines, times_s, values = array("L"), array("d"), array("d")
+    lines = array("L")
+    times_s = array("d")
+    values = array("d")
     for line, cells in rows.rows:
         lines.append(line)
         try:

@@ -84,7 +84,8 @@ def _job_list(
     order = np.flatnonzero(taken)[np.argsort(submit_s[taken], kind="stable")]
     notes = rows.notes
     if len(order) < len(names):
-        without_gpu, never_ran = np.sum(gpus <= 0.0), np.sum((gpus > 0.0) & ~taken)
+        without_gpu = np.sum(gpus <= 0.0)
+        never_ran = np.sum((gpus > 0.0) & ~taken)
         notes += (f"left out: {without_gpu} without a GPU, {never_ran} that never ran",)
     return JobList(
         submit_s=submit_s[order] - submit_s[order[0]],

@@ -23,7 +23,8 @@ async def load_budgets(look: Look) -> Items:
 def _budget(periods: Sequence[AnyRow]) -> Json:
     # The budget is that of thirty days; the shorter periods only say how fast it burns.
     month = next(row for row in periods if row.period == "30 d")
-    used, since = month.budget_used_percent, month.counted_since
+    used = month.budget_used_percent
+    since = month.counted_since
     return {
         "left_percent": None if used is None else float(100 - used),
         "counted_since": None if since is None else since.isoformat(),

@@ -234,7 +234,8 @@ class TopicFeed:
 
     def _due(self, listener: _Listener) -> bytes:
         listener.changed.clear()
-        messages, behind = listener.pending, listener.behind
+        messages = listener.pending
+        behind = listener.behind
         # Taken as a whole: no await lies between, so nothing can be added meanwhile.
         listener.pending, listener.behind = [], set()
         # Whoever fell behind gets all items instead of the changes that it missed.

@@ -84,9 +84,11 @@ class Annealer:
             for kind in set(plant.gpu_type.tolist())
         }
         for column in start:
-            number, items = column.pattern.mode, np.array(column.pattern.items)
+            number = column.pattern.mode
+            items = np.array(column.pattern.items)
             mode = self._tables.modes[number]
-            gpu, count = free[mode.gpu_type].pop(), len(items)
+            gpu = free[mode.gpu_type].pop()
+            count = len(items)
             state.mode[gpu] = number
             state.size[gpu] = count
             state.power[gpu] = mode.power[items].sum()
@@ -132,9 +134,12 @@ class Chain:
 
     def is_met(self) -> bool:
         """Whether the best plan met so far leaves nothing short, with no replica too many."""
-        flat, wanted, state = self._plant.flat, self._plant.wanted, self._best
+        flat = self._plant.flat
+        wanted = self._plant.wanted
+        state = self._best
         used = np.arange(state.items.shape[1]) < state.size[:, None]
-        services, rates = flat.service[state.items[used]], state.carried[used]
+        services = flat.service[state.items[used]]
+        rates = state.carried[used]
         rps = np.bincount(services, rates, len(wanted.rate))
         replicas = np.bincount(services, minlength=len(wanted.rate))
         is_served = wanted.rate - rps <= _ROUNDING * wanted.rate
@@ -185,7 +190,8 @@ def _wanted(tables: Tables, demand: CoverDemand) -> AnnealingDemand:
 
 def _unused(plant: AnnealingProblem) -> State:
     """Every GPU at the last clock of its type, with nothing on it."""
-    gpus, services = len(plant.gpu_type), len(plant.wanted.rate)
+    gpus = len(plant.gpu_type)
+    services = len(plant.wanted.rate)
     # A factor for each number of replicas, none included.
     max_replicas = plant.flat.launch_factor.shape[1] - 1
     return State(
@@ -246,7 +252,8 @@ def _find_twins(tables: Tables, flat: Flat) -> None:
 
 
 def _find_twins_between(flat: Flat, mode: int, other_mode: int, clock: int) -> None:
-    steps, other_steps = flat.steps[mode], flat.steps[other_mode]
+    steps = flat.steps[mode]
+    other_steps = flat.steps[other_mode]
     for service in range(flat.first.shape[1] - 1):
         mine = slice(*flat.first[mode, service : service + 2])
         others = slice(*flat.first[other_mode, service : service + 2])

@@ -107,7 +107,8 @@ def _alike(tools: SearchContext, rest: CoverDemand, best: int) -> int:
     """GPUs of the column that is worth most of which each earns as much as the first; those of others earn no more."""
     column = tools.columns[best]
     gpu_type = tools.pool.gpu_type[best]
-    service, capacity = column.service, column.capacity
+    service = column.service
+    capacity = column.capacity
     # A first replica is worth more than a second one.
     if rest.fewest[service].any():
         return 1

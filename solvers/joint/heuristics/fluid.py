@@ -181,16 +181,19 @@ class _Program:
 
     def _add_rows(self, demand: CoverDemand) -> None:
         """One row per service, then one per mode, then one per type."""
-        modes, types = len(self._room), len(demand.stock)
+        modes = len(self._room)
+        types = len(demand.stock)
         endless = np.full(self._services, INFINITE)
         low = np.concatenate((demand.rate, np.full(modes + types, -INFINITE)))
         high = np.concatenate((endless, np.zeros(modes), demand.stock))
-        starts, empty = np.zeros(len(low), np.int32), np.zeros(0, np.int32)
+        starts = np.zeros(len(low), np.int32)
+        empty = np.zeros(0, np.int32)
         self._highs.addRows(len(low), low, high, 0, starts, empty, np.zeros(0))
 
     def _add_columns(self, tables: Tables, demand: CoverDemand) -> None:
         """What each mode carries of each service, in the order of the flows; then the GPUs of each mode."""
-        flows, modes = len(self._mode), len(tables.modes)
+        flows = len(self._mode)
+        modes = len(tables.modes)
         rows = np.column_stack((self._service, self._services + self._mode))
         steps_per_rps = 1.0 / self._yields[self._mode, self._service]
         values = np.column_stack((np.ones(flows), steps_per_rps))
@@ -221,7 +224,8 @@ class _Program:
 
     def _even_out(self, gpus: Reals) -> bool:
         """With so many GPUs, leave as large a part as possible of each mode's empty; whether that can be done."""
-        flows, modes = len(self._mode), len(gpus)
+        flows = len(self._mode)
+        modes = len(gpus)
         columns = np.arange(flows, flows + modes, dtype=np.int32)
         self._highs.changeColsBounds(modes, columns, gpus, gpus)
         self._highs.changeColsCost(modes, columns, np.zeros(modes))
@@ -331,7 +335,8 @@ class _Pouring:
         self, vessel: _Vessel, service: int, wanted_rps: float, max_rps: float
     ) -> "_Offer | None":
         """The narrowest row that carries all that is wanted, else the one that carries most; the one there may grow."""
-        mode, carried = self._tables.modes[vessel.mode], self._carried[vessel.mode]
+        mode = self._tables.modes[vessel.mode]
+        carried = self._carried[vessel.mode]
         now = vessel.items.get(service)
         room, has_rps = vessel.room, 0.0
         # A GPU runs one replica of a service at most: more of it means a wider one in its place.

@@ -88,7 +88,8 @@ def eliminate_gpus(
     losses = tools._replace(pool=LossPool(tools.tables, tools.columns, search.duals))
     soft = soft_demand(search)
     current = _less(search, losses, soft, plan, 0.0 if is_first else 1.0)
-    target, failures = _Target(losses, soft, _limit(tools, plan, current)), 0
+    target = _Target(losses, soft, _limit(tools, plan, current))
+    failures = 0
     for _ in range(_MAX_STEPS):
         if not current or failures == _PATIENCE or search.is_over():
             break
@@ -214,7 +215,8 @@ def _rearranged(
 ) -> Counter[int] | None:
     """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
     tools, base = target.tools, plan - out
-    taken, gone = tools.carried(base), tools.carried(out)
+    taken = tools.carried(base)
+    gone = tools.carried(out)
     rest = left_of(target.demand, taken)
     # As many GPUs of each type as were taken out, and more of one that the limit of cost leaves money for.
     money = target.limit - taken.cost - gone.cost

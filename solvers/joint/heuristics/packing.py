@@ -204,7 +204,8 @@ class _Search:
         )
         prices = np.array([self._tables.modes[one.mode].price for one in self.best])
         waste = np.maximum(prices - held, 0.0) + 0.05 * prices + _TOLERANCE
-        size, chances = min(count, len(self.best)), waste / waste.sum()
+        size = min(count, len(self.best))
+        chances = waste / waste.sum()
         out = self._rng.choice(len(self.best), size, replace=False, p=chances).tolist()
         return [one for at, one in enumerate(self.best) if at not in out]
 
@@ -238,8 +239,11 @@ class _Search:
 
         Without a limit, until they stop to pay; with one, or as soon as it is plain whether a better plan may follow.
         """
-        cover, bound, center = self._program.solve(), 0.0, None
-        spent, history = cost_of(self._tables, fixed), [cover.cost]
+        cover = self._program.solve()
+        bound = 0.0
+        center = None
+        spent = cost_of(self._tables, fixed)
+        history = [cover.cost]
         while not self._is_over() and (
             max_rounds is None or len(history) <= max_rounds
         ):
@@ -251,7 +255,8 @@ class _Search:
             for demand, found in zip(demands, packed, strict=True):
                 reached = _bound(demand, found)
                 if reached > bound:
-                    bound, center = reached, demand.values / max(1.0, found.excess)
+                    bound = reached
+                    center = demand.values / max(1.0, found.excess)
 
             is_new = self._add(fixed, packed)
             cover = self._program.solve()
@@ -296,7 +301,8 @@ class _Search:
         return min_cost < best_cost - _TOLERANCE
 
     def _left(self, fixed: Sequence[Pattern]) -> tuple[Numbers, Reals]:
-        left, stock = self._wanted.copy(), self._stock.copy()
+        left = self._wanted.copy()
+        stock = self._stock.copy()
         for pattern in fixed:
             left[self._services(pattern)] -= 1
             stock[self._tables.modes[pattern.mode].gpu_type] -= 1.0

@@ -112,7 +112,8 @@ def _ceilings(mode: GpuMode) -> Reals:
     for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(most[replicas]):
             # Nothing has less pressure than the lowest end, so that a ceiling there is of no use.
-            low, high = least[replicas], most[replicas]
+            low = least[replicas]
+            high = most[replicas]
             ceiling[replicas] = np.linspace(low, high, _LEVELS + 1)[1:]
     return ceiling
 
@@ -146,7 +147,8 @@ class Packer:
         self, wanted: PackingDemand, is_late: Callable[[], bool] = never
     ) -> GreedyPacking:
         """All of it in patterns of positive worth; what is left when no more fits, or when it is late, is missing."""
-        is_part, sizes = self._parts.is_part, self._parts.size
+        is_part = self._parts.is_part
+        sizes = self._parts.size
         price = float(self._tables.price.max())
         left = np.where(is_part, wanted.replicas, 0)
         min_values = _MIN_VALUE * price * np.where(is_part, sizes, 0.0)

@@ -82,7 +82,8 @@ class PackingProgram:
         starts = np.cumsum([0, *map(len, rows)])[:-1].astype(np.int32)
         index = np.array([row for one in rows for row in one], np.int32)
         count, entries = len(rows), len(index)
-        low, high = np.zeros(count), np.full(count, INFINITE)
+        low = np.zeros(count)
+        high = np.full(count, INFINITE)
         self._highs.addCols(
             count,
             np.array(prices),

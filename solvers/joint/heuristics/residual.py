@@ -109,7 +109,8 @@ class _ResidualMaster(Master):
         """Add columns; whether any of them is new."""
         new = [number for number in dict.fromkeys(numbers) if number not in self.used]
         self.used.update(dict.fromkeys(new))
-        columns, prices = self._tools.columns, self._tools.pool.price
+        columns = self._tools.columns
+        prices = self._tools.pool.price
         self.add(
             columns[number]._replace(price=float(prices[number])) for number in new
         )

@@ -26,7 +26,8 @@ def recreate(
 
     None where there is none to be found.
     """
-    tools, kept = search.tools, plan - removed
+    tools = search.tools
+    kept = plan - removed
     rest = rest_of(search.demand, tools.tables, tools.carried(kept))
     # What is put in must cost less than what was taken out, and than what that served.
     below = _value(rest, tools.carried(removed)) + slack
@@ -96,7 +97,8 @@ def _runs(search: DiveContext, numbers: Numbers) -> Reals:
 
 def waste(search: DiveContext, numbers: Numbers, taken: Carried) -> Reals:
     """(columns,) > 0: what a GPU of each costs beyond what it earns; of every service only what is wanted earns."""
-    pool, duals = search.tools.pool, search.duals
+    pool = search.tools.pool
+    duals = search.duals
     used = np.minimum(1.0, search.demand.rate / np.maximum(taken.rps, 1e-300))
     # The padding of columns earns nothing.
     used, rps = np.append(used, 0.0), np.append(duals.rps, 0.0)

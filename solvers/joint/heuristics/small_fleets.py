@@ -184,7 +184,8 @@ class _FleetListing:
 
     def _max_count(self, fixed: Sequence[int]) -> int:
         """GPUs of the next type that there are and that the cost leaves money for."""
-        price, gpu_type = self._tables.price, self.order[len(fixed)]
+        price = self._tables.price
+        gpu_type = self.order[len(fixed)]
         spent = sum(
             count * float(price[at])
             for at, count in zip(self.order, fixed, strict=False)
@@ -292,7 +293,8 @@ class _FleetSearch:
         self._anneal([attempt], _MOVES)
         if attempt.search is None:
             attempt.search = self._search(gpus)
-        plan, patience = attempt.plans[0], _PATIENCE * sum(gpus)
+        plan = attempt.plans[0]
+        patience = _PATIENCE * sum(gpus)
         for price in _PRICES:
             plan, reached = self._improve(attempt.search, plan, patience, price)
             if reached < attempt.reached:
@@ -302,7 +304,8 @@ class _FleetSearch:
 
     def _search(self, gpus: tuple[int, ...]) -> DiveContext:
         """Ruin and recreate with just these GPUs, at their relaxation's duals."""
-        tools, is_over = self._tools, self._means.is_over
+        tools = self._tools
+        is_over = self._means.is_over
         demand = replace(self._demand, stock=np.array(gpus, np.float64))
         found = generate(
             tools.tables,
@@ -334,9 +337,12 @@ class _FleetSearch:
             failures += 1
             if other is None:
                 continue
-            current, cost = other, self._cost_of(other, price)
+            current = other
+            cost = self._cost_of(other, price)
             if cost < best_cost - _MIN_GAIN:
-                best, best_cost, failures = current, cost, 0
+                best = current
+                best_cost = cost
+                failures = 0
         return best, self._cost_of(best)
 
     def _cost_of(self, plan: Counter[int], price: float = 1.0) -> float:
@@ -362,7 +368,8 @@ class _FleetSearch:
 
 def mild_prices(demand: CoverDemand, duals: Duals) -> Reals:
     """(S,) USD per hour of one rps short: some times what the relaxation pays for one."""
-    worth, wanted = duals.rps * demand.rate, demand.rate > 0.0
+    worth = duals.rps * demand.rate
+    wanted = demand.rate > 0.0
     # A service with dual 0 must not be free to leave out.
     min_worth = _MIN_SHARE * float(worth[wanted].mean()) if wanted.any() else 0.0
     worth = np.maximum(worth, min_worth)

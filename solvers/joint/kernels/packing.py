@@ -33,7 +33,7 @@ from solvers.joint.kernels.types import (
 )
 
 _HALVINGS = 48
-"""Of the interval in which a candidate's longest execution lies: to the last digits."""
+"""The interval that holds a candidate's longest execution is halved so often: to the last digits."""
 _LONGEST = 1.0e3
 """Times its execution alone: no candidate is looked at beyond."""
 _FIT = 1.0 + 1e-9

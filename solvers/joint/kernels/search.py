@@ -31,10 +31,10 @@ from solvers.joint.kernels.types import (
 )
 
 LEVELS = 48
-"""Of memory and watts in the table."""
+"""The table counts memory and watts in so many levels."""
 _FIT = 1.0 + 1e-9
 _UPDATES_PER_NODE = 20_000
-"""Of the table: a cell whose table alone would take far longer than its nodes is not searched."""
+"""The largest table: a cell whose table alone would take far longer than its nodes is not searched."""
 
 
 class Items(NamedTuple):

@@ -67,10 +67,13 @@ def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
     for row, (low, high) in of_modes:
         # A type with a single mode has one row for both: as a limit of that mode it says the same.
         if len(row.modes) == 1:
-            at, lows, highs = row.modes[0], boxes.mode_low, boxes.mode_high
+            at = row.modes[0]
+            lows = boxes.mode_low
+            highs = boxes.mode_high
         else:
             at = tables.modes[row.modes[0]].gpu_type
-            lows, highs = boxes.type_low, boxes.type_high
+            lows = boxes.type_low
+            highs = boxes.type_high
         lows[at], highs[at] = max(lows[at], low), min(highs[at], high)
     return boxes
 
@@ -95,7 +98,8 @@ def _min_cost_of_type(
     costs, low, high = costs[of_type], boxes.mode_low[of_type], boxes.mode_high[of_type]
     min_count = float(boxes.type_low[gpu_type])
     max_count = float(boxes.type_high[gpu_type])
-    count, total = float(low.sum()), float(costs @ low)
+    count = float(low.sum())
+    total = float(costs @ low)
     if count > max_count or high.sum() < min_count or (low > high).any():
         return np.inf
     for at in np.argsort(costs, kind="stable"):

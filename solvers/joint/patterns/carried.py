@@ -46,7 +46,8 @@ def carried(tables: Tables, columns: Columns, counts: Mapping[int, int]) -> Carr
     """What so many GPUs of each column carry together."""
     if not counts:
         return _nothing(tables)
-    services, types = len(tables.rate), len(tables.stock)
+    services = len(tables.rate)
+    types = len(tables.stock)
     # By number: sums of floats depend on the order of their terms.
     numbers = sorted(counts)
     used = [columns[number] for number in numbers]

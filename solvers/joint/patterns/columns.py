@@ -148,7 +148,8 @@ def _utilisation(law: Law, row: Numbers, ratio: Reals) -> Reals:
         max(0, len(grid) - 2),
     )
     high = np.minimum(low + 1, len(grid) - 1)
-    at_low, at_high = law.utilisation[row, low], law.utilisation[row, high]
+    at_low = law.utilisation[row, low]
+    at_high = law.utilisation[row, high]
     # A law with one ratio only has no interval to divide by.
     part = np.divide(
         ratio - grid[low],

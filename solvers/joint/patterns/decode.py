@@ -60,7 +60,8 @@ def decode(
 
 def totals(used: list[tuple[Column, int]], services: int) -> tuple[Reals, Reals]:
     """(S,) rps that the columns carry together, and (S,) their replicas."""
-    capacity, replicas = np.zeros(services), np.zeros(services)
+    capacity = np.zeros(services)
+    replicas = np.zeros(services)
     for column, count in used:
         capacity[column.service] += count * column.capacity
         replicas[column.service] += count

@@ -338,7 +338,8 @@ def _service_candidates(
     at: npt.NDArray[np.int64],
 ) -> Reals:
     """(K, fields) of one service, from these rows of its network."""
-    service, law = problem.services[number], problem.capacity_law
+    service = problem.services[number]
+    law = problem.capacity_law
     own = rows[service.network, gpu_type.name][at]
     share, batch, _, transfer, launch, run, memory, power, pressure = own.T
     ones = np.ones(len(at))

@@ -176,7 +176,8 @@ class _Tree:
             self._close(node.bound)
             return
         # Both children have the bound of their parent until their own is known: it holds for all that is within them.
-        below, above = float(np.floor(value)), float(np.ceil(value))
+        below = float(np.floor(value))
+        above = float(np.ceil(value))
         self._visit({**node.limits, row: (low, below)}, node.bound, is_over)
         self._visit({**node.limits, row: (above, high)}, node.bound, is_over)
 

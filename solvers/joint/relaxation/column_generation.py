@@ -145,7 +145,9 @@ class Generation:
         the optimum is known to be below it and the bound lacks at most `slack` of the way from itself to the cutoff.
         """
         self._master.limit(limits)
-        bound, phase, history = -np.inf, 0, [np.inf]
+        bound = -np.inf
+        phase = 0
+        history = [np.inf]
         for rounds in itertools.count(1):
             turn = self._turn(phases[phase].effort, limits)
             # Lagrangian bounds go up and down with the duals, so the best one so far counts.
@@ -199,7 +201,8 @@ class Generation:
         # Pricing that was cut short proves nothing.
         if not np.isfinite(worths).all():
             return -np.inf
-        tables, demand = self._master.tables, self._master.demand
+        tables = self._master.tables
+        demand = self._master.demand
         return lower_bound(tables, demand, duals, worths, limits)
 
 

@@ -54,7 +54,8 @@ class ColumnPool:
 
     def taken(self, columns: Columns, numbers: Sequence[int]) -> "ColumnPool":
         """The same of `columns`, which are these numbers of the columns at hand and no others; it grows with them."""
-        some, at = copy(self), np.array(numbers, np.int64)
+        some = copy(self)
+        at = np.array(numbers, np.int64)
         some._columns, some._filled = columns, len(at)
         some._service, some._capacity = self._service[at], self._capacity[at]
         some._price, some._gpu_type = self._price[at], self._gpu_type[at]
@@ -158,7 +159,8 @@ class LossPool(ColumnPool):
         )
 
     def _price_of(self, column: Column) -> float:
-        duals, service = self._duals, column.service
+        duals = self._duals
+        service = column.service
         worth = float(
             duals.rps[service] @ column.capacity + duals.presence[service].sum()
         )

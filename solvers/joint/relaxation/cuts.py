@@ -108,8 +108,10 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
     program = make_program()
     _add_columns(program, replicas, np.zeros(count), np.ones(count))
     # g(0) = 0 and g(N) = 1 are bounds of variables, which cost the simplex method less than rows.
-    zeros, ones = np.zeros(ends), np.ones(ends)
-    low, high = np.append(zeros, 1.0), np.append(0.0, ones)
+    zeros = np.zeros(ends)
+    ones = np.ones(ends)
+    low = np.append(zeros, 1.0)
+    high = np.append(0.0, ones)
     _add_columns(program, np.zeros(ends + 1), low, high)
 
     rows = np.arange(count * ends)
@@ -135,9 +137,7 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
 
 def _add_columns(program: highspy.Highs, costs: Reals, low: Reals, high: Reals) -> None:
     count = len(costs)
-    starts, no_rows, no_values = (
-        np.zeros(count, np.int32),
-        np.zeros(0, np.int32),
-        np.zeros(0),
-    )
+    starts = np.zeros(count, np.int32)
+    no_rows = np.zeros(0, np.int32)
+    no_values = np.zeros(0)
     program.addCols(count, costs, low, high, 0, starts, no_rows, no_values)

@@ -210,10 +210,12 @@ def _usd_per_weight(
     priority = np.array([service.priority for service in problem.services])
     short = _short(demand, relaxation)
     if short.any():
-        paid, weight = relaxation.solution.duals.rps[short], priority[short]
+        paid = relaxation.solution.duals.rps[short]
+        weight = priority[short]
     else:
         wanted = demand.rate > 0.0
-        paid, weight = demand.shortage_price[wanted], priority[wanted]
+        paid = demand.shortage_price[wanted]
+        weight = priority[wanted]
     # Nothing wanted, or wanted for nothing: any scale does, but for 0.
     return float((paid / weight).max(initial=0.0)) or 1.0
 

@@ -334,7 +334,8 @@ class Master:
 
     def _duals(self, prices: Reals) -> Duals:
         # Each price is cut to the sign that its row allows: a rounding error must not make a bound too good.
-        services, demand = self._services, self.demand
+        services = self._services
+        demand = self.demand
         min_value = np.maximum(prices[services : 2 * services], 0.0)
         max_value = np.minimum(prices[2 * services : 3 * services], 0.0)
         stock = prices[3 * services : 3 * services + len(demand.stock)]

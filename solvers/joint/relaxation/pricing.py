@@ -174,7 +174,8 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
     """Working memory for the cells of one mode."""
     # Made once per mode: the kernels run in every round, and making arrays would take longer than some of them.
     candidates = len(mode.service)
-    replicas, steps = mode.max_replicas, mode.steps
+    replicas = mode.max_replicas
+    steps = mode.steps
     return Scratch(
         ids=np.zeros(candidates, np.int32),
         value=np.zeros(candidates),

@@ -69,7 +69,8 @@ def change(
     start; None = what keeps starts few. is_late: from when on haste is better than being cut short.
     """
     running = warm.running(problem)
-    tools, demand = warm.tools(problem, executor), _dear(warm.demand(problem))
+    tools = warm.tools(problem, executor)
+    demand = _dear(warm.demand(problem))
     allowed = _allowed(tools, demand, running)
     kept = prune(tools.tables, tools.columns, demand, allowed)
     rest = rest_of(demand, tools.tables, carried(tools.tables, tools.columns, kept))

@@ -118,7 +118,8 @@ class MoveMaster:
 
     def sync(self) -> None:
         """Take in the columns that were made since."""
-        known, columns = len(self.kinds), self.tools.columns
+        known = len(self.kinds)
+        columns = self.tools.columns
         self.tools.pool.sync()
         if known < len(columns):
             new = positions(self.running, self._column_kinds.of(columns)[known:])
@@ -207,8 +208,10 @@ class MoveProgram:
         """The optimum. Raises RuntimeError when HiGHS finds none: a correct program always has one."""
         solve_program(self._highs, "moves")
         solution = self._highs.getSolution()
-        values, duals = np.array(solution.col_value), np.array(solution.row_dual)
-        services, numbers = self._services, np.array(self._numbers, np.int64)
+        values = np.array(solution.col_value)
+        duals = np.array(solution.row_dual)
+        services = self._services
+        numbers = np.array(self._numbers, np.int64)
         min_value = np.maximum(duals[services : 2 * services], 0.0)
         max_value = np.minimum(duals[2 * services : 3 * services], 0.0)
         return MoveSolution(
@@ -237,7 +240,8 @@ class MoveProgram:
 
     def reduced_costs(self, found: MoveSolution) -> Reals:
         """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
-        moves, demand = self._moves, self._left.demand
+        moves = self._moves
+        demand = self._left.demand
         prices = scan_prices(demand, found.duals())
         return move_costs(
             moves.tools.pool.stack(),
@@ -249,7 +253,8 @@ class MoveProgram:
 
     def _add_rows(self) -> None:
         """Demand, replicas at least and at most, stock, and kinds that run, in this order."""
-        demand, kinds = self._left.demand, self._left.kinds
+        demand = self._left.demand
+        kinds = self._left.kinds
         no_low = np.full(self._services, -INFINITE)
         no_high = np.full(self._services, INFINITE)
         others = np.full(self._types + len(kinds), -INFINITE)
@@ -262,7 +267,8 @@ class MoveProgram:
 
     def _add_shortages(self) -> None:
         """Shortages, missing replicas and starts: one entry each."""
-        demand, kinds = self._left.demand, len(self._left.kinds)
+        demand = self._left.demand
+        kinds = len(self._left.kinds)
         start_prices = np.full(kinds, self._moves.prices.start)
         costs = np.concatenate(
             (demand.shortage_price, demand.missing_price, start_prices),
@@ -277,8 +283,11 @@ class MoveProgram:
         """One variable for each of these columns of the pool; new GPUs pay for what they start."""
         if not len(numbers):
             return
-        moves, demand, pool = self._moves, self._left.demand, self._moves.tools.pool
-        service, kinds = pool.service[numbers].astype(np.int64), moves.kinds[numbers]
+        moves = self._moves
+        demand = self._left.demand
+        pool = self._moves.tools.pool
+        service = pool.service[numbers].astype(np.int64)
+        kinds = moves.kinds[numbers]
         # Padding is sent to the first service with values of 0, which make no entry.
         is_there = service < self._services
         own = np.where(is_there, service, 0)

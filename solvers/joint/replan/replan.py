@@ -235,7 +235,8 @@ def _step(
     has_floors = bool(plan.plan)
     ups_left = max(1, int(_STEP * fractions.sum()))
     for at in np.argsort(-fractions, kind="stable"):
-        fraction, number = float(fractions[at]), int(found.numbers[at])
+        fraction = float(fractions[at])
+        number = int(found.numbers[at])
         if fraction <= _ROUNDING:
             break
         # Later relaxations are of a small rest, and keep less of what runs than the first one does.

@@ -169,7 +169,8 @@ class WarmStart:
 
 def _roomy_tables(problem: Problem) -> tuple[Tables, float]:
     """Tables for higher rates, and how many times as high."""
-    narrow, wide = _tables(problem, HEADROOM), _tables(problem, WIDE_HEADROOM)
+    narrow = _tables(problem, HEADROOM)
+    wide = _tables(problem, WIDE_HEADROOM)
     if _candidates(wide) <= _MORE_CANDIDATES * _candidates(narrow):
         return wide, WIDE_HEADROOM
     return narrow, HEADROOM

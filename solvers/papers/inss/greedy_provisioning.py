@@ -111,7 +111,9 @@ class _Filling:
             option = self._option(at, Share(service, percent), gpu_type.name, left_rps)
             if option is None:
                 continue
-            before, paid, after = option.rank[:2], option.rank[2], option.rank[3:]
+            before = option.rank[:2]
+            paid = option.rank[2]
+            after = option.rank[3:]
             price = gpu_type.price_usd_per_hour
             yield replace(option, rank=(*before, paid * price, *after))
             # More than enough would only cost more.
@@ -215,7 +217,8 @@ def _widened_gpu(
     gpu: Provisioned,
     replicas: Mapping[str, int],
 ) -> Provisioned:
-    now, rooms = gpu, _rooms(decider, gpu, replicas)
+    now = gpu
+    rooms = _rooms(decider, gpu, replicas)
     while rooms is not None:
         widened = _one_wider(decider, now, rooms, replicas)
         if widened is None:

@@ -53,7 +53,8 @@ def improve(
     passes: int,
 ) -> tuple[Indices, float]:
     """The best provision (J,) that is reached from N starts, and its score."""
-    chosen, count = starts.copy(), len(starts)
+    chosen = starts.copy()
+    count = len(starts)
     scores = _scores(world, chosen, figures)
     for _ in range(passes):
         before = scores.copy()

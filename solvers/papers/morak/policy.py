@@ -234,8 +234,10 @@ def _more(
             counts[seat.service] += copies
     wanted = {}
     for name, tenant in tenants.items():
-        service, count = tenant.service, counts[name]
-        needed_rps, has_rps = service.arrival_rate_rps, carried_rps[name]
+        service = tenant.service
+        count = counts[name]
+        needed_rps = service.arrival_rate_rps
+        has_rps = carried_rps[name]
         if 0.0 < has_rps < needed_rps * (1.0 - ROUNDING):
             count = math.ceil(count * min(needed_rps / has_rps, float(stage.room)))
         wanted[name] = min(max(counts[name], count), _max_count(service, stage))
@@ -250,7 +252,8 @@ def _remembered(
     """How many steps wider each service counts, and when a request was last heard; None = never."""
     if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
         return {}, None
-    wider, heard_at_s = memory.get("wider"), memory.get("heard_at_s")
+    wider = memory.get("wider")
+    heard_at_s = memory.get("heard_at_s")
     if not isinstance(wider, Mapping):
         return {}, None
     steps = {

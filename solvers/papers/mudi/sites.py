@@ -131,7 +131,8 @@ class SiteTuning:
         fresh.residents.clear()
         fresh.swapped.clear()
         for task, seat in zip(tasks, tuned.seats, strict=True):
-            bound, old = bound_task(task, seat), before.get(task.name)
+            bound = bound_task(task, seat)
+            old = before.get(task.name)
             # A share is set at a process's start: only an equal one spares the restart.
             if (
                 old is not None

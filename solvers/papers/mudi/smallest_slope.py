@@ -72,7 +72,8 @@ class Stretched(NamedTuple):
 
     def demanded(self, limit_ms: float) -> Demanded:
         """Where the curve reaches the limit, and how steep it begins."""
-        shares, times_ms = self.shares, self.times_ms
+        shares = self.shares
+        times_ms = self.times_ms
         limit_ms = max(limit_ms, _MIN_MS)
         slope = 0.0
         if len(shares) > 1:

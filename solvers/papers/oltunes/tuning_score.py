@@ -134,7 +134,8 @@ def _usable(
 
 
 def _normalised(values: Reals) -> Reals:
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     # Alike for all means that the term chooses nothing, whatever its value.
     return (values - low) / (high - low) if high > low else np.zeros(len(values))
 

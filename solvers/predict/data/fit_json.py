@@ -94,7 +94,8 @@ def _quality_document(quality: Quality) -> dict[str, Json]:
 
 
 def _coefficients_document(coefficients: Coefficients) -> dict[str, Json]:
-    arrays, labels = coefficients.arrays.items(), coefficients.labels.items()
+    arrays = coefficients.arrays.items()
+    labels = coefficients.labels.items()
     return {
         "arrays": {name: _array_document(array) for name, array in arrays},
         "labels": {name: list(names) for name, names in labels},

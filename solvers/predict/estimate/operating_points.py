@@ -242,7 +242,8 @@ def _memory_mib(
         fitted = np.where(np.isnan(fitted), [row.memory_mib for row in present], fitted)
     if np.isnan(fitted).any():
         if not facts.other_profiles:
-            network, gpu_type = queries.network[0], queries.gpu_type[0]
+            network = queries.network[0]
+            gpu_type = queries.gpu_type[0]
             raise TooFewSamples(
                 f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask"
             )
@@ -259,7 +260,8 @@ def _fitted_memory_mib(fits: Fits, queries: Queries) -> Reals:
 
     NaN where the network's memory was fitted nowhere.
     """
-    network, gpu_type = queries.network[0], queries.gpu_type[0]
+    network = queries.network[0]
+    gpu_type = queries.gpu_type[0]
     of_network = [fit for fit in fits.of("memory_mib") if fit.group.network == network]
     if not of_network:
         return np.full(len(queries), np.nan)

@@ -95,7 +95,8 @@ class _PredictedRows:
 
         # The fit's error is that of the whole chain at sampled conditions, for the networks that it saw next to others.
         # What is unsure of another network's latency alone, or far less sure, does not become surer next to neighbours.
-        low, high = self._low[at], self._high[at]
+        low = self._low[at]
+        high = self._high[at]
         low_ratio, high_ratio = (ratio_quantile(fit.quality, level) for level in levels)
         max_width = MAX_WIDER * np.log(high_ratio / low_ratio)
         is_sampled = _is_sampled(fit, queries.network) & ~self._is_estimated[at]

@@ -76,7 +76,8 @@ def _estimated(
     levels: tuple[float, float],
 ) -> AloneLatency:
     # Its own curve from another GPU type comes first: in shape it is nearer than any relative's.
-    estimate, technique = _moved(fits, group, queries), GPU_TYPE_RATIO
+    estimate = _moved(fits, group, queries)
+    technique = GPU_TYPE_RATIO
     if estimate is None:
         own_layers = layers.get(group.network)
         if own_layers is None:

@@ -64,7 +64,8 @@ def fit(
     """
     rows = known_rows(samples, alone_ms)
     at = samples.at.take(rows)
-    own, other = networks_in(at.network), networks_in(pairs_of(at).network)
+    own = networks_in(at.network)
+    other = networks_in(pairs_of(at).network)
     if len(rows) < _MIN_SAMPLES or not any(network in layers for network in other):
         raise TooFewSamples(
             f"{len(rows)} samples with neighbours, {_MIN_SAMPLES} with layer counts are needed"
@@ -87,7 +88,8 @@ def fit(
 
 def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:  # noqa: ARG001  a ratio
     """(N,) factors, the same for any latency alone."""
-    arrays, labels = coefficients.arrays, coefficients.labels
+    arrays = coefficients.arrays
+    labels = coefficients.labels
     logs = arrays["intercept"] + _features(coefficients, queries) @ arrays["weights"]
     logs += _indicators(queries, labels["own"]) @ arrays["own_offset"]
     logs += _neighbour_indicators(queries, labels["other"]) @ arrays["other_offset"]
@@ -177,7 +179,8 @@ class _Regression(NamedTuple):
 
 def _regress(features: Reals, offsets: Reals, targets: Reals) -> _Regression:
     """What explains targets (N,) by features (N, F) in their own units and offsets (N, O)."""
-    centre, scale = features.mean(axis=0), features.std(axis=0)
+    centre = features.mean(axis=0)
+    scale = features.std(axis=0)
     scale = np.where(scale > _SAME, scale, np.inf)
     mean = targets.mean()
     solved = _bounded_ridge((features - centre) / scale, offsets, targets - mean)

@@ -72,11 +72,9 @@ def fit(
 ) -> Coefficients:
     """The law's coefficients from samples of one GPU type; raises TooFewSamples where nothing is co-located."""
     rows = colocated_rows(samples)
-    at, measured_ms, known_ms = (
-        samples.at.take(rows),
-        samples.latency_ms[rows],
-        alone_ms[rows],
-    )
+    at = samples.at.take(rows)
+    measured_ms = samples.latency_ms[rows]
+    known_ms = alone_ms[rows]
     # Networks with facts alone get rows, too, so that the law knows their transfer and launch.
     networks = networks_in(at.network, pairs_of(at).network, facts)
     start = _start(networks, facts, link, _l2_lines(samples, networks))

@@ -142,7 +142,9 @@ def _factors(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
 
 def _factor_slopes(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
     """(N, 2 + 2M + 4) derivatives of the factors by launch, ln s, ln w and c."""
-    pairs, own, other = formulation.pairs, formulation.own, formulation.other
+    pairs = formulation.pairs
+    own = formulation.own
+    other = formulation.other
     strength = formulation.run_fraction * unknowns.sensitivity[own]
     weights = unknowns.weight[other]
     pressures = weights * (formulation.shapes @ unknowns.shape)

@@ -60,7 +60,8 @@ def fit(
     # The law learns from all rows; only the surfaces need the selection.
     law = pressure.fit(samples, alone_ms, link=link)
     rows = _even_selection(rows, samples.latency_ms)
-    at, known_ms = samples.at.take(rows), alone_ms[rows]
+    at = samples.at.take(rows)
+    known_ms = alone_ms[rows]
     by_law = np.log(pressure.predict(law, at, known_ms))
     residuals = np.log(samples.latency_ms[rows] / known_ms) - by_law
     pairs = pairs_of(at)
@@ -109,7 +110,8 @@ def _weights(
 
     In the dual: the gram matrix of a block (own, neighbour, pair) is that of its features where both rows belong to it.
     """
-    own, other = positions(at.network, networks), positions(pairs.network, networks)
+    own = positions(at.network, networks)
+    other = positions(pairs.network, networks)
     sums = [pairs.sum_per_row(features)]
     for network in range(len(networks)):
         sums.append(pairs.sum_per_row(features * (other == network)[:, None]))

@@ -200,7 +200,8 @@ def make_start() -> FeaturePrior:
     its factors start, scaled so that a network's own factors have a spread of about 1. One more factor is ln batch.
     """
     mean, components = _hinge_components()
-    weights, factors = np.zeros(COLUMNS), np.zeros((COLUMNS, HINGES + 1))
+    weights = np.zeros(COLUMNS)
+    factors = np.zeros((COLUMNS, HINGES + 1))
     hinge_columns = _columns_of("batch_per_share")
     weights[hinge_columns], factors[hinge_columns, :HINGES] = mean, components
     batch_columns = _columns_of("batch")

@@ -85,7 +85,8 @@ class FactorisationLearner:
         """
         targets = _log_targets(conditions, latency_ms, throughput_rps)
         clip = self.settings.clip
-        columns, own = self._columns(conditions), self._own_of(conditions.network)
+        columns = self._columns(conditions)
+        own = self._own_of(conditions.network)
         outputs, own_inputs, slopes = evaluate(self._shared.values, own.values, columns)
         left = own.step(own_inputs, targets - outputs, clip)
         gradient = slopes * -np.minimum(np.maximum(left, -clip), clip)[:, None, None]
@@ -131,7 +132,8 @@ class FactorisationLearner:
 
     def state(self) -> Coefficients:
         """Everything the learner knows, as data; `from_state` goes on where it stood."""
-        shared, own = self._shared, self._own.values()
+        shared = self._shared
+        own = self._own.values()
         width = shared.values.shape[2]
         return Coefficients(
             arrays={
@@ -153,7 +155,8 @@ class FactorisationLearner:
     @classmethod
     def from_state(cls, state: Coefficients) -> Self:
         """The learner whose state this was."""
-        arrays, labels = state.arrays, state.labels
+        arrays = state.arrays
+        labels = state.labels
         names = [field.name for field in fields(LearningRates)]
         learner = cls(
             settings=LearningRates(

@@ -102,7 +102,8 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
         )
     # One mesh for all groups: a population needs surfaces that are kept at the same nodes.
     every_row = np.concatenate(list(logs.values()))
-    measured, nodes = measured_range(every_row), make_surface_nodes(every_row)
+    measured = measured_range(every_row)
+    nodes = make_surface_nodes(every_row)
     groups = [
         _Measured(
             readings=make_readings(nodes, rows),
@@ -149,7 +150,8 @@ def _learn_population(
 ) -> tuple[Gaussian, float, list[Posterior]]:
     """What is common to all groups, the noise, and every group's surfaces given both."""
     supposed = suppose(nodes)
-    population, noise = supposed, _FIRST_NOISE
+    population = supposed
+    noise = _FIRST_NOISE
     found: list[Posterior] = []
     for group in groups:
         start = touch_from_below(nodes, group.readings, group.log_latency, supposed)
@@ -228,9 +230,11 @@ def _sum_of_gaussians(
     its whole covariance. Each posterior follows from iterated linearisation; its weight is the evidence for its centre.
     """
     scales = np.append(np.full(len(centres) - 1, _WIDTH**2), 1.0)
-    readings, measured = group.readings, group.log_latency
+    readings = group.readings
+    measured = group.log_latency
     gains = _make_gains(readings, covariance)
-    surfaces, weight = centres, np.ones((len(centres), len(measured)))
+    surfaces = centres
+    weight = np.ones((len(centres), len(measured)))
     diagonal = np.arange(len(measured))
     for _ in range(_SUM_STEPS):
         share = run_weight(readings, surfaces.T).T  # (G, N)
@@ -266,7 +270,8 @@ class _Gains(NamedTuple):
 
 
 def _make_gains(readings: SurfaceReadings, covariance: Reals) -> _Gains:
-    run, launch = readings.run @ covariance, readings.launch @ covariance
+    run = readings.run @ covariance
+    launch = readings.launch @ covariance
     return _Gains(
         run=run,
         launch=launch,

@@ -201,7 +201,8 @@ def _run_covariance(batch: Reals, share: Reals) -> Reals:
 
 
 def _launch_covariance(nodes: Nodes) -> Reals:
-    shares, quotas = len(nodes.sm_percent), len(nodes.time_quota_percent)
+    shares = len(nodes.sm_percent)
+    quotas = len(nodes.time_quota_percent)
     between_quotas = _distances(nodes.time_quota_percent) / _QUOTA_LENGTH
     between_shares = _distances(np.exp(nodes.sm_percent)) / _JUMP_SHARE_LENGTH
     run_to_run = _JUMP**2 * np.exp(-between_shares) + _RUN_TO_RUN**2 * np.eye(shares)

@@ -164,8 +164,10 @@ def _latency(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
 
 def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     """(N, P) derivatives of ln latency by the parameters."""
-    basis, linear = _basis(parameters[_OFFSET:_HOST], terms), parameters[_LINEAR]
-    gpu, by_share = basis @ linear, basis[:, :2] @ linear[:2]
+    basis = _basis(parameters[_OFFSET:_HOST], terms)
+    linear = parameters[_LINEAR]
+    gpu = basis @ linear
+    by_share = basis[:, :2] @ linear[:2]
     slopes = np.empty((len(gpu), len(parameters)))
     slopes[:, _LINEAR] = basis
     slopes[:, _OFFSET] = -by_share / (terms.sm_percent + parameters[_OFFSET])
@@ -234,7 +236,8 @@ def _solve(
 
 def _units(terms: _Terms, count: int) -> Reals:
     """(P,) what the parameters are measured in: medians of the samples."""
-    share, batch = float(np.median(terms.sm_percent)), float(np.median(terms.batch))
+    share = float(np.median(terms.sm_percent))
+    batch = float(np.median(terms.batch))
     units = np.ones(count)
     units[_LINEAR] = np.array([share, share / batch, 1.0, 1.0 / batch])
     units[_OFFSET] = share

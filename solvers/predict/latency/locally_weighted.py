@@ -99,7 +99,8 @@ def fit(samples: Samples) -> Coefficients:
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms."""
-    trend, axes = nested(coefficients, _TREND), nested(coefficients, _AXES).arrays
+    trend = nested(coefficients, _TREND)
+    axes = nested(coefficients, _AXES).arrays
     highest_mhz = float(trend.arrays["highest_clock_mhz"])
     logs = log_conditions(queries, highest_clock_mhz=highest_mhz)
     columns = sorted(map(int, axes))
@@ -181,7 +182,8 @@ def regress(
     """(Q,) local regression at `at` (Q, D), and (Q,) the weight that a sample right there would have in it."""
     weight = _weights(points, at, metric, neighbours)
     centre = points.logs.mean(axis=0)
-    known, asked = _design(points.logs - centre), _design(at - centre)
+    known = _design(points.logs - centre)
+    asked = _design(at - centre)
     size = known.shape[1]
     products = (known[:, :, None] * known[:, None, :]).reshape(len(known), size * size)
     normal = (weight @ products).reshape(len(at), size, size) + _RIDGE * np.eye(size)
@@ -192,7 +194,8 @@ def regress(
 
 def _weights(points: Points, at: Reals, metric: Reals, neighbours: int) -> Reals:
     """(Q, K): w_i of the module's docstring."""
-    known, asked = points.logs * metric, at * metric
+    known = points.logs * metric
+    asked = at * metric
     squared = (
         (asked**2).sum(axis=1)[:, None] + (known**2).sum(axis=1) - 2.0 * asked @ known.T
     )

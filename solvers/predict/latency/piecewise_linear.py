@@ -130,7 +130,8 @@ def _fit_batches(samples: Samples, *, min_ms: float) -> Mapping[str, Reals]:
 
 def _latency_over_batches(samples: Samples) -> _LatencyOverBatches:
     """The latencies at every share that two batches or more are measured at."""
-    at, log_ms = samples.at, np.log(samples.latency_ms)
+    at = samples.at
+    log_ms = np.log(samples.latency_ms)
     found: dict[float, tuple[Reals, Reals]] = {}
     for share in np.unique(at.sm_percent):
         rows = at.sm_percent == share

@@ -154,5 +154,6 @@ def _fit(name: str, colocated: Colocated) -> Coefficients:
 
 
 def _latency_ms(name: str, coefficients: Coefficients, colocated: Colocated) -> Reals:
-    at, alone_ms = colocated.samples.at, colocated.alone_ms
+    at = colocated.samples.at
+    alone_ms = colocated.alone_ms
     return alone_ms * find_interference(name).predict(coefficients, at, alone_ms)

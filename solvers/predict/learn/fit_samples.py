@@ -140,7 +140,8 @@ class _Maker:
         for family in families(_worth_trying(learners, len(groups))):
             # What is known of other groups helps a pooled technique; another one would only take longer.
             rows = np.arange(len(samples)) if family[-1].is_pooled else own
-            part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
+            part = samples.take(rows)
+            judged_there = np.searchsorted(rows, judged)
             trial = _Trial(quantity, family, judged_there, self.seed)
             for candidate in _candidates(trial, part, measured[rows]):
                 if candidate.fit.group in new:

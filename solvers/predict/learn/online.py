@@ -155,7 +155,8 @@ def row_beliefs(
     place = {row: index for index, row in enumerate(state.rows, start=1)}
     served = np.array([place.get(key, 0) for key in keys], dtype=np.intp)
     is_served = served > 0
-    means, covariance = np.array(state.mean), np.array(state.covariance)
+    means = np.array(state.mean)
+    covariance = np.array(state.covariance)
     mean = means[0] + np.where(is_served, means[served], 0.0)
     first = _doubted(latency_sigma)
     # Var(c + o) = var c + var o + 2 cov(c, o); a row that was never served is as its statement says.

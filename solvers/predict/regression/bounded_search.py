@@ -63,7 +63,8 @@ class BoundedSearch:
     def find(self, start: Reals) -> Reals:
         """(P,) the parameters at the bottom of the valley in which `start` (P,) lies."""
         at = self._evaluate(np.clip(start, 0.0, self.highest))
-        damping, is_exact = _FIRST_DAMPING, False
+        damping = _FIRST_DAMPING
+        is_exact = False
         for _ in range(_MAX_STEPS):
             # At a bound only a slope that leads back inside frees a parameter.
             is_at_zero = (at.x <= 0.0) & (at.gradient > 0.0)
@@ -110,7 +111,8 @@ class BoundedSearch:
         return self._loss(self.residuals(moved)) <= allowed
 
     def _evaluate(self, x: Reals) -> _Point:
-        residuals, slopes = self.residuals(x), self.slopes(x)
+        residuals = self.residuals(x)
+        slopes = self.slopes(x)
         widened = self._widened(residuals)
         return _Point(
             x,

@@ -26,7 +26,8 @@ _MAX_SAMPLES = 400
 def fit(samples: Samples) -> Coefficients:
     """Coefficients from the samples of one group that have memory_mib, at two batches or more."""
     known = np.flatnonzero(np.isfinite(samples.memory_mib))
-    batch, memory = samples.at.batch[known], samples.memory_mib[known]
+    batch = samples.at.batch[known]
+    memory = samples.memory_mib[known]
     batches = np.unique(batch)
     if len(batches) < 2:
         raise TooFewSamples(

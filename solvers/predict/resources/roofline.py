@@ -150,7 +150,8 @@ def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Real
 
 
 def _board_priors(power_w: Reals, networks: int) -> Priors:
-    lowest, highest = power_w.min(), power_w.max()
+    lowest = power_w.min()
+    highest = power_w.max()
     of_board = (_BASE_OF_LEAST, _FULL_SHARE_OF_GREATEST, _LIMIT_OF_GREATEST)
     of_shape = (_KNEE_SHARPNESS, _LIMIT_SHARPNESS, _CLOCK_EXPONENT)
     of_networks = (_PARALLEL_OF_GREATEST, _BATCH_EXPONENT) * networks

@@ -261,7 +261,9 @@ def _actor(facts: Mapping[str, object], layers: Layers) -> Actor:
         raise BadActor(
             f"the actor has version {facts['version']}, this program reads {_VERSION}; train it again"
         )
-    fleet, services, percents = facts["fleet"], facts["services"], facts["sm_percents"]
+    fleet = facts["fleet"]
+    services = facts["services"]
+    percents = facts["sm_percents"]
     # A failed assertion is a BadActor to the caller, as is whatever else a foreign file makes fail here.
     assert isinstance(fleet, list)
     assert isinstance(services, list)

@@ -235,7 +235,8 @@ class Training:
 
     def _play(self, *, is_random: bool) -> "_Rounds":
         """A round of every course: the slots choose in turn."""
-        world, courses = self._world, self._courses
+        world = self._world
+        courses = self._courses
         count = len(courses.rates_rps)
         chosen = np.full((count, world.slots), world.options - 1, dtype=np.intp)
         seen = np.zeros((world.slots, count, world.feature_count), np.float32)
@@ -298,7 +299,8 @@ class Training:
         """Every choice with what came next; after the last slot that is the first one of the next round."""
         # `run` looks around first, so that rewards have a scale by now.
         assert self._scale is not None
-        world, courses = self._world, self._courses
+        world = self._world
+        courses = self._courses
         means, deviation = self._scale
         count, slots = played.chosen.shape
         nobody = np.full((count, slots), world.options - 1, dtype=np.intp)

@@ -64,7 +64,8 @@ class Courses:
         self.rates_rps = np.where(self._levels > 0.0, wandered, 0.0)
 
     def _draw(self, count: int) -> Reals:
-        services, gpus = self._levels.shape[1], len(self._world.setting.gpus)
+        services = self._levels.shape[1]
+        gpus = len(self._world.setting.gpus)
         present = self._random.random((count, services)) < _PRESENT
         # A course without any service would teach nothing.
         present[:, 0] |= ~present.any(axis=1)
