@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import re
@@ -13,6 +12,7 @@ from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.metrics_port import advertised, metrics_port
 from agents.base.protocol import ReplicaCommand, TaskCommand
+from agents.base.version import agent_version
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
@@ -48,7 +48,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     ledger = Ledger(options.state_dir)
     device = await open_device(options, clock)
     settings = AgentSettings(
-        node=options.node, boot=boot, version=_version(), period_s=options.period_s
+        node=options.node, boot=boot, version=agent_version(), period_s=options.period_s
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
     address = advertised(options.metrics_host, options.metrics_port, options.url)
@@ -128,11 +128,15 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
     """A device that needs no opening; raises DeviceError or ValueError."""
     if options.device == "nvml":
         return _nvml_device(options, clock)
-    return (
-        _fake_device(options, clock)
-        if options.device == "fake"
-        else _simulated_device(options, clock)
-    )
+    try:
+        if options.device == "fake":
+            return _fake_device(options, clock)
+        return _simulated_device(options, clock)
+    except ModuleNotFoundError as error:
+        # Where the agent is installed alone, there is no simulation, nor the arrays that it computes with.
+        raise DeviceError(
+            f"--device {options.device} needs all of Plimsoll: pip install 'plimsoll[server]'"
+        ) from error
 
 
 async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
@@ -249,11 +253,3 @@ def memory_in_name_mib(gpu_type: str) -> float:
             f"the name {gpu_type} does not say its memory; give --gpu-memory-mib"
         )
     return float(found[1]) * 1024.0
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    with contextlib.suppress(PackageNotFoundError):
-        return version("plimsoll")
-    return ""

@@ -10,10 +10,10 @@ import resource
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from agents.base.version import agent_version
 from agents.gpu.mps.lacks import MpsLack
 from agents.gpu.nvml.lacks import Lack
 from agents.gpu.nvml.types import Capability
@@ -60,13 +60,6 @@ class Asked:
     """Each power limit in force is written once more, since nothing else tells whether it may be written."""
 
 
-def _package() -> str:
-    try:
-        return version("plimsoll")
-    except PackageNotFoundError:
-        return ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
     """The machine and the process as the doctor sees them."""
@@ -82,7 +75,7 @@ class Here:
     )
     """Where unit files lie, the strongest first."""
     python: str = field(default_factory=platform.python_version)
-    package: str = field(default_factory=_package)
+    package: str = field(default_factory=agent_version)
     """Version of plimsoll; empty = it runs from its source."""
     open_files: int = field(
         default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]

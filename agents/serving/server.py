@@ -18,7 +18,6 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import msgspec
@@ -27,6 +26,7 @@ from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
+from agents.base.version import agent_version
 from agents.serving.batching import InferAnswer
 from agents.serving.engines.errors import (
     BadRequest,
@@ -145,7 +145,7 @@ class _Server:
         return _json(
             {
                 "name": "plimsoll-worker",
-                "version": _version(),
+                "version": agent_version(),
                 "extensions": ["binary_tensor_data"],
             }
         )
@@ -345,10 +345,3 @@ def _json(body: object, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     return web.Response(
         status=status, body=msgspec.json.encode(body), content_type="application/json"
     )
-
-
-def _version() -> str:
-    try:
-        return version("plimsoll")
-    except PackageNotFoundError:
-        return ""
