@@ -135,7 +135,8 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
     except ModuleNotFoundError as error:
         # Where the agent is installed alone, there is no simulation, nor the arrays that it computes with.
         raise DeviceError(
-            f"--device {options.device} needs all of Plimsoll: pip install 'plimsoll[server]'"
+            f"--device {options.device} needs all of Plimsoll (pip install 'plimsoll[server]'); "
+            "on a GPU node give --device gpu"
         ) from error
 
 
