@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.sim.engine import ExecutionPace, ReplicaQueue
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.tally import ServiceTally
 from agents.sim.truth.truth import RunningPart, SimulatedNeighbour
 from app.simulate.run.planned_world import PlannedWorld

@@ -20,10 +20,10 @@ from agents.base.clock import ManualClock
 from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions
+from agents.sim.arrivals import ArrivalProcess, LoadShape
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise
-from agents.sim.load import ArrivalProcess, LoadShape
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.spec import make_node
 from agents.sim.tally import ServiceTally
 from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth

@@ -156,12 +156,12 @@ async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
+    from agents.sim.arrivals import ArrivalProcess, LoadShape
     from agents.sim.cluster import (
         ClusterScript,  # numba: half a second
         SimulatedCluster,
     )
     from agents.sim.device import SimulatedDevice
-    from agents.sim.load import ArrivalProcess, LoadShape
     from agents.sim.spec import make_node
     from agents.sim.truth.truth import load_truth
 

@@ -1,6 +1,6 @@
 """Connections of the router to one worker: HTTP/1.1 over asyncio, kept alive, one request at a time on each.
 
-    pool = Pool("http://127.0.0.1:8001")
+    pool = ConnectionPool("http://127.0.0.1:8001")
     answer = await pool.ask(head, body, timeout_s=60.0)      NotConnected | WorkerAnswerLost | LateAnswer
     answer.body                                              the whole body, or None: it is long or still coming, then
     while piece := await answer.piece(): ...                 its parts as they come

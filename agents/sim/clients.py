@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numba.typed import List as TypedList
 
-from agents.sim.engine import (
+from agents.sim.replica_queue import (
     LENGTH,
     RUNNING,
     ExecutionPace,

@@ -25,7 +25,7 @@ _BLOCK_S = 10.0
 
 
 class ArrivalSource(Protocol):
-    """Where the requests of one service come from, e.g. `agents.sim.load.ArrivalProcess`."""
+    """Where the requests of one service come from, e.g. `agents.sim.arrivals.ArrivalProcess`."""
 
     def arrivals(self, start_s: float, end_s: float) -> Floats:
         """Arrival times in [start_s, end_s) of trace time, ascending."""

@@ -20,8 +20,8 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
-from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.pace import LOWEST_CLOCK_SHARE, GpuUnderLoad, PaceMaker, SimulatedPart
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.spec import GpuSpec, SimulatedNodeSpec
 from agents.sim.tally import Floats, ServiceTally
 from agents.sim.tasks import SimTask

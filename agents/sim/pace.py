@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from agents.base.device import Part
-from agents.sim.engine import ExecutionPace
+from agents.sim.replica_queue import ExecutionPace
 from agents.sim.tally import Floats
 from agents.sim.truth.truth import RunningPart, SimulatedNeighbour
 

@@ -16,8 +16,8 @@ import numpy as np
 from agents.base.device import RunningTask
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
 from agents.base.tasks import SWAP_MIB_PER_S, running_task, task_reading
-from agents.sim.engine import draw_noise
 from agents.sim.pace import SimulatedPart, TaskPace
+from agents.sim.replica_queue import draw_noise
 
 STRETCH_S = 10.0
 """Trace time over which a task's noise stays. The noise of single iterations would average out within it; the factor

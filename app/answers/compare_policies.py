@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from app.answers.what_if import MIN_PLAN_S, gpus_by_type, unserved_percent
 from app.loop.forecast import make_demands
+from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
-from app.loop.predict import PlannedPoints, make_problem
 from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailable
 from app.store.store import Snapshot
 from solvers.check import violations

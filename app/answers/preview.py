@@ -8,10 +8,10 @@ from app.answers.scenario import WhatIfScenario
 from app.answers.scenario import changed as changed_problem
 from app.answers.what_if import FREE_TO_MOVE, Planned, ScenarioAnswer, answers, ask
 from app.loop.forecast import make_demands
+from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, check_and_bind, decide
 from app.loop.planning import groups
-from app.loop.predict import PlannedPoints, make_problem
 from app.solver.process import PlanAnswer, Solver
 from app.store.store import PolicyGroup, Snapshot
 from solvers.laws.cost import cost_usd_per_hour

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.answers.feasible import infeasibility
+from app.loop.make_problem import PlannedPoints
 from app.loop.observe import observe
-from app.loop.predict import PlannedPoints
 from app.store.store import Snapshot
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps

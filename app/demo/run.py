@@ -44,7 +44,7 @@ from app.demo.summary import DemoCourse, make_summary
 from app.loop.tick import TickOutcome
 from app.postgres import server as postgres
 from app.serve.api_process import make_server
-from app.serve.controller import running_controller
+from app.serve.controller_process import running_controller
 from app.serve.plane import Plane, make_plane
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.process import InlineSolver

@@ -20,8 +20,8 @@ from app.dispatch.check import job_names
 from app.dispatch.jobs import DispatchMemory, job_scheduler
 from app.dispatch.round import Dispatched, dispatch
 from app.loop.controller import Wakeups
-from app.loop.deliver import effective_mode
 from app.loop.events import refused_events
+from app.loop.make_commands import effective_mode
 from app.loop.observe import HeardNodes
 from app.loop.push import push_target
 from app.loop.tasks import is_used

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.dispatch.check import Refusals
-from app.loop.predict import PlannedPoints
+from app.loop.make_problem import PlannedPoints
 from app.store.store import PolicySettings, Snapshot
 from solvers.policies.registry import dispatches_jobs, scheduler_of
 from solvers.types.jobs import (

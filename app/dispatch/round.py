@@ -25,10 +25,10 @@ from app.dispatch.jobs import (
     queues_of,
     variants_of,
 )
+from app.loop.make_problem import cordoned_gpus, make_problem
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.planning.power_caps import is_limited
 from app.loop.planning.task_points import points_of_tasks
-from app.loop.predict import cordoned_gpus, make_problem
 from app.loop.tasks import _places, is_dispatched, is_used
 from app.store.store import Snapshot
 from solvers.predict.data.samples import LayerCounts

@@ -17,7 +17,7 @@ import structlog
 from app.base.clock import ControlClock
 from app.learn.readings import StatedTimes, make_readings
 from app.learn.served_samples import EVERY_S, Condition, served_samples
-from app.loop.predict import normal_deviate, row_keys, sigma_of
+from app.loop.make_problem import normal_deviate, row_keys, sigma_of
 from app.store.store import (
     AuditEvent,
     Correction,
@@ -32,7 +32,7 @@ from solvers.predict.learn.online import (
     FitState,
     learn,
     log_factors,
-    new_health,
+    new_fit_state,
 )
 from solvers.types.plan import BoundGpu
 from solvers.types.problem import OperatingPoints
@@ -215,7 +215,7 @@ def _learned_row(
 
 def _reset(snapshot: Snapshot, points: OperatingPoints, until_s: float) -> FitHealth:
     """The health of a network that was never served: the stated uncertainty, and nothing learned."""
-    fresh = new_health(np.array(sigma_of(snapshot, points)), until_s)
+    fresh = new_fit_state(np.array(sigma_of(snapshot, points)), until_s)
     return _row(snapshot, points, None, fresh)
 
 
@@ -227,7 +227,7 @@ def _learned(
     until_s: float,
 ) -> FitState:
     health = (
-        new_health(np.array(sigma), until_s - PERIOD_S)
+        new_fit_state(np.array(sigma), until_s - PERIOD_S)
         if before is None
         else before.now
     )

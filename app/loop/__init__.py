@@ -1,1 +1,1 @@
-"""The tick: observe, forecast, predict, plan, check, bind, fill, deliver, and its audit lines."""
+"""The tick: observe, forecast, predict, plan, check, bind, fill, push, and its audit lines."""

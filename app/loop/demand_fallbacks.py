@@ -7,9 +7,9 @@ import asyncio
 from typing import NamedTuple
 
 from app.loop.forecast import without_headroom, without_reserves
+from app.loop.make_problem import cordoned_gpus, make_problem
 from app.loop.observe import observe
 from app.loop.plan import Decision, decide
-from app.loop.predict import cordoned_gpus, make_problem
 from app.solver.process import Solver
 from app.store.store import Snapshot
 from solvers.types.plan import WANT_OF_GPUS, Plan

@@ -199,7 +199,7 @@ class HeardNodes:
     flows_since: datetime | None = None
     """When somebody was heard again after the last outage; None: nobody is."""
 
-    def operator_or_telemetry(self, snapshot: Snapshot) -> Reason | None:
+    def operator_or_telemetry_hold(self, snapshot: Snapshot) -> Reason | None:
         """Why the loop must not decide now; what the operator asked for comes before what was heard."""
         # Whom it heard is remembered in either case: else each resumption would look like an absence.
         telemetry = self.hold_reason(snapshot)

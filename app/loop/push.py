@@ -5,8 +5,8 @@ The tick pushes what it decided and what a person approved; the dispatcher of jo
 
 import asyncio
 
-from app.loop.deliver import make_commands
 from app.loop.events import pushed_event
+from app.loop.make_commands import make_commands
 from app.store.store import Snapshot, Store
 from solvers.types.plan import BoundPlan
 

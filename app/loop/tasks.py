@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 import structlog
 
+from app.loop.make_problem import cordoned_gpus
 from app.loop.plan import Decision
 from app.loop.planning.power_caps import is_limited
 from app.loop.planning.task_points import points_of_tasks
-from app.loop.predict import cordoned_gpus
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
 from solvers.check import task_violations, violations

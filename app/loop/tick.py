@@ -14,7 +14,6 @@ import structlog
 
 from app.base.clock import ControlClock
 from app.loop.budgets import describe_degraded
-from app.loop.deliver import effective_mode
 from app.loop.demand_fallbacks import DecidedOn, decide_with_fallbacks
 from app.loop.events import (
     describe_hold,
@@ -25,6 +24,8 @@ from app.loop.events import (
     silence_events,
 )
 from app.loop.forecast import make_demands
+from app.loop.make_commands import effective_mode
+from app.loop.make_problem import PlannedPoints
 from app.loop.observe import (
     HeardNodes,
     HoldKind,
@@ -33,7 +34,6 @@ from app.loop.observe import (
     without_silent_nodes,
 )
 from app.loop.plan import Decision, make_record, same_state, with_messages
-from app.loop.predict import PlannedPoints
 from app.loop.push import push_target
 from app.loop.tasks import tasks_of, with_tasks_of
 from app.solver.process import Solver
@@ -111,7 +111,7 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("snapshot")
 
     # 2. Hold when the operator or the telemetry says so.
-    reason = loop.telemetry.operator_or_telemetry(snapshot)
+    reason = loop.telemetry.operator_or_telemetry_hold(snapshot)
     if reason is not None:
         return await _held(loop, snapshot, reason, watch)
     # Forgotten as soon as it decides again, so that the next outage gets its own line in the audit.

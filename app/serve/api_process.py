@@ -24,7 +24,7 @@ from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.serve.child_process import controller_process
-from app.serve.controller import ControllerBody, _on_stop_signals
+from app.serve.controller_process import ControllerBody, _on_stop_signals
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
 from app.simulate.requests.intake import ScenarioIntake

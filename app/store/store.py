@@ -86,7 +86,7 @@ class PolicySettings:
     # Prices are 0 until somebody states them: a plan must not trade latency for a cost that nobody pays.
     energy_price_usd_per_kwh: float = 0.0
     carbon_price_usd_per_t: float = 0.0
-    """A tonne of carbon dioxide costs this; with the next field it raises the energy price (`app.loop.predict`)."""
+    """A tonne of carbon dioxide costs this; with the next field it raises the energy price (`make_problem`)."""
     carbon_g_per_kwh: tuple[float, ...] = ()
     """That the grid emits: one figure, or one per hour of the day in UTC; empty = not known."""
     max_replicas_per_gpu: int = 4

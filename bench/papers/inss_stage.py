@@ -14,7 +14,7 @@ from pathlib import Path
 
 from app.base.clock import ManualControlClock
 from app.catalogue.catalogue import load_actors
-from app.loop.predict import make_problem
+from app.loop.make_problem import make_problem
 from app.simulate.run.build import make_cluster, shipped_catalogue
 from app.simulate.run.closed_loop import make_store
 from app.simulate.run.results import FailedRun, RunResult

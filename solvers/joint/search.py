@@ -33,7 +33,7 @@ from solvers.joint.relaxation.column_generation import (
     Relaxation,
 )
 from solvers.joint.relaxation.dual_prices import prices_of
-from solvers.joint.relaxed_search import MIN_SAVING_USD_PER_HOUR, RelaxedSearch
+from solvers.joint.search_state import MIN_SAVING_USD_PER_HOUR, SearchState
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution, state_solution
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import SolveReport
@@ -75,7 +75,7 @@ class _Stage(NamedTuple):
 _STAGES = (_Stage(0.0, 0.0, 0.05), _Stage(0.03, 0.8, 1.0), _Stage(1.0, 0.0, 0.0))
 
 
-class JointSearch(RelaxedSearch):
+class JointSearch(SearchState):
     """First packing where no service need be split, then the relaxation, with integer plans on the way; then integer
     plans until time is up or, where plans are small, by turns with plans fleet by fleet and branching.
     """

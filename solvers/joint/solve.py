@@ -14,9 +14,9 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.power_budget import WattSearch
 from solvers.joint.relaxation.column_generation import Relaxation
-from solvers.joint.relaxed_search import MIN_SAVING_USD_PER_HOUR, RELAXATION_SHARE
 from solvers.joint.replan.warm_start import WarmStart
 from solvers.joint.search import CHANGED, JointSearch
+from solvers.joint.search_state import MIN_SAVING_USD_PER_HOUR, RELAXATION_SHARE
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.laws.cost import served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus

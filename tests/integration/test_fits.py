@@ -33,7 +33,7 @@ from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest, run_refit
 from app.store.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
 from solvers.predict.data.samples import Group, Neighbour
 from solvers.predict.estimate.operating_points import Performance
-from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_health
+from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_fit_state
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Mode
 from tests.integration.api_harness import NOW, Api, Prepared
@@ -510,7 +510,7 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(
     api: Api,
 ) -> None:
     row = RowKey(50.0, 4, 1590.0)
-    now = new_health(np.zeros(1), 0.0)
+    now = new_fit_state(np.zeros(1), 0.0)
     for period in range(1, 4):
         reading = ExecutionReading(replica="r", row=row, log_ratio=0.5, variance=1e-3)
         now = learn(now, [reading], {row: 0.0}, NOW.timestamp() + 10.0 * period)
@@ -526,7 +526,7 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(
                 await connection.execute(select(cluster.c.catalogue_revision))
             ).scalar_one()
             assert await health.save(connection, [held], revision)
-            older = replace(held, now=new_health(np.zeros(1), 0.0))
+            older = replace(held, now=new_fit_state(np.zeros(1), 0.0))
             assert await health.save(connection, [older], revision)
             assert await health.load_all(connection) == (held,)
             assert not await health.save(connection, [held], revision - 1)

@@ -40,7 +40,7 @@ from app.postgres import server as postgres
 from app.store.memory_store import MemoryStore
 from app.store.store import Correction, FitHealth, PlanRecord, Snapshot
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_health
+from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_fit_state
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -306,7 +306,7 @@ class Stores(RuleBasedStateMachine):
         known = {
             entry.group: entry for entry in self.run(self.memory.load_fit_health())
         }
-        now = known[group].now if group in known else new_health(np.zeros(1), 0.0)
+        now = known[group].now if group in known else new_fit_state(np.zeros(1), 0.0)
         reading = ExecutionReading(
             replica="chat-1", row=row, log_ratio=log_ratio, variance=1e-3
         )

@@ -14,10 +14,10 @@ from agents.base.device import DeviceError
 from agents.base.protocol import NodeCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions
+from agents.sim.arrivals import ArrivalProcess, LoadShape, Modulation, Spike
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, ServiceTotals, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import ArrivalProcess, LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from agents.sim.spec import Fault
 from solvers.types.state import Task

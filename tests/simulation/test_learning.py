@@ -8,7 +8,7 @@ import pytest
 
 from agents.sim.spec import Fault
 from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
-from app.loop.predict import PlannedPoints
+from app.loop.make_problem import PlannedPoints
 from app.simulate.run.closed_loop import ClusterPlan
 from solvers.laws.colocation import Neighbours, execution_ms
 from solvers.types.plan import BoundReplica

@@ -37,7 +37,7 @@ from app.db.base.transaction import Connection
 from app.db.predictions import forecasts, profiles
 from app.db.workloads import services
 from app.learn.choose_forecasts import view_forecast
-from app.loop.predict import PlannedPoints
+from app.loop.make_problem import PlannedPoints
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
 from app.manifests.to_types import to_service

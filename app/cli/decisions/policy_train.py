@@ -176,7 +176,7 @@ def problem_of(fleet: Path) -> "Problem":
     """What the loop would plan for a scenario's fleet and services, at no rates. Raises CliError."""
     from app.base.clock import ManualControlClock
     from app.cli.simulation.scenario_files import folder_of, read_scenario
-    from app.loop.predict import make_problem
+    from app.loop.make_problem import make_problem
     from app.simulate.run.build import make_cluster, shipped_catalogue
     from app.simulate.run.closed_loop import make_store
 

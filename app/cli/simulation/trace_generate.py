@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agents.sim.load import LoadShape, Modulation, Spike
+from agents.sim.arrivals import LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO

@@ -14,7 +14,7 @@ from app.cli.common.errors import CliError
 from app.cli.common.local import load_settings, open_database
 from app.db.base import migrate
 from app.serve.api_process import open_socket, serve_plane
-from app.serve.controller import run_controller
+from app.serve.controller_process import run_controller
 from app.serve.plane import make_plane
 
 Upgrade = Annotated[

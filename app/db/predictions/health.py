@@ -10,7 +10,10 @@ from app.db.base.columns import JSON
 from app.db.base.tables import AnyRow
 from app.store.store import Correction, Execution, FitHealth
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online_json import health_from_document, health_to_document
+from solvers.predict.learn.online_json import (
+    fit_state_from_document,
+    fit_state_to_document,
+)
 from solvers.types.state import GpuId
 
 
@@ -69,14 +72,14 @@ async def save(
 def _row(row: AnyRow) -> FitHealth:
     planned = _planned(row)
     return FitHealth(
-        group=planned.group, now=health_from_document(row.now), planned=planned
+        group=planned.group, now=fit_state_from_document(row.now), planned=planned
     )
 
 
 def _planned(row: AnyRow) -> Correction:
     group = Group(network=row.network, gpu_type=row.gpu_type)
     return Correction(
-        group=group, health=health_from_document(row.planned), at=row.planned_at
+        group=group, health=fit_state_from_document(row.planned), at=row.planned_at
     )
 
 
@@ -84,8 +87,8 @@ def _values(row: FitHealth) -> Mapping[str, object]:
     return {
         "network": row.group.network,
         "gpu_type": row.group.gpu_type,
-        "now": health_to_document(row.now),
-        "planned": health_to_document(row.planned.health),
+        "now": fit_state_to_document(row.now),
+        "planned": fit_state_to_document(row.planned.health),
         "planned_at": row.planned.at,
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.sim import load
+from agents.sim import arrivals
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript as Course
 from agents.sim.pace import SimulatedWorld
@@ -143,7 +143,7 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
         loads={
             name: _checked(
                 name,
-                load.ArrivalProcess(
+                arrivals.ArrivalProcess(
                     shape=_shape(entry, folder),
                     duration_s=duration_s,
                     seed=seed,
@@ -163,7 +163,7 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
     )
 
 
-def _checked(service: str, source: load.ArrivalProcess) -> load.ArrivalProcess:
+def _checked(service: str, source: arrivals.ArrivalProcess) -> arrivals.ArrivalProcess:
     """The same load. Raises InvalidRequest where it is too much to simulate."""
     # The peak, and not the mean: requests of a few seconds are in memory at a time.
     peak_rps = float(source.rates.rates_rps.max(initial=0.0))
@@ -179,14 +179,14 @@ def _shape(entry: ServiceLoad, folder: Path) -> Shape:
     if entry.trace is not None:
         return trace_shape(entry.trace, folder)
     if entry.levels is not None:
-        return load.Modulation(
+        return arrivals.Modulation(
             levels_rps=tuple(entry.levels.rates_rps),
             mean_stays_s=tuple(entry.levels.mean_stays_s),
         )
     day = entry.day.model_dump() if entry.day else {}
-    return load.LoadShape(
+    return arrivals.LoadShape(
         mean_rps=entry.rate_rps or 0.0,
-        spikes=tuple(load.Spike(**spike.model_dump()) for spike in entry.spikes),
+        spikes=tuple(arrivals.Spike(**spike.model_dump()) for spike in entry.spikes),
         burst_service=entry.bursts.service if entry.bursts else "conv",
         burst_weight=entry.bursts.weight if entry.bursts else 0.0,
         **{f"day_{name}": value for name, value in day.items()},
@@ -239,10 +239,10 @@ def _fault(fault: FaultSpec) -> Fault:
     )
 
 
-def true_rates(plan: ClusterPlan) -> Mapping[str, load.ArrivalProcess]:
+def true_rates(plan: ClusterPlan) -> Mapping[str, arrivals.ArrivalProcess]:
     """The loads by service, for whoever may know them."""
     return {
         name: source
         for name, source in plan.scenario.loads.items()
-        if isinstance(source, load.ArrivalProcess)
+        if isinstance(source, arrivals.ArrivalProcess)
     }

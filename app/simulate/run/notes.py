@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agents.sim.load import ArrivalProcess
+from agents.sim.arrivals import ArrivalProcess
 from app.answers.feasible import infeasibility
 from app.simulate.figures import counted, duration
 from app.simulate.run.closed_loop import ClusterPlan

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from agents.sim.cluster import ServiceTotals, SimulatedCluster
-from agents.sim.engine import HEAD, LENGTH, ReplicaQueue
 from agents.sim.load_balancer import ArrivalSource
+from agents.sim.replica_queue import HEAD, LENGTH, ReplicaQueue
 from agents.sim.tally import ServiceTally
 from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from agents.sim.load import ArrivalProcess
+from agents.sim.arrivals import ArrivalProcess
 from agents.sim.rates import Shape
 from app.measurements.tables import Reals
 from app.simulate.traces.trace import RateTrace, check_size

@@ -111,7 +111,7 @@ class FitState:
         return self.alarm_since_s is not None
 
 
-def new_health(latency_sigma: Reals, seen_until_s: float) -> FitState:
+def new_fit_state(latency_sigma: Reals, seen_until_s: float) -> FitState:
     """Nothing was seen yet. `latency_sigma`: (N,) of all rows of the network on the GPU type."""
     common = COMMON_SHARE * float(np.mean(_doubted(latency_sigma) ** 2))
     return FitState(

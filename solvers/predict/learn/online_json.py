@@ -12,7 +12,7 @@ from solvers.types.strict_json import (
 )
 
 
-def health_to_document(health: FitState) -> dict[str, Json]:
+def fit_state_to_document(health: FitState) -> dict[str, Json]:
     """The health as JSON values."""
     belief = health.belief
     # Plain names of today's fields; the reader below refuses every other, so that a change of format is noticed.
@@ -30,8 +30,8 @@ def health_to_document(health: FitState) -> dict[str, Json]:
     }
 
 
-def health_from_document(document: object) -> FitState:
-    """Read what `health_to_document` made. Raises InvalidInput, which names the field."""
+def fit_state_from_document(document: object) -> FitState:
+    """Read what `fit_state_to_document` made. Raises InvalidInput, which names the field."""
     fields = Fields(document, "health")
     health = FitState(
         belief=FilterState(

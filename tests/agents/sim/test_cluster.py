@@ -19,10 +19,10 @@ from agents.base.device import (
 from agents.base.protocol import NodeCommand, bucket_of
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
+from agents.sim.arrivals import ArrivalProcess, LoadShape
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import ArrivalProcess, LoadShape
 from agents.sim.load_balancer import HOLD_CAPACITY, ServiceBalancer
 from agents.sim.node import QUEUE_CAPACITY
 from agents.sim.spec import Fault, FaultKind, make_node

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.sim.load import ArrivalProcess, LoadShape, Modulation
+from agents.sim.arrivals import ArrivalProcess, LoadShape, Modulation
 from agents.sim.rates import ArrivalRates, Shape, TraceShape, stepped
 
 PIECES = ArrivalRates(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.answers.explain import ServiceExplanation, explain
-from app.loop.predict import make_problem
+from app.loop.make_problem import make_problem
 from solvers.types.outcome import GpuTypePrice, PlanReport, Prices, ServicePrice
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem

@@ -8,7 +8,7 @@ import pytest
 from app.answers.status import Condition, service_statuses
 from app.store.store import AgentStatus, Correction, Snapshot
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import FitState, new_health
+from solvers.predict.learn.online import FitState, new_fit_state
 from solvers.types.plan import Unserved
 from solvers.types.state import Slo
 from tests.app.fleets import a_service
@@ -58,7 +58,7 @@ def _with_learned(snapshot: Snapshot, health: FitState) -> Snapshot:
     )
 
 
-SERVED = replace(new_health(np.zeros(2), 0.0), readings=5)
+SERVED = replace(new_fit_state(np.zeros(2), 0.0), readings=5)
 
 
 def test_a_served_service_has_nothing_but_true() -> None:

@@ -21,7 +21,7 @@ from app.learn.corrections import (
     learn_once,
     some_of,
 )
-from app.loop.predict import PlannedPoints
+from app.loop.make_problem import PlannedPoints
 from app.store.memory_store import MemoryStore
 from app.store.store import FitHealth, PlanRecord, PolicySettings
 from solvers.predict.data.samples import Group

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from app.loop.predict import carbon_g_per_kwh, make_problem, price_usd_per_kwh
+from app.loop.make_problem import carbon_g_per_kwh, make_problem, price_usd_per_kwh
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_settings
 from app.store.store import PolicySettings

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from app.loop.make_problem import make_problem
 from app.loop.plan import WEIGHT_TOLERANCE, Decision, decide, keep, same_state
-from app.loop.predict import make_problem
 from app.solver.process import Solver
 from solvers.types.outcome import Budget, Stability
 from solvers.types.plan import BoundPlan, Plan, Unserved

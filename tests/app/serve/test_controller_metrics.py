@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
-from app.serve.controller import controller_metrics
+from app.serve.controller_process import controller_metrics
 from app.serve.loop_metrics import LoopMetrics
 from tests.ports import own_ports
 

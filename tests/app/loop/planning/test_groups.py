@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.answers.preview import PreviewChanges, preview
-from app.loop.deliver import effective_mode
+from app.loop.make_commands import effective_mode
 from app.loop.planning.groups import PlanningRequest, ask, parts_of
 from app.solver.process import PlanRequest, SolverUnavailable
 from app.store.store import PolicyGroup, PolicySettings

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
+from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.plan import Decision, decide
 from app.loop.planning.networks import describe_variants, networks_of, running_networks
-from app.loop.predict import PlannedPoints, make_problem
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service
 from app.solver.process import InlineSolver

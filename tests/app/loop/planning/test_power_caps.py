@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from app.loop.make_problem import make_problem
 from app.loop.plan import Decision, decide
 from app.loop.planning.power_caps import holds_power, with_caps
-from app.loop.predict import make_problem
 from solvers.check import violations
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoint, Problem

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents.sim.engine import ExecutionPace, ReplicaQueue
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.tally import ServiceTally
 from app.simulate.run.record import count_older
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents.sim.load import LoadShape, Modulation, Spike
+from agents.sim.arrivals import LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from app.base.errors import InvalidRequest
 from app.simulate.traces.describe import (

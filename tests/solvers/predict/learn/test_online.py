@@ -16,7 +16,7 @@ from solvers.predict.learn.online import (
     RowKey,
     learn,
     log_factors,
-    new_health,
+    new_fit_state,
     row_beliefs,
 )
 
@@ -46,7 +46,7 @@ def after(
     row: RowKey = A,
 ) -> FitState:
     """The health after one reading of `row` per period."""
-    health = health or new_health(sigmas(stated), 0.0)
+    health = health or new_fit_state(sigmas(stated), 0.0)
     for log_ratio in log_ratios:
         health = learn(
             health,
@@ -67,12 +67,12 @@ def factors(
 
 
 def test_exact_rows_stay_as_they_are_until_something_is_served() -> None:
-    assert factors(new_health(sigmas(EXACT), 0.0)) == [1.0, 1.0]
+    assert factors(new_fit_state(sigmas(EXACT), 0.0)) == [1.0, 1.0]
 
 
 def test_unsure_rows_are_planned_at_their_quantile() -> None:
     # exp(1.2816 · 0.25) = 1.378; the mean where the median is asked for.
-    fresh = new_health(sigmas(WIDE), 0.0)
+    fresh = new_fit_state(sigmas(WIDE), 0.0)
     assert factors(fresh, WIDE) == pytest.approx([1.378, 1.378], abs=0.001)
     assert factors(fresh, WIDE, z=0.0) == [1.0, 1.0]
 
@@ -96,7 +96,7 @@ def test_what_a_row_shows_moves_the_others_less() -> None:
 
 
 def test_evidence_of_two_rows_is_kept_apart() -> None:
-    health = new_health(sigmas(EXACT), 0.0)
+    health = new_fit_state(sigmas(EXACT), 0.0)
     for period in range(1, 13):
         seen = [reading(0.1, replica="a"), reading(-0.05, replica="b", row=B)]
         health = learn(health, seen, EXACT, PERIOD_S * period)
@@ -125,7 +125,7 @@ def test_one_wild_period_moves_little_and_raises_no_alarm() -> None:
 
 
 def test_one_slow_gpu_does_not_speak_for_the_others() -> None:
-    health = new_health(sigmas(EXACT), 0.0)
+    health = new_fit_state(sigmas(EXACT), 0.0)
     for period in range(1, 11):
         seen = [reading(0.0, replica=f"r{index}") for index in range(6)] + [
             reading(1.0, replica="straggler")
@@ -149,10 +149,12 @@ def test_a_replica_counts_once_and_order_does_not_count() -> None:
         reading(0.05 * index, replica=f"r{index}", row=A if index % 2 else B)
         for index in range(7)
     ]
-    once = learn(new_health(sigmas(EXACT), 0.0), seen, EXACT, PERIOD_S)
+    once = learn(new_fit_state(sigmas(EXACT), 0.0), seen, EXACT, PERIOD_S)
     for seed in range(5):
         shuffled = random.Random(seed).sample([*seen, *seen], 14)
-        assert learn(new_health(sigmas(EXACT), 0.0), shuffled, EXACT, PERIOD_S) == once
+        assert (
+            learn(new_fit_state(sigmas(EXACT), 0.0), shuffled, EXACT, PERIOD_S) == once
+        )
 
 
 def test_what_cannot_be_is_not_learned() -> None:
@@ -203,7 +205,7 @@ def test_what_was_learned_grows_old() -> None:
 
 
 def test_the_number_of_rows_that_are_remembered_is_bounded() -> None:
-    health = new_health(np.zeros(1), 0.0)
+    health = new_fit_state(np.zeros(1), 0.0)
     keys = [RowKey(1.0 + index, 1, 1500.0) for index in range(2 * MAX_ROWS)]
     for period, row in enumerate(keys, start=1):
         health = learn(health, [reading(0.1, row=row)], {}, PERIOD_S * period)

@@ -10,16 +10,19 @@ from solvers.predict.learn.online import (
     FitState,
     RowKey,
     learn,
-    new_health,
+    new_fit_state,
 )
-from solvers.predict.learn.online_json import health_from_document, health_to_document
+from solvers.predict.learn.online_json import (
+    fit_state_from_document,
+    fit_state_to_document,
+)
 from solvers.types.errors import InvalidInput
 
 ROWS = {RowKey(50.0, 8, 1500.0): 0.1, RowKey(20.0, 4, 1500.0): 0.25}
 
 
 def a_health(log_ratio: float, periods: int) -> FitState:
-    health = new_health(np.array([0.1, 0.25]), 0.0)
+    health = new_fit_state(np.array([0.1, 0.25]), 0.0)
     for period in range(1, periods + 1):
         readings = [
             ExecutionReading(
@@ -38,7 +41,7 @@ def a_health(log_ratio: float, periods: int) -> FitState:
 )
 def test_what_is_written_is_read_again(health: FitState) -> None:
     assert (
-        health_from_document(json.loads(json.dumps(health_to_document(health))))
+        fit_state_from_document(json.loads(json.dumps(fit_state_to_document(health))))
         == health
     )
 
@@ -59,4 +62,4 @@ def test_what_is_written_is_read_again(health: FitState) -> None:
 )
 def test_a_wrong_document_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        health_from_document({**health_to_document(a_health(0.01, 2)), **change})
+        fit_state_from_document({**fit_state_to_document(a_health(0.01, 2)), **change})

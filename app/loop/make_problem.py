@@ -14,7 +14,7 @@ from app.loop.planning.networks import networks_of, with_choices
 from app.store.store import PolicySettings, Snapshot
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import Group, Reals
-from solvers.predict.learn.online import FitState, RowKey, log_factors, new_health
+from solvers.predict.learn.online import FitState, RowKey, log_factors, new_fit_state
 from solvers.types.plan import BoundPlan, anonymous
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import (
@@ -95,7 +95,7 @@ def planned_points(made_from: PointInputs) -> OperatingPoints:
         return points
     stated: Reals = np.array(sigma or (0.0,) * len(points.rows))
     factors = np.exp(
-        log_factors(health or new_health(stated, 0.0), row_keys(points), stated, z)
+        log_factors(health or new_fit_state(stated, 0.0), row_keys(points), stated, z)
     )
     # Every row by its own factor: samples at one batch say little of another.
     rows = tuple(

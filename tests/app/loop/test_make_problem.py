@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.loop.predict import make_problem
+from app.loop.make_problem import make_problem
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, GpuId, Node
 from tests.app.fleets import FAST, POINTS, SETTINGS, a_node, a_service

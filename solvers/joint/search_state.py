@@ -39,7 +39,7 @@ MIN_SAVING_USD_PER_HOUR = 1e-9
 """A plan that costs less by no more than this is not better: the difference is rounding."""
 
 
-class RelaxedSearch:
+class SearchState:
     """The relaxation of a problem, proofs from it, and the best plan so far measured by them."""
 
     def __init__(

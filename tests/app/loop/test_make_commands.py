@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agents.base.protocol import GovernorCommand, Route, TaskCommand
-from app.loop.deliver import make_commands
+from app.loop.make_commands import make_commands
 from tests.app.fleets import a_service
 from tests.app.snapshots import a_bound_plan, a_replica, a_state
 from tests.solvers.factories import bound_task
