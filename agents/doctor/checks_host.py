@@ -108,7 +108,7 @@ def _check_directory(facts: StateFacts, process: ProcessFacts) -> NodeFinding:
         return NodeFinding(
             check="state dir", level="fail", words=words, remedy="make room"
         )
-    # Rights are part of what is examined: what another user finds out need not hold for the agent.
+    # Rights depend on the user: what this one finds out need not hold for the agent.
     if facts.exists and facts.owner_uid != process.uid:
         words = (
             f"{facts.path} is of UID {facts.owner_uid}, and this runs as {process.uid}"

@@ -115,7 +115,7 @@ class GpuWatch:
             return ()
 
     def _belongs(self, pid: int) -> bool:
-        # A number that was foreign may be ours by now, never the reverse.
+        # A PID that was foreign may be ours by now, never the reverse.
         if not self._known.get(pid, False):
             self._known[pid] = self._is_ours(pid)
         return self._known[pid]

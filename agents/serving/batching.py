@@ -257,7 +257,7 @@ class Batcher:
 
     def _execute(self, requests: Sequence[Tensors]) -> tuple[Tensors, float]:
         """Outputs of one batch and the seconds it took; in the engine's thread."""
-        # Around the engine alone: neither the queue nor the way through the loop counts as execution.
+        # Timed here, so that neither the queue nor the event loop counts as execution.
         start_s = time.perf_counter()
         try:
             outputs = self._engine.run(join(requests))

@@ -96,7 +96,7 @@ class ServiceBalancer:
     def _hold(self, fresh: Floats, start_s: float, end_s: float) -> HandOut:
         """Let them wait; the oldest leaves when one comes that the queue has no room for."""
         everything = np.concatenate([self._held, fresh])
-        # The oldest leave: they have the least chance of being in time.
+        # The oldest have the least chance of being in time.
         dropped = max(0, len(everything) - HOLD_CAPACITY)
         left_s = np.full(len(everything), end_s)
         left_s[:dropped] = everything[HOLD_CAPACITY : HOLD_CAPACITY + dropped]
@@ -174,7 +174,7 @@ def _deal(since, chosen, targets, held):  # type: ignore[no-untyped-def]
 def make_balancers(
     sources: Mapping[str, ArrivalSource], seed: int
 ) -> dict[str, ServiceBalancer]:
-    """A door for every service, each with its own random stream; by service name."""
+    """A balancer for every service, each with its own random stream; by service name."""
     return {
         service: ServiceBalancer(
             sources[service], np.random.default_rng([seed, stream])

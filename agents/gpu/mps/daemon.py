@@ -304,7 +304,7 @@ class Mps:
 
         async def is_up() -> bool:
             nonlocal said
-            # Its words are kept, as the exit status says nothing.
+            # Its output is kept, since the exit status says nothing.
             said, _ = await self._control.run("-d")
             if await self.is_alive():
                 return True
