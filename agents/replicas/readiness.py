@@ -68,7 +68,7 @@ class ReplicaWatch:
         adapter = self.adapter(each)
         endpoint = self._endpoint(each)
         try:
-            # In this order: a server that opens the GPU with its first request can prove its share only after the warm-up.
+            # In this order: a server that opens the GPU with its first request can prove its share only after that.
             pids = await self._ask_until_ready(each, adapter, endpoint)
             if each.warm_up is not None:
                 each.message = "it warms up"
