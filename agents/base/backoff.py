@@ -51,7 +51,7 @@ class Restarts:
                 self.note_failure(part, now_s, reason="it ended by itself")
             elif is_at in ("starting", "ready", "running"):
                 self._until_s.pop(part, None)
-            # Only who came up is forgiven; one that merely starts again may fail in the same way.
+            # Failures are forgotten only when it came up: a part that merely starts again may fail in the same way.
             if is_at in ("ready", "running"):
                 self._failures.pop(part, None)
 

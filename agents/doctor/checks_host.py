@@ -70,7 +70,6 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
 def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[NodeFinding]:
     """The state directory, an agent that has it, knobs and workers of one that is gone."""
     yield _check_directory(facts, process)
-    # Nothing can be said about an agent that may be there, so nothing is said.
     if facts.is_closed:
         yield NodeFinding(
             check="agent",

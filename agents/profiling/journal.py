@@ -90,7 +90,6 @@ class Journal:
         """The last line has its end: else the next one would become part of it."""
         try:
             self._file = os.open(
-                # O_APPEND: should two processes ever write, no line overwrites another.
                 path,
                 os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
                 0o644,

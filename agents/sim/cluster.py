@@ -154,7 +154,7 @@ class SimulatedCluster:
         return self.nodes[name]
 
     def is_lost(self, name: str, reported_at_s: float) -> bool:
-        """Whether what the node's agent told at that time of the clock does not reach anybody now."""
+        """Whether what the node's agent reported at that time of the clock does not reach anybody now."""
         return any(
             fault.kind in ("silent", "node_lost")
             or (
@@ -272,7 +272,7 @@ class SimulatedCluster:
             targets = layout.targets.get(service, ())
             handed = balancer.step(start_s, end_s, [weight for _, _, weight in targets])
             if not targets:
-                # Somebody has to count what no node serves, and it must be the same one in each run.
+                # What no node serves is counted by one node, which is the same in each run.
                 self.home.tally(service).arrivals += handed.arrived
             self.home.tally(service).reject(
                 handed.dropped, after_s=handed.dropped_age_s

@@ -37,7 +37,7 @@ class HandOut:
     """What becomes of one service's requests in one step."""
 
     arrived: int
-    """Requests that reached the front door."""
+    """Requests that reached the balancer."""
     dropped: int = 0
     """Requests that had to leave the waiting queue."""
     dropped_age_s: float = 0.0
@@ -45,7 +45,7 @@ class HandOut:
     waited_s: float = 0.0
     """Requests that waited here, integrated over the step: request-seconds."""
     shares: tuple[tuple[Floats, Floats], ...] = ()
-    """For each target: when its requests reach the replica, and when they reached the front door; both ascending."""
+    """For each target: when its requests reach the replica, and when they reached the balancer; both ascending."""
     new: tuple[int, ...] = ()
     """For each target: how many of its requests arrived in this step."""
 
