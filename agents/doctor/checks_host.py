@@ -156,7 +156,7 @@ def _check_workers(facts: StateFacts) -> NodeFinding:
     words = (
         f"{counted(len(facts.running), 'replica')} running, {len(facts.ended)} ended"
     )
-    # Replicas of a dead agent may go on on purpose (--keep-replicas), but nobody watches them.
+    # Replicas may outlive their agent on purpose (--keep-replicas), but then nobody watches them.
     if facts.is_held or not facts.running:
         return NodeFinding(check="workers", level="pass", words=words)
     # Three are enough to recognise them; a node may run hundreds.

@@ -153,7 +153,7 @@ class FakeWorker:
             await self._arrived.wait()
             taken = [
                 self._waiting.popleft()
-                # Read anew for each batch: a change holds for the next one.
+                # Read for each batch, so that a change takes effect with the next one.
                 for _ in range(min(self.batch, len(self._waiting)))
             ]
             if not self._waiting:

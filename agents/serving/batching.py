@@ -129,7 +129,7 @@ class Batcher:
         self._rows += request.rows
         self._idle.clear()
         self._changed.set()
-        # A timer of the loop for each request with a deadline: nobody has to look through the queue.
+        # One timer per request with a deadline, so that the queue need not be searched.
         expiry = (
             loop.call_at(request.deadline_s, self._expire, request)
             if request.deadline_s < math.inf

@@ -138,7 +138,7 @@ class UnderMps:
             clients = set(pids).intersection(await self._mps.client_pids())
             return all([await self._is_terminated(pid) for pid in sorted(clients)])
         except DeviceError:
-            # Without a daemon there is nobody to be harmed.
+            # Without a daemon there are no other clients that could be harmed.
             return not await self._mps.is_alive()
 
     async def _is_terminated(self, pid: int) -> bool:
