@@ -72,7 +72,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     node = parser.add_argument_group("node")
     node.add_argument(
         "--node",
-        # Checked here, because the control plane would refuse the name with the first observation only.
+        # Checked here, because otherwise only the first observation would be refused for it.
         type=_node,
         # Lower case and without the domain, as a node's name must be.
         default=socket.gethostname().partition(".")[0].lower(),
@@ -204,7 +204,7 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
-    # Subcommands are told by the first word and have parsers of their own, in modules that are imported only then.
+    # The first word selects a subcommand, whose parser is in a module that is imported only then.
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["restore"]:
         from agents.gpu.knobs.restore import main as restore
@@ -231,7 +231,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     """The token from its file, the command line or the environment, in this order; without one the process ends."""
     try:
-        # A file before the variable: what is named on the command line is meant.
         if options.token_file is not None:
             token = options.token_file.read_text(encoding="utf-8").strip()
         else:
@@ -255,14 +254,14 @@ def _refuse_contradictions(
         parser.error(
             "--device gpu needs --state-dir: what it turns and starts must be found again after a crash"
         )
-    # HAProxy binds the port itself, so a free one that nobody knows would be of no use.
+    # HAProxy's configuration names the port, so port 0, any free one, cannot be given.
     if options.router == "haproxy" and (
         options.device != "gpu" or not options.router_port
     ):
         parser.error(
             "--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at"
         )
-    # A real GPU says its own type; these have to be told.
+    # A real GPU reports its type; these have none of their own.
     if options.device in ("simulated", "fake") and not options.gpu_type:
         parser.error(
             f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB"

@@ -13,7 +13,7 @@ def add_log_level(options: argparse._ActionsContainer) -> None:
 
 def add_listener(options: argparse._ActionsContainer, *, host_help: str) -> None:
     """Add `--host` and `--port`: where a process on this node listens."""
-    # What listens there asks nobody for a token, so other hosts reach it only where an operator says so.
+    # The server asks for no token, so other hosts reach it only where an operator says so.
     options.add_argument(
         "--host", default="127.0.0.1", help=f"{host_help} (default: %(default)s)"
     )

@@ -12,7 +12,7 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
 
 def delay_s(failures: int, *, first_s: float, longest_s: float) -> float:
     """first, 2 · first, 4 · first … seconds after the first, second, third … failure in a row."""
-    # Bounded at 60 doublings, beyond which a float would overflow.
+    # The exponent is bounded, because 2.0 ** 1024 raises OverflowError.
     return float(min(longest_s, first_s * 2.0 ** min(failures - 1, 60)))
 
 
@@ -51,7 +51,7 @@ class Restarts:
                 self.note_failure(part, now_s, reason="it ended by itself")
             elif is_at in ("starting", "ready", "running"):
                 self._until_s.pop(part, None)
-            # Only who came up is forgiven; one that merely starts again may fail in the same way.
+            # Failures are forgotten only when it came up: a part that merely starts again may fail in the same way.
             if is_at in ("ready", "running"):
                 self._failures.pop(part, None)
 

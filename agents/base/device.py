@@ -209,7 +209,7 @@ class Device(Protocol):
         ...
 
     def on_change(self, notify: Callable[[], None]) -> None:
-        """Call `tell` from now on whenever a replica or task has come up, been moved, ended, failed or gone; where
+        """Call `notify` from now on whenever a replica or task has come up, been moved, ended, failed or gone; where
         nobody knows, never."""
         ...
 

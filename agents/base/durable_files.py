@@ -44,7 +44,6 @@ def sync_directory(directory: Path) -> None:
     """Put new, changed and removed names of a directory on disk. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # The rename is an entry of the directory, which has to be on disk as well.
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -47,7 +47,7 @@ class ScrapePage(Collector):
 
     def text(self) -> bytes:
         """The page in Prometheus' text format."""
-        # A registry for this page alone; without describing, which would collect everything a second time.
+        # A registry for this page alone; `auto_describe` would collect everything once more when it is registered.
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         return generate_latest(registry)

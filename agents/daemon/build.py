@@ -92,7 +92,6 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     finally:
         if orphaned is not None:
             orphaned.cancel()
-        # The device last: what it gives back is no longer reported, but nothing else may keep it from that.
         await transport.close()
         await device.close()
     log.info("agent of node %s has stopped", options.node)

@@ -365,7 +365,7 @@ class NodeAgent:
         if command == self._ledger.command:
             return
         state = await self._device.state()
-        # Ours before the device's: an old generation is refused whatever it says.
+        # The ledger's objection comes first: an old generation is refused whatever it contains.
         reason = self._ledger.objection(command) or "; ".join(
             objections(command, self.settings.node, state.gpus)
         )

@@ -18,7 +18,7 @@ class AgentNotes:
 
     def problems(self, *others: str, lost: int) -> tuple[str, ...]:
         """What an operator should know, with what `others` of the agent say; `lost`: observations."""
-        # The device and the way to the control plane come first: what follows may be their consequence.
+        # The device and the connection to the control plane come first: the others may be their consequence.
         found = (
             self.device_problem,
             self.sync_problem,

@@ -41,7 +41,7 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
     make_app = getattr(getattr(device, "router", None), "make_app", None)
     handed_over = handed_over_socket(os.environ)
     # A device without an HTTP server of its own takes no requests: simulated ones make theirs up, and HAProxy
-    # binds itself.
+    # binds its port itself.
     if make_app is None:
         if handed_over is not None:
             raise BadSocket(

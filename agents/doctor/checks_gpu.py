@@ -149,7 +149,6 @@ def check_mps(gpu: GpuFacts, facts: MpsFacts) -> NodeFinding:
             words=f"{facts.lack.detail}; {NO_MPS}",
             remedy=f"{way}, or start with --sharing turns and no limits",
         )
-    # Shown because a longer state directory may break the limit on the next machine.
     length = f"{len(str(facts.pipe))} of {MAX_PIPE_PATH} characters"
     # Without a daemon all is well, too: the agent starts it with the first replica.
     daemon = "its daemon runs" if facts.is_running else "no daemon yet"

@@ -70,7 +70,6 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
 def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[NodeFinding]:
     """The state directory, an agent that has it, knobs and workers of one that is gone."""
     yield _check_directory(facts, process)
-    # Nothing can be said about an agent that may be there, so nothing is said.
     if facts.is_closed:
         yield NodeFinding(
             check="agent",
@@ -108,7 +107,7 @@ def _check_directory(facts: StateFacts, process: ProcessFacts) -> NodeFinding:
         return NodeFinding(
             check="state dir", level="fail", words=words, remedy="make room"
         )
-    # Rights are part of what is examined: what another user finds out need not hold for the agent.
+    # Rights depend on the user: what this one finds out need not hold for the agent.
     if facts.exists and facts.owner_uid != process.uid:
         words = (
             f"{facts.path} is of UID {facts.owner_uid}, and this runs as {process.uid}"
@@ -157,7 +156,7 @@ def _check_workers(facts: StateFacts) -> NodeFinding:
     words = (
         f"{counted(len(facts.running), 'replica')} running, {len(facts.ended)} ended"
     )
-    # Replicas of a dead agent may go on on purpose (--keep-replicas), but nobody watches them.
+    # Replicas may outlive their agent on purpose (--keep-replicas), but then nobody watches them.
     if facts.is_held or not facts.running:
         return NodeFinding(check="workers", level="pass", words=words)
     # Three are enough to recognise them; a node may run hundreds.

@@ -100,7 +100,7 @@ def _check_token(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
         return NodeFinding(
             check="token", level="fail", words=f"refused: {why}", remedy=make
         )
-    # The empty report is refused for its content only after the token was taken.
+    # The empty report is refused for its content only after the token was accepted.
     if facts.sync_status in (400, 422):
         return NodeFinding(
             check="token", level="pass", words=f"taken, for node {asked.node}"

@@ -141,7 +141,7 @@ def examine(asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
 
 def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
     process, failed = _within("user", lambda: facts.read_process(here), here)
-    # The other checks go on with a process of no rights, so that one unreadable file does not end the examination.
+    # The other checks go on as if it had no rights, so that one unreadable file does not end the examination.
     if process is None:
         process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0)
     yield from failed or checks_host.check_process(process, here)
@@ -305,7 +305,7 @@ def _within(
     def run() -> None:
         try:
             found.append(act())
-        # What a machine can do to a check; anything else is an error of ours and should be seen.
+        # Errors of the machine; anything else is a bug and should be seen.
         except (DeviceError, OSError, ValueError, LookupError) as error:
             errors.append(error)
 

@@ -66,7 +66,7 @@ def ask_modes(here: Here) -> ModeFacts:
         for line in answer.splitlines()
         if line.strip()
     ]
-    # An error of nvidia-smi comes on standard output with exit code 0 in some releases.
+    # Anything but rows of three is a message of nvidia-smi, which is passed on.
     if not all(len(row) == 3 for row in rows):
         return ModeFacts(problem=f"nvidia-smi says {answer.strip()[:120]!r}")
     return ModeFacts(

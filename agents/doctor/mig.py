@@ -20,7 +20,7 @@ def read_mig(nvml: Nvml, gpu: GpuIdentity) -> MigFacts | None:
     try:
         if not nvml.is_sliced(gpu):
             return None
-    # A GPU without MIG is no less in order than one with MIG switched off.
+    # A GPU that cannot have MIG is reported as one with MIG switched off.
     except NotSupported:
         return None
     profiles = nvml.mig_profiles(gpu)

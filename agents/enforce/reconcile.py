@@ -44,7 +44,7 @@ MAX_ROUNDS = 4
 log = logging.getLogger(__name__)
 
 _Outline: TypeAlias = tuple[object, ...]
-"""All of a node's state but the load on its replicas, and what strangers hold."""
+"""All of a node's state but the load on its replicas, and what foreign processes hold."""
 _OF_GPU = attrgetter(
     *(
         each.name

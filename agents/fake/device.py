@@ -182,7 +182,7 @@ class FakeDevice:
         del self._replicas[replica_id]
         if each.launch is not None:
             each.launch.cancel()
-            # Waited for: a launch that is still at work would open the port behind the cleanup.
+            # Waited for: a launch that is still at work would open the port after the cleanup.
             await asyncio.wait({each.launch})
         await each.runner.cleanup()
 
@@ -269,7 +269,7 @@ class FakeDevice:
     def _free_mib(self, gpu_index: int) -> float:
         """What nobody holds, with the rounding that sums may carry."""
         gpu = self._filled(self._gpu(gpu_index))
-        # Promises count and not use, as on a real GPU: a replica may take all of its memory at any time.
+        # What was granted counts, not what is used, as on a real GPU: a replica may take all of it at any time.
         held_mib = sum(
             each.memory_mib for each in gpu.replicas if each.state != "failed"
         )
@@ -299,7 +299,7 @@ class FakeDevice:
             memory_mib=gpu.memory_mib,
             memory_used_mib=tasks_mib
             + sum(each.memory_mib for each in filled.replicas),
-            # Not a guess: a figure that nobody measured would be taken for one.
+            # 0 and no estimate, which would be taken for a measurement.
             power_w=0.0,
             energy_j=0.0,
             clock_mhz=gpu.clock_mhz or 0.0,

@@ -111,7 +111,7 @@ class FakeTasks:
         """Work out how far they have come."""
         now_s = self._clock.now_s()
         for each in self._tasks.values():
-            # At the time when it was due and not when somebody asked: else progress would depend on how often that is.
+            # As of the time when it was due, so that progress does not depend on how often somebody asks.
             if each.due_s <= now_s:
                 each.state, each.at_s, each.due_s = each.becomes, each.due_s, math.inf
             if each.state == "running":

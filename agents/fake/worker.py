@@ -78,7 +78,7 @@ class FakeWorker:
         self._execution_s = execution_s
         self._clock = clock
         self._waiting: deque[Pending] = deque()
-        # An event and no queue, since a batch takes as many requests as wait, all at once.
+        # An event instead of a queue, since a batch takes as many requests as wait, all at once.
         self._arrived = asyncio.Event()
 
     def make_app(self) -> web.Application:
@@ -145,7 +145,7 @@ class FakeWorker:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-        # Whoever waits is told at once, and need not wait for a limit of its own.
+        # Whoever waits is told at once, and does not run into its own timeout.
         self._turn_away(self._waiting)
 
     async def _run_batches(self) -> None:
@@ -153,7 +153,7 @@ class FakeWorker:
             await self._arrived.wait()
             taken = [
                 self._waiting.popleft()
-                # Read anew for each batch: a change holds for the next one.
+                # Read for each batch, so that a change takes effect with the next one.
                 for _ in range(min(self.batch, len(self._waiting)))
             ]
             if not self._waiting:
@@ -167,7 +167,7 @@ class FakeWorker:
                 self._turn_away(taken)
                 raise
             self.batches[len(taken)] += 1
-            # By the clock's seconds that were asked for: what the event loop sleeps longer is not the worker's.
+            # The time that was asked for: how much longer the event loop sleeps is not the worker's execution.
             self.busy_s += execution_s
             for asked, answered in taken:
                 if not answered.done():

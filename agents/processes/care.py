@@ -51,7 +51,7 @@ async def end_unrecorded(
     """End what carries this directory's mark and has no record: a child whose agent died while it was being started and
     that is about to leave, or a process whose record was damaged."""
     for each in sorted(marks(f"{mark}.") - set(known)):
-        # Only those with this directory's mark: another agent of the machine has another one.
+        # Processes of another agent on this machine have another mark.
         log.warning("processes without a record are ended, by their mark %s", each)
         await end_left_over(each, Ending(grace_s=0.0, terminate=partial(terminate, -1)))
 

@@ -25,8 +25,8 @@ def is_alive(identity: Identity) -> bool:
     stat = _stat(identity.pid)
     return (
         stat is not None
-        # A process number alone is used again; with its start time and the boot it is one process for ever.
         and stat.state not in "ZX"
+        # Process numbers are reused; with its start time and the boot a number stands for one process only.
         and (stat.start_ticks, boot_id()) == (identity.start_ticks, identity.boot)
     )
 

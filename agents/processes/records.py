@@ -35,7 +35,7 @@ VERSION = 1
 MAX_OLD = 32
 """Logs of replicas that are gone which are kept, and folders of tasks that may come back; the oldest go first."""
 MAX_OLD_BYTES = 64 * 2**30
-"""The size of those folders together, which hold checkpoints, and of those logs; the newest is always kept."""
+"""Limit of the size of those folders, which hold checkpoints, and of those logs; the newest is always kept."""
 LOCK_WAIT_S = 5.0
 """The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -166,7 +166,7 @@ class Records(Generic[R]):
         """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, among the last
         MAX_OLD that have room in MAX_OLD_BYTES."""
         self._path(replica_id).unlink(missing_ok=True)
-        # Else the record might come back after a crash of the machine, for a replica that nobody knows any more.
+        # Otherwise the record might be back after a crash of the machine.
         sync_directory(self._folder("records"))
         if not keeps_folder:
             shutil.rmtree(self.folder(replica_id), ignore_errors=True)

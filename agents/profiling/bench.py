@@ -75,7 +75,7 @@ def main(
             orders=_Orders(io.FileIO(0, closefd=False)),
             now_s=now_s,
         )
-        # The engine is made within `run`, so that a failure of its making is reported as a message, too.
+        # The engine is made within `run`, so that its failure is reported as a message, too.
         return bench.run(lambda: (make_engine or worker_engine)(options, os.environ))
 
 
@@ -213,7 +213,7 @@ def _failed(error: Exception, *, is_lost: bool) -> Failed:
 def _own_output() -> Iterator[io.RawIOBase]:
     """Standard output for messages alone; what anybody else prints goes to standard error."""
     sys.stdout.flush()
-    # Libraries in C write to descriptor 1 and not to sys.stdout, so the descriptor itself is turned.
+    # Libraries in C write to descriptor 1 and not to sys.stdout, so the descriptor itself is redirected.
     kept = os.dup(1)
     os.dup2(2, 1)
     with io.FileIO(kept, "w") as stream:
@@ -234,7 +234,7 @@ def _teller(output: io.RawIOBase) -> Callable[[Answer], None]:
 SETS = 4
 """Input sets that take turns, so that no cache holds the next one."""
 MAX_BYTES = 512 * 1024 * 1024
-"""The size of all sets together."""
+"""Limit of the size of all sets together, which one set alone may exceed."""
 OPEN_LENGTH = 128
 """Taken where a network leaves the length of a dimension open: tokens of a short text."""
 _BLOCK = 4096
@@ -268,7 +268,7 @@ def _tensor(kind: TensorType, rows: int, random: Random) -> Tensor:
 
 
 def _number(datatype: str, random: Random) -> float:
-    """A number of a normal distribution; whole numbers from 0 to 99, as embeddings have so many rows at least."""
+    """A normally distributed number; for integers one from 0 to 99, as embeddings have at least so many rows."""
     if datatype.startswith("FP"):
         return random.gauss(0.0, 1.0)
     return bool(random.getrandbits(1)) if datatype == "BOOL" else random.randrange(100)

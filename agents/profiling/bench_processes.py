@@ -165,7 +165,7 @@ def find_template(templates: Templates, name: str, network: str) -> Template:
             "of a batch: give --template with one of `plimsoll worker`, or import that server's own figures by "
             "`plimsoll samples convert`"
         )
-    # Only to raise here: a template that runs something else must be refused before anything is started.
+    # Called for its error: a template that runs something else must be refused before anything is started.
     bench_command(template.command)
     return template
 
@@ -190,7 +190,7 @@ async def _start(settings: BenchSettings, number: int, site: Site) -> BenchProce
     name = f"bench{number}"
     replica = ReplicaCommand(
         id=name,
-        # A bench serves nobody: the service is a name that templates may fill in.
+        # A bench serves no requests: the service is only a name that templates may fill in.
         service=settings.network,
         network=settings.network,
         sm_percent=settings.sm_percent,

@@ -1,6 +1,6 @@
 """The cleanup process, which outlives the profiler and sees to what it leaves, however it ends.
 
-    async with keeping(Duties(...)) as keeper      started before anything that must be ended
+    async with keeping(Duties(...)):      entered before anything is started that must be ended
 
 It waits for the end of its standard input, which the kernel closes when the profiler is gone, also by SIGKILL. Then:
 benches end (they saw the same end; what stays is taken off the GPU by MPS and killed), the MPS daemon stops, locked
@@ -75,7 +75,7 @@ async def keeping(
         yield
     finally:
         assert process.stdin is not None
-        # The end of its input is its signal: the same path as after a crash, so that it is tried at every run.
+        # The end of its input is its signal: the same path as after a crash, so that every run exercises it.
         process.stdin.close()
         code = await asyncio.wait_for(process.wait(), FINISH_S)
     if code != 0:
@@ -100,14 +100,14 @@ async def keep(duties: Duties) -> bool:
     while (left := _benches(duties)) and time.monotonic() < until_s:  # noqa: ASYNC110  no child of ours tells its end
         await asyncio.sleep(LOOK_S)
     are_gone = all([await end_left_over(mark, ending) for mark in sorted(left)])
-    # Behind the benches: a daemon that stops while clients run takes them down in the middle of a batch.
+    # After the benches: a daemon that stops takes running clients down in the middle of a batch.
     is_stopped = await _stop(mps)
     return all(
         (
             are_gone,
             is_stopped,
             _restore(duties.knobs_dir),
-            # Last, and only for what the order to stop did not reach: the daemon's own server processes.
+            # Last: whatever of the daemon and its servers is left after it was told to stop.
             await end_left_over(_daemon(duties), ending),
         )
     )
@@ -141,7 +141,7 @@ async def _stop(mps: Mps) -> bool:
 def _restore(directory: str) -> bool:
     if not directory:
         return True
-    # Imported here because most profiles lock no clock, and then no driver is opened.
+    # Imported here because most profiles lock no clock and do not need it.
     from agents.gpu.knobs.restore import restore
 
     try:

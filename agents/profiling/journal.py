@@ -90,7 +90,6 @@ class Journal:
         """The last line has its end: else the next one would become part of it."""
         try:
             self._file = os.open(
-                # O_APPEND: should two ever write, lines follow each other and do not overwrite each other.
                 path,
                 os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
                 0o644,
@@ -130,7 +129,7 @@ class Journal:
             raise DeviceError(
                 f"another profile is being written to {self.path}; wait, or give another output"
             ) from error
-        # Read only behind the lock: another process may be in the middle of a line.
+        # Read only under the lock: another process may be in the middle of a line.
         headers = self._read()
         if not headers:
             self._rewrite(header)

@@ -150,7 +150,7 @@ async def open_profile(
     Raises DeviceError or OSError.
     """
     gpu = _gpu(driver, settings.gpu_index)
-    # Everything that can be refused is refused before anything is made that somebody would have to remove.
+    # Settings are checked before anything is made that would have to be removed.
     _refuse_impossible(settings, has_knobs=knobs is not None)
     duties = _make_duties(settings, gpu)
     watch = GpuWatch(driver, gpu, is_ours=lambda pid: _is_ours(pid, duties.mark))
@@ -158,7 +158,7 @@ async def open_profile(
     # The stack closes in reverse: clocks are unlocked first, and the cleanup process sees to the rest last.
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(keeping(duties, settings.environment))
-        # Behind the cleanup process, which removes the directory again, and before an MPS daemon is started.
+        # After the cleanup process has started, which removes the directory, and before any process that uses the GPU.
         await refuse_foreign(watch, site)
         clock = _clock(stack, settings, knobs, gpu)
         sharing = await _sharing(settings, site, duties)
@@ -181,7 +181,7 @@ def _refuse_impossible(settings: ProfileSettings, *, has_knobs: bool) -> None:
 
 
 def _make_duties(settings: ProfileSettings, gpu: GpuIdentity) -> Duties:
-    """What has to be removed after this profile; makes its directory."""
+    """Make the profile's directory; what the cleanup process has to remove afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="plimsoll-", dir=settings.work_dir))
     return Duties(
         mark=secrets.token_hex(8),

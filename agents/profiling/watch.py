@@ -76,7 +76,7 @@ class GpuWatch:
             times_s.append(time.monotonic())
             samples.append(await asyncio.to_thread(self._driver.sample, self._gpu))
             for process in await asyncio.to_thread(self._processes):
-                # Judged at once: of a process that has ended nobody can find out any more whose it was.
+                # Judged at once: whose process it was cannot be found out after it has ended.
                 if self._belongs(process.pid):
                     memory_mib[process.pid] = process.memory_mib or 0.0
                 else:
@@ -115,7 +115,7 @@ class GpuWatch:
             return ()
 
     def _belongs(self, pid: int) -> bool:
-        # A number that was foreign may be ours by now, never the reverse.
+        # A PID that was foreign may be ours by now, never the reverse.
         if not self._known.get(pid, False):
             self._known[pid] = self._is_ours(pid)
         return self._known[pid]

@@ -119,8 +119,7 @@ async def measure(
 
 
 def _window_s(rules: Rules, batch_ms: float) -> float:
-    """Long enough for so many batches behind its skipped part."""
-    # The batches must fit behind the skipped part, hence the division.
+    """Long enough for `min_batches` after its skipped part."""
     needed_s = rules.min_batches * batch_ms / 1000.0 / (1.0 - rules.skip)
     return min(rules.longest_window_s, max(rules.window_s, needed_s))
 
@@ -132,7 +131,7 @@ async def _window(
     rules: Rules,
     window_s: float,
 ) -> _Counted:
-    # One moment for all, told in advance: benches that began as they hear of it would run alone at first.
+    # One start for all, set in advance: benches that began when they hear of it would run alone at first.
     start_s = time.monotonic() + START_S
     skip_s = rules.skip * window_s
     order = RunWindow(start_s=start_s, window_s=window_s, skip_s=skip_s)
@@ -147,7 +146,7 @@ async def _window(
         timed = await timing
     finally:
         timing.cancel()
-        # Waited for after the cancellation: a task that still reads the pipe would take the next answer.
+        # Waited for after its cancellation: while it still reads the pipe it would take the next answer.
         await asyncio.wait({timing})
     return _Counted(latencies_ms=tuple(each.latencies_ms for each in timed), seen=seen)
 

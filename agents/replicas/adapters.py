@@ -173,7 +173,7 @@ class Http:
         """Whether a GET is answered at all, be it by an error."""
         timeout = aiohttp.ClientTimeout(total=limit_s)
         try:
-            # Not even the status matters: a server that says no is alive.
+            # The status does not matter: a server that refuses is alive.
             async with self._session.get(url, timeout=timeout, allow_redirects=False):
                 return True
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -311,7 +311,7 @@ class MlserverAdapter(_Server):
             ) from error
         if settings.get("max_batch_size") == batch:
             return "applied_live"
-        # Written before the server is told, which reads the file when it loads.
+        # Written first: the server reads the file when it loads.
         _replace(path, json.dumps({**settings, "max_batch_size": batch}, indent=2))
         # MLServer 1.7.1 makes no batches at all of what is loaded over something loaded.
         for step in ("unload", "load"):

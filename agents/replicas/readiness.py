@@ -68,7 +68,7 @@ class ReplicaWatch:
         adapter = self.adapter(each)
         endpoint = self._endpoint(each)
         try:
-            # The order matters: only a server that has worked holds its SMs, and proof is asked of one that does.
+            # In this order: a server that opens the GPU with its first request can prove its share only after that.
             pids = await self._ask_until_ready(each, adapter, endpoint)
             if each.warm_up is not None:
                 each.message = "it warms up"
@@ -97,7 +97,7 @@ class ReplicaWatch:
                 else "not ready"
             )
             await asyncio.sleep(wait_s)
-            # Short at first, as some servers are up in moments, and an idle replica costs its GPU.
+            # Short at first, since some servers are ready within moments.
             wait_s = min(MAX_ASK_S, 2.0 * wait_s)
 
     def adapter(self, each: ReplicaProcess) -> Adapter:

@@ -209,7 +209,7 @@ class Workers:
                 f"replica {replica_id} is {each.state} and takes no other batch now"
             )
         if each.record.template.batch_change == "reload":
-            # No traffic while it loads: the next command's routes leave out what is not ready.
+            # No traffic while it loads: replicas that are not ready are left out of the routes.
             each.state = "starting"
             each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
             return "reloading"

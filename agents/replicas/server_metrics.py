@@ -242,7 +242,7 @@ def read_gpus(page: Page) -> tuple[GpuCounts, ...]:
             gpu = tuple(
                 labels.get(each, "") for each in ("hostname", "gpu", "gpu_i_id", "uuid")
             )
-            # A value that is not finite tells nothing, and JSON has no word for it.
+            # A value that is not finite says nothing, and JSON cannot hold it.
             if math.isfinite(sample.value):
                 # The first name that has a value counts, as in `read_server`.
                 found[gpu].setdefault(quantity, sample.value * name.factor)  # type: ignore[index]

@@ -142,7 +142,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.batch_limit is None:
-        # The limit is what memory is reckoned for later; without one there is room for every usual batch.
         options.batch_limit = max(1024, options.batch)
     if options.batch > options.batch_limit:
         parser.error(

@@ -129,7 +129,7 @@ class Batcher:
         self._rows += request.rows
         self._idle.clear()
         self._changed.set()
-        # A timer of the loop for each request with a deadline: nobody has to look through the queue.
+        # One timer per request with a deadline, so that the queue need not be searched.
         expiry = (
             loop.call_at(request.deadline_s, self._expire, request)
             if request.deadline_s < math.inf
@@ -257,7 +257,7 @@ class Batcher:
 
     def _execute(self, requests: Sequence[Tensors]) -> tuple[Tensors, float]:
         """Outputs of one batch and the seconds it took; in the engine's thread."""
-        # Around the engine alone: neither the queue nor the way through the loop counts as execution.
+        # Timed here, so that neither the queue nor the event loop counts as execution.
         start_s = time.perf_counter()
         try:
             outputs = self._engine.run(join(requests))

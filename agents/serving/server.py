@@ -184,7 +184,7 @@ class _Server:
     async def infer(self, request: web.Request) -> web.Response:
         loop = asyncio.get_running_loop()
         came_s = loop.time()
-        # Counted as failed until something else is known, so that no way out of here goes uncounted.
+        # Counted as failed until something else is known, so that every exit is counted.
         outcome: Outcome = "failed"
         try:
             self._check_name(request)

@@ -102,7 +102,7 @@ class ArrivalProcess:
     """Expected arrivals over the run."""
 
     def __post_init__(self) -> None:
-        # Streams of their own for shape and arrivals: a longer run then begins with the same ones.
+        # Streams of their own for shape and arrivals: a longer run then begins with the same arrivals.
         random = np.random.default_rng([self.seed, self.stream, _SHAPE_STREAM])
         object.__setattr__(self, "rates", self.shape.rates(self.duration_s, random))
 

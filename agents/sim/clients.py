@@ -184,7 +184,7 @@ def _advance(replicas, choice, senders, window):  # type: ignore[no-untyped-def]
         leaving = min(sending, max(0, present - senders.clients))
         present -= leaving
         refused = _send(replicas, choice, window, now_s, sending - leaving)
-        # Batches start behind all requests of the moment, so that they take them along.
+        # Batches start after all requests of the moment, so that they include them.
         refused += _start_free(replicas, window, now_s)
         moments.extend([now_s + senders.retry_s] * refused)
     for each in range(len(replicas.queues)):

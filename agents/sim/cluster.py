@@ -154,7 +154,7 @@ class SimulatedCluster:
         return self.nodes[name]
 
     def is_lost(self, name: str, reported_at_s: float) -> bool:
-        """Whether what the node's agent told at that time of the clock does not reach anybody now."""
+        """Whether what the node's agent reported at that time of the clock does not reach anybody now."""
         return any(
             fault.kind in ("silent", "node_lost")
             or (
@@ -183,7 +183,7 @@ class SimulatedCluster:
             self._now_s = next_s
             for name, ready_s in self._layout().launches_s.items():
                 if ready_s <= next_s + _SAME_S:
-                    # A moment later than the event, so that one due at the last digit is not left for a step
+                    # A moment later than the event, so that rounding leaves none that is due for a step
                     # of its own.
                     self.nodes[name].launch_ends(next_s + _SAME_S)
             for node in {
@@ -203,7 +203,7 @@ class SimulatedCluster:
 
     def clear_tallies(self, node: SimNode) -> dict[str, ServiceTally]:
         """Take the node's counts of the window; they stay in the totals."""
-        # Exchanged and not cleared: whoever has the old ones keeps them.
+        # Replaced and not cleared: the caller keeps the old ones.
         taken, node.tallies = node.tallies, {}
         for service, tally in taken.items():
             self._past.setdefault(service, ServiceTally()).add(tally)
@@ -272,7 +272,7 @@ class SimulatedCluster:
             targets = layout.targets.get(service, ())
             handed = balancer.step(start_s, end_s, [weight for _, _, weight in targets])
             if not targets:
-                # Somebody has to count what no node serves, and it must be the same one in each run.
+                # What no node serves is counted by one node, which is the same in each run.
                 self.home.tally(service).arrivals += handed.arrived
             self.home.tally(service).reject(
                 handed.dropped, after_s=handed.dropped_age_s

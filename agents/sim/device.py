@@ -47,7 +47,7 @@ class SimulatedDevice:
 
     async def read(self) -> DeviceReadings:
         now_s = self._cluster.advance()
-        # Before the counters are read and begin anew.
+        # Before the counters are read and reset.
         self._poll_windows.end_window()
         window_s = now_s - self._window_start_s
         self._window_start_s = now_s
@@ -83,7 +83,7 @@ class SimulatedDevice:
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         self._cluster.advance()
         before, self._node.routes = self._node.routes, routes
-        # Paces hold the SLO by which late requests are shed; weights change them not at all.
+        # Paces hold the SLO by which late requests are shed; weights do not affect them.
         if _slos(before) != _slos(routes):
             for gpu in self._node.gpus:
                 self._node.set_paces(gpu)

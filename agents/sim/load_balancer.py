@@ -37,7 +37,7 @@ class HandOut:
     """What becomes of one service's requests in one step."""
 
     arrived: int
-    """Requests that reached the front door."""
+    """Requests that reached the balancer."""
     dropped: int = 0
     """Requests that had to leave the waiting queue."""
     dropped_age_s: float = 0.0
@@ -45,7 +45,7 @@ class HandOut:
     waited_s: float = 0.0
     """Requests that waited here, integrated over the step: request-seconds."""
     shares: tuple[tuple[Floats, Floats], ...] = ()
-    """For each target: when its requests reach the replica, and when they reached the front door; both ascending."""
+    """For each target: when its requests reach the replica, and when they reached the balancer; both ascending."""
     new: tuple[int, ...] = ()
     """For each target: how many of its requests arrived in this step."""
 
@@ -96,7 +96,7 @@ class ServiceBalancer:
     def _hold(self, fresh: Floats, start_s: float, end_s: float) -> HandOut:
         """Let them wait; the oldest leaves when one comes that the queue has no room for."""
         everything = np.concatenate([self._held, fresh])
-        # The oldest leave: they have the least chance of being in time.
+        # The oldest have the least chance of being in time.
         dropped = max(0, len(everything) - HOLD_CAPACITY)
         left_s = np.full(len(everything), end_s)
         left_s[:dropped] = everything[HOLD_CAPACITY : HOLD_CAPACITY + dropped]
@@ -174,7 +174,7 @@ def _deal(since, chosen, targets, held):  # type: ignore[no-untyped-def]
 def make_balancers(
     sources: Mapping[str, ArrivalSource], seed: int
 ) -> dict[str, ServiceBalancer]:
-    """A door for every service, each with its own random stream; by service name."""
+    """A balancer for every service, each with its own random stream; by service name."""
     return {
         service: ServiceBalancer(
             sources[service], np.random.default_rng([seed, stream])

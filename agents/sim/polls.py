@@ -39,7 +39,7 @@ class PollWindows:
     def end_window(self) -> None:
         """Keep what the counters say before they begin anew."""
         for index in self._marks:
-            # The counters begin anew at each reading, which must not cut the window of a poll.
+            # Each reading resets the counters, which must not cut the window of a poll.
             self._carried[index] = dict(self._since(self._node.gpus[index]))
             self._marks[index] = {}
 

@@ -83,7 +83,7 @@ class SimTask:
         """The launch, or the way to or from the host, is over."""
         is_launch = self.state == "starting"
         self.state = "failed" if is_launch and launch_fails else self._becomes
-        # Progress is fixed before the line begins anew.
+        # Progress is computed before the line on which it grows is replaced.
         self._line_done = self.done_iterations
         self._now_s = self._line_s = self.due_s
         self._stretch = int(self.due_s // STRETCH_S)

@@ -133,7 +133,7 @@ class Lease:
         if self.has_ended(now_s) and not self._ended:
             self._ended, self._past = True, _said(self._terms)
             log.error("%s", self._past)
-        # While answers come nothing is written: renewals come every few seconds, and each write is synced.
+        # While answers come, `renew` writes, and only when the lease on disk would end too early: writes are synced.
         is_silent = now_s > self._renewed_s + self._save_period_s
         if is_silent and now_s >= self._saved_s + self._save_period_s:
             self._save(now_s)

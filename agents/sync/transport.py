@@ -180,7 +180,7 @@ def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
 
 def _seconds(retry_after: str | None) -> float:
     """What `Retry-After` says, at most MAX_RETRY_AFTER_S; 0 without one, and for a date."""
-    # A date would have to be read by a clock, which may be the wrong one.
+    # A date would have to be compared with this node's clock, which may be wrong.
     if retry_after is None or not retry_after.strip().isdecimal():
         return 0.0
     return min(float(retry_after), MAX_RETRY_AFTER_S)

@@ -43,7 +43,7 @@ class HookClient:
         """Whether it is so now; False: it comes to it at the end of a long step, ask again. Raises HookFailed."""
         path = "offload" if wanted == "offloaded" else "resume"
         code, body = await self._call("PUT", f"{url}/{path}", MOVE_S)
-        # It is asked and not done: the loop is within a long step.
+        # It was asked for and is not done yet: the loop is within a long step.
         if code == HTTPStatus.SERVICE_UNAVAILABLE:
             return False
         if code != HTTPStatus.OK:

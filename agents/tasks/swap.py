@@ -47,8 +47,8 @@ class CudaCheckpoint:
 
     async def resume(self, pids: tuple[int, ...]) -> None:
         """Raises DeviceError; then the process may be broken."""
+        # All are restored before the first is unlocked, so that none runs while another is still away.
         for pid in pids:
-            # All are restored before the first is unlocked, so that none runs while another is still away.
             if await self._state(pid) == "checkpointed":
                 await self._call("--action", "restore", "--pid", str(pid))
         for pid in pids:

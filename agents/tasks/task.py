@@ -151,7 +151,7 @@ class TaskProcess:
         """Its file says so now; it has none, or says nothing yet: None."""
         # A number that fell is an older file, which adds nothing.
         if kept is not None and kept > self.kept:
-            # The file tells no times: the seconds since it last said something new stand for them.
+            # The file holds no times: the seconds since it last said something new stand for them.
             self.steps, self.busy_s = (
                 self.steps + kept - self.kept,
                 self.busy_s + now_s - self.changed_s,

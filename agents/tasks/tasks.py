@@ -371,7 +371,7 @@ class Tasks:
     async def _stop(
         self, each: TaskProcess, before: "asyncio.Task[None] | None"
     ) -> None:
-        # The old life first, else it would take the end for a failure.
+        # Its watcher is cancelled first: it would take the end for a failure.
         await cancelled(before)
         await cancelled(each.swap)
         await self._opened().end(each)

@@ -59,7 +59,7 @@ class TaskTools:
 
     def keep(self, each: TaskProcess, phase: Phase) -> None:
         """Write down where it is. Raises DeviceError where it cannot be written; nothing has changed then."""
-        # A write is synced and takes milliseconds; most calls change nothing.
+        # A write is synced, which takes milliseconds.
         if each.record.phase != phase:
             record = with_phase(each.record, phase)
             self.records.save(record)

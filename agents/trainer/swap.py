@@ -189,7 +189,7 @@ class SwapHooks:
     def _is_to_resume(self) -> bool:
         """Return when the memory is asked back; False: the loop is to leave before that."""
         with self._changed:
-            # The wait has a limit, because a signal handler that came just before it wakes nobody.
+            # The wait has a limit, because a signal handler that runs just before it wakes nobody.
             while not self._changed.wait_for(
                 lambda: self._state == "resuming" or self._is_leaving, LEAVE_LOOK_S
             ):

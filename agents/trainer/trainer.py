@@ -178,7 +178,7 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
         is_stopping = True
         hooks.leave()
 
-    # The handler only takes a note: the checkpoint is written at the end of a step, when the state is consistent.
+    # The handler only sets a flag: the checkpoint is written at the end of a step, when the state is consistent.
     signal.signal(signal.SIGTERM, stop)
     log.info(
         "task %s goes on from iteration %d of %d",

@@ -61,7 +61,7 @@ def _keep(options: argparse.Namespace, work: Work, hooks: SwapHooks, done: int) 
         batch=options.batch,
         done_iterations=done,
     )
-    # The state before the note: a note without its state would promise work that is not there.
+    # The state before the note: a note without its state would claim work that was not saved.
     work.keep(done)
     replace_file(options.checkpoint, msgspec.json.encode(note))
     # Last: what the hook reports as kept must be on the disk.
@@ -78,7 +78,7 @@ def kept_iterations(options: argparse.Namespace) -> int:
         raise LaunchFailed(
             f"checkpoint {options.checkpoint} cannot be read, remove it: {error}"
         ) from error
-    # Another work's progress says nothing; the file is overwritten with the next checkpoint.
+    # The progress of other work does not count; the next checkpoint overwrites the file.
     if (note.kind, note.network, note.batch) != (
         options.kind,
         options.network,

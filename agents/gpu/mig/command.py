@@ -167,7 +167,6 @@ def _change(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
             if options.verb == "apply"
             else ()
         )
-        # Read before any change, for the sentence of a dry run.
         before = slices_of(nvml, gpu)
         mps_dir = options.mps_dir or options.state_dir / "mps"
         # Whoever uses a slice would lose its memory without a word.

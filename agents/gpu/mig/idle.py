@@ -56,7 +56,7 @@ def held(state_dir: Path) -> Iterator[OnRecord]:
         )
     with contextlib.ExitStack() as opened:
         # Both locks are held until the change is over, since an agent that started in between would list
-        # slices that go.
+        # slices that are about to go.
         yield OnRecord(
             replicas=_open(opened, state_dir / "workers", Record),
             tasks=_open(opened, state_dir / "tasks", TaskProcessRecord),

@@ -91,7 +91,7 @@ class MigJournal:
             raise DeviceError(
                 f"{self._path} cannot be written: {error.strerror}; {remainder}"
             ) from error
-        # Only behind the write: what is in memory must not be ahead of what a crash leaves.
+        # Only after the write: memory must not be ahead of what a crash leaves on disk.
         self._cuts = cuts
 
 

@@ -132,7 +132,7 @@ class Mps:
                     f"GPU {self.gpu_uuid} cannot be shared by MPS: {seen.why_not}. Without MPS its replicas take turns "
                     "on the whole GPU, and NO SM percent or memory limit holds"
                 )
-            # Also with a daemon that runs: an earlier agent may have left the directories open to other users.
+            # Also where a daemon runs: it may have been started by an agent with another user for its replicas.
             self.directory.prepare(self._settings.client_uid)
             if seen.default_percent is None:
                 await self._launch()
@@ -304,7 +304,7 @@ class Mps:
 
         async def is_up() -> bool:
             nonlocal said
-            # Its words are kept, as the exit status says nothing.
+            # Its output is kept, since the exit status says nothing.
             said, _ = await self._control.run("-d")
             if await self.is_alive():
                 return True

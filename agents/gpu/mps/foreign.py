@@ -45,7 +45,7 @@ def why_foreign(gpu_uuid: str, pipe: Path, processes: Iterable[MpsProcess]) -> s
     found = [
         each
         for each in processes
-        # Not by the user: an agent of the same user may have another directory, and its daemon is foreign all the same.
+        # By directory and not by user: the daemon of another agent of the same user is foreign, too.
         if each.pipe != str(pipe) and _may_use(each, gpu_uuid)
     ]
     if not found:

@@ -123,7 +123,7 @@ class UnderMps:
         )
 
     async def objection(self, proof: Proof) -> str:
-        # The count is the stronger proof: being a client says nothing about the share.
+        # The count comes first: being a client says nothing about the share.
         if proof.sm_count is not None and self._total_sms is not None:
             return objection(proof.sm_count, self._total_sms, proof.sm_percent)
         if set(proof.pids).isdisjoint(await self._mps.client_pids()):
@@ -138,7 +138,7 @@ class UnderMps:
             clients = set(pids).intersection(await self._mps.client_pids())
             return all([await self._is_terminated(pid) for pid in sorted(clients)])
         except DeviceError:
-            # Without a daemon there is nobody to be harmed.
+            # Without a daemon there are no other clients that could be harmed.
             return not await self._mps.is_alive()
 
     async def _is_terminated(self, pid: int) -> bool:

@@ -27,7 +27,7 @@ async def environment_of(
     """What its process needs for its share of the GPU. Raises LaunchFailed."""
     try:
         return await sharing.environment(part)
-    # It has its own words already; only the others are given the name of what could not begin.
+    # This is what the caller expects; only other errors are wrapped.
     except LaunchFailed:
         raise
     except DeviceError as error:

@@ -226,8 +226,8 @@ class GpuDevice:
 
     async def close(self) -> None:
         """Whatever fails to close keeps nothing else from it, least of all the knobs."""
-        # The stack runs from the last to the first: no request comes in while replicas end, the knobs go back when
-        # nothing works any more, and telemetry, which closes the driver's library, comes at the end.
+        # The stack runs from the last to the first: no request comes in while replicas end, the knobs are
+        # restored when nothing runs any more, and telemetry, which closes the driver's library, comes at the end.
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(self._parts.telemetry.close)
             closing.push_async_callback(self._turned.close)

@@ -40,7 +40,7 @@ class FaultWatch:
         """Begin a look where one is due; returns at once."""
         is_busy = self._looking is not None and not self._looking.done()
         if not is_busy and self._clock.now_s() >= self._looked_s + self._period_s:
-            # Noted at the begin: a look that takes long must not be followed by the next one at once.
+            # Noted at the start: the period runs from one start to the next, however long a look takes.
             self._looked_s = self._clock.now_s()
             self._looking = asyncio.create_task(
                 self._look(), name="plimsoll-mps-faults"

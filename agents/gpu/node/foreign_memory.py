@@ -138,7 +138,7 @@ class ForeignMemory:
                 who=who if is_noted else "",
             )
         except DeviceError:
-            # A GPU that does not answer keeps its last value, which is safer than to call it free.
+            # A GPU that does not answer keeps its last value, which is safer than calling it free.
             seen = _Seen(at_s=self._now_s(), mib=seen.mib, who=seen.who)
         self._seen[gpu.index] = seen
         return seen

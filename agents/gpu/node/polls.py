@@ -31,7 +31,7 @@ class PollCounters:
         batches = grown(before.batches, counts.batches)
         busy_s = grown(before.busy_s, counts.busy_s)
         key = (view.gpu_index, view.service)
-        # Kept for the next poll and not put in force yet: other replicas of the service are still compared
+        # Kept for the next poll and not used yet: other replicas of the service are still compared
         # with the last one.
         self._next[key] = Counter(service.buckets)
         new = self._next[key] - self.latencies.get(key, Counter())

@@ -167,7 +167,7 @@ class ReadOnlyDevice:
         self, index: int, sample: GpuSample, window_s: float
     ) -> float:
         """The counter's growth; power · time where there is no counter, or where it fell (the driver was reloaded)."""
-        # Taken out, so that a GPU that does not answer now begins its counter anew.
+        # Removed first: growth over a reading in which the counter was missing would count that window twice.
         before_j = self._energy_j.pop(index, None)
         if sample.energy_j is not None:
             self._energy_j[index] = sample.energy_j

@@ -57,7 +57,7 @@ def find_abilities(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuAbil
         power = nvml.power_range(gpu)
     with _noted(lacks, Capability.LOCK_CLOCK):
         clocks = nvml.clocks_mhz(gpu)
-    # Behind the ranges: a knob that the GPU does not have is not tried, and keeps the better reason.
+    # After the ranges: a knob that the GPU does not have is not tried, and keeps the more precise reason.
     _try_right(nvml, gpu, lacks, try_writes=try_writes)
     for capability in Capability:
         if capability not in KNOBS:
@@ -103,7 +103,7 @@ def _try_right(
                 nvml.limit_power_w(gpu, nvml.power_limit_w(gpu))
             except NotPermitted as error:
                 clock = Capability.LOCK_CLOCK
-                # Both knobs take the same right, so one refusal tells about both.
+                # Both knobs need the same right, so one refusal holds for both.
                 lacks.setdefault(clock, lack_of(clock, error))
                 raise
     # What was refused in earlier use counts as well: a clock lock cannot be tried without harm.

@@ -60,7 +60,7 @@ def to_unsigned(number: float) -> int:
 
 def sms(cores: int, compute_capability: tuple[int, int]) -> int:
     """SMs of a GPU by its CUDA cores: 64 per SM on V100, T4 and A100, 128 on 8.6 and everything since."""
-    # NVML tells CUDA cores and no SMs.
+    # NVML reports CUDA cores, but not SMs.
     return cores // (
         64 if tuple(compute_capability) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128
     )

@@ -82,7 +82,7 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
                 if uuid in self._looked
             }
             if not self._looked and not self._stop.is_set():
-                # Under the lock, so that a call of `peak_w` that comes now sets the event behind this line.
+                # Under the lock, so that a call of `peak_w` that comes now sets the event after this line.
                 self._wanted.clear()
             return [gpu for gpu, _ in self._looked.values()]
 

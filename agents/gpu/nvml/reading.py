@@ -69,7 +69,7 @@ def sample(handle: Handle) -> GpuSample:
     memory = memory_of(handle)
     return GpuSample(
         memory_used_mib=memory.used / BYTES_PER_MIB,
-        # Version 1 of the answer has no such field.
+        # Version 1 of the structure has no such field.
         memory_reserved_mib=getattr(memory, "reserved", 0) / BYTES_PER_MIB,
         power_w=power_w(handle),
         enforced_limit_w=or_none(
@@ -166,7 +166,7 @@ def processes(handle: Handle) -> tuple[GpuProcess, ...]:
 
 
 def process_use(handle: Handle, since_us: int = 0) -> tuple[ProcessUse, ...]:
-    """The use by each process that ran since then; 0: in all that the driver still has in its buffer, however old."""
+    """The use of each process that ran since `since_us`; 0: as far back as the driver's buffer reaches."""
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     # No process ran since then, which is an answer and no error.

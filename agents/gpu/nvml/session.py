@@ -150,7 +150,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
                 write,
             )
         except OutOfRange as error:
-            # Asked for only behind a refusal, since the list is long and nearly every value is right.
+            # Read only after a refusal, since the list is long and nearly every value is accepted.
             clocks = self.clocks_mhz(gpu)
             raise OutOfRange(
                 f"{error}: give {clocks[0]:g} to {clocks[-1]:g} MHz, the lower end first"
@@ -172,7 +172,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
     def process_use(
         self, gpu: GpuIdentity, since_us: int = 0
     ) -> tuple[ProcessUse, ...]:
-        """The use by each process that ran since then, by PID. Raises NotSupported (old GPU, MIG).
+        """The use of each process that ran since then, by PID. Raises NotSupported (old GPU, MIG).
 
         `since_us`: the newest `at_us` of the answer before; 0: as far back as the driver knows.
         """
@@ -268,7 +268,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         act: Callable[[Handle], _Found],
     ) -> _Found:
         """`act`, one write at a time; a refusal counts against the capability until a write succeeds."""
-        # Two writes of one knob at once would leave open which of them is in force.
+        # After two writes of one knob at once nobody would know which of them is in force.
         with self._writing:
             try:
                 done = self._on(gpu, doing, act)

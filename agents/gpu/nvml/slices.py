@@ -52,7 +52,7 @@ def instances(handle: Handle) -> tuple[MigInstance, ...]:
     """Every GPU instance, by id."""
     found = []
     for info in _profile_infos(handle):
-        # NVML fills an array of the caller, as large as the profile's count on an empty GPU.
+        # NVML fills the caller's array, which must be as large as the profile's count on an empty GPU.
         handles = (pynvml.c_nvmlGpuInstance_t * info.instanceCount)()
         count = ctypes.c_uint(info.instanceCount)
         pynvml.nvmlDeviceGetGpuInstances(handle, info.id, handles, ctypes.byref(count))
@@ -70,7 +70,7 @@ def create(handle: Handle, profile: MigProfile, placement: Placement | None) -> 
             handle, profile.id, ctypes.byref(place)
         )
     try:
-        # The compute instance with as many slices as its GPU instance has all of it.
+        # The compute instance with as many slices as the GPU instance takes all of it.
         profile_info = next(
             info
             for info in _compute_infos(made)
@@ -120,7 +120,7 @@ def _profile(
     free_count: int | None = None
     places: tuple[Placement, ...] = ()
     with contextlib.suppress(*_CLOSED):
-        # Both take the right to change instances; where it is missing the profile is still worth listing.
+        # Both need the right to change instances; without it the profile is still worth listing.
         free_count = int(
             pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
         )

@@ -23,7 +23,7 @@ from agents.base.device import DeviceError, NotSupported
 from agents.gpu.nvml.types import GpuIdentity, NextXid, XidEvent
 
 WAIT_MS = 1000
-"""The time of one call into the driver: as long may a new start of NVML, or the end of the agent, have to wait."""
+"""The longest call into the driver, for which a restart of NVML or the end of the agent may have to wait."""
 PAUSE_S = 5.0
 MAX_EVENTS = 256
 """That wait to be taken; older ones are forgotten, what they condemn is not."""
@@ -114,7 +114,7 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
 
     def _watch(self) -> None:
         """Until told to stop; raises DeviceError when the set of events is void."""
-        # A call that starts the library again where the driver went away; waiting for events does not do that.
+        # This call starts the library again where the driver went away; waiting for events does not.
         self._source.driver_version()
         with self._source.watched_xids(self._gpus) as next_xid:
             self.rounds += 1

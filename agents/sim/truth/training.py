@@ -103,7 +103,7 @@ def _levelled(
             int(row["batch"]),
             v100[row["network"]].by_batch[int(row["batch"])],
         )
-        # One factor for the curve: its shape over the share is the V100's, as no other GPU's was measured.
+        # One factor for the whole curve: its shape over the share stays the V100's.
         level = float(row["step_ms"]) / curve.at(100.0 * float(row["speed"]))
         curves.setdefault(_key(row), {})[batch] = BatchCurve(
             sm_percents=curve.sm_percents, latency_ms=curve.latency_ms * level

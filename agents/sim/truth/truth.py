@@ -146,7 +146,7 @@ class Truth:
             return solo_ms
         delay_ms = network.kernels * self._extra_delay_ms(1 + len(placed.neighbours))
         busy_ms = solo_ms * self._slowdown(placed) + delay_ms
-        # No batch takes no time, whatever the neighbours do.
+        # An empty batch takes no time, whatever the neighbours do.
         busy_ms[0] = 0.0
         return busy_ms
 
