@@ -132,6 +132,8 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
             return _fake_device(options, clock)
         return _simulated_device(options, clock)
     except ModuleNotFoundError as error:
+        if error.name not in ("agents.sim", "numpy"):
+            raise
         # Where the agent is installed alone, there is no simulation, nor the arrays that it computes with.
         raise DeviceError(
             f"--device {options.device} needs all of Plimsoll (pip install 'plimsoll[server]'); "

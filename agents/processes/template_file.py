@@ -67,7 +67,7 @@ class BadTemplate(DeviceError, ValueError):
 
 def built_in() -> Template:
     """Our own worker with the timed engine, so that a node serves something without any file."""
-    message = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
+    options = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
     return Template(
         name=BUILT_IN,
         command=(
@@ -76,7 +76,7 @@ def built_in() -> Template:
             "agents.serving",
             "--engine",
             "timed",
-            *message.split(),
+            *options.split(),
         ),
         start_limit_s=60.0,
         drain_limit_s=15.0,
@@ -85,8 +85,8 @@ def built_in() -> Template:
 
 def built_in_task() -> Template:
     """Our own trainer with the timed engine, which needs no GPU."""
-    message = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
-    more = "--done-iterations {done_iterations} --port {port} --checkpoint {directory}/kept --checkpoint-s 1"
+    options = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
+    progress = "--done-iterations {done_iterations} --port {port} --checkpoint {directory}/kept --checkpoint-s 1"
     return Template(
         name=BUILT_IN_TASK,
         server="task",
@@ -94,8 +94,8 @@ def built_in_task() -> Template:
             sys.executable,
             "-m",
             "agents.trainer.trainer",
-            *message.split(),
-            *more.split(),
+            *options.split(),
+            *progress.split(),
         ),
         progress_file="{directory}/kept",
         start_limit_s=60.0,

@@ -278,14 +278,14 @@ class _OwnHeaders:
         return int(text)
 
     def is_last(self, version: str) -> bool:
-        message = [each.strip() for each in self.connection.split(",")]
+        tokens = [each.strip() for each in self.connection.split(",")]
         both = self.is_chunked and bool(
             self._lengths
         )  # RFC 9112 §6.3: suspicious, so the connection ends with it
         return (
             both
-            or "close" in message
-            or (version == "HTTP/1.0" and "keep-alive" not in message)
+            or "close" in tokens
+            or (version == "HTTP/1.0" and "keep-alive" not in tokens)
         )
 
 

@@ -79,11 +79,11 @@ class CudaCheckpoint:
             return await self._call("--get-state", "--pid", str(pid))
         return ""
 
-    async def _call(self, *message: str) -> str:
+    async def _call(self, *arguments: str) -> str:
         try:
             process = await asyncio.create_subprocess_exec(
                 PROGRAM,
-                *message,
+                *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -100,13 +100,13 @@ class CudaCheckpoint:
             await process.wait()
             if isinstance(error, TimeoutError):
                 raise DeviceError(
-                    f"{PROGRAM} {' '.join(message)} took more than {CALL_LIMIT_S:g} s"
+                    f"{PROGRAM} {' '.join(arguments)} took more than {CALL_LIMIT_S:g} s"
                 ) from error
             raise
         text = said.decode(errors="replace").strip()
         if process.returncode != 0:
             raise DeviceError(
-                f"{PROGRAM} {' '.join(message)} failed with {process.returncode}: {text[:300]}"
+                f"{PROGRAM} {' '.join(arguments)} failed with {process.returncode}: {text[:300]}"
             )
         return text
 

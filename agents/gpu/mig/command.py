@@ -70,11 +70,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="of the agent; tells changes that were cut off",
     )
-    for verb, message in (
+    for verb, summary in (
         ("apply", "give a GPU this layout in place of the one it has"),
         ("clear", "leave no slice"),
     ):
-        each = verbs.add_parser(verb, help=message)
+        each = verbs.add_parser(verb, help=summary)
         each.add_argument(
             "--state-dir", type=Path, metavar="DIR", required=True, help="of the agent"
         )

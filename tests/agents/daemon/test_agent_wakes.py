@@ -115,7 +115,7 @@ def test_a_replica_that_became_ready_gets_requests_before_the_next_enforcement()
             bench.plane.publish(a_command(a_gpu(a_replica("r1"))))
             await until(lambda: bench.replica("r1") is not None)
             bench.device.make_ready()
-            bench.device.tell()
+            bench.device.notify()
             await until(lambda: "route {'chat': ['r1']}" in bench.device.log)
 
     asyncio.run(scenario())
