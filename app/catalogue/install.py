@@ -68,7 +68,7 @@ async def _add_networks(
             connection, network, at=at, description=description, labels=labels
         )
     shipped = [profile for network in new for profile in _profiles(network)]
-    # In one call: some thousand rows one by one would take seconds at every first start.
+    # In one call: thousands of rows one by one would take seconds at every first start.
     await profiles.save_profiles(connection, shipped, at=at)
     return len(new)
 
