@@ -33,7 +33,7 @@ async def install_catalogue(
     engine: Engine, at: datetime, *, networks: Iterable[str] | None = None
 ) -> tuple[int, int]:
     """Add the GPU types and networks (None = all) that the database lacks; returns how many of each."""
-    # One transaction: two control planes that start together must not each add a half.
+    # One transaction: a start that is interrupted must not leave half a catalogue behind.
     async with transaction(engine) as connection:
         added_types = await _add_gpu_types(connection, at)
         added_networks = await _add_networks(connection, at, networks)
