@@ -33,7 +33,7 @@ async def install_catalogue(
     engine: Engine, at: datetime, *, networks: Iterable[str] | None = None
 ) -> tuple[int, int]:
     """Add the GPU types and networks (None = all) that the database lacks; returns how many of each."""
-    # One transaction: two control planes that start together must not each add a half.
+    # One transaction: a start that is interrupted must not leave half a catalogue behind.
     async with transaction(engine) as connection:
         added_types = await _add_gpu_types(connection, at)
         added_networks = await _add_networks(connection, at, networks)
@@ -68,7 +68,7 @@ async def _add_networks(
             connection, network, at=at, description=description, labels=labels
         )
     shipped = [profile for network in new for profile in _profiles(network)]
-    # In one call: some thousand rows one by one would take seconds at every first start.
+    # In one call: thousands of rows one by one would take seconds at every first start.
     await profiles.save_profiles(connection, shipped, at=at)
     return len(new)
 

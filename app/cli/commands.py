@@ -317,7 +317,7 @@ class LazyGroup(TyperGroup):
             for entry in ENTRIES
             if entry.name in self.commands and entry.name.startswith(incomplete)
         ]
-        # What begins with a dash, or with nothing that we know.
+        # An option, or the beginning of no verb.
         if incomplete and not verbs:
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(entry.name, help=entry.help) for entry in verbs]

@@ -374,7 +374,7 @@ def free_port(settings: Settings) -> int:
     # The usual address if it can be had, so that links from the docs work.
     for port in (settings.port, 0):
         with socket.socket() as probe:
-            # Else a port of the run before would count as taken for a minute.
+            # Otherwise a port of the run before would count as taken for a minute.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((settings.host, port))

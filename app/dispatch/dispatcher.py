@@ -133,7 +133,7 @@ def may_dispatch(snapshot: Snapshot) -> bool:
     """Whether jobs may be dispatched: some policy does, a target is there, no person wants to see plans first, and none
     has one to judge: it would be lost to any other target."""
     settings = snapshot.settings
-    # Jobs are pushed without a person's look, so that no policy that dispatches may ask for one.
+    # Jobs are pushed without approval: no policy that dispatches may be in a mode that asks for it.
     modes = [
         settings.mode,
         *(group.mode for group in settings.groups if dispatches_jobs(group.policy)),

@@ -27,5 +27,4 @@ def _load_ratios(unit: str) -> Mapping[str, float]:
 
 def kernel_ratio(compute: float, memory: float) -> float:
     """How compute-bound a network is, by times or counts of kernels; where one is 0 the other alone counts."""
-    # A network whose kernels are all of one class has no quotient; its whole time stands for a large one.
     return compute / memory if compute > 0.0 and memory > 0.0 else max(compute, memory)

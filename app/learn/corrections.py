@@ -142,8 +142,8 @@ def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
     """At most MAX_GPUS of them, others in every period, evenly spread, at every pace of asking."""
     # Every stride-th GPU from a changing start: neighbours in the list are often of one node, and alike.
     stride = math.ceil(len(gpus) / MAX_GPUS) or 1
-    # Multiples of an irrational number fill the circle evenly; a turn of whole numbers would meet the same GPUs at
-    # every full minute, when samples are made.
+    # Multiples of an irrational number spread the starts evenly; a rational one might choose the same GPUs at every
+    # full minute, when samples are made.
     first = int(stride * (round(until_s / PERIOD_S) * GOLDEN_RATIO % 1.0))
     return list(gpus[first::stride])
 
@@ -214,7 +214,7 @@ def _learned_row(
 
 
 def _reset(snapshot: Snapshot, points: OperatingPoints, until_s: float) -> FitHealth:
-    """The health of a network that was never served: the stated uncertainty, and nothing learned."""
+    """The health as if the network had never been served: the stated uncertainty, and nothing learned."""
     fresh = new_fit_state(np.array(sigma_of(snapshot, points)), until_s)
     return _row(snapshot, points, None, fresh)
 
@@ -239,7 +239,7 @@ def _learned(
 def _row(
     snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, now: FitState
 ) -> FitHealth:
-    """The health with what planning reckons with from here on."""
+    """The health with what plans are made with from here on."""
     group = Group(points.network, points.gpu_type)
     # `now` follows every reading; `planned` moves in steps, so that plans do not follow noise.
     if before is None or _is_taken_over(snapshot, points, before.planned, now):

@@ -134,7 +134,7 @@ def _readings_of(
     conditions = _conditions(gpu)
     found = [stated.row(group, key) for group, key in conditions]
     rows = [row for row in found if row is not None]
-    # One unknown neighbour is enough to know the stated time of none.
+    # With one neighbour unknown, no replica's stated time is known.
     if len(rows) < len(found) or gpu.gpu_type not in stated.gpu_types:
         return
     for at, (group, key) in enumerate(conditions):

@@ -116,7 +116,7 @@ class Controller:
                 # Wake-ups of the meantime are kept by the event and answered together.
                 await self._clock.sleep(MIN_GAP_S)
         finally:
-            # The lead goes last: until the tick and the jobs have stopped, another process must not decide beside them.
+            # The lead goes last: nothing may be decided here once another process can take it.
             scheduler.shutdown(wait=False)
             listener.cancel()
             await asyncio.wait([listener])
@@ -154,7 +154,7 @@ class Controller:
             await self._hold_without_database(error)
 
     async def _hold_without_database(self, error: Exception) -> None:
-        """Decide nothing for RETRY_S after a step failed, above all because the database is gone.
+        """Decide nothing for RETRY_S after a round failed, for instance because the database is gone.
 
         Nodes keep the target that they have, and their agents keep what they could not report.
         """

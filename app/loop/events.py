@@ -124,7 +124,7 @@ def _replica_changes(old: Plan, new: Plan) -> Iterator[str]:
         counts = [
             f"{count:+d} on {kind}"
             for (name, kind), count in sorted(moves.items())
-            # Replicas that changed their shape only leave one group and join another: their counts cancel out.
+            # Replicas that change only SM percent, batch or clock leave one group and join another: they cancel out.
             if name == service and count
         ]
         if counts:

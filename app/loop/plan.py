@@ -123,7 +123,7 @@ async def check_plan(
     checked = (
         replace(problem, power_budget_w=None) if holds_power(governor) else problem
     )
-    # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
+    # In a thread: it takes long on a large fleet, and the API's process, which checks plans too, has agents to answer.
     return await asyncio.to_thread(violations, checked, plan)
 
 

@@ -95,13 +95,12 @@ def _plan(earlier: BoundPlan, problem: Problem) -> Plan:
 async def _decide(
     snapshot: Snapshot, state: ClusterState, problem: Problem, plan: Plan
 ) -> Decision:
-    # Only of a plan without broken physical rules is the cost known: others name what is gone.
     broken = await check_plan(problem, plan, governor=snapshot.settings.governor)
     physical = [entry for entry in broken if entry.severity == "physical"]
     if physical:
         # A rule is broken once per GPU or replica; five different sentences are as many as a person reads.
         details = dict.fromkeys(entry.detail for entry in physical)
-        # The problem may have no price for what is gone, so that the cost is unknown; a report needs a figure.
+        # The problem may have no price for what is gone: the cost is unknown, and 0 stands for it.
         report = PlanReport(status="kept", cost_usd_per_hour=0.0, method="restore")
         return Decision(
             state="refused",

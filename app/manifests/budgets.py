@@ -24,7 +24,7 @@ class BudgetSpec(Strict):
         "degrade: and services are planned for less, the least priority first. What runs is never stopped",
     )
     protected_priority: float = Field(
-        # Who calls a service critical does not expect a budget to slow it down.
+        # A service that is called critical is not expected to be slowed down by a budget.
         default=PRIORITY_CLASSES["critical"],
         gt=0,
         le=1_000_000,

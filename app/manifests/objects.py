@@ -49,7 +49,7 @@ class SloSpec(Strict):
     """At least `percentile` of the requests finish within `latency_ms`."""
 
     latency_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False)]
-    # Below the median a promise means nothing; above 0.999 no minute has requests enough to measure it.
+    # Below the median a promise means little; above 0.999 it takes thousands of requests to measure it.
     percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-# Makers' names have capitals, dots and underscores, which DNS labels have not.
+# Makers' names have capitals, dots and underscores, which DNS labels do not allow.
 TYPE_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 PATTERN_RULES = {
     NAME_PATTERN: "1 to 63 lower-case letters, digits and -, with a letter or digit at both ends",

@@ -52,7 +52,7 @@ def estimate_texts(
     mean = number(scale * value.mean, digits)
     if value.half_width is None:
         return mean, ""
-    # As many decimals as the mean shows: more would claim a precision that it has not.
+    # As many decimals as the mean shows: more would claim a precision that it does not have.
     places = len(mean.partition(".")[2])
     half = scale * value.half_width
     low = scale * value.mean - half

@@ -364,6 +364,6 @@ def _serve(
             except Exception as error:  # the one place where a policy's fault becomes a message to the loop
                 answer = f"{type(error).__name__}: {error}"
             pipe.send(answer)
-            # Else both would live on while the next request is waited for.
+            # Otherwise both would stay in memory while the next request is waited for.
             del request, answer
             gc.collect()

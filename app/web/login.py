@@ -35,7 +35,7 @@ async def enter(paper: Paper, request: Request) -> Response:
     form = parse_qs((await request.body())[:MAX_FORM].decode("utf-8", "replace"))
     wanted = _next(form.get("next", [""])[0])
     try:
-        # Else another site could log a visitor in under an account of its own.
+        # Otherwise another site could log a visitor in under an account of its own.
         require_own_page(request.method, request.headers.raw)
         caller = await _holder(parts, form.get("token", [""])[0].strip())
     except (Forbidden, Unauthorised) as error:

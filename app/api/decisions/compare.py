@@ -83,7 +83,7 @@ async def compare_plans(
     names = tuple(dict.fromkeys(wanted.policies)) or known_policies()
     if context.parts.preview_turn.locked():
         raise Unavailable("a preview runs; repeat this in a moment")
-    # The same turn as previews: both occupy a core, and there may be one.
+    # The same turn as previews: each occupies a core, and the machine may have only one.
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
         problem, observed = present_problem(snapshot)

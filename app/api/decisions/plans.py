@@ -190,7 +190,7 @@ async def _approve_or_reject(
 
 
 async def _parent_id(connection: Connection, summary: plans.PlanSummary) -> int | None:
-    """The plan whose generation this one was made from; None: nothing ran. Raises NotFound for a plan of old."""
+    """The plan whose generation this one was made from; None: nothing ran. Raises NotFound for one that is gone."""
     # 0 is no generation: the plan was made while nothing ran.
     if not summary.parent:
         return None

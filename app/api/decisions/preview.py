@@ -48,7 +48,7 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
         result = await preview(
             context.parts.solver, snapshot, changes, _questions(wanted)
         )
-    # Also a question is noted: it occupies the solver, and may show what somebody plans to do.
+    # A preview is audited although it changes nothing: it occupies the solver, and may show what somebody plans to do.
     await _audit(
         context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour
     )

@@ -75,7 +75,7 @@ async def _bound(
     # Twice at most: the second time everything that the plan depends on is locked.
     while True:
         snapshot, restored = await _bind(context, connection, plan_id)
-        # First the policy, as who changes it does.
+        # The policy is locked first, as by everybody who changes it.
         await lock_object(connection, "Policy", POLICY_NAME)
         generation = snapshot.target.generation if snapshot.target else 0
         if await plans.lock_target(connection) == (
@@ -151,6 +151,6 @@ async def _record(
     new_id = await plans.record(
         connection, restored.record(snapshot, f"plan {plan_id} is restored"), packed
     )
-    # At once: who restores it has decided already, and the loop pushes what is approved.
+    # At once: whoever restores it has decided already, and the loop pushes what is approved.
     await plans.approve(connection, new_id)
     return new_id

@@ -183,7 +183,7 @@ async def cancel_simulation(
 
 async def _packed(request: Request, report: bytes, media_type: str) -> Response:
     """A report as it is kept, or unpacked for who does not take that."""
-    # Kept packed, so that most browsers get it without any work.
+    # Stored compressed, so that most browsers get it as it is.
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(
             report,

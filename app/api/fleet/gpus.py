@@ -58,7 +58,7 @@ async def list_gpus(context: Viewer, paging: Paging) -> Page[GpuView]:
     """GPUs by id."""
     async with context.transaction() as connection:
         rows = [
-            # Cut here, not in SQL: a fleet has some thousand GPUs, which one query reads anyway.
+            # Cut here, not in SQL: a fleet has a few thousand GPUs, which one query reads anyway.
             gpu
             for gpu in await nodes.load_gpus(connection)
             if gpu.id > paging.after

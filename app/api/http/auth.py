@@ -120,7 +120,7 @@ class Tokens:
                 row, asyncio.get_running_loop().time() + REMEMBERED_S
             )
             self._known.move_to_end(key)
-            # Whoever was not asked for longest is asked for again; nothing is lost but a query.
+            # The token that was looked up longest ago goes; if it comes again, it costs one more query.
             if len(self._known) > REMEMBERED_TOKENS:
                 self._known.popitem(last=False)
         return row

@@ -49,7 +49,7 @@ def resource_router(tag: str, *, prefix: str = "") -> APIRouter:
 def require_json(content_type: str | None) -> None:
     """Raise UnsupportedBody unless a Content-Type is `application/json` or another `+json`."""
     media_type = (content_type or "").partition(";")[0].strip().lower()
-    # A form that another site posts has none of these types, which is one more lock on the cookie's door.
+    # A form that another site posts has none of these types: a second defence against forged requests.
     if media_type != "application/json" and not (
         media_type.startswith("application/") and media_type.endswith("+json")
     ):

@@ -67,7 +67,7 @@ async def _claim(context: Context, request: Request, key: str) -> idempotency.Cl
     return idempotency.Claim(
         key=key,
         actor=context.caller.id,
-        # A key counts per caller and path: two clients may count their requests alike.
+        # A key holds per caller and path: two clients may number their requests alike.
         endpoint=f"{request.method} {request.url.path}",
         # The hash is enough to know whether the body is the same, and keeps nothing of it.
         request_sha256=hashlib.sha256(await request.body()).digest(),
@@ -75,7 +75,7 @@ async def _claim(context: Context, request: Request, key: str) -> idempotency.Cl
 
 
 def _replayed(earlier: idempotency.Earlier, claim: idempotency.Claim) -> Response:
-    # An honest answer to the wrong question would be worse than none.
+    # The stored answer belongs to another body: the caller would take it for the answer to this one.
     if bytes(earlier.request_sha256) != claim.request_sha256:
         raise InvalidRequest(
             "this Idempotency-Key came with another body before; take a new key"

@@ -31,7 +31,7 @@ class RequestMiddleware:
         request_id = scope["plimsoll.request_id"] = _request_id(scope)
         watch = _Watch(scope)
         try:
-            # Refused before a byte is read: an honest client says how much it sends.
+            # Refused before a byte is read, where the client states the length.
             if _announced_bytes(scope) > self._limit:
                 refusal = problem_response(
                     self._too_large(), path=scope["path"], request_id=request_id
@@ -105,8 +105,8 @@ class _Watch:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's id where it is a decent one, else a new one."""
-    # An id that is longer or odd could forge lines in logs.
+    """The caller's id where it is well-formed, else a new one."""
+    # An arbitrary id could forge lines in logs.
     given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 

@@ -59,7 +59,7 @@ class ObjectRoutes(Generic[Seen, Written]):
             conditions: Preconditions,
             response: Response,
         ) -> Seen:
-            # The path names the object; a body that names another one is a slip, and must not create a third.
+            # The path names the object; a body that names another one is a mistake, and is refused.
             check_name(name, metadata_of(manifest))
             return await replace(
                 context,

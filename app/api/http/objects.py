@@ -209,7 +209,7 @@ async def delete(
         before = await _load(context, kind, connection, name)
         conditions.check(before)
         await kind.remove(context, connection, name)
-        # Else a new object of the same name would find the old one's annotations.
+        # Otherwise a new object of the same name would find the old one's annotations.
         await notes.remove(connection, kind.name, name)
         await context.audit(
             connection,

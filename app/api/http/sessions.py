@@ -44,7 +44,7 @@ def require_own_page(method: str, headers: Headers) -> None:
     headers = list(headers)
     origins = _values(headers, b"origin")
     hosts = _values(headers, b"host")
-    # Exactly one of each: a proxy and a server that read different ones of two could be played against each other.
+    # Exactly one of each: of two, a proxy might check one while this server reads the other.
     if len(origins) != 1 or len(hosts) != 1 or urlsplit(origins[0]).netloc != hosts[0]:
         raise Forbidden(
             "a change with a session's cookie must come from the dashboard itself (header Origin equal to Host); "

@@ -54,7 +54,7 @@ async def add_samples(
     context: Admin, name: TypeName, sent: SamplesRequest
 ) -> SamplesAdded:
     """Keep measurements of a network; those that are there already change nothing."""
-    # Else a measurement could pass for what was served, of which only agents know.
+    # Otherwise a measurement could pass for what was served, of which only agents know.
     if sent.source == SERVED:
         raise InvalidRequest(
             f"{SERVED!r} is for what the agents report", field="source"

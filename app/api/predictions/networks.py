@@ -175,7 +175,7 @@ def _view(
         technique=None if fit is None else fit.technique,
         cross_validated_error=None if fit is None else fit.cross_validated_error,
         samples=sampled,
-        # What is learned is the logarithm of true over stated time; the first mean is that of all rows together.
+        # The belief is about the logarithm of true over stated time; its first mean is that of all rows together.
         correction=None if now is None else math.exp(now.belief.mean[0]),
         error=None if now is None else now.error,
         band=None if now is None else now.band,

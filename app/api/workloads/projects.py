@@ -61,7 +61,7 @@ async def put_project(
     response: Response,
 ) -> manifests.Project:
     """Create or replace a project."""
-    # Not `check_name`: a project's own metadata names the project, which other objects without one must not.
+    # Not `check_name`: it refuses `metadata.project`, which a project's answer states as its own name.
     if manifest.metadata.name != name:
         raise InvalidRequest(
             f"is {manifest.metadata.name!r}, the path says {name!r}",

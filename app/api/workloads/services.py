@@ -147,9 +147,8 @@ async def _check_feasible(context: Context, service: Service) -> None:
         await _check_names(context, connection, service)
     snapshot = await context.snapshot()
     state = snapshot.state
-    # A type of which the fleet has none is named as such: the SLO might hold after the next purchase.
+    # A refusal names the least SLO on types that the fleet has, where the service may use any of them.
     present = {gpu.gpu_type for gpu in state.gpus}
-    # Up to a few milliseconds of root finding per batch size that was never asked for.
     points = PlannedPoints().of(snapshot, [service.network])
     reason = await asyncio.to_thread(
         infeasibility, service, state.gpu_types, points, present=present

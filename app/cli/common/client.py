@@ -95,7 +95,7 @@ class Api:
             headers={"Authorization": f"Bearer {token.value}"} if token.value else {},
             timeout=TIMEOUT,
             transport=context.transport,
-            # A test's transport must not be led astray by the proxies of the machine.
+            # The proxies of the machine must not apply to a test's transport.
             trust_env=context.transport is None,
         )
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-# A century: timedelta and datetime overflow not far beyond.
+# A century: no command needs more, and moments thousands of years away overflow datetime.
 MAX_DURATION = timedelta(days=36_500)
 
 

@@ -26,7 +26,6 @@ def check_place(path: Path | None) -> None:
         return
     if path.is_dir():
         # Tried here and not by writing: an existing file must survive a command that fails later.
-        # `| head` ends the reader on purpose; main() ends quietly then.
         raise CliError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
         raise CliError(f"cannot write {path}: there is no directory {path.parent}")

@@ -109,7 +109,7 @@ def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
                 complaints += read
     complaints += _repeats(found)
     if complaints:
-        # Once, with all of them: who fixes a file should not run the command for every line.
+        # Once, with all of them: nobody should have to run the command again for every line.
         raise ManifestErrors(sorted(complaints))
     if not found:
         names = ("stdin" if source == STDIN else str(source) for source in sources)

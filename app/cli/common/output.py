@@ -118,7 +118,7 @@ def show_table(
         )
     for row in texts:
         table.add_row(*row)
-    # Rich pads every line to the table's width, which soils pipes and copied text.
+    # Rich pads every line to the table's width; pipes and copied text would keep the trailing blanks.
     with target.capture() as captured:
         target.print(table)
     for line in captured.get().splitlines():

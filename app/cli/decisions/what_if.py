@@ -347,7 +347,7 @@ def _used(gpus: object) -> str:
 
 
 def _signed(difference: float) -> str | ColouredCell:
-    # Else rounding would show +$0.0000.
+    # Rounding would show +$0.0000.
     if abs(difference) < _NOISE_USD:
         return "same"
     return (

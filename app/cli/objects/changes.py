@@ -109,7 +109,7 @@ def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
             {"services": [_body(manifest) for manifest in services]},
         )
     except ApiProblem as problem:
-        # A viewer may compare but not preview: the cost is a courtesy, its lack no failure.
+        # A viewer may compare but not preview: without the cost the command still works.
         show_line(faint(f"Cost: not known beforehand ({problem.detail})"))
         return
     before = number(answer, "cost_before_usd_per_hour")

@@ -74,7 +74,7 @@ def _show_nested(key: str, value: object, indent: str) -> None:
     if isinstance(value, Mapping):
         _show_fields(value, indent + "  ")
     elif isinstance(value, list):
-        # Rows of a profile are arrays in the API, which repeats no names some thousand times.
+        # Rows of a profile are arrays in the API, which does not repeat the names thousands of times.
         _show_list(value, OperatingPoint._fields if key == "rows" else ())
 
 

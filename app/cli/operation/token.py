@@ -102,7 +102,7 @@ def revoke(
     """
     with Api(cli_context(context)) as api:
         known = list(api.items("/api/v1/tokens"))
-        # One list for all names: revoking changes nothing in what names mean.
+        # One list for all names: each means what it meant when the command began.
         for wanted in tokens:
             found = _find(known, wanted)
             api.delete(f"/api/v1/tokens/{text(found, 'id')}")

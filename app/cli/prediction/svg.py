@@ -104,7 +104,7 @@ class Axis:
             )
             inside = [value for value in values if self._holds(value)]
             if len(inside) >= 4:
-                # At most eight: labels are some 30 wide, and a panel's axis 274.
+                # At most eight: labels are about 30 wide, and a panel's axis is 274.
                 return inside[:: math.ceil(len(inside) / 8)]
         return [self.low, self.high]
 

@@ -175,7 +175,7 @@ def _services(services: Mapping[str, Item], max_rows: float) -> Table:
         *("SERVICE", ">SLO MET", ">LATENCY", ">SLO", ">RATE/S", ">PLANNED"),
         *(">USD/H", "REPLICAS"),
     )
-    # Who misses the SLO comes first: the rest may be cut.
+    # Services that miss their SLO come first: the rest may be cut.
     ordered = sorted(
         services.items(), key=lambda entry: (_attained(entry[1]) is not False, entry[0])
     )

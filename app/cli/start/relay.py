@@ -190,7 +190,7 @@ def make_window(
         "window_s": after.at_s - before.at_s,
         "arrivals": max(0, served + failed + round(more)),
         "served": served,
-        # Buckets say how many at most were within a limit between two ends; a promise is counted down.
+        # Within a bucket the number is interpolated; it is rounded down, so that no kept SLO is claimed too many.
         "in_slo": min(served, math.floor(latency.within(slo_ms))),
         "rejected": failed,
         "latency_ms": _buckets(latency),

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 # A statement that runs longer than this would hold a snapshot open for many ticks; reports and syncs stay far below.
 STATEMENT_TIMEOUT_MS = 30_000
-# Every transaction of ours is short: who waits longer for a lock meets a stuck one, and an error says so.
+# Every transaction of ours is short: whoever waits longer for a lock meets a stuck one, and an error says so.
 LOCK_TIMEOUT_MS = 5_000
 # A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
 IDLE_IN_TRANSACTION_MS = 60_000

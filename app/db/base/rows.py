@@ -1,4 +1,4 @@
-"""One row by its name or number, or the error that says that it is not there."""
+"""Rows by statement: the only one, or NotFound; all of a query; and the deletion of one by its name."""
 
 from collections.abc import Mapping, Sequence
 

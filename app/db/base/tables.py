@@ -274,7 +274,7 @@ plan_violation = _table(
     *must_all(Text, "rule", "severity", "place", "detail"),
 )
 
-# Previews and ticks state demands of their own for one moment: the method tells them apart.
+# One row per service, moment and method: that of the newest plan.
 demand = _table(
     "demand",
     key("service"),

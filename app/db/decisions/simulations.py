@@ -287,7 +287,7 @@ WHERE id = (SELECT id FROM simulation WHERE state = 'queued' ORDER BY id LIMIT 1
 RETURNING id, document
 """
 
-# `runner` and `state`: who lost the lease, or was cancelled, changes nothing any more. So in the statements below.
+# `runner` and `state`: a runner that lost the lease or was cancelled changes nothing. So in the statements below.
 _RENEW = """
 UPDATE simulation SET progress = greatest(progress, :progress),
     lease_until = clock_timestamp() + make_interval(secs => :lease_s)

@@ -156,7 +156,7 @@ async def set_power_cap(
     connection: AsyncConnection, name: str, *, power_cap_w: float | None
 ) -> None:
     """Limit what a node's GPUs may draw together; None = no limit. The same limit again changes nothing."""
-    # Every update of a node moves the catalogue's revision, and a plan that is being made would be lost.
+    # Every update of this column moves the catalogue's revision, and a plan that is being made would be lost.
     changed = node.c.power_cap_w.is_distinct_from(power_cap_w)
     await connection.execute(
         update(node).where(node.c.id == name, changed).values(power_cap_w=power_cap_w)

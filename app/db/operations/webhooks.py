@@ -116,7 +116,7 @@ async def take_due(
         )
     ).all()
     taken = tuple(_delivery(row) for row in found)
-    # Put off before sending: who is killed meanwhile loses nothing, and a slow receiver is not tried twice at once.
+    # Put off before sending: a process killed meanwhile loses nothing, and a slow receiver is not tried twice at once.
     for delivery in taken:
         await connection.execute(
             text(

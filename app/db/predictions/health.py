@@ -54,7 +54,7 @@ async def save(
         text(_PLANNED), {"networks": sorted({row.group.network for row in rows})}
     )
     known = {planned.group: planned for planned in map(_planned, found)}
-    # Only what planning reckons with moves the revision, which makes every tick read anew: `now` changes all the time.
+    # Only what plans are made with moves the revision, which makes every tick read again: `now` changes all the time.
     moved = any(known.get(row.group) != row.planned for row in rows)
     locked = await connection.execute(
         text(

@@ -121,7 +121,7 @@ async def refit_waiting(
     network, newest_at = next(due, (None, None))
     if network is None or newest_at is None:
         return None
-    # Noted before the attempt: a refit that raises, or is killed, must not be the first again.
+    # Counted as failed until it succeeds: a refit that raises, or is cancelled, must not be the first again.
     attempts.failed[network] = now()
     apply = settings.learning and settings.mode is Mode.AUTO
     outcome = await refit(

@@ -66,7 +66,7 @@ async def ask(solver: Solver, question: PlanningRequest, budget: Budget) -> Plan
         decided.append(GroupPlan(part=part, plan=answer.plan, report=answer.report))
         memories[part.group] = answer.memory
     plan, report = merged(question.problem, question.settings.planner, decided)
-    # Services of no group are planned by the cluster's own policy, whose memory has always been the plain one.
+    # Services of no group are planned by the cluster's own policy, whose memory is kept apart from those of groups.
     memory = memories.pop(OTHERS, question.memory)
     return PlanAnswer(plan=plan, report=report, memory=memory, group_memory=memories)
 

@@ -29,7 +29,7 @@ Complaint: TypeAlias = tuple[Path, str]
 
 def complaints(spec: "ScenarioFields") -> Iterator[Complaint]:
     """All that does not fit together."""
-    # All of them at once: who writes a scenario should not have to correct it field by field.
+    # All of them at once: nobody should have to correct a scenario field by field.
     yield from _times(spec)
     yield from _names(spec)
     yield from _policies(spec)

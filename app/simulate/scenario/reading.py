@@ -101,7 +101,7 @@ def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
                 ("fleet", place, "gpu_type"),
                 no_such("GPU type", pool.gpu_type, known),
             )
-    # Of the catalogue, not of the fleet: a type that the fleet has not may be excluded all the same.
+    # Of the catalogue, not of the fleet: a type that the fleet lacks may be excluded all the same.
     for place, service in enumerate(spec.services):
         choice = service.gpu_types
         named = {
