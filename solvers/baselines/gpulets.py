@@ -161,7 +161,7 @@ class _Partitioning:
         service: str,
         left_rps: float,
     ) -> tuple[Gpu, Gpu] | None:
-        """No GPU is left: whatever carries most is better than nothing."""
+        """The half GPU on which the service gains most, and what it becomes; None where it gains on none."""
         changes = [
             (gpu, grown)
             for gpu in halves

@@ -154,7 +154,7 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
     # At most twice the replicas: where that does not help, more of them would not either.
     needed = replicas_for(service.arrival_rate_rps, first.rate_rps(top))
     highest = top + max(1, needed)
-    # Shares may have been profiled anew since: what was remembered is brought to those that there are.
+    # Shares may have been profiled anew since: remembered steps are brought into the range that there is now.
     steps = min(max(before.steps, -first.knee), highest)
     # Where nothing runs, nothing was measured that a share could have changed.
     reading = observed.reading(service.name) if any(one.running.values()) else None

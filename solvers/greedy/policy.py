@@ -301,7 +301,7 @@ def _add_by_priority(
     wanted = replica_counts(carriers)
     rows = {key: one.row for key, one in tick.configurations.items()}
     for priority in sorted({each.priority for each in problem.services}, reverse=True):
-        # The counts replace those of the running replicas of the same key.
+        # `Counter.update` adds: new replicas come on top of the running ones.
         wanted.update(
             {
                 key: count

@@ -170,7 +170,7 @@ def _row_cost(
 def _part(gpu_type: GpuType, row: OperatingPoint) -> float:
     """What one replica takes of a GPU; above 1 where it does not fit."""
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
-    # A cap at the idle watts has room for rows that draw nothing alone; any part above 1 says so.
+    # With the cap at the idle watts only rows that draw nothing fit; any part above 1 means that one does not.
     if room_w <= 0.0 < row.power_w:
         return 2.0
     return max(

@@ -164,7 +164,7 @@ def _draft(
     counts, reasons, count_report = _count(problem, configurations, budget, lost=lost)
     rows, share_report = _shrink(problem, configurations, counts, budget)
     carriers, left_out, place_report = schedule_instances(problem, counts, rows, budget)
-    # Smaller shares and places per GPU type rather than in sum may leave room that the counts could not see.
+    # Counting saw totals, and shares before they were shrunk: placed replicas may leave room for more.
     carriers = top_up(problem, carriers, tuple(configurations.values()))
     for key, reason in left_out:
         reasons.setdefault(key[0], reason)

@@ -28,7 +28,7 @@ from solvers.types.state import GpuType
 _TRIES = 4
 """Orders of services that the greedy provisioner goes through while some fall short."""
 _GPUS_TO_TRY = 8
-"""GPUs of each type, the fullest with room; beyond, a fleet of hundreds would be looked at for every replica."""
+"""Different GPUs of each type that are tried for a replica, the fullest first; all of a large fleet would take long."""
 
 
 def provision_greedily(decider: BatchDecider) -> Settled:
@@ -268,7 +268,7 @@ def _wider(decider: BatchDecider, gpu: Provisioned, at: int) -> Provisioned | No
     free_percent = 100.0 - gpu.given_percent
     for step in decider.percents(share.service, gpu.gpu_type):
         if step > share.sm_percent + SM_PERCENT_TOLERANCE:
-            # The next step alone: to skip one that does not fit would find none that does.
+            # Only the next step: where it does not fit, no larger one does.
             if step - share.sm_percent > free_percent + SM_PERCENT_TOLERANCE:
                 return None
             wider = Share(share.service, step)

@@ -85,8 +85,8 @@ _MAX_GPUS = 16
 """A larger fleet is not for the local search."""
 _TRIFLE, _DIGITS = 1e-9, 9
 _MOVE = 0.1
-"""What a new provision must gain in worth (`_worth`) if it moves all replicas, and less as it moves fewer. Who moves
-serves nothing until it has started, as boards are too full for most shadow instances."""
+"""What a new provision must gain in worth (`_worth`) if it moves all replicas, and less as it moves fewer. A replica
+that moves serves nothing until it has started, since GPUs are too full for most shadow instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

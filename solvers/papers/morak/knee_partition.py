@@ -47,7 +47,7 @@ class ShareRequest:
     """SM percents that it may get, ascending, at least one."""
 
     def place_up_to(self, part: float) -> int:
-        """The largest of its shares that is not above its part; else the smallest."""
+        """The place of the largest share that is not above its part; else of the smallest."""
         return max(0, sum(share <= part + _TOLERANCE for share in self.shares) - 1)
 
     def next_share(self, place: int) -> float:
@@ -120,7 +120,7 @@ def knee_point(sm_percent: Reals, latency_ms: Reals) -> Knee:
 
     Raises TooFewSamples when fewer than three distinct shares are measured.
     """
-    # The paper reads the knee off a curve where "the slope changes significantly" (section III-C); the breakpoint of
+    # The paper reads the knee off a curve where its slope "changes significantly" (section III-C); the breakpoint of
     # two segments is a definition of it that a program can compute.
     curve = fit_two_segments(sm_percent, latency_ms, weight=np.ones_like(latency_ms))
     share = _knee_percent(

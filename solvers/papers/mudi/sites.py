@@ -64,7 +64,7 @@ class SiteTuning:
             (seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0
         )
         residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
-        # At its least: whether the batch that needs more is worth it, the tuning decides, which is costly to ask.
+        # At its least: whether a row that needs more is worth it is for the tuning to decide, which is costly.
         return min_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (
             1.0 + TOLERANCE
         )

@@ -237,7 +237,7 @@ def actor_to_bytes(actor: Actor) -> bytes:
 
 def actor_from_bytes(data: bytes) -> Actor:
     """The actor that `actor_to_bytes` wrote. Raises BadActor for anything else."""
-    # Refused before it is unpacked.
+    # Before it is unpacked, when it may take much more memory.
     if len(data) > _MAX_BYTES:
         raise BadActor(f"an actor has at most {_MAX_BYTES:,} bytes, not {len(data):,}")
     try:
