@@ -86,7 +86,7 @@ def make_plan(
         _tune(one, observed, before.get(one.service.name, FRESH))
         for one in _slices(problem, carriers)
     ]
-    # Shares first, then who goes, then who comes: a replica more is the last resort, and needs the room of the others.
+    # Shares first, then removals, then additions: another replica is the last resort, and needs what the others free.
     _resize(problem, tuned, carriers)
     carriers = _without_surplus(problem, tuned, carriers)
     for one in tuned:

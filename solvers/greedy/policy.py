@@ -228,7 +228,7 @@ def _decide_one(
     step, memory = decide_saturation(
         load, RULE, now_s=tick.now_s, memory=tick.timers.get(name)
     )
-    # The trigger knows no limits; its timers start anew all the same, as after a replica that went.
+    # The trigger knows no limits; its timers start anew as if a replica had gone.
     if step is ScalingStep.IN and len(own) <= tick.problem.service(name).min_replicas:
         step = ScalingStep.HOLD
     return first, _Decision(service=name, step=step, load=load, memory=memory)

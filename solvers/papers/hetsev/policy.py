@@ -240,8 +240,8 @@ def _count(
         Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
         for key, times in sorted(lost.items())
     )
-    # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that whoever
-    # came first would take what a more important one needs: here one program has all of them.
+    # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that the
+    # first would take what a more important one needs: here one program has all of them.
     solution, report = solve_autoscale(
         AutoscaleProblem(
             services=tuple(map(service_target, problem.services)),

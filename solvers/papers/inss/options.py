@@ -160,7 +160,7 @@ def figures_of(decider: BatchDecider, world: ProvisioningWorld) -> ServiceFigure
     rates, queued, weights = np.zeros((3, len(world.setting.services)))
     for at, name in enumerate(world.setting.services):
         service = known.get(name)
-        # One that may have no replica is to be nowhere, which the world does with those that ask for nothing.
+        # One that may have no replica counts as without a rate, which the world places nowhere.
         if service is None or service.max_replicas == 0:
             continue
         min_rps = 1e-6 * world.max_rps[at] if service.min_replicas > 0 else 0.0

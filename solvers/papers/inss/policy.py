@@ -152,7 +152,7 @@ def _find(
         message = "batches: what is provisioned serves all rates"
         return _Found(held, "kept", (message,)), tried
     asked = tried_with(decider.problem, decider.rules, actor=observed.actor, seed=seed)
-    # The same question has the same answer, and a search in every tick would cost seconds for nothing.
+    # The same question has the same answer: another search would cost seconds and find nothing new.
     if tried is not None and asked.is_like(tried):
         message = "no provision served clearly more when rates were last like these"
         return _Found(held, "kept", (message,)), tried

@@ -70,7 +70,7 @@ def partition(requests: Sequence[ShareRequest]) -> tuple[float, ...] | None:
     def given() -> list[float]:
         return [each.shares[at] for each, at in zip(requests, places, strict=True)]
 
-    # A smallest share may lie above its part; then the others give way, who is farthest above its part first.
+    # A smallest share may lie above its part; then the others give way, the one farthest above its part first.
     while sum(given()) > 100.0 + _TOLERANCE:
         able = [at for at, place in enumerate(places) if place > 0]
         if not able:
@@ -78,7 +78,7 @@ def partition(requests: Sequence[ShareRequest]) -> tuple[float, ...] | None:
         shares = given()
         places[max(able, key=lambda at: (shares[at] / parts[at], -at))] -= 1
 
-    # What rounding down left over belongs to somebody: SMs that nobody holds are idle under MPS.
+    # What rounding down left over is given away: SMs that no replica holds are idle under MPS.
     while able := _able_to_grow(requests, places, given()):
         shares = given()
         places[min(able, key=lambda at: (shares[at] / parts[at], at))] += 1

@@ -14,7 +14,7 @@ from solvers.types.state import ReplicaId, Task
 MAX_TUNINGS = 48
 """Tunings of one call: the rest waits for the next tick. One takes some milliseconds."""
 REUSED = 0.7
-"""A share of at least this part of an even one is taken as it was left, since then nobody starts anew."""
+"""A share of at least this part of an even one is taken as it was left, since then no other process restarts."""
 GAIN = 0.15
 """By so much more, of all together, tasks must get done where one more joins those of a GPU; it waits otherwise."""
 PATIENCE_S = 300.0

@@ -276,7 +276,7 @@ def _add(
     for choice in choices:
         seat = ArrangedReplica(service=service.name, row=choice.row)
         for at in fullest:
-            # Affinity is costly to ask, so that the GPU type is compared first.
+            # Whether it may join is costly to find out, so the GPU type is compared first.
             if carriers[at].gpu_type == choice.gpu_type and _may_join(
                 problem, carriers, at, seat
             ):

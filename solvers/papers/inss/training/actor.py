@@ -140,7 +140,7 @@ def setting_to_train(
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
-    # Who carries little needs many SMs, of which the first to choose find most.
+    # A service that carries little needs many SMs, of which the first to choose find most.
     max_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).max_rps
     ranked = sorted(zip(max_rps.tolist(), setting.services, strict=True))
     return replace(setting, services=tuple(name for _, name in ranked))

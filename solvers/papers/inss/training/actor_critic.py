@@ -210,7 +210,7 @@ class Training:
             found.append(rounds.gains)
             self._go_on(rounds)
         gains = np.concatenate(found)
-        # A trifle more, since the deviation of rewards that never differ is 0.
+        # A little more, since the deviation of rewards that never differ is 0.
         self._scale = (gains.mean(axis=0), float(gains.std()) + 1e-6)
 
     def _go_on(self, played: "_Rounds") -> None:
