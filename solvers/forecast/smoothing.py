@@ -1,4 +1,4 @@
-"""Exponential smoothing of the rate: EWMA (level alone) and Holt's method (level and damped trend).
+"""Exponential smoothing of the rate: EWMA (level alone) and Holt's method (level and damped trend); and the last value.
 
 With error e = rate − (level + damping · trend) of each heard window
 
