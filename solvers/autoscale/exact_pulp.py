@@ -58,7 +58,7 @@ def solve_pulp(
         if not status.has_solution:
             break
         best = tuple(round(variable.value()) for variable in formulation.counts)
-        # Nothing comes after the last level; without any option its objective would not even have a value.
+        # Nothing comes after the last level.
         if level is not levels[-1]:
             _hold(formulation, level)
     if best is None:

@@ -141,7 +141,7 @@ class _Partitioning:
     ) -> tuple[Gpu, Gpu] | None:
         """The GPU that changes (empty: a new one) and what it becomes; None where nothing fits."""
         min_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
-        # The smallest free half first, as the paper's best fit has it.
+        # The smallest free half first, as in the paper's best fit.
         halves = sorted((gpu for gpu in self._gpus if len(gpu) == 1), key=_free_percent)
         for gpu in halves:
             if _free_percent(gpu) < ideal:
@@ -161,7 +161,7 @@ class _Partitioning:
         service: str,
         left_rps: float,
     ) -> tuple[Gpu, Gpu] | None:
-        """No GPU is left: whatever carries most is better than nothing."""
+        """The half GPU on which the service gains most, and what it becomes; None where it gains on none."""
         changes = [
             (gpu, grown)
             for gpu in halves

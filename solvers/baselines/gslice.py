@@ -86,7 +86,7 @@ def make_plan(
         _tune(one, observed, before.get(one.service.name, FRESH))
         for one in _slices(problem, carriers)
     ]
-    # Shares first, then who goes, then who comes: a replica more is the last resort, and needs the room of the others.
+    # Shares first, then removals, then additions: another replica is the last resort, and needs what the others free.
     _resize(problem, tuned, carriers)
     carriers = _without_surplus(problem, tuned, carriers)
     for one in tuned:
@@ -154,7 +154,7 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
     # At most twice the replicas: where that does not help, more of them would not either.
     needed = replicas_for(service.arrival_rate_rps, first.rate_rps(top))
     highest = top + max(1, needed)
-    # Shares may have been profiled anew since: what was remembered is brought to those that there are.
+    # Shares may have been profiled anew since: remembered steps are brought into the range that there is now.
     steps = min(max(before.steps, -first.knee), highest)
     # Where nothing runs, nothing was measured that a share could have changed.
     reading = observed.reading(service.name) if any(one.running.values()) else None

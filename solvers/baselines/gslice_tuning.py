@@ -18,8 +18,8 @@ from solvers.types.state import Json, ServiceObservation
 SLACK = 0.8
 """A measured latency below this part of the SLO leaves room for a step down."""
 SERVED = 0.9
-"""Replicas that serve less than this part of the arrival rate do not keep up. Below this part of a miss's rate, the
-miss counts no more."""
+"""Replicas that serve less than this part of the arrival rate do not keep up. A miss counts no more once the rate is
+below this part of what it was then."""
 SETTLE_S = 100.0
 """From a change to the first reading that counts: 20 s to start, as much again for the queue that this left, and the
 minute that a reading looks back."""

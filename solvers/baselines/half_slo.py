@@ -71,7 +71,6 @@ class SoloProfile:
         neighbours: Neighbours = ALONE,
     ) -> OperatingPoint | None:
         """The row with the largest batch that runs within half the SLO; None where none does."""
-        # The largest batch within half the SLO is what all three systems choose.
         rows = reversed(self.rows.get(sm_percent, ()))
         return next(
             (row for row in rows if self.rate_rps(row, neighbours) >= MIN_CAPACITY_RPS),

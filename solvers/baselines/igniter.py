@@ -42,7 +42,7 @@ from solvers.types.state import Json, Observed
 NAME = "igniter"
 
 _GUARD = 1e-9
-"""A replica that serves less by this part of a rate serves it."""
+"""A shortage below this part of a rate is rounding."""
 
 Seats = tuple[ArrangedReplica, ...]
 

@@ -98,7 +98,7 @@ def _match(
     for at, pair in pairs.items():
         if pair is not None:
             speeds[at] = pair[2]
-    # A maximum matching, as the paper has it: greedy pairs would leave the last tasks the worst GPUs.
+    # A maximum matching, as in the paper: greedy pairs would leave the last tasks the worst GPUs.
     for o, f in zip(*linear_sum_assignment(speeds, maximize=True), strict=True):
         pair = pairs[int(o), int(f)]
         if pair is not None:

@@ -59,7 +59,7 @@ def plan_type_by_type(
     able = {service for found in by_type.values() for service in found}
     plan = _plan(problem, rules, _fill(problem, rules, by_type), able)
     status: PlanStatus = "greedy"
-    # Of equals what runs: these policies know no price of a move, and would change places for nothing.
+    # Of equals what runs: these policies know no price of a move, and would rearrange without need.
     running = _running_plan(problem, rules, able)
     if running is not None and _rank(problem, running) <= _rank(problem, plan):
         plan, status = running, "kept"
@@ -111,7 +111,7 @@ def _without_served(
         limit = service.max_replicas
         if limit is not None:
             limit -= replicas[service.name]
-        # Who has all replicas that it may have would only take GPUs away from the others.
+        # A service that has all the replicas it may have would only take GPUs away from the others.
         if limit is None or limit > 0:
             residual = replace(
                 service,

@@ -116,7 +116,7 @@ def back_test(
 def _origins(
     series: RequestSeries, ahead: int, first: int, max_origins: int
 ) -> Numbers:
-    """Numbers of windows before an origin whose judge was heard, at most so many, evenly spread."""
+    """Origins, as numbers of windows before them, whose judging window was heard; at most so many, evenly spread."""
     origins = np.arange(first, len(series.arrivals) - ahead + 1)
     origins = origins[~np.isnan(series.arrivals[origins + ahead - 1])]
     if len(origins) <= max_origins:

@@ -93,7 +93,7 @@ def _merged(
     before = keep * old.forecasts
     total = before + new.forecasts
     share = new.forecasts / total if total else 0.0
-    # Every figure is a mean over forecasts, so that two sets merge by their numbers alone.
+    # Figures are means over forecasts and merge by the numbers of these; `margin`, a quantile, only roughly so.
     means = {
         entry.name: (1.0 - share) * getattr(old, entry.name)
         + share * getattr(new, entry.name)

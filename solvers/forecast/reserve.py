@@ -50,7 +50,7 @@ def reserve_rps(
     held, lag = windows(hold_s), windows(reaction_s)
     rates = np.nan_to_num(coarse.rates_rps)
     followed = _followed(rates, held, lag, window_s)
-    # Where plans looked back at silence of the agents, nobody knows what they would have carried.
+    # Where plans looked back at windows that were not heard, what they would have carried is unknown.
     known = _known(~np.isnan(coarse.rates_rps), held, lag)
     beyond = np.where(known, np.maximum(0.0, rates - followed), 0.0)
     kept = _without_worst(beyond, windows(FORGIVEN_S)) & known

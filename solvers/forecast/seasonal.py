@@ -67,7 +67,7 @@ def _forecast(
     rest = float(weights @ residuals)
     expected = max(0.0, factor * then + rest)
 
-    # The margin remembers as short as every other technique's; only the factor is slow.
+    # The margin remembers no longer than that of the other techniques; only the factor is slow.
     newest = weights_of(ages_s, smoothing_of(window_s))
     spread = spread_rps(
         residuals - rest, newest, expected_rps=expected, window_s=window_s

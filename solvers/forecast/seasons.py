@@ -36,7 +36,7 @@ _HEARD_SHARE = 0.5
 _ROUNDS = 3
 _CUT_SHARE = 0.2
 _MIN_TO_CUT = 3
-"""From three periods on the outer ones are cut, and the middle one alone counts."""
+"""From three periods on at least one is cut at either end; of three the middle one alone counts."""
 _NEIGHBOURS = 3
 """Parts on either side that a part is compared with."""
 

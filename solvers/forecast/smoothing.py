@@ -1,4 +1,4 @@
-"""Exponential smoothing of the rate: EWMA (level alone) and Holt's method (level and damped trend).
+"""Exponential smoothing of the rate: EWMA (level alone) and Holt's method (level and damped trend); and the last value.
 
 With error e = rate − (level + damping · trend) of each heard window
 
@@ -109,7 +109,7 @@ def _expected(
     heard = 0
     expected = []
     for rate in rates:
-        # Requests cannot become negative, however long a falling trend meets no reading.
+        # A rate cannot become negative, however long a falling trend goes on without a reading.
         trend *= DAMPING
         level = max(0.0, level + trend)
         gap += 1

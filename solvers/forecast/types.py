@@ -136,7 +136,7 @@ def make_forecast(
     technique: str, expected: ExpectedRate, *, horizon_s: float, levels: Sequence[float]
 ) -> Forecast:
     """The quantiles at `levels` (0 < level < 1) of what a technique expects. Raises InvalidInput."""
-    # Plain floats, since forecasts are written to JSON, which takes no numpy scalars.
+    # Plain floats, whatever scalars a technique computed with.
     return Forecast(
         technique=technique,
         horizon_s=horizon_s,

@@ -151,7 +151,7 @@ def _busy_replica(
 def _careful_notes(
     memory: Mapping[str, float], replicas: list[_BusyReplica]
 ) -> dict[str, float]:
-    # Notes of replicas that rest are kept: their batches broke the limit all the same.
+    # Notes of idle replicas are kept: that their batches broke the limit is still true.
     kept = {key: value for key, value in memory.items() if key.startswith(_CAREFUL)}
     return kept | {f"{_CAREFUL}{each.id}": 1.0 for each in replicas if each.is_careful}
 

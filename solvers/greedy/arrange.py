@@ -105,7 +105,7 @@ def _stocked(carriers: Sequence[Carrier], stock: int | None) -> Sequence[Carrier
     """As many carriers as there are GPUs, the fullest ones, in their order."""
     if stock is None or len(carriers) <= stock:
         return carriers
-    # The emptiest are taken for lost: of those fewer replicas would have to start elsewhere, if it is so.
+    # The plan does not say which are lost. The emptiest are given up: fewest replicas start elsewhere.
     fullest = sorted(
         range(len(carriers)),
         key=lambda index: (-total_sm_percent(carriers[index]), index),
@@ -267,7 +267,7 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
     rows = [seat.row for seat in carrier.seats]
     clocks_mhz = {row.clock_mhz for row in rows}
     return (
-        # Two replicas of a service on one GPU would only take from each other what one of both shares has.
+        # No GPU carries two replicas of a service.
         len({seat.service for seat in carrier.seats})
         == len(rows)
         <= problem.max_replicas_per_gpu

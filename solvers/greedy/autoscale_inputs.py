@@ -77,7 +77,7 @@ def _totals(gpu_type: GpuType, taken: Sequence[Taken]) -> TypeTotals:
     count = gpu_type.count
     if count is None:
         return TypeTotals(gpu_type=gpu_type.name)
-    # Watts above idle, as rows count them. An idle GPU draws its idle watts whether it is used or not.
+    # Watts above idle, as rows count them.
     watts = gpu_type.power_cap_w - gpu_type.idle_w
     return TypeTotals(
         gpu_type=gpu_type.name,
@@ -113,7 +113,7 @@ def missing_capacity(
     )
     return AutoscaleProblem(
         services=tuple(map(service_target, _missing(aims, carriers))),
-        # What runs is in the totals already: for the options it must not count a second time.
+        # What runs is subtracted from the totals already, and must not count a second time in the options.
         options=tuple(
             option(one, running=0) for _, one in sorted(configurations.items())
         ),

@@ -98,7 +98,7 @@ def fitting_rows(
     return tuple(
         row
         for row in (points.rows if points else ())
-        # Clocks are compared exactly: the planning clock is one of the rows' own.
+        # Clocks are compared exactly, as `planning_clock_mhz` counts them.
         if row.clock_mhz == clock_mhz
         and row.memory_mib <= gpu_type.memory_mib
         and row.power_w <= watts

@@ -228,7 +228,7 @@ def _decide_one(
     step, memory = decide_saturation(
         load, RULE, now_s=tick.now_s, memory=tick.timers.get(name)
     )
-    # The trigger knows no limits; its timers start anew all the same, as after a replica that went.
+    # The trigger knows no limits; its timers start anew as if a replica had gone.
     if step is ScalingStep.IN and len(own) <= tick.problem.service(name).min_replicas:
         step = ScalingStep.HOLD
     return first, _Decision(service=name, step=step, load=load, memory=memory)
@@ -301,7 +301,7 @@ def _add_by_priority(
     wanted = replica_counts(carriers)
     rows = {key: one.row for key, one in tick.configurations.items()}
     for priority in sorted({each.priority for each in problem.services}, reverse=True):
-        # The counts replace those of the running replicas of the same key.
+        # `Counter.update` adds: new replicas come on top of the running ones.
         wanted.update(
             {
                 key: count

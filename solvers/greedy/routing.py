@@ -107,7 +107,7 @@ def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
     """Equal GPUs as one entry with a count, in a canonical order."""
     counts: dict[GpuPlan, int] = defaultdict(int)
     for gpu in gpus:
-        # Whoever made the entries may have counted some of them already.
+        # Entries may stand for several GPUs already.
         counts[replace(gpu, count=1)] += gpu.count
     ordered = sorted(
         counts,

@@ -131,7 +131,7 @@ def _recommendation(current: int, metric_over_target: float, rule: HpaRule) -> i
 
 
 def _within(replicas: int, rule: HpaRule) -> int:
-    # The least number wins over the largest, as in Kubernetes, where the two may not contradict each other.
+    # The least number wins over the largest; Kubernetes refuses a rule in which they contradict each other.
     if rule.max_replicas is not None:
         replicas = min(replicas, rule.max_replicas)
     return max(replicas, rule.min_replicas)

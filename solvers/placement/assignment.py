@@ -38,7 +38,7 @@ def build(
     def decode(solver: cp_model.CpSolver) -> list[list[int]]:
         groups: list[list[int]] = [[] for _ in used]
         for members, row in zip(classes.members, counts, strict=True):
-            # A class says how many; which of its members, does not matter.
+            # The members of a class are alike: only how many of them a GPU carries matters.
             waiting = iter(members)
             for group, count in zip(groups, row, strict=True):
                 group += itertools.islice(waiting, round(solver.value(count)))
@@ -69,7 +69,7 @@ def _limit_gpus(
             cp_model.LinearExpr.weighted_sum(column, sizes)
             for sizes in classes.sizes.T.tolist()
         ]
-        # Room times y: what an unused GPU carries is nothing, and the relaxation is tighter than with two constraints.
+        # Room times y: an unused GPU carries nothing, and the relaxation is tighter than with two constraints.
         for expression, room in zip(taken, packing.rooms.tolist(), strict=True):
             sat.add(expression <= room * is_used)
         for bearers in label_sets:

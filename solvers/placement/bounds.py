@@ -66,7 +66,7 @@ def _threshold_bound(sizes: Integers, room: int, threshold: int) -> int:
 
 def _mean_sizes(packing: TypePacking) -> Integers:
     rooms = np.maximum(packing.rooms, 1)
-    # A trifle less, since a mean that is rounded up could make the bound exceed what is possible.
+    # A little less, since a mean that is rounded up could make the bound exceed what is possible.
     floored: Integers = np.floor(
         (packing.sizes / rooms).mean(axis=1) * (1.0 - 1e-12) * _MEAN_PARTS
     ).astype(np.int64)

@@ -81,7 +81,7 @@ def _use_fewer_gpus(
     )
     if len(start) <= bound:
         return proven
-    # One GPU less than the start: without an answer the start is the optimum, and proven to be.
+    # With one GPU less than the start: where that is infeasible, the start is proven optimal.
     formulation = build(packing, len(start) - 1, needs_all=True, start=start)
     formulation.sat.add(formulation.used >= bound)
     formulation.sat.minimize(formulation.used)
@@ -178,7 +178,7 @@ def _solve(
     solver.parameters.random_seed = limits.seed
     solver.parameters.max_time_in_seconds = limits.seconds
     solver.parameters.max_deterministic_time = limits.work
-    # CP-SAT's own gap would end a search before the proof, which is what a placement is called OPTIMAL for.
+    # No gap: a placement is called OPTIMAL only where that is proven.
     solver.parameters.relative_gap_limit = 0.0
     status = STATUS.get(solver.solve(formulation.sat), SolveStatus.UNKNOWN)
     if not status.has_solution:

@@ -122,7 +122,7 @@ def _packing(
     # since no sum of sizes lies between two multiples.
     units = np.maximum(np.gcd.reduce(sizes, axis=0), 1)
     largest = max(replica.value for replica in replicas)
-    # At least 1, so that no replica is left out for nothing.
+    # At least 1, so that no replica is left out as worthless.
     values = [
         max(1, round(replica.value / largest * MILLIONTHS)) for replica in replicas
     ]

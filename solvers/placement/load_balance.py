@@ -123,7 +123,7 @@ def _best_swap(state: _Loads, position: int) -> tuple[int, int]:
 def _labels_meet(state: _Loads, index: int, full: int) -> npt.NDArray[np.bool_]:
     """(K,) whether a label would be twice on a GPU after the replica was exchanged for each placed one."""
     theirs = state.bears[state.placed]
-    # Without the one that goes: a label that both bear stands in no way.
+    # Without the one that goes: a label that both bear is no obstacle.
     met_there = (state.bearers[state.gpu_of] - theirs)[:, state.bears[index]] > 0
     met_here = theirs & (state.bearers[full] - state.bears[index] > 0)
     meets: npt.NDArray[np.bool_] = met_there.any(axis=1) | met_here.any(axis=1)

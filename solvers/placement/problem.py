@@ -83,7 +83,7 @@ class PlacementProblem:
     gpus: tuple[GpuStock, ...]
     """At most one entry per type; a replica of another type is left out."""
     order: tuple[str, ...] = ()
-    """Names of replicas, first come first placed, e.g. from `dispatch.fair_queues`; those missing follow by name."""
+    """Names of replicas, first come first placed, e.g. by HetSev's fair queues; those missing follow by name."""
 
     def __post_init__(self) -> None:
         _refuse_repeats("replicas", [replica.name for replica in self.replicas])

@@ -157,8 +157,7 @@ def _unnamed(
     gpu: GpuPlan,
     replica: ReplicaPlan,
 ) -> BoundReplica:
-    # The row is looked up although only its memory is needed: a plan without such a row must fail here, not on a
-    # node.
+    # Raises for a row that the problem lacks: such a plan must fail here, not on a node.
     row = rows.row_of(gpu, replica)
     return BoundReplica(
         id=ReplicaId(""),

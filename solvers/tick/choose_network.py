@@ -73,7 +73,7 @@ def choose_variant(
     costs = {each.variant.network: each.usd_per_hour for each in ranked}
     min_usd = ranked[0].usd_per_hour if ranked else None
     if min_usd is None:
-        # A change would start everything anew and serve nothing all the same.
+        # A change would start everything anew and still serve nothing.
         network = running if running in costs else None
         network = network or service.network
     else:
@@ -149,7 +149,7 @@ def _row_cost(
         percentile=demand.percentile,
         batch=row.batch,
         slo_ms=demand.slo_ms,
-        # Alone: who the neighbours will be is the planner's choice, which comes after this one.
+        # Alone: which neighbours it gets is the planner's choice, which comes after this one.
         execution_ms=execution_ms(
             row, sensitivity=points.sensitivity, gpu_type=gpu_type
         ),
@@ -170,7 +170,7 @@ def _row_cost(
 def _part(gpu_type: GpuType, row: OperatingPoint) -> float:
     """What one replica takes of a GPU; above 1 where it does not fit."""
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
-    # A cap at the idle watts has room for rows that draw nothing alone; any part above 1 says so.
+    # With the cap at the idle watts only rows that draw nothing fit; any part above 1 means that one does not.
     if room_w <= 0.0 < row.power_w:
         return 2.0
     return max(

@@ -155,7 +155,7 @@ def _changes(
         [place.running.clock_mhz if place.running else 0.0 for place in places]
     )
     new_clock_mhz = _column([slot.gpu.clock_mhz for slot in slots])
-    # Under nothing that is kept, a clock change disturbs nobody.
+    # Where no replica is kept, a clock change disturbs none.
     clock_changes = (new_clock_mhz != old_clock_mhz) & (kept > 0)
     changes: Costs = kept - same_batch + clock_changes
     return changes

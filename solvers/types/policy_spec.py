@@ -15,7 +15,7 @@ from solvers.types.state import Json, Observed
 Decides = Literal[
     "GPU types", "replicas", "placement", "SM percent", "batch", "clock", "tasks"
 ]
-# All but "tasks", in the order in which people read them.
+# All but "tasks", in the order of `Decides`.
 ALL_OF_SERVICES: tuple[Decides, ...] = (
     "GPU types",
     "replicas",

@@ -53,7 +53,7 @@ def make_queues(
     queues: int,
 ) -> list[list[WaitingReplica]]:
     """At most that many queues of similar replicas, each with the longest wait first."""
-    # Clusters depend on the order of their points, so that the order must depend on the replicas alone.
+    # Clusters depend on the order of their points, so the order must depend on the replicas alone.
     by_name = sorted(waiting, key=lambda replica: replica.name)
     labels = cluster(_features(by_name), queues)
     made: list[list[WaitingReplica]] = [
@@ -113,7 +113,7 @@ def _features(replicas: Sequence[WaitingReplica]) -> Reals:
         [[replica.network == network for network in networks] for replica in replicas],
         dtype=float,
     )
-    # Without replicas the array has one dimension, which column_stack would refuse.
+    # Without replicas the array has one dimension, of which `column_stack` would make a column.
     return np.column_stack(
         [standardised, is_network.reshape(len(replicas), len(networks))]
     )

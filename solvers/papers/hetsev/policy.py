@@ -164,7 +164,7 @@ def _draft(
     counts, reasons, count_report = _count(problem, configurations, budget, lost=lost)
     rows, share_report = _shrink(problem, configurations, counts, budget)
     carriers, left_out, place_report = schedule_instances(problem, counts, rows, budget)
-    # Smaller shares and places per GPU type rather than in sum may leave room that the counts could not see.
+    # Counting saw totals, and shares before they were shrunk: placed replicas may leave room for more.
     carriers = top_up(problem, carriers, tuple(configurations.values()))
     for key, reason in left_out:
         reasons.setdefault(key[0], reason)
@@ -240,8 +240,8 @@ def _count(
         Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
         for key, times in sorted(lost.items())
     )
-    # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that whoever
-    # came first would take what a more important one needs: here one program has all of them.
+    # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that the
+    # first would take what a more important one needs: here one program has all of them.
     solution, report = solve_autoscale(
         AutoscaleProblem(
             services=tuple(map(service_target, problem.services)),

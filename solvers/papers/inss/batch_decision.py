@@ -172,7 +172,7 @@ def neighbours_of_all(
     """Each tenant's neighbours, at the batches that press most."""
     if not host.knows_neighbours:
         return [Neighbours(count=0, pressure=0.0)] * len(tenants)
-    # Pressure of the batches that press most, as their own decisions come before or after this one.
+    # The most pressure over its batches: a neighbour's batch may be decided after this one.
     worst = [max(row.pressure for row in tenant.rows) for tenant in tenants]
     return [
         Neighbours(

@@ -29,7 +29,7 @@ def make_plan(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of `gpulets` with other batches, its report; it remembers nothing."""
-    # `gpulets` keeps what runs only where it made it itself: its partition is ours.
+    # `gpulets` keeps only a running plan that names it as its policy, and our plans have its partition.
     current = problem.current
     if current is not None:
         current = replace(current, policy=gpulets.NAME)

@@ -28,7 +28,7 @@ from solvers.types.state import GpuType
 _TRIES = 4
 """Orders of services that the greedy provisioner goes through while some fall short."""
 _GPUS_TO_TRY = 8
-"""GPUs of each type, the fullest with room; beyond, a fleet of hundreds would be looked at for every replica."""
+"""Different GPUs of each type that are tried for a replica, the fullest first; all of a large fleet would take long."""
 
 
 def provision_greedily(decider: BatchDecider) -> Settled:
@@ -39,7 +39,7 @@ def provision_greedily(decider: BatchDecider) -> Settled:
         settled = decider.settle(_widened(decider, _Filling(decider).fill(order)))
         tried.append(settled)
         short = {service.name for service in decider.short(settled)}
-        # Stable: who falls short comes first, and both parts keep their order.
+        # Stable: services that fall short come first, and both parts keep their order.
         retried = sorted(order, key=lambda each: each.name not in short)
         if not short or retried == order:
             break
@@ -154,7 +154,7 @@ class _Filling:
         if batches is None or batches[-1].carried_rps < MIN_CAPACITY_RPS:
             return None
         needs = {} if at is None else self._needs[at]
-        # Those who are there may lose what they have beyond their needs, and nothing else.
+        # The services that are there may lose what they have beyond their needs, and nothing else.
         for other, batch in zip(before.shares, batches[:-1], strict=True):
             if batch.carried_rps < needs.get(other.service, 0.0) * (1.0 - ROUNDING):
                 return None
@@ -239,7 +239,7 @@ def _one_wider(
         after = _rooms(decider, wider, replicas) if wider is not None else None
         if wider is None or after is None:
             continue
-        # A wider share presses more on the others: whoever has least room must not pay for it.
+        # A wider share presses more on the others: the one with the least room must not pay for it.
         if min(after) >= min(rooms) * (1.0 - ROUNDING) and after[at] > rooms[at]:
             return wider, after
     return None
@@ -268,7 +268,7 @@ def _wider(decider: BatchDecider, gpu: Provisioned, at: int) -> Provisioned | No
     free_percent = 100.0 - gpu.given_percent
     for step in decider.percents(share.service, gpu.gpu_type):
         if step > share.sm_percent + SM_PERCENT_TOLERANCE:
-            # The next step alone: to skip one that does not fit would find none that does.
+            # Only the next step: where it does not fit, no larger one does.
             if step - share.sm_percent > free_percent + SM_PERCENT_TOLERANCE:
                 return None
             wider = Share(share.service, step)

@@ -61,7 +61,7 @@ def tried_with(
         (entry for entry in problem.points if entry.network in networks),
         key=lambda entry: (entry.network, entry.gpu_type),
     )
-    # In the order of names, and without what may drift; the classes' own text says all of their fields.
+    # Sorted by name, since order means nothing; the `repr` of a dataclass has all of its fields.
     facts = (
         sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name),
         # Rates and times are compared by how far they drifted, and so are left out of the hash.
@@ -142,7 +142,6 @@ def remembered(problem: Problem, memory: Json) -> Provision:
             return tuple(
                 found for entry in gpus if (found := _provisioned(entry)) is not None
             )
-    # Not the running plan first: it lacks what is provisioned for services that have no rate now.
     return provision_of_plan(problem.current) if problem.current is not None else ()
 
 

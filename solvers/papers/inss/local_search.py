@@ -113,5 +113,5 @@ def _scores(
     percents = world.option_percents[chosen].sum(axis=1)
     even = EVEN_WEIGHT * np.minimum(min_room, 1.0)
     score = served + even + _ROOM_WEIGHT * min_room - _PERCENT_WEIGHT * percents
-    # A second replica of a service on the same GPU is never lawful; trials of single slots may make one.
+    # A second replica of a service on the same GPU is never lawful, but a trial may have one.
     return np.where(world.repeats_service(chosen), -1.0, score)

@@ -53,7 +53,7 @@ def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
                 if name == share.service and chosen[0, slot] == nowhere
             ]
             option = by_place.get((at, share.sm_percent))
-            # Half a provision is no start: its search would end at another one and seem to move little.
+            # A start that lacks a share would not lead to provisions that move little.
             if not open_slots or option is None:
                 return chosen[:0]
             chosen[0, open_slots[0]] = option
@@ -119,7 +119,7 @@ def setting_without_actor(decider: BatchDecider) -> ActorSetting:
         gpus=tuple(gpus),
         services=tuple(services),
         slots=2 if may_repeat and is_few else 1,
-        # One where no service has any: a world needs at least one option.
+        # One where no service has any: a world needs at least one SM percent.
         sm_percents=tuple(sorted(percents)) or (100.0,),
     )
 
@@ -154,13 +154,13 @@ class ServiceFigures(NamedTuple):
 def figures_of(decider: BatchDecider, world: ProvisioningWorld) -> ServiceFigures:
     """The figures of the decider's problem.
 
-    A service of which replicas must run although nothing is asked of it counts with a trifle.
+    A service without a rate of which replicas must run counts with a tiny one.
     """
     known = {service.name: service for service in decider.problem.services}
     rates, queued, weights = np.zeros((3, len(world.setting.services)))
     for at, name in enumerate(world.setting.services):
         service = known.get(name)
-        # One that may have no replica is to be nowhere, which the world does with those that ask for nothing.
+        # One that may have no replica counts as without a rate, which the world places nowhere.
         if service is None or service.max_replicas == 0:
             continue
         min_rps = 1e-6 * world.max_rps[at] if service.min_replicas > 0 else 0.0

@@ -85,8 +85,8 @@ _MAX_GPUS = 16
 """A larger fleet is not for the local search."""
 _TRIFLE, _DIGITS = 1e-9, 9
 _MOVE = 0.1
-"""What a new provision must gain in worth (`_worth`) if it moves all replicas, and less as it moves fewer. Who moves
-serves nothing until it has started, as boards are too full for most shadow instances."""
+"""What a new provision must gain in worth (`_worth`) if it moves all replicas, and less as it moves fewer. A replica
+that moves serves nothing until it has started, since GPUs are too full for most shadow instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def _find(
         message = "batches: what is provisioned serves all rates"
         return _Found(held, "kept", (message,)), tried
     asked = tried_with(decider.problem, decider.rules, actor=observed.actor, seed=seed)
-    # The same question has the same answer, and a search in every tick would cost seconds for nothing.
+    # The same question has the same answer: another search would cost seconds and find nothing new.
     if tried is not None and asked.is_like(tried):
         message = "no provision served clearly more when rates were last like these"
         return _Found(held, "kept", (message,)), tried

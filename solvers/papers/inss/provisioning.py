@@ -165,7 +165,7 @@ class BatchDecider:
         }
         for gpu in provision:
             batches = self.settle_gpu(gpu, replicas)
-            # An empty GPU stays in the provision, so that it and the batches go on side by side.
+            # An empty GPU stays in the provision, so that each GPU keeps its place among the batches.
             lawful.append(gpu if batches is not None else Provisioned(gpu.gpu_type))
             found.append(batches or ())
             for share, batch in zip(lawful[-1].shares, found[-1], strict=True):
@@ -198,7 +198,7 @@ class BatchDecider:
     def unserved(self, settled: Settled) -> float:
         """Weighted requests per second that are not carried, and replicas that are missing."""
         replicas = replicas_by_service(settled.provision)
-        # A missing replica counts as much as one request per second: more than rounding, less than any real load.
+        # A missing replica counts as much as one unserved request per second of priority 1: more than rounding.
         return sum(
             service.priority
             * max(0.0, service.arrival_rate_rps - settled.carried_rps[service.name])
@@ -251,7 +251,7 @@ def lawful(decider: BatchDecider, provision: Iterable[Provisioned]) -> Provision
     kept: list[Provisioned] = []
     for gpu_type in sorted(decider.problem.gpu_types, key=lambda one: one.name):
         gpus = by_type[gpu_type.name]
-        # The emptiest are taken for lost: of those fewer replicas would have to start elsewhere.
+        # A provision does not say which GPUs are lost. The emptiest are given up: fewest replicas start elsewhere.
         fullest = sorted(range(len(gpus)), key=lambda at: (-gpus[at].given_percent, at))
         kept.extend(gpus[at] for at in sorted(fullest[: gpu_type.count]))
     return tuple(kept)

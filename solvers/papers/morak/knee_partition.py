@@ -47,7 +47,7 @@ class ShareRequest:
     """SM percents that it may get, ascending, at least one."""
 
     def place_up_to(self, part: float) -> int:
-        """The largest of its shares that is not above its part; else the smallest."""
+        """The place of the largest share that is not above its part; else of the smallest."""
         return max(0, sum(share <= part + _TOLERANCE for share in self.shares) - 1)
 
     def next_share(self, place: int) -> float:
@@ -70,7 +70,7 @@ def partition(requests: Sequence[ShareRequest]) -> tuple[float, ...] | None:
     def given() -> list[float]:
         return [each.shares[at] for each, at in zip(requests, places, strict=True)]
 
-    # A smallest share may lie above its part; then the others give way, who is farthest above its part first.
+    # A smallest share may lie above its part; then the others give way, the one farthest above its part first.
     while sum(given()) > 100.0 + _TOLERANCE:
         able = [at for at, place in enumerate(places) if place > 0]
         if not able:
@@ -78,7 +78,7 @@ def partition(requests: Sequence[ShareRequest]) -> tuple[float, ...] | None:
         shares = given()
         places[max(able, key=lambda at: (shares[at] / parts[at], -at))] -= 1
 
-    # What rounding down left over belongs to somebody: SMs that nobody holds are idle under MPS.
+    # What rounding down left over is given away: SMs that no replica holds are idle under MPS.
     while able := _able_to_grow(requests, places, given()):
         shares = given()
         places[min(able, key=lambda at: (shares[at] / parts[at], at))] += 1
@@ -120,7 +120,7 @@ def knee_point(sm_percent: Reals, latency_ms: Reals) -> Knee:
 
     Raises TooFewSamples when fewer than three distinct shares are measured.
     """
-    # The paper reads the knee off a curve where "the slope changes significantly" (section III-C); the breakpoint of
+    # The paper reads the knee off a curve where its slope "changes significantly" (section III-C); the breakpoint of
     # two segments is a definition of it that a program can compute.
     curve = fit_two_segments(sm_percent, latency_ms, weight=np.ones_like(latency_ms))
     share = _knee_percent(

@@ -108,7 +108,7 @@ class _Packing:
         return sum(self._tenants[name].knee_percent for name in neighbours)
 
     def _carrier_of(self, neighbours: NeighbourSet) -> Carrier | None:
-        # A partition is costly and depends on who shares the GPU alone.
+        # A partition is costly, and depends only on who shares the GPU.
         if neighbours not in self._carriers:
             self._carriers[neighbours] = _partitioned(
                 self._problem, self._stage, [self._tenants[name] for name in neighbours]

@@ -142,7 +142,7 @@ def _fair(
             high = middle
         else:
             low, placed, carriers = middle, counts, trial
-    # A part that is too much for all together may be none for some: who got the smallest part is asked first.
+    # A part that is too much for all together may fit for some: those with the smallest part are tried first.
     for name in sorted(
         placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)
     ):

@@ -76,7 +76,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     waiting = [task for task in wanted.tasks if task.name not in filling.placed]
     for task in sorted(waiting, key=urgency):
         filling.place(task)
-    # What is free while somebody waits is free for a reason; only then may others spread into it.
+    # Only where no task waits: one that waits has the first claim to what is free.
     if all(task.name in filling.placed for task in waiting):
         filling.spread()
         filling.widen()
@@ -168,7 +168,7 @@ class MudiFilling:
     def _give_back(self, site: MudiSite) -> None:
         host = site.host
         if site.is_tunable:
-            # Another batch changes in place, and costs nobody anything: it is tried before any restart.
+            # Another batch changes in place and costs nothing: it is tried before any restart.
             row = self.tuner.rebatched(host, self.tuning.tasks_of(host.residents))
             if row is not None:
                 site.host = self.tuning.with_row(host, row)
@@ -289,7 +289,7 @@ class MudiFilling:
         """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
         by_count: dict[int, list[tuple[GpuId, MudiSite]]] = {}
         for key, site in self._sites.items():
-            # Who is swapped out on a GPU has the first claim to what gets free there.
+            # Tasks that are swapped out on a GPU have the first claim to what becomes free there.
             if site.is_tunable and key not in self._cordoned and not site.host.swapped:
                 by_count.setdefault(len(site.host.residents), []).append((key, site))
         ranked: list[MudiSite] = []

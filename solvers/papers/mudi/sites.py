@@ -14,7 +14,7 @@ from solvers.types.state import ReplicaId, Task
 MAX_TUNINGS = 48
 """Tunings of one call: the rest waits for the next tick. One takes some milliseconds."""
 REUSED = 0.7
-"""A share of at least this part of an even one is taken as it was left, since then nobody starts anew."""
+"""A share of at least this part of an even one is taken as it was left, since then no other process restarts."""
 GAIN = 0.15
 """By so much more, of all together, tasks must get done where one more joins those of a GPU; it waits otherwise."""
 PATIENCE_S = 300.0
@@ -64,7 +64,7 @@ class SiteTuning:
             (seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0
         )
         residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
-        # At its least: whether the batch that needs more is worth it, the tuning decides, which is costly to ask.
+        # At its least: whether a row that needs more is worth it is for the tuning to decide, which is costly.
         return min_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (
             1.0 + TOLERANCE
         )

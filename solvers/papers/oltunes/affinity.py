@@ -69,7 +69,7 @@ def variant_affinity(one: Character, other: Character) -> float:
 
 def affinity(new: Character, batch: Sequence[Character]) -> float:
     """How well a job suits the jobs of a batch, 25 to 100; 100 where there are none."""
-    # The means of equation 10 are over no job: whoever is first suits everybody.
+    # Equation 10 has no mean over no job: the first job always suits.
     if not batch:
         return 100.0
     workload = _mean(workload_affinity(new.ratio, each.ratio) for each in batch)

@@ -107,7 +107,7 @@ def _choices(problem: Problem, used: int) -> dict[str, tuple[_Choice, ...]]:
 
 
 def _load(problem: Problem, used: int) -> float:
-    """Share of the stock that carries something; 0 where the stock knows no end."""
+    """Share of the stock that carries something; 0 where the stock has no limit."""
     stock = [gpu_type.count for gpu_type in problem.gpu_types]
     total = sum(count for count in stock if count is not None)
     return min(1.0, used / total) if total and None not in stock else 0.0
@@ -151,7 +151,7 @@ def _scored(problem: Problem, rows: Sequence[_Choice]) -> ScoredSettings:
         per_gpu_rps=rates_rps * np.minimum(MAX_JOBS, 100.0 / percent),
         epc=estimated_power_consumption(
             base_w=BASE_W,
-            # The cap stands for the TDP, which it may be below; the base is the paper's for every type.
+            # The cap stands for the TDP, which a Problem lacks; EPC is not defined for one below the base.
             tdp_w=np.array([max(BASE_W, each.power_cap_w) for each in types]),
             sm_percent=percent,
             memory_share=memory_share,
@@ -276,7 +276,7 @@ def _add(
     for choice in choices:
         seat = ArrangedReplica(service=service.name, row=choice.row)
         for at in fullest:
-            # Affinity is costly to ask, so that the GPU type is compared first.
+            # Whether it may join is costly to find out, so the GPU type is compared first.
             if carriers[at].gpu_type == choice.gpu_type and _may_join(
                 problem, carriers, at, seat
             ):

@@ -348,7 +348,7 @@ def auto_tune(
     The first in the order (throughput-oriented, then latency-critical, each as given) that gains anything is raised.
     """
     order = sorted(
-        # False sorts before true: section 3.4.3 begins with throughput-oriented tasks, whose batch it is that grows.
+        # False sorts before true: tuning begins with throughput-oriented tasks (section 3.4.3).
         range(len(members)),
         key=lambda at: members[at].job.is_latency_critical,
     )

@@ -155,7 +155,7 @@ def _epc(
     memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
     return estimated_power_consumption(
         base_w=BASE_W,
-        # A board may draw less than the paper's 60 W of base power at most: its variable part is then 0.
+        # A GPU's TDP may be below the paper's base of 60 W: its variable part is then 0.
         tdp_w=np.maximum(BASE_W, [boards[one.gpu_type].tdp_w for one in options]),
         sm_percent=[one.sm_percent for one in options],
         memory_share=memory,

@@ -140,7 +140,7 @@ def setting_to_train(
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
-    # Who carries little needs many SMs, of which the first to choose find most.
+    # A service that carries little needs many SMs, of which the first to choose find most.
     max_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).max_rps
     ranked = sorted(zip(max_rps.tolist(), setting.services, strict=True))
     return replace(setting, services=tuple(name for _, name in ranked))
@@ -237,7 +237,7 @@ def actor_to_bytes(actor: Actor) -> bytes:
 
 def actor_from_bytes(data: bytes) -> Actor:
     """The actor that `actor_to_bytes` wrote. Raises BadActor for anything else."""
-    # Refused before it is unpacked.
+    # Before it is unpacked, when it may take much more memory.
     if len(data) > _MAX_BYTES:
         raise BadActor(f"an actor has at most {_MAX_BYTES:,} bytes, not {len(data):,}")
     try:

@@ -128,7 +128,7 @@ class Training:
         self._of_temperature = torch.optim.Adam(
             [self._temperature], lr=_TEMPERATURE_RATE
         )
-        # Table 1 has −log(1 + A), of which _MIN_TEMPERATURE says what becomes.
+        # −log(1 + A) as in Table 1; `_MIN_TEMPERATURE` says what follows from it.
         self._target_entropy = -float(np.log(1.0 + world.options))
         self._replay = _Replay(
             _REPLAY_ROUNDS * world.slots, world.feature_count, world.options
@@ -210,7 +210,7 @@ class Training:
             found.append(rounds.gains)
             self._go_on(rounds)
         gains = np.concatenate(found)
-        # A trifle more, since the deviation of rewards that never differ is 0.
+        # A little more, since the deviation of rewards that never differ is 0.
         self._scale = (gains.mean(axis=0), float(gains.std()) + 1e-6)
 
     def _go_on(self, played: "_Rounds") -> None:
@@ -269,7 +269,7 @@ class Training:
     ) -> Indices:
         if is_random:
             weights = allowed * self._random.random(allowed.shape)
-            # Evenly among the allowed ones: the largest of some draws is any of them.
+            # Evenly among the allowed ones: each is as likely as the others to have the largest draw.
             return np.asarray(weights.argmax(axis=1))
         with torch.no_grad():
             logits = self._actor(torch.from_numpy(seen), torch.full((len(seen),), slot))

@@ -57,7 +57,7 @@ class Courses:
         self._levels[jumps] = self._draw(len(jumps))
         self.rates_rps[jumps] = self._levels[jumps]
 
-        # Wandering is in logarithms, so that no rate becomes negative; who is absent stays at 0.
+        # Wandering is in logarithms, so that no rate becomes negative; an absent service stays at 0.
         towards = self._levels / np.maximum(self.rates_rps, 1e-9)
         noise = self._random.normal(0.0, _WANDER, self.rates_rps.shape)
         wandered = self.rates_rps * towards**_PULL * np.exp(noise)

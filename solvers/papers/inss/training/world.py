@@ -257,7 +257,7 @@ class ProvisioningWorld:
                 is_placed[:, before], self._percents[share[:, before]] / 100.0, 0.0
             )
         room = self._room(chosen[:, :slot])
-        # Capped: a queue that exceeds what one SLO can answer is as bad as a longer one.
+        # Capped at 1: what exceeds one SLO's worth of requests is late in any case.
         queue = np.minimum(1.0, 1000.0 * queued / (self.max_rps * self.slo_ms))
         parts = (
             used_mib / self._memory_mib,

@@ -76,7 +76,7 @@ def read_rows(
     for (slot, demand), (kind, gpu_type) in product(
         enumerate(demands), enumerate(types)
     ):
-        # A missing row costs NEVER, so that whatever is asked of it exceeds every limit, and no branch has to ask.
+        # Where there is no row the arrays stay at NEVER, which exceeds every limit.
         if demand is None or not demand.allows(gpu_type.name):
             continue
         points = problem.points_of(demand.network, gpu_type.name)
