@@ -127,10 +127,10 @@ def _expected(
     return np.array(expected)
 
 
-NAME = "last_value"
+LAST_VALUE_NAME = "last_value"
 
 
-def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
+def last_value(history: History, horizon_s: float) -> ExpectedRate | None:
     """The newest rate, spread as far as rates changed over the horizon. See `ForecastTechnique`."""
     series = history.recent
     ahead = windows_ahead(series, horizon_s)

@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from solvers.forecast import burst_aware, seasonal
-from solvers.forecast import smoothing as holt
-from solvers.forecast import smoothing as last_value
+from solvers.forecast import burst_aware, seasonal, smoothing
 from solvers.forecast.types import (
     Forecast,
     ForecastTechnique,
@@ -18,11 +16,11 @@ DEFAULT = burst_aware.NAME
 TECHNIQUES: Mapping[str, ForecastTechnique] = MappingProxyType(
     {
         DEFAULT: burst_aware.forecast,
-        last_value.NAME: last_value.forecast,
-        holt.EWMA_NAME: holt.ewma,
-        holt.FAST_EWMA_NAME: holt.fast_ewma,
-        holt.HOLT_NAME: holt.holt,
-        holt.FAST_HOLT_NAME: holt.fast_holt,
+        smoothing.LAST_VALUE_NAME: smoothing.last_value,
+        smoothing.EWMA_NAME: smoothing.ewma,
+        smoothing.FAST_EWMA_NAME: smoothing.fast_ewma,
+        smoothing.HOLT_NAME: smoothing.holt,
+        smoothing.FAST_HOLT_NAME: smoothing.fast_holt,
         seasonal.DAILY_NAME: seasonal.daily,
         seasonal.HOURLY_NAME: seasonal.hourly,
     }

@@ -232,8 +232,10 @@ class MudiFilling:
             ),
             key=lambda each: each[:3],
         )
-        # One a tick: after it, places and slownesses are others.
-        any(self._moved(site, at, empty) for *_, at, site in slowest[:MAX_TRIES])
+        for *_, at, site in slowest[:MAX_TRIES]:
+            if self._moved(site, at, empty):
+                # One a tick: after it, places and slownesses are others.
+                break
 
     def _moved(self, site: MudiSite, at: int, empty: Sequence[MudiSite]) -> bool:
         """Whether the resident at that place moves; not beyond MAX_TUNINGS."""

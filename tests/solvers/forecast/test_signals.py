@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from solvers.forecast import smoothing as holt
-from solvers.forecast import smoothing as last_value
+from solvers.forecast import smoothing
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES, forecast_by
 from solvers.forecast.types import (
     ExpectedRate,
@@ -168,15 +167,15 @@ def test_the_last_value_is_the_newest_heard_rate_and_its_changes_are_the_margin(
 ):
     # Changes of 10 up and down: a spread of 10, more than Poisson's √(100 / 25) = 2.
     history = a_history([100.0, 110.0] * 10 + [100.0, NAN], window_s=25.0)
-    assert rate_of(last_value.forecast, history, level=0.5) == 100.0
-    assert rate_of(last_value.forecast, history, level=0.95) == pytest.approx(
+    assert rate_of(smoothing.last_value, history, level=0.5) == 100.0
+    assert rate_of(smoothing.last_value, history, level=0.95) == pytest.approx(
         100.0 + 1.6449 * 10.0, abs=0.01
     )
 
 
 def test_one_value_has_poisson_s_margin() -> None:
     # √(100 / 1) = 10.
-    for technique in (last_value.forecast, holt.ewma, holt.holt):
+    for technique in (smoothing.last_value, smoothing.ewma, smoothing.holt):
         assert rate_of(technique, a_history([100.0])) == pytest.approx(
             100.0 + 1.6449 * 10.0, abs=0.01
         )
@@ -185,36 +184,36 @@ def test_one_value_has_poisson_s_margin() -> None:
 def test_ewma_takes_up_63_percent_of_a_step_in_its_reach() -> None:
     # The first windows count as a plain mean; after 100 of them α is 1 − exp(−1 / 20).
     before, after = [100.0] * 100, [200.0] * 20
-    assert rate_of(holt.ewma, a_history(before + after), level=0.5) == pytest.approx(
+    assert rate_of(smoothing.ewma, a_history(before + after), level=0.5) == pytest.approx(
         200.0 - 100.0 / np.e, abs=0.01
     )
     assert rate_of(
-        holt.fast_ewma, a_history(before + after), level=0.5
+        smoothing.fast_ewma, a_history(before + after), level=0.5
     ) == pytest.approx(200.0, abs=1.0)
 
 
 def test_ewma_is_the_same_for_any_length_of_windows() -> None:
     fine = a_history([100.0] * 100 + [200.0] * 20, window_s=1.0)
     rough = a_history([100.0] * 20 + [200.0] * 4, window_s=5.0)
-    assert rate_of(holt.ewma, rough, level=0.5) == pytest.approx(
-        rate_of(holt.ewma, fine, level=0.5), rel=0.01
+    assert rate_of(smoothing.ewma, rough, level=0.5) == pytest.approx(
+        rate_of(smoothing.ewma, fine, level=0.5), rel=0.01
     )
 
 
-@pytest.mark.parametrize("technique", (holt.holt, holt.fast_holt))
+@pytest.mark.parametrize("technique", (smoothing.holt, smoothing.fast_holt))
 def test_holt_follows_a_ramp_and_ewma_lags_behind(technique: ForecastTechnique) -> None:
     ramp = 100.0 + 2.0 * np.arange(120)
     following = ramp[-1] + 10.0
     assert forecast(technique, ramp, horizon_s=5.0) == pytest.approx(
         following, rel=0.02
     )
-    assert forecast(holt.ewma, ramp, horizon_s=5.0) < following - 30.0
+    assert forecast(smoothing.ewma, ramp, horizon_s=5.0) < following - 30.0
 
 
 def test_holt_goes_on_along_the_trend_over_a_gap() -> None:
     ramp = 100.0 + 2.0 * np.arange(120)
     ramp[100:119] = np.nan
-    assert forecast(holt.fast_holt, ramp) == pytest.approx(340.0, rel=0.04)
+    assert forecast(smoothing.fast_holt, ramp) == pytest.approx(340.0, rel=0.04)
 
 
 def test_an_unknown_technique_and_one_without_its_season_speak_as_the_default() -> None:
