@@ -100,7 +100,7 @@ class Offers:
         }
         found = dict[GpuId, list[list[TaskOption]]]()
         invited = Counter[str]()
-        # The roomiest first: a host with little room gets whom the others leave over.
+        # The roomiest first: a host with little room gets the tasks that the others leave.
         for host in sorted(
             hosts,
             key=lambda each: (-each.free_sm_percent, each.gpu.id),

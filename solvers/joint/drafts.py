@@ -139,7 +139,7 @@ def _fitting(problem: Problem, plan: Plan | None) -> Plan | None:
     """The plan within the power budget; None where nothing of it is of use."""
     if plan is None:
         return None
-    # What moves from what runs is made without regard to watts.
+    # Plans that change what runs are made without regard to watts.
     within = trimmed(problem, plan)
     return within if within.gpus and is_valid(problem, within) else None
 

@@ -277,7 +277,7 @@ class Master:
         self._highs.addRow(
             -INFINITE, demand.free_shortage, len(places), places, demand.shortage_price
         )
-        # Shortages cost nothing by themselves then: e, the one variable that does, stands for what exceeds the free.
+        # Shortages then cost nothing by themselves: the variable added below pays for what exceeds the free shortage.
         self._highs.changeColsCost(len(places), places, np.zeros(len(places)))
         rows = np.array([row], np.int32)
         self._highs.addCol(1.0, 0.0, INFINITE, 1, rows, -np.ones(1))

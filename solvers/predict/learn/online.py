@@ -234,7 +234,7 @@ class _Filter:
         """Index of a row in the state; the least known one makes room for a row too many."""
         if row in self.rows:
             return self.rows.index(row) + 1
-        # The work of an update grows with the square of the rows, and plans change rows for ever.
+        # The work of an update grows with the square of the rows, and new plans keep bringing new rows.
         if len(self.rows) >= MAX_ROWS:
             self._forget(1 + int(np.argmax(np.diag(self.covariance)[1:])))
         self.rows.append(row)

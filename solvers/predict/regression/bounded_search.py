@@ -101,7 +101,7 @@ class BoundedSearch:
             if self._is_accepted(at, moved):
                 return self._evaluate(moved), max(_EASED * damping, _MIN_DAMPING)
             damping *= _RAISED
-        # No step in any direction helps: with the first damping the next round tries another curvature.
+        # No damping makes the step acceptable: the next round tries the exact curvature, or the search ends.
         return at, _FIRST_DAMPING
 
     def _is_accepted(self, at: _Point, moved: Reals) -> bool:
