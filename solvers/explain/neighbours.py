@@ -348,7 +348,7 @@ class NeighbourReader:
 
 
 def _use(rule: Rule, used: float, limit: float, more: float) -> LimitUse:
-    """more: what whatever came next would need at least."""
+    """more: the least that whatever came next would need."""
     is_full = _exceeds(used + more, limit)
     return LimitUse(rule=rule, used=used, limit=limit, is_full=is_full)
 

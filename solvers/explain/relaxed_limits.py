@@ -35,7 +35,7 @@ def priced_reliefs(
 
 
 def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
-    """The maximum saving first."""
+    """Largest saving first."""
 
     def key(relief: Relief) -> tuple[float, str, str]:
         return -relief.saving, relief.kind, relief.subject

@@ -37,7 +37,7 @@ class PlanDraft:
     served_weight: float
     starts: int
     merit: tuple[float, int, float]
-    """The minimum is the best: the served share of all weight, negated; missing replicas; cost with migration."""
+    """Smaller is better: the served share of all weight, negated; missing replicas; cost with migration."""
 
 
 class FoundPlan(NamedTuple):

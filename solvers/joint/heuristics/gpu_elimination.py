@@ -1,6 +1,6 @@
 """GPU elimination: everything served with a GPU less.
 
-The cost of integer plans moves in steps of a GPU, so a search that looks at cost alone stands on level ground nearly
+The cost of integer plans moves in steps of a GPU, so a search that looks at cost alone is on a plateau nearly
 everywhere. Here GPUs are taken out first, and what the others then leave short is the measure, valued at a few times
 the relaxation's duals π, together with what the GPUs lose:
 

@@ -229,7 +229,7 @@ def _move_prices(
     allowed: Mapping[int, int],
     start_usd_per_hour: float | None,
 ) -> MovePrices:
-    """Prices at that of a start; where it is None, at the one that keeps starts few."""
+    """Prices of moves at this price of a start; where it is None, at one that keeps starts few."""
     start = start_usd_per_hour
     if start is None:
         taken = carried(tools.tables, tools.columns, allowed)

@@ -84,7 +84,7 @@ def estimate_from_layers(
 def _profiled_networks(
     fits: Fits, known: Sequence[LayerCounts], network: str, gpu_type: str
 ) -> list[LayerCounts]:
-    """The other networks with known layers that have a fit on the GPU type, by name; enough of them."""
+    """The other networks with known layers that have a fit on the GPU type, by name; raises TooFewSamples."""
     profiled = [
         entry
         for entry in sorted(known, key=lambda entry: entry.network)

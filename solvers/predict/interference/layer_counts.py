@@ -170,7 +170,7 @@ def _features(table: Coefficients, queries: Queries) -> Reals:
 
 
 class _Regression(NamedTuple):
-    """A straight line through features, with offsets."""
+    """A linear function of features, with offsets."""
 
     intercept: float
     weights: Reals

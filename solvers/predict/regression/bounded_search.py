@@ -105,7 +105,7 @@ class BoundedSearch:
         return at, _FIRST_DAMPING
 
     def _is_accepted(self, at: _Point, moved: Reals) -> bool:
-        """Whether a step lowers the loss by enough of what the slopes promise, or by no more than rounding fails to."""
+        """Whether a step lowers the loss by enough of what the slopes promise, but for rounding."""
         promised = float(at.gradient @ (at.x - moved))
         allowed = at.loss - _MIN_FALL * promised + _ROUNDING * at.loss
         return self._loss(self.residuals(moved)) <= allowed
