@@ -90,7 +90,7 @@ class Offers:
     ) -> dict[GpuId, list[list[TaskOption]]]:
         """By host the options of each task that may be there, by name; of arrivals those that gain most from it.
 
-        One who may already come to SPREAD hosts stands back for others. basis: a filling whose seats are among them.
+        A task that may already come to SPREAD hosts gives way to others. basis: a filling whose seats are among them.
         """
         placed = {
             task.name: (gpu.id, task.sm_percent)

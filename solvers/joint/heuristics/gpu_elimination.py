@@ -150,7 +150,7 @@ def _less(
         plan = _exchanged(search, losses, soft, plan)
         if not plan:
             return plan
-        # One more GPU goes only where the others could carry what it carries.
+        # One more GPU goes only while the surplus is worth more than it costs, by the margin.
         next_price = tools.columns[wasteful(search, plan, chance)].price
         if _surplus(search, plan) < min_surplus + next_price or search.is_over():
             return plan
