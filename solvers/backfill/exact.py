@@ -93,7 +93,7 @@ def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:
     if not wanted.tasks:
         return basis
     filling = FillProgram(wanted, limits)
-    # The greedy knows no power budget, so that its filling is trimmed before it is compared.
+    # The greedy ignores the power budget, so its filling is trimmed before it is compared.
     basis = filling.within_budget(basis)
     if len(wanted.tasks) > MAX_TASKS or len(filling.offers.hosts) > MAX_HOSTS:
         return basis
@@ -182,7 +182,7 @@ class FillProgram:
         for task in gpu.tasks:
             if not task.is_resident or task in kept:
                 yield task
-            # One that was only to be started here has nothing to be swapped out, and waits elsewhere.
+            # Swapped out only beside replicas and where it ran: any other task goes back to waiting.
             elif gpu.replicas and self._ran(gpu.id, task):
                 yield replace(task, is_resident=False)
 
@@ -214,7 +214,7 @@ class FillProgram:
         return [mix for mix in found if not self.offers.openers.isdisjoint(mix.names)]
 
     def _value(self, mix: Mix) -> float:
-        # Against the tasks' absence, which is what they are worth where the program leaves them out.
+        # Relative to the worth of the absent tasks, which counts where the program leaves them out.
         return mix.worth - sum(
             of_absent(option.standing, self._limits) for option in mix.options
         )
@@ -256,7 +256,7 @@ def _bound(option: TaskOption) -> BoundTask:
 
 def _choose(candidates: Sequence[_Candidate], left_w: float) -> list[_Candidate]:
     """The best mixes: one per host and task, within the watts; none where the search finds nothing."""
-    # A mix that is worth no more than its tasks' absence is in no optimum: the fewer columns, the faster.
+    # No optimum needs a mix that is worth no more than its tasks' absence, and fewer columns solve faster.
     worthy = [each for each in candidates if each.value > 0.0]
     if not worthy:
         return []
@@ -282,7 +282,6 @@ def _choose(candidates: Sequence[_Candidate], left_w: float) -> list[_Candidate]
 
 
 def _incidence(rows: Sequence[Sequence[int]], columns: int) -> csr_matrix:
-    # Row by row, as the format stores it.
     index = np.concatenate([np.array(row) for row in rows])
     starts = np.cumsum([0, *map(len, rows)])
     return csr_matrix((np.ones(len(index)), index, starts), shape=(len(rows), columns))

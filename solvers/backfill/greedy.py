@@ -32,7 +32,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     running = wanted.running.gpus if wanted.running else ()
     before = {task.name: (gpu, task) for gpu in running for task in gpu.tasks}
     swapped = {name for name, (_, task) in before.items() if not task.is_resident}
-    # What runs is seated before what is swapped out comes back: it must not be put out for it.
+    # Running tasks are seated before swapped-out ones come back, so that none is put out for those.
     ordered = sorted(
         wanted.tasks,
         key=lambda task: (task.name in swapped, -task.priority, task.name),
@@ -97,7 +97,7 @@ class _Filling:
         was = ran[1]
         seat = self._seats.of_share(task, host, was.sm_percent)
         if seat is None or not host.fits(seat):
-            # For a short while it waits for its seat: what put it out may pass sooner than it is started elsewhere.
+            # It waits for its seat for a while: what put it out may pass sooner than a start elsewhere takes.
             return task.waiting_s < self._limits.move_s and self.hold(task, ran)
         host.residents.append((again(was, task, is_resident=True), seat))
         return True
@@ -170,7 +170,7 @@ class _Filling:
             for key, gpu in sorted(self._unused.items(), reverse=True)
             if key not in self._cordoned
         )
-        # Idle GPUs of a type are alike: one stands for all, the first by id since later entries replace earlier ones.
+        # Idle GPUs of a type are alike: the lowest id stands for all, since descending order puts it in last.
         first = {gpu.gpu_type: gpu for gpu in idle}
         hosts = (empty_host(self._problem, gpu) for _, gpu in sorted(first.items()))
         places = filter(None, (self._on(task, host) for host in hosts))

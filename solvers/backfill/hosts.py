@@ -130,7 +130,7 @@ def _seat(
         slo_ms=service.slo_ms,
         rate_rps=replica.arrival_rate_rps,
     )
-    # A process keeps the memory that it was started with, also where its row needs less by now.
+    # A process keeps the memory that it was started with, even where its row needs less by now.
     reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
     return HostTenant(
         row=reserved,

@@ -88,9 +88,9 @@ class Offers:
         hosts: Sequence[Host],
         basis: Sequence[BoundGpu],
     ) -> dict[GpuId, list[list[TaskOption]]]:
-        """By host the options of each task that may be there, by name; of arrivals those who gain most from it.
+        """By host the options of each task that may be there, by name; of arrivals those that gain most from it.
 
-        One who may already come to SPREAD hosts stands back for others. basis: a filling whose seats are among them.
+        A task that may already come to SPREAD hosts gives way to others. basis: a filling whose seats are among them.
         """
         placed = {
             task.name: (gpu.id, task.sm_percent)
@@ -100,7 +100,7 @@ class Offers:
         }
         found = dict[GpuId, list[list[TaskOption]]]()
         invited = Counter[str]()
-        # The roomiest first: a host with little room gets whom the others leave over.
+        # The roomiest first: a host with little room gets the tasks that the others leave.
         for host in sorted(
             hosts,
             key=lambda each: (-each.free_sm_percent, each.gpu.id),
@@ -265,7 +265,7 @@ class Offers:
         return pace_ms / (KEEPS if frees else GAIN)
 
     def _in_time_ms(self, standing: FixedWorth, pace_ms: float) -> float | None:
-        """The longest iteration that saves a task from missing its deadline; None where it needs or has no saving."""
+        """The longest iteration with which a task still meets its deadline; None where it would anyway, or cannot."""
         task = standing.task
         is_slow = is_late(task, pace_ms) and must_begin(standing)
         if task.due_in_s is None or not is_slow:

@@ -51,12 +51,12 @@ class Places:
         try:
             after = make_host(self._problem, self._rows, other)
         except InvalidInput:
-            # Nobody measured its replicas so.
+            # Its replicas were not measured at these settings.
             return False
         if not after.holds():
             return False
         residents = self._running.get(gpu.id, ())
-        # What runs there counts only if it may stay as things are: else it goes whatever the GPU is set to.
+        # Running tasks count only if they fit the present settings: otherwise they go whatever the GPU is set to.
         if self._seat(before, residents) and before.holds():
             if not self._seat(after, residents) or not after.holds():
                 return False

@@ -115,7 +115,7 @@ def of_absent(standing: FixedWorth, limits: FillLimits) -> float:
     late = LATE * _urgent(standing) if must_begin(standing) else 0.0
     has_waited = standing.task.waiting_s >= limits.wait_s
     wait = WAIT * _urgent(standing) if has_waited else 0.0
-    # What runs loses its speed when it is put out; of what does not run it is 0.
+    # A running task loses its speed when it is put out; the speed of one that does not run is 0.
     return -late - wait - PROGRESS * standing.weight * standing.speed
 
 
@@ -187,7 +187,7 @@ def _urgent(standing: FixedWorth) -> float:
 
 def _alone_ms(task: Task, wanted: FillProblem, seats: Seats) -> float | None:
     """On the fastest type of the fleet; None where none can run it."""
-    # One GPU stands for its type; in falling order of ids, so that the first one is the last to be put in.
+    # The GPU of the lowest id stands for its type, since descending order puts it in last.
     first = {
         gpu.gpu_type: gpu
         for gpu in sorted(wanted.gpus, key=lambda each: each.id, reverse=True)

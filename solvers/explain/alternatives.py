@@ -52,7 +52,7 @@ class Neighbourhood:
         self._valuation = Valuation(self._problem, self._tables, prices)
 
     def alternatives(self, gpu: GpuPlan, max_count: int) -> tuple[Alternative, ...]:
-        """The best of every kind of change, to every GPU type, minimum loss first; at most so many."""
+        """The best of every kind of change, to every GPU type, smallest loss first; at most so many."""
         # One of each kind: the runners-up of a kind differ little from its best one.
         best: dict[tuple[ChangeKind, str], Alternative] = {}
         for found in (*self._steps(gpu), *self._elsewhere(gpu)):

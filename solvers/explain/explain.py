@@ -2,7 +2,7 @@
 
 The price of a request is what one more of it per second costs when everything else may adjust, in fractions of GPUs. At
 those prices every GPU earns about what it costs, where the relaxation would choose it; what earns less is there because
-GPUs come in integers, where the relaxation takes fractions.
+GPUs come in whole numbers, where the relaxation takes fractions.
 """
 
 import math

@@ -153,7 +153,7 @@ class NeighbourReader:
             self._broken(gpu, seats, seat, row)
             for row in self._larger(gpu, seat, seats)
         ]
-        # With a row that breaks nothing the replica could simply grow: no limit holds it, the plan chose so.
+        # Where some larger row breaks no rule, the replica could grow: no limit holds it back.
         if not rules or () in rules:
             return
         # The rows that break the fewest rules are nearest to being possible: theirs are the rules to name.
@@ -348,7 +348,7 @@ class NeighbourReader:
 
 
 def _use(rule: Rule, used: float, limit: float, more: float) -> LimitUse:
-    """more: what whatever came next would need at least."""
+    """more: the least that whatever came next would need."""
     is_full = _exceeds(used + more, limit)
     return LimitUse(rule=rule, used=used, limit=limit, is_full=is_full)
 

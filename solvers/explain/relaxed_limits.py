@@ -35,7 +35,7 @@ def priced_reliefs(
 
 
 def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
-    """The maximum saving first."""
+    """Largest saving first."""
 
     def key(relief: Relief) -> tuple[float, str, str]:
         return -relief.saving, relief.kind, relief.subject
@@ -45,7 +45,7 @@ def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
 
 def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
     """GPU types that the plan uses up."""
-    # What stays unused would not be missed, whatever the relaxation would do with fractions of it.
+    # A type with GPUs left over is no limit to the plan, whatever the relaxation does with fractions of GPUs.
     for gpu_type in problem.gpu_types:
         used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
         if gpu_type.count is not None and used >= gpu_type.count:
@@ -63,7 +63,7 @@ def _max_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
         price = prices.of_service(service.name)
         if service.max_replicas is None or price is None:
             continue
-        # A positive price is that of min_replicas, which costs: another limit, in the same dual.
+        # The same dual stands for min_replicas where it is positive: another limit, which is not asked about here.
         if price.per_replica < 0.0:
             yield Relief(
                 kind="max_replicas",
@@ -86,7 +86,7 @@ def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief
         after = loose.seats(gpu)
         for one, other in zip(before or (), after or (), strict=True):
             rate = problem.service(one.replica.service).arrival_rate_rps
-            # What nobody asks for is no gain.
+            # Capacity beyond the arrival rate is no gain.
             more = min(other.capacity_rps, rate) - min(one.capacity_rps, rate)
             gained[one.replica.service].append(gpu.count * more)
     for service in problem.services:

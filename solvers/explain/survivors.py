@@ -159,7 +159,7 @@ class _Judge:
         gpus: npt.NDArray[np.int64],
     ) -> tuple[Loss, ...]:
         """Those that do harm, the worst first; lost_rps: (L, S)."""
-        # What was short before is no harm of the loss.
+        # Only what the loss adds counts, not what was short before.
         short = np.maximum(self._rate - (self._total - lost_rps), 0.0) - self._before
         short[short <= _ROUNDING * self._rate] = 0.0
         weight = short @ self._priority

@@ -37,7 +37,7 @@ class PlanDraft:
     served_weight: float
     starts: int
     merit: tuple[float, int, float]
-    """The minimum is the best: the served share of all weight, negated; missing replicas; cost with migration."""
+    """Smaller is better: the served share of all weight, negated; missing replicas; cost with migration."""
 
 
 class FoundPlan(NamedTuple):
@@ -139,7 +139,7 @@ def _fitting(problem: Problem, plan: Plan | None) -> Plan | None:
     """The plan within the power budget; None where nothing of it is of use."""
     if plan is None:
         return None
-    # What moves from what runs is made without regard to watts.
+    # Plans that change what runs are made without regard to watts.
     within = trimmed(problem, plan)
     return within if within.gpus and is_valid(problem, within) else None
 

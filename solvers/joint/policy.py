@@ -264,7 +264,7 @@ def _rearranged(call: _Call) -> Iterator[PlanDraft]:
                 start_usd_per_hour=start_cost,
                 is_over=_after(budget, _USABLE),
             )
-        # What leaves out running GPUs that are no candidates would stop them without looking at their use.
+        # A plan without the running GPUs that are no candidates would stop them without looking at their use.
         plan = changed.changed if changed.is_complete else None
         if plan is not None and is_valid(problem, plan):
             source = "running arrangement, rearranged"

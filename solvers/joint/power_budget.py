@@ -70,7 +70,7 @@ def max_gpus(tables: Tables, watts: float) -> Reals:
     for mode in tables.modes:
         own_w = tables.idle_w[mode.gpu_type] + mode.power.min()
         min_w[mode.gpu_type] = min(min_w[mode.gpu_type], own_w)
-    # A GPU that draws nothing would divide by 0; as many of it as are there are within any budget.
+    # For a GPU that draws nothing this would divide by 0; any number of them is within the budget.
     gpus: Reals = np.floor(watts * (1.0 + _SLACK) / np.maximum(min_w, _SLACK))
     return gpus
 
@@ -207,7 +207,7 @@ class WattSearch(JointSearch):
     ) -> IntegerPlan:
         """The plan, a few GPUs of which are planned anew until it is over or proven."""
         duals = relaxation.solution.duals
-        # The heuristics know no watts: they see none of the row, and columns at the price that it puts on watts.
+        # The heuristics do not know the row of watts: they work without it, on columns whose prices include its dual.
         free = replace(self._demand, watts=np.inf)
         pool = WattPool(self._tables, self._columns, duals.watt_price)
         tools = self._tools._replace(pool=pool)

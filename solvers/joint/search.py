@@ -344,7 +344,7 @@ class JointSearch(SearchState):
         is_served_first = (
             self._is_goodput or demand.shortage_price is not self._demand.shortage_price
         )
-        # The gap is one of what counts: missing replicas cost many times the GPUs.
+        # `branch` takes a gap of the total cost, in which missing replicas may outweigh the GPUs many times.
         is_all_counted = is_served_first or total_cost <= 0.0
         counted_share = 1.0 if is_all_counted else plan.cost_usd_per_hour / total_cost
         # Half of the gap that counts as optimal, so that what branching closes surely passes the check of it.

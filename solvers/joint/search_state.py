@@ -196,7 +196,7 @@ class SearchState:
             self._is_proven = self._is_goodput or cost_gap <= OPTIMAL_GAP * cost_bound
 
     def _bounds(self, plan: IntegerPlan) -> tuple[float, float]:
-        """The minimum cost of plans that serve as much, and the maximum weight that any plan serves."""
+        """A lower bound on the cost of plans that serve as much, an upper one on the weight that any plan serves."""
         # Proofs of cost are made at the prices of shortages under `min_cost`.
         cost_bound = 0.0 if self._is_goodput else self._proofs.cost_bound(plan)
         return cost_bound, self._proofs.served_bound()

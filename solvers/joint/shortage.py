@@ -28,7 +28,7 @@ _Row = tuple[tuple[float, ...], ...]
 
 
 def at_medians(problem: Problem, plan: Plan) -> Problem:
-    """The problem in which whoever is no more important than some service that the plan leaves out asks for its median.
+    """The problem in which services of no higher priority than some service that the plan leaves out ask for medians.
 
     Others keep their percentiles. A row may serve what the median allows, but no more than `STRETCH` times what the
     service's own percentile does, and no less than that.
@@ -38,14 +38,14 @@ def at_medians(problem: Problem, plan: Plan) -> Problem:
         default=0.0,
     )
     keys = softened_keys(problem.capacity_law)
-    # Whoever is more important than all that is left out gives up nothing for it.
+    # A service of higher priority than all that are left out keeps its percentile.
     services = tuple(
         replace(one, percentile=keys[one.percentile])
         if one.priority <= highest and one.percentile > MEDIAN
         else one
         for one in problem.services
     )
-    # The problem itself where nobody is softened: the law with medians takes long to make the first time.
+    # The problem itself where no service is softened: the law with medians takes long to make the first time.
     if services == problem.services:
         return problem
     law = _with_medians(problem.capacity_law)
@@ -86,7 +86,7 @@ def _left_out(plan: Plan) -> list[str]:
 
 
 def _routed(problem: Problem, plan: Plan) -> Plan:
-    # Carriers are those of what runs, so the plan takes its place.
+    # `running_carriers` reads the plan in force, so this one is put in its place.
     carriers = running_carriers(replace(problem, current=plan))
     return route(problem, plan.policy, carriers, {})
 

@@ -175,7 +175,7 @@ def estimate(
     with threads(budget.threads) as executor:
         if is_met(demand):
             return state_solution(problem, plan, 0.0, served_bound=0.0)
-        # Pricing is not stopped inside a round, as a solve does: the rounds are short, and part of one proves nothing.
+        # Unlike in a solve, pricing is not stopped inside a round: rounds are short, and part of one proves nothing.
         tools = warm.tools(problem, executor)
         deadline = Deadline(budget, tools.tables)
         search = JointSearch(problem, tools, demand, deadline)

@@ -41,7 +41,7 @@ def warm_up(*names: str) -> None:
 @cache
 def _warm_up(name: str) -> None:
     """Run the policy on tiny problems, from nothing and from its own plan, and what only many GPUs need."""
-    # Kernels are compiled for the types of their arguments, so that each course of a solve must be taken once.
+    # Kernels are compiled for the types of their arguments, so each path through a solve must be run once.
     for problem in (tiny_problem(), uneven_problem()):
         plan, _, memory = policy(name).make_plan(
             problem, Observed(at_s=0.0), None, BUDGET

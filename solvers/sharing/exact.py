@@ -27,7 +27,7 @@ from solvers.types.outcome import SolveStatus
 STATUS = {
     cp.OPTIMAL: SolveStatus.OPTIMAL,
     cp.OPTIMAL_INACCURATE: SolveStatus.FEASIBLE,
-    # What the solver could only show inaccurately counts, since `solve` compares every answer with the rows.
+    # Inaccurate statuses count too: `solve` compares every answer with its scan, and returns the scan without one.
     cp.INFEASIBLE: SolveStatus.INFEASIBLE,
     cp.INFEASIBLE_INACCURATE: SolveStatus.INFEASIBLE,
     cp.UNBOUNDED: SolveStatus.FAILED,
@@ -106,7 +106,7 @@ def solve_exact(
         status, crossings = _solve_lines([lines for _, lines in chunk], seconds)
         if not status.has_solution:
             return None, status
-        # The last programme has places left over, whose shares mean nothing.
+        # A programme may have more places than replicas; their shares mean nothing.
         for (index, _), crossing in zip(chunk, crossings, strict=False):
             answers[index] = _row_at_or_above(problem.replicas[index], 100.0 * crossing)
     return SharingSolution(sm_percent=tuple(answers)), SolveStatus.OPTIMAL

@@ -68,7 +68,6 @@ class Annealer:
         plant = AnnealingProblem(self._flat, self._tables.law, self._wanted, gpu_type)
         # Temperatures in GPU prices, so that they suit fleets of cheap and of expensive types.
         mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
-        # Division rounded up.
         parts = max(1, -(-moves // _MOVES_AT_ONCE))
         hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
         steps = mean_price * np.geomspace(hot, cold, parts + 1)
@@ -111,7 +110,7 @@ class Chain:
         """temperatures: at the beginning, between the parts, and at the end; starts: (M + 1,) of each mode's part."""
         self._plant, self._starts = plant, starts
         self._temperatures = temperatures
-        # One seed for each part: the kernel's random numbers belong to its thread, not to the chain.
+        # One seed for each part: the kernel's random state belongs to its thread, not to the chain.
         rng = np.random.default_rng(seed)
         self._seeds = rng.integers(2**32, size=len(temperatures) - 1).tolist()
         self._done = 0

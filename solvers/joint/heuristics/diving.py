@@ -197,7 +197,7 @@ class _Dive:
             [*start, *pool.cheapest(costs, self._pace.columns)],
             self._pace.rounds,
             min_gain=self._pace.min_gain,
-            # In time, pricing stops as soon as haste is better; in haste, only at the end.
+            # Pricing stops when it becomes late, since the next step is hasty then; in a hasty step, at the end.
             is_over=self._search.is_over if self._is_hasty else self._is_late,
         )
         self._duals = part.solution.duals
@@ -254,7 +254,7 @@ def finish(
     costs = tools.pool.reduced_costs(rest, duals)
     numbers = tools.pool.cheapest(costs, _PROGRAM_COLUMNS, below=gap)
     if np.isinf(below):
-        # The search needs a cost to stay below: that of a plan that is made in no time.
+        # The search needs a cost to stay below: that of a greedy plan, which takes hardly any time.
         greedy = tools.carried(complete_greedily(tools, rest, duals, {}))
         if not is_met(rest_of(rest, tools.tables, greedy)):
             return None
@@ -324,5 +324,5 @@ class FixedGpus:
         served = np.minimum(column.capacity, self._wanted[column.service])
         served_now = np.minimum(column.capacity, self._rate[column.service])
         worth = float(prices @ served)
-        # What is worth nothing to anyone loses nothing either.
+        # A column that is worth nothing cannot lose any of its worth.
         return float(prices @ served_now) / worth if worth > 0.0 else 1.0

@@ -91,7 +91,7 @@ def _is_fluid(mode: GpuMode, services: int) -> bool:
     crowd = min(services, mode.steps)
     is_same_factor = bool((mode.launch_factor == mode.launch_factor[1]).all())
     has_free_launch = is_same_factor or not mode.launch_ms.any()
-    # As many replicas as could ever be on a GPU must fit in all that SM steps do not measure.
+    # Even the most replicas that SM steps allow on a GPU must keep all its other limits.
     return (
         len(mode.service) > 0
         and mode.max_replicas >= crowd
@@ -120,7 +120,7 @@ def solve_fluid(
         mix = _Program(tables, demand, carried, margin).solve()
         if mix is None or mix.gpus.sum() > _MAX_GPUS:
             return None
-        # Only entire GPUs bound the cost: with a margin the program asks for more than any plan needs.
+        # Only the program without a margin bounds the cost: with one it asks for more than plans need.
         bound = max(bound, mix.bound) if margin == 0.0 else bound
         patterns = _Pouring(tables, demand, carried, mix.gpus).pour(mix.rps)
         if patterns is not None:
@@ -230,7 +230,7 @@ class _Program:
         self._highs.changeColsBounds(modes, columns, gpus, gpus)
         self._highs.changeColsCost(modes, columns, np.zeros(modes))
         rows = (self._services + np.arange(modes)).astype(np.int32)
-        # The new column is the part that stays empty on every mode: it is maximised, the GPUs cost nothing any more.
+        # The new column is the part of each mode that stays empty: it alone has a cost, so it is maximised.
         self._highs.addCol(-1.0, 0.0, 1.0, modes, rows, self._room * gpus)
         return is_feasible(self._highs)
 

@@ -1,6 +1,6 @@
 """GPU elimination: everything served with a GPU less.
 
-The cost of integer plans moves in steps of a GPU, so a search that looks at cost alone stands on level ground nearly
+The cost of integer plans moves in steps of a GPU, so a search that looks at cost alone is on a plateau nearly
 everywhere. Here GPUs are taken out first, and what the others then leave short is the measure, valued at a few times
 the relaxation's duals π, together with what the GPUs lose:
 
@@ -150,7 +150,7 @@ def _less(
         plan = _exchanged(search, losses, soft, plan)
         if not plan:
             return plan
-        # One more GPU goes only where the others could carry what it carries.
+        # One more GPU goes only while the surplus is worth more than it costs, by the margin.
         next_price = tools.columns[wasteful(search, plan, chance)].price
         if _surplus(search, plan) < min_surplus + next_price or search.is_over():
             return plan
@@ -179,7 +179,7 @@ def _exchanged(
             price=weight * columns.price[numbers],
             gpu_type=columns.gpu_type[numbers],
         )
-        # The kernel has its own random numbers, seeded from ours: it runs without the interpreter.
+        # The compiled kernel draws random numbers of its own, from a state seeded by the search's generator.
         state = search.rng.integers(1, 2**63, 1, dtype=np.uint64)
         exchange(stack, fleet, _EXCHANGES, state)
         if search.is_over():
@@ -218,7 +218,7 @@ def _rearranged(
     taken = tools.carried(base)
     gone = tools.carried(out)
     rest = left_of(target.demand, taken)
-    # As many GPUs of each type as were taken out, and more of one that the limit of cost leaves money for.
+    # As many GPUs of each type as were taken out, and as many more as the cost limit alone leaves money for.
     money = target.limit - taken.cost - gone.cost
     stock = np.minimum(rest.stock, gone.gpus + _affordable(tools, money))
     rest = replace(rest, stock=stock)
@@ -226,7 +226,7 @@ def _rearranged(
     lost = sum(count * float(prices[number]) for number, count in out.items())
     below = lost + float(_short(rest, gone).sum())
 
-    # Losses have the duals in them already.
+    # The prices of this pool are losses, which contain the duals already.
     free = replace(
         search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock))
     )
@@ -321,7 +321,7 @@ def _without(
 
 def _losing(search: DiveContext, plan: Counter[int]) -> set[int]:
     """The columns whose GPUs lose so much that all of them are open to change."""
-    # Whoever found the plan may have made columns that the pool does not hold yet.
+    # The search that found the plan may have made columns that the pool does not hold yet.
     search.tools.pool.sync()
     losses = LossPool(search.tools.tables, search.tools.columns, search.duals)
     return {

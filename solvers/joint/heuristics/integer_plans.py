@@ -137,7 +137,7 @@ class IntegerPlans:
         is_late: Callable[[], bool] = never,
     ) -> None:
         """Integer parts, and a dive for the rest; in haste when it is late."""
-        # A GPU of each column stays open: the less a service lacks of entire GPUs, the harder that is to fit.
+        # One GPU of each column stays open: a rest that is only fractions of GPUs is harder to fit.
         fixed = self._floor(relaxation)
         fixed -= Counter(list(fixed))
         taken = self._tools.carried(fixed)
@@ -179,7 +179,7 @@ class IntegerPlans:
             objective = relaxation.solution.objective
             is_better = objective < (1.0 - _BETTER) * self._dived_from
             is_quick = self._best.plan.total() < _SOME_GPUS
-            # Each of these calls may count as a round of work, so that the order of the conditions matters.
+            # `is_over` comes last, since each call of it may count as a round of work.
             if (is_better or is_quick) and not is_over():
                 self.dive(relaxation, is_over, pace)
 

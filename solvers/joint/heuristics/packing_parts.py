@@ -166,7 +166,7 @@ class Packer:
             if offer.found.size[slot] > 0
         ]
         ratios = [offer.found.worth.max() / offer.price for offer in offers]
-        # `left` and the stairs are used up by the packing, so that it comes last.
+        # `left` and the stairs are used up by the packing, so it comes last.
         plan = self._pack_all(offers, left, wanted.stock.copy(), stairs, is_late)
         return GreedyPacking(
             plan=plan,

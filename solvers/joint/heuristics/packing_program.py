@@ -65,7 +65,7 @@ class PackingProgram:
             services = mode.service[list(pattern.items)].tolist()
             key = (mode.gpu_type, tuple(services))
             price = price_of(self._tables, pattern)
-            # Of equal services on the same type only the price matters: the rows of both are the same.
+            # Patterns of the same services on the same type have the same rows, so only the cheaper one matters.
             if price < self._known.get(key, np.inf) - _MIN_SAVING:
                 self._known[key] = price
                 new.append(pattern)

@@ -77,7 +77,7 @@ def relax_rest(
     solution = master.solve()
     for _ in range(rounds):
         before = solution.objective
-        # What is at hand costs a pass over the pool, which is far less than pricing.
+        # Columns at hand take one pass over the pool, which is far less work than pricing.
         for _ in range(_POOL_ROUNDS):
             costs = tools.pool.reduced_costs(rest, solution.duals)
             cheap = tools.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)

@@ -29,7 +29,7 @@ def recreate(
     tools = search.tools
     kept = plan - removed
     rest = rest_of(search.demand, tools.tables, tools.carried(kept))
-    # What is put in must cost less than what was taken out, and than what that served.
+    # What is put in must cost less than what was taken out and what that left unserved, give or take the slack.
     below = _value(rest, tools.carried(removed)) + slack
     if search.rng.random() < _DIVES:
         found = dive(search, rest, _PACE, below=below)

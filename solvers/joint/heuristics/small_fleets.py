@@ -281,7 +281,7 @@ class _FleetSearch:
         return self._annealer.chain(
             gpus,
             moves=moves * sum(gpus),
-            # Another one in each try, or the chain would only walk the same way again.
+            # A new seed in each try: the same one would repeat the walk.
             seed=self._means.seed + _CHAINS * attempt.tries + number,
             start=[self._tools.columns[one] for one in plan.elements()],
         )

@@ -77,7 +77,7 @@ def _summed(places: Numbers, values: Reals, size: int) -> Reals:
 def left_of(demand: CoverDemand, taken: Carried) -> CoverDemand:
     """What is still wanted, and what may still be used, once so much is taken."""
     rate = np.maximum(demand.rate - taken.rps, 0.0)
-    # A rest of rounding would ask for a replica of its own.
+    # A rest that is only rounding would ask for a replica of its own.
     rate[rate <= _NOTHING * demand.rate] = 0.0
     return replace(
         demand,

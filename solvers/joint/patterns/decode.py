@@ -202,7 +202,7 @@ class _Reasons:
             return "stock"
         if self._lacks_watts(able):
             return "power"
-        # A GPU is left that could serve more of it, so only time can have kept the plan from using it.
+        # Time cut the plan short, or must have, since a GPU is left that could serve more of the service.
         if self._is_cut or (self._taken[able] < stock).any():
             return "budget"
         return self._beside(self.problem.services.index(service), able)
@@ -249,7 +249,7 @@ class _Reasons:
         for column, _count in self._used:
             if self._tables.modes[column.pattern.mode].gpu_type in able:
                 rules.add(self._rule_beside(service, column))
-            # No single rule would have to change then, but another GPU would help.
+            # Where rules differ, changing one of them would not be enough, but another GPU would help.
             if len(rules) > 1 or "stock" in rules:
                 return "stock"
         return rules.pop() if rules else "stock"

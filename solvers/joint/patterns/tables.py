@@ -236,7 +236,7 @@ def _is_dominated(
             (mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)
         ),
         # The upper knot of one candidate against the lower knot of the other (see above), at all intervals.
-        # Contiguous arrays are of one type to compiled kernels, whatever their shape was.
+        # Contiguous, since a compiled kernel is specialised on the layout of its arrays.
         np.ascontiguousarray(carried[:, :, 1:]).reshape(count, -1),
         np.ascontiguousarray(carried[:, :, :-1]).reshape(count, -1),
     )

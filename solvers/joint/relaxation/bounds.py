@@ -96,7 +96,7 @@ def whole_gpus(tables: Tables, bound: float) -> float:
     price = _one_price(tables)
     if price is None:
         return bound
-    # Rounding above a whole number must not cost a whole GPU more than is proven.
+    # A bound that rounding puts just above a whole number of GPUs must not be raised to the next one.
     return float(np.ceil(bound / price - _TOLERANCE) * price)
 
 

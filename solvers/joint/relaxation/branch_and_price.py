@@ -184,7 +184,7 @@ class _Tree:
     def bound(self) -> float:
         """The least that a plan can cost."""
         bound = min(self._closed_bound, self._cost())
-        # The heap has the open node of the minimum bound first.
+        # The heap has the open node of the lowest bound first.
         return min(bound, self.open[0].bound) if self.open else bound
 
     def is_closed(self) -> bool:

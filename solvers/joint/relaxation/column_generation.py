@@ -168,7 +168,7 @@ class Generation:
             if is_over() or bound >= cutoff or is_near or is_end:
                 break
             on_round(found)
-            # Cuts wait until no column is missing: they would cut off solutions that lack columns for nothing.
+            # Cuts wait until pricing finds no new column: before that, columns may mend a solution without any cut.
             if not turn.has_new and self._master.strengthen(turn.solution) > 0:
                 continue
             is_slow = not turn.has_new or _gain(history) < phases[phase].min_gain
@@ -249,7 +249,7 @@ def _thresholds(tables: Tables, duals: Duals) -> Reals:
     gpu_types = [mode.gpu_type for mode in tables.modes]
     prices = np.array([mode.price for mode in tables.modes])
     thresholds: Reals = prices - duals.stock[gpu_types]
-    # Watts of replicas are the pricer's business, since they depend on the pattern; those of idle GPUs do not.
+    # The pricer counts the watts of replicas, which depend on the pattern; those of an idle GPU do not.
     if duals.watt_price > 0.0:
         thresholds += duals.watt_price * tables.idle_w[gpu_types]
     return thresholds

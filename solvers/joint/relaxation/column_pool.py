@@ -165,6 +165,6 @@ class LossPool(ColumnPool):
             duals.rps[service] @ column.capacity + duals.presence[service].sum()
         )
         gpu_type = self._tables.modes[column.pattern.mode].gpu_type
-        # Uncut capacities may be worth more than the column costs, which is no loss.
+        # Capacities are not cut to the rates here, so a column may be worth more than it costs: that is no loss.
         loss = column.price - float(duals.stock[gpu_type]) - worth
         return max(0.0, loss) + _MIN_LOSS

@@ -91,7 +91,7 @@ def separate(replicas: Reals) -> Reals | None:
     if not len(used) or is_integer:
         return None
     program = _program(used, replicas[used])
-    # A cut is a help, not a need: without an answer of HiGHS there is just none.
+    # Cuts are optional: where HiGHS gives no answer, none is added.
     if not is_solved(program):
         return None
     potential = np.array(program.getSolution().col_value)[len(used) :]

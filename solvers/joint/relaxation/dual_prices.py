@@ -144,7 +144,7 @@ def prices_of(
         unit=unit,
         services=_service_prices(names, demand, columns, relaxation, scale),
         gpu_types=tuple(
-            # A dual of stock is what one GPU more saves, so its sign is the other one than that of a price.
+            # The dual of a stock is what one GPU more adds to the cost, so never positive; the price is what it saves.
             GpuTypePrice(gpu_type=gpu_type.name, per_gpu=_clean(-value / scale))
             for gpu_type, value in gpus
         ),
@@ -216,7 +216,7 @@ def _usd_per_weight(
         wanted = demand.rate > 0.0
         paid = demand.shortage_price[wanted]
         weight = priority[wanted]
-    # Nothing wanted, or wanted for nothing: any scale does, but for 0.
+    # Where nothing is wanted, or shortages cost nothing, any scale but 0 will do.
     return float((paid / weight).max(initial=0.0)) or 1.0
 
 

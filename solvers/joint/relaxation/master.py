@@ -258,7 +258,7 @@ class Master:
         values = steps[own.levels] if own.levels else np.zeros(0)
         self._highs.addRow(1.0, INFINITE, len(values), places, values)
         own.rows.append((at, steps))
-        # The number that the variable below will have.
+        # The number that the shortage variable below will have.
         own.fillers.append(self._highs.getNumCol())
         # To fall short of a whole cut costs as much as to serve nothing of the service.
         price = self.demand.shortage_price[service] * self.demand.rate[service]
@@ -277,7 +277,7 @@ class Master:
         self._highs.addRow(
             -INFINITE, demand.free_shortage, len(places), places, demand.shortage_price
         )
-        # Shortages cost nothing by themselves then: e, the one variable that does, stands for what exceeds the free.
+        # Shortages then cost nothing by themselves: the variable added below pays for what exceeds the free shortage.
         self._highs.changeColsCost(len(places), places, np.zeros(len(places)))
         rows = np.array([row], np.int32)
         self._highs.addCol(1.0, 0.0, INFINITE, 1, rows, -np.ones(1))
@@ -363,7 +363,7 @@ class Master:
         )
 
     def _free_dual(self, prices: Reals) -> float:
-        """τ, by which shortage prices count; −1, all of them, where nothing may be short for nothing."""
+        """τ, the factor of shortage prices; −1, so that they count in full, where no shortage is free."""
         if self._free_row is None:
             return -1.0
         return float(np.clip(prices[self._free_row], -1.0, 0.0))

@@ -155,7 +155,7 @@ class _ModeCells:
 
 
 def _patterns(mode: int, found: PricedPatterns) -> tuple[Pattern, ...]:
-    """What was found, each pattern once, the one of the maximum worth first."""
+    """What was found, each pattern once, those of the highest worth first."""
     filled = np.flatnonzero(found.size)
     best_first = sorted(filled, key=lambda slot: -found.worth[slot])
     items = (found.items[slot, : found.size[slot]] for slot in best_first)

@@ -176,7 +176,7 @@ def _renumbered(
 def _moves(task: _Task, numbers: Sequence[int]) -> MoveMaster:
     """The master problem over some of the columns, to which new ones are added apart from the others."""
     warm, tools = task.warm, task.tools
-    # The kinds must be known of every column that is taken over.
+    # The kinds of every column that is taken over must be known.
     warm.column_kinds.of(tools.columns)
     columns = tools.columns.taken(numbers)
     small = tools._replace(columns=columns, pool=tools.pool.taken(columns, numbers))
@@ -229,7 +229,7 @@ def _move_prices(
     allowed: Mapping[int, int],
     start_usd_per_hour: float | None,
 ) -> MovePrices:
-    """Prices at that of a start; where it is None, at the one that keeps starts few."""
+    """Prices of moves at this price of a start; where it is None, at one that keeps starts few."""
     start = start_usd_per_hour
     if start is None:
         taken = carried(tools.tables, tools.columns, allowed)

@@ -104,7 +104,7 @@ def replan(
                 lambda: is_over() or is_late(),
             )
         step = _step(moves, left, found, is_first=is_first)
-        # Nothing was rounded up, so that another relaxation would be the same one.
+        # Nothing was fixed, so another relaxation would be the same one.
         if not step:
             fixed = complete_greedily(tools, demand, found.duals(), fixed)
             break
@@ -166,7 +166,7 @@ def _relax(
     program.use(start if before is None else _promising(moves, program, before))
     found = _with_pool(moves, program)
     for number in range(_rounds(tools, found, is_first=before is None)):
-        # The first round is for what is left alone, which no column was made for: it is worth its time in any case.
+        # The first round prices for the present rest, which no column was made for: it is worth its time in any case.
         if number > 0 and is_late():
             break
         if not program.use(_priced(moves, left.demand, found)):
@@ -198,7 +198,7 @@ def _promising(
 
 
 def _rounds(tools: SearchContext, found: MoveSolution, *, is_first: bool) -> int:
-    # On steps so fine, a round of pricing takes longer than all else.
+    # With SM steps that fine, a round of pricing takes longer than all else.
     if is_too_fine(tools.tables):
         return 0
     if is_first and _is_small(found):
@@ -239,12 +239,12 @@ def _step(
         number = int(found.numbers[at])
         if fraction <= _ROUNDING:
             break
-        # Later relaxations are of a small rest, and keep less of what runs than the first one does.
+        # Only in the first relaxation: in later ones, of a small rest, running GPUs are rounded like new ones.
         if is_first and at < found.kept and fraction > _KEEP_UP:
             if plan.use(number) >= _MIN_KEPT_USE:
                 plan.take(number, 1)
             continue
-        # Beside floors, fractions wait: the next relaxation is of what these leave, and knows better.
+        # Beside whole parts, fractions wait for the next relaxation, which is only of what the whole parts leave.
         is_next = ups_left > 0 and (not has_floors or fraction >= _NEARLY_INTEGER)
         if is_next and (not plan.plan or plan.use(number) >= _MIN_USE):
             plan.take(number, 1)

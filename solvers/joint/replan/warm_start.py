@@ -54,7 +54,7 @@ class WarmStart:
     def __init__(self, problem: Problem, *, has_headroom: bool = False) -> None:
         """has_headroom: to be used for higher rates too."""
         self._made_for = problem
-        # Rates that may rise by the headroom need candidates which the present ones do not.
+        # Rates that rise within the headroom need candidates that the present rates do not.
         self._tables, self.headroom = (
             _roomy_tables(problem) if has_headroom else (_tables(problem, 1.0), 1.0)
         )

@@ -143,7 +143,7 @@ class Fits:
 
 def interference_group(gpu_type: str) -> Group:
     """The group under which a GPU type's interference fit is kept."""
-    # A pair of networks belongs to neither of them, so that the fit is of all networks: "" is no network's name.
+    # Interference is between two networks, so the fit is of all of them: "" is no network's name.
     return Group(network="", gpu_type=gpu_type)
 
 

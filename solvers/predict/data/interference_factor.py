@@ -42,7 +42,6 @@ class InterferenceTechnique(Protocol):
 
 def neighbour_counts(queries: Queries) -> Indices:
     """(N,) how many neighbours each row has."""
-    # Where all are alone there is nothing to count.
     if not any(queries.neighbours):
         return np.zeros(len(queries), dtype=np.intp)
     return np.fromiter(map(len, queries.neighbours), dtype=np.intp, count=len(queries))

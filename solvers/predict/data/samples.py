@@ -153,7 +153,7 @@ def make_queries(
         clock_mhz=_column(clock_mhz, size, np.nan),
         time_quota_percent=_column(time_quota_percent, size, 100.0),
         power_limit_w=_column(power_limit_w, size, np.nan),
-        # Sorted, since equal sets are told by being equal.
+        # Sorted, so that equal sets of neighbours compare equal.
         neighbours=tuple(tuple(sorted(entry)) for entry in neighbours),
     )
 

@@ -84,7 +84,7 @@ def estimate_from_layers(
 def _profiled_networks(
     fits: Fits, known: Sequence[LayerCounts], network: str, gpu_type: str
 ) -> list[LayerCounts]:
-    """The other networks with known layers that have a fit on the GPU type, by name; enough of them."""
+    """The other networks with known layers that have a fit on the GPU type, by name; raises TooFewSamples."""
     profiled = [
         entry
         for entry in sorted(known, key=lambda entry: entry.network)
@@ -126,7 +126,7 @@ def estimate_on_gpu_type(
     own = widening(base.sampled, moved) * np.log(high / low) / (2.0 * NORMAL_95)
     return ColdStartEstimate(
         latency_ms=np.exp(_log_latency(fits, target.network, moved) + shift.level),
-        # The two are independent: how sure its own curve is, and how sure the way between the GPU types.
+        # Two independent errors: that of the network's own curve, and that of the ratio between the GPU types.
         sigma=np.sqrt(shift.spread**2 + own**2),
         source=f"moved from {known_on} by {shift.source}",
     )
@@ -146,7 +146,7 @@ def _shift(
     ratios = _log_ratios(fits, queries, moved)
     if len(ratios):
         level = np.median(ratios, axis=0)
-        # Few networks may agree by chance: what a published ratio is off shrinks with their number.
+        # Few networks may agree by chance, so the variance of a published ratio is added, over their number.
         variance = np.mean((ratios - level) ** 2, axis=0) + RATIO_SIGMA**2 / len(ratios)
         source = f"the ratio of {len(ratios)} networks known on both"
         return _Shift(level, np.sqrt(variance), source)

@@ -58,7 +58,7 @@ def predict_alone(
     low_ratio, high_ratio = (
         np.full(len(queries), ratio_quantile(fit.quality, level)) for level in levels
     )
-    # Beyond its samples a fit knows nothing of its own error, so that only its interval is widened there.
+    # A fit's error outside its samples is not known, so its interval is widened there.
     return AloneLatency(
         latency_ms=predict_fit(fit, queries),
         low_ratio=low_ratio,
@@ -104,7 +104,7 @@ def _moved(fits: Fits, group: Group, queries: Queries) -> ColdStartEstimate | No
     estimates = []
     for fit in fits.of("latency_ms"):
         if fit.group.network == group.network:
-            # A type without any network in common says nothing of the level, and no speeds are published here.
+            # A type without any network in common gives no ratio, and no published speeds are known here.
             with suppress(TooFewSamples):
                 known_on = fit.group.gpu_type
                 estimates.append(estimate_on_gpu_type(fits, queries, known_on=known_on))

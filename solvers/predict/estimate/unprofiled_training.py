@@ -134,7 +134,7 @@ class ProfiledNetworks:
         except TooFewSamples:
             return None
         neighbour = Neighbour(own.network, float(unprofiled.batch), share)
-        # At its smallest share, where the factor is largest: it grows as the share shrinks (`layer_counts`).
+        # At its smallest share, where what neighbours are made of weighs most (w in `layer_counts`).
         victims = [
             _Victim(service, row)
             for service in self.services
@@ -220,7 +220,7 @@ def _spread(points: OperatingPoints, gpu_type: GpuType) -> list[OperatingPoint]:
 def _at_middle_batch(
     points: OperatingPoints, gpu_type: GpuType
 ) -> list[OperatingPoint]:
-    # At the highest clock alone: most profiles have no other, and a shape over shares needs one clock.
+    # At the highest clock alone, since a shape over shares must be one at the same clock.
     rows = [row for row in points.rows if row.clock_mhz == gpu_type.clocks_mhz[-1]]
     batches = sorted({row.batch for row in rows})
     return sorted(row for row in rows if row.batch == batches[len(batches) // 2])

@@ -25,7 +25,7 @@ def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
     counts = neighbour_counts(samples.at)[rows]
     factors = samples.latency_ms[rows] / alone_ms[rows]
     seen = np.unique(counts)
-    # The median, since one sample beside a noisy host would otherwise rule a count with few samples.
+    # The median, since one sample from a noisy host would otherwise decide a count with few samples.
     medians = np.array([np.median(factors[counts == count]) for count in seen])
     return Coefficients(
         arrays={

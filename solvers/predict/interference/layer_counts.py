@@ -93,7 +93,7 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     logs = arrays["intercept"] + _features(coefficients, queries) @ arrays["weights"]
     logs += _indicators(queries, labels["own"]) @ arrays["own_offset"]
     logs += _neighbour_indicators(queries, labels["other"]) @ arrays["other_offset"]
-    # Unlike measured factors, a predicted one below 1 can only be a failure of the regression.
+    # Unlike measured factors, a predicted one below 1 can only be an error of the regression.
     return clip_factors(queries, np.maximum(np.exp(logs), 1.0))
 
 
@@ -126,7 +126,7 @@ def _layer_table(
         ]
         for network in networks
     }
-    # Of the sampled ones only: what is learned is learned around them.
+    # The mean of the sampled networks only, from which the weights are learned.
     mean = np.mean([counts[network] for network in networks if network in seen], axis=0)
     return Coefficients(
         arrays={"counts": np.array([*counts.values(), mean])},
@@ -170,7 +170,7 @@ def _features(table: Coefficients, queries: Queries) -> Reals:
 
 
 class _Regression(NamedTuple):
-    """A straight line through features, with offsets."""
+    """A linear function of features, with offsets."""
 
     intercept: float
     weights: Reals

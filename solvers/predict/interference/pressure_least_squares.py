@@ -84,7 +84,7 @@ def solve(
         unknowns = _named(vector)
         factors = _factors(formulation, unknowns)
         log_slopes = _factor_slopes(formulation, unknowns) / factors[:, None]
-        # The mean that is taken off is linear, so that it is taken off the slopes alike.
+        # Subtracting a mean is linear, so the slopes are treated in the same way.
         residual_slopes = _relative(log_slopes, conditions) / _NOISE
         return np.vstack((residual_slopes, np.diag(1.0 / spread)))
 
@@ -153,7 +153,7 @@ def _factor_slopes(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
     by_s = np.zeros((pairs.rows, formulation.networks))
     by_s[np.arange(pairs.rows), own] = strength * pairs.sum_per_row(pressures)
     by_w = np.zeros_like(by_s)
-    # Not `+=`, which would count a network once that is there twice.
+    # Not `+=`, which would count a network only once where it is there twice.
     np.add.at(by_w, (pairs.row, other), strength[pairs.row] * pressures)
     shapes = pairs.sum_per_row(weights[:, None] * formulation.shapes)
     return np.hstack((by_launch, by_s, by_w, strength[:, None] * shapes))

@@ -157,6 +157,6 @@ def _quadratic(standard: Reals) -> Reals:
 def _cut(residuals: Reals) -> Reals:
     median = np.median(residuals)
     spread = _NORMAL_MAD * np.median(np.abs(residuals - median))
-    # Where most residuals are 0 their spread is no measure of what is odd: at least the noise is.
+    # Where most residuals are 0 their spread is 0 too: the limit is never below that of the noise.
     limit = _CUT * max(spread, _NOISE)
     return np.clip(residuals, median - limit, median + limit)

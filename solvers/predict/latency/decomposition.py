@@ -95,7 +95,7 @@ def split(alone_ms: Reals, *, transfer_ms: Reals, launch_ms: Reals) -> LatencyPa
         )
     overhead_ms = transfer_ms + launch_ms
     allowed_ms = (1.0 - MIN_RUN_FRACTION) * alone_ms
-    # The maximum is there for rows without overhead alone: `where` computes both branches.
+    # The maximum avoids dividing by 0 in rows without overhead: `where` computes both branches.
     reduced = allowed_ms / np.maximum(overhead_ms, allowed_ms)
     scale = np.where(overhead_ms > allowed_ms, reduced, 1.0)
     return LatencyParts(

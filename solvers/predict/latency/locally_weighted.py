@@ -128,7 +128,7 @@ def _tabulate(points: Points, at: Reals, metric: Reals, neighbours: int) -> Real
     corrections = np.concatenate(
         [regress(points, part, metric, neighbours)[0] for part in parts]
     )
-    # No more than was seen anywhere: a local line may lead far off between distant samples.
+    # Within the range of the samples' residuals: a local line may lead far off between distant samples.
     bounded = np.clip(corrections, points.residual.min(), points.residual.max())
     return np.asarray(bounded.round(_DIGITS))
 

@@ -60,7 +60,7 @@ def _standing(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> list[
         for name in total:
             # A technique that could not learn a group must not win by the groups that it left out.
             total[name] += size * min(errors.get(name, FAILED), FAILED)
-    # `sorted` keeps equals in their order, which is that of the registry.
+    # `sorted` keeps equals in their order, which is that of the candidates.
     return sorted(total, key=total.__getitem__)
 
 

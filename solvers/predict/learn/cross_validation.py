@@ -96,7 +96,7 @@ def _conditions(queries: Queries) -> Indices:
     _, neighbours = np.unique(texts, return_inverse=True)
     rows = np.column_stack((queries.conditions(unknown=-1.0), neighbours))
     _, condition = np.unique(rows, axis=0, return_inverse=True)
-    # numpy 2.0 alone gives the inverse as a column.
+    # numpy 2.0.0 gives the inverse as a column.
     return np.asarray(condition.reshape(-1).astype(np.intp))
 
 

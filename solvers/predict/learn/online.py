@@ -159,7 +159,7 @@ def row_beliefs(
     covariance = np.array(state.covariance)
     mean = means[0] + np.where(is_served, means[served], 0.0)
     first = _doubted(latency_sigma)
-    # Var(c + o) = var c + var o + 2 cov(c, o); a row that was never served is as its statement says.
+    # Var(c + o) = var c + var o + 2 cov(c, o); a row that was never served keeps its stated variance.
     seen_variance = covariance[served, served] + 2.0 * covariance[0, served]
     own = np.where(is_served, seen_variance, (1 - COMMON_SHARE) * first**2)
     return mean, np.sqrt(np.maximum(covariance[0, 0] + own, 0.0)), first
@@ -234,7 +234,7 @@ class _Filter:
         """Index of a row in the state; the least known one makes room for a row too many."""
         if row in self.rows:
             return self.rows.index(row) + 1
-        # The work of an update grows with the square of the rows, and plans change rows for ever.
+        # The work of an update grows with the square of the rows, and new plans keep bringing new rows.
         if len(self.rows) >= MAX_ROWS:
             self._forget(1 + int(np.argmax(np.diag(self.covariance)[1:])))
         self.rows.append(row)

@@ -101,11 +101,11 @@ class BoundedSearch:
             if self._is_accepted(at, moved):
                 return self._evaluate(moved), max(_EASED * damping, _MIN_DAMPING)
             damping *= _RAISED
-        # No step in any direction helps: with the first damping the next round tries another curvature.
+        # No damping makes the step acceptable: the next round tries the exact curvature, or the search ends.
         return at, _FIRST_DAMPING
 
     def _is_accepted(self, at: _Point, moved: Reals) -> bool:
-        """Whether a step lowers the loss by enough of what the slopes promise, or by no more than rounding fails to."""
+        """Whether a step lowers the loss by enough of what the slopes promise, but for rounding."""
         promised = float(at.gradient @ (at.x - moved))
         allowed = at.loss - _MIN_FALL * promised + _ROUNDING * at.loss
         return self._loss(self.residuals(moved)) <= allowed

@@ -50,7 +50,7 @@ def posterior_mode(
     """
 
     def deviations(parameters: Reals) -> Reals:
-        # A prior is one more measurement of its parameter; it is not tamed, so that nothing runs away.
+        # A prior acts as one more measurement of its parameter; it is not tamed, so that no parameter runs away.
         from_prior = (parameters - priors.mean) / priors.sigma
         return np.concatenate((_tamed(residuals(parameters)), from_prior))
 

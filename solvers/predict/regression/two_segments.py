@@ -26,7 +26,7 @@ MIN_SHARES = 3
 """Distinct shares that determine the two lines: with three, the breakpoint is the one in the middle."""
 # Of the first, even grid: every second percent when shares run from 5 to 100.
 _BREAKPOINTS = 49
-# In SM percent; the finest MPS step is a hundred times that.
+# In SM percent; far less than one SM of any GPU.
 _BREAKPOINT_TOLERANCE = 1e-3
 
 
