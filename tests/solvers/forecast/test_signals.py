@@ -184,9 +184,9 @@ def test_one_value_has_poisson_s_margin() -> None:
 def test_ewma_takes_up_63_percent_of_a_step_in_its_reach() -> None:
     # The first windows count as a plain mean; after 100 of them α is 1 − exp(−1 / 20).
     before, after = [100.0] * 100, [200.0] * 20
-    assert rate_of(smoothing.ewma, a_history(before + after), level=0.5) == pytest.approx(
-        200.0 - 100.0 / np.e, abs=0.01
-    )
+    assert rate_of(
+        smoothing.ewma, a_history(before + after), level=0.5
+    ) == pytest.approx(200.0 - 100.0 / np.e, abs=0.01)
     assert rate_of(
         smoothing.fast_ewma, a_history(before + after), level=0.5
     ) == pytest.approx(200.0, abs=1.0)
