@@ -18,11 +18,12 @@ priority, as what a stock leaves no GPU for.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from solvers.joint.heuristics.diving import DiveContext, floors
-from solvers.joint.heuristics.integer_plans import IntegerPlan, shortage_cost
+from solvers.joint.heuristics.integer_plans import IntegerPlan, rank
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, is_met, rest_of
@@ -60,8 +61,6 @@ _SLACK = 1e-9
 """Sums may exceed the budget by this share of it: it is rounding, a thousandth of the 1e-6 that the checker allows."""
 _BRANCHING_SHARE = 0.8
 """Where fleets are small, branching has this share of what is left then; the rest is for whole plans."""
-_DECIMALS = 6
-"""Shortages in USD per hour that agree in so many decimals are equal."""
 
 
 def max_gpus(tables: Tables, watts: float) -> Reals:
@@ -137,7 +136,7 @@ class WattSearch(JointSearch):
         is_small = self._is_small(relaxation)
         # Rounding takes an integer program, which pays where single GPUs count or demand is left over.
         if is_small or leaves_short(plan):
-            plan = min(plan, self._rounded(relaxation), key=self._key)
+            plan = min(plan, self._rounded(relaxation), key=partial(rank, self._demand))
             self._record(plan)
         if is_small and not self._is_proven:
             plan = self._branch(relaxation, plan, _BRANCHING_SHARE)
@@ -173,7 +172,7 @@ class WattSearch(JointSearch):
             plans.append(self._of(trimmed(self._problem, found)))
             if fits(self._problem, found) or self._deadline.is_late():
                 break
-        best = min(plans, key=self._key)
+        best = min(plans, key=partial(rank, self._demand))
         self._record(best)
         return best, columns
 
@@ -197,7 +196,7 @@ class WattSearch(JointSearch):
     def _of(self, plan: Plan) -> IntegerPlan:
         """A plan in columns, less what is superfluous."""
         patterns = patterns_of(self._problem, self._tables, plan)
-        return self._pruned(self._numbered(patterns))
+        return self._pruned(self._columns.numbered(patterns))
 
     def _recreated(
         self,
@@ -218,7 +217,7 @@ class WattSearch(JointSearch):
             if found is None or self._exceeds(found):
                 continue
             other = self._pruned(found)
-            if self._key(other) < self._key(plan):
+            if rank(self._demand, other) < rank(self._demand, plan):
                 plan = other
                 self._record(plan)
         return plan
@@ -301,9 +300,3 @@ class WattSearch(JointSearch):
 
     def _exceeds(self, counts: Mapping[int, int]) -> bool:
         return self._watts(counts) > self._demand.watts * (1.0 + _SLACK)
-
-    def _key(self, plan: IntegerPlan) -> tuple[float, float]:
-        """First what is not served, then the cost."""
-        # Rounded: else sums in another order would let a plan that costs more seem to serve more.
-        shortage = round(shortage_cost(self._demand, plan), _DECIMALS)
-        return shortage, plan.cost_usd_per_hour

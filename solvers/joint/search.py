@@ -241,20 +241,13 @@ class JointSearch(SearchState):
             pool=executor,
             on_better=self._record_patterns,
         )
-        packed = self._numbered(found.plan)
-        near = list(self._numbered(Counter(found.start)))
+        packed = self._columns.numbered(found.plan)
+        near = list(self._columns.numbered(Counter(found.start)))
         return packed, near
 
     def _record_patterns(self, plan: Counter[Pattern]) -> None:
-        counts = self._numbered(plan)
+        counts = self._columns.numbered(plan)
         self._record(state_plan(self._tables, self._columns, self._demand, counts))
-
-    def _numbered(self, plan: Mapping[Pattern, int]) -> Counter[int]:
-        """Column number → GPUs."""
-        self._columns.add(plan)
-        return Counter(
-            {self._columns.number(pattern): count for pattern, count in plan.items()},
-        )
 
     def judge(
         self,

@@ -348,6 +348,6 @@ def _chain(search: DiveContext, annealer: Annealer, plan: Counter[int]) -> Chain
 
 
 def _numbered(search: DiveContext, chain: Chain) -> Counter[int]:
-    plan = search.tools.numbered(chain.plan())
+    plan = search.tools.columns.numbered(chain.plan())
     search.tools.pool.sync()
     return plan

@@ -89,6 +89,13 @@ def shortage_cost(demand: CoverDemand, plan: IntegerPlan) -> float:
     )
 
 
+def rank(demand: CoverDemand, plan: IntegerPlan) -> tuple[float, float]:
+    """What plans are compared by, less is better: first what is not served, then the cost."""
+    # Rounded: else sums in another order would let a plan that costs more seem to serve more.
+    shortage = round(shortage_cost(demand, plan), _DECIMALS)
+    return shortage, plan.cost_usd_per_hour
+
+
 def ignore(plan: IntegerPlan) -> None:
     """For callers who want the last plan only."""
 
@@ -273,7 +280,7 @@ class _Best:
         tools = self._tools
         pruned = Counter(prune(tools.tables, tools.columns, self._demand, plan))
         stated = self._state(pruned)
-        if self._key(stated) < self._key(self.stated):
+        if rank(self._demand, stated) < rank(self._demand, self.stated):
             self.plan = pruned
             self.stated = stated
             self._on_better(stated)
@@ -281,12 +288,6 @@ class _Best:
 
     def _total(self, plan: IntegerPlan) -> float:
         return shortage_cost(self._demand, plan) + plan.cost_usd_per_hour
-
-    def _key(self, plan: IntegerPlan) -> tuple[float, float]:
-        """First what is not served, then the cost."""
-        # Rounded, so that a difference in the last digits of a shortage does not outweigh the cost.
-        shortage = round(shortage_cost(self._demand, plan), _DECIMALS)
-        return shortage, plan.cost_usd_per_hour
 
     def _state(self, plan: Mapping[int, int]) -> IntegerPlan:
         return state_plan(self._tools.tables, self._tools.columns, self._demand, plan)

@@ -13,7 +13,7 @@ import numpy as np
 
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.carried import Carried, carried
-from solvers.joint.patterns.columns import Columns, Pattern
+from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
@@ -43,11 +43,6 @@ class SearchContext(NamedTuple):
     def carried(self, plan: Mapping[int, int]) -> Carried:
         """What so many GPUs of each column carry together."""
         return carried(self.tables, self.columns, plan)
-
-    def numbered(self, plan: Counter[Pattern]) -> Counter[int]:
-        """GPUs by column; patterns that are new become columns."""
-        self.columns.add(plan)
-        return Counter({self.columns.number(one): count for one, count in plan.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

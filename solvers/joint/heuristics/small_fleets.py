@@ -361,7 +361,7 @@ class _FleetSearch:
 
     def _plans(self, chains: Sequence[Chain]) -> list[Counter[int]]:
         """What the chains came to, as GPUs by column."""
-        plans = [self._tools.numbered(chain.plan()) for chain in chains]
+        plans = [self._tools.columns.numbered(chain.plan()) for chain in chains]
         self._tools.pool.sync()
         return plans
 

@@ -1,7 +1,7 @@
 """Columns: patterns with what they carry and cost, as the master problem sees them."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +56,11 @@ class Columns:
             column.pattern: number for number, column in enumerate(some._made)
         }
         return some
+
+    def numbered(self, plan: Mapping[Pattern, int]) -> Counter[int]:
+        """GPUs by column; patterns that are new become columns."""
+        self.add(plan)
+        return Counter({self.number(one): count for one, count in plan.items()})
 
     def number(self, pattern: Pattern) -> int:
         """The number of a pattern that was added. Raises KeyError."""
