@@ -100,7 +100,7 @@ def _choose_by_cost(
     since_s: float | None,
     now_s: float,
 ) -> Choice:
-    """Of two drafts that serve as much, the fresh one when it has been much cheaper for CONSOLIDATION_HOLD_S."""
+    """The fresh one of two drafts that serve as much, once it has been much cheaper for CONSOLIDATION_HOLD_S."""
     cost = _cost_with_moves(problem, changed.plan)
     fresh_cost = _cost_with_moves(problem, fresh.plan)
     if fresh_cost > cost * (1.0 - CONSOLIDATION_GAIN):
