@@ -102,7 +102,11 @@ def test_a_task_that_was_submitted_runs_on_the_gpu_shows_progress_and_finishes(
     with gpu_agent(plane, tmp_path, library):
         submit(plane, "nightly", 400)
         until(lambda: has_done_something(plane, "nightly"), PATIENCE_S)
-        assert plane.status("nightly")["state"] in ("running", "finished")
+        # Its progress may be known a moment before the agent's next report says that it runs.
+        until(
+            lambda: plane.status("nightly")["state"] in ("running", "finished"),
+            PATIENCE_S,
+        )
         until(lambda: plane.status("nightly")["state"] == "finished", PATIENCE_S)
         done = plane.status("nightly")
         assert (done["done_iterations"], done["starts"]) == (400.0, 1)
