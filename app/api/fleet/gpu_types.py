@@ -2,13 +2,19 @@
 
 from decimal import Decimal
 
-from app.api.http.answers import LIST
-from app.api.http.auth import Viewer
+from fastapi import Response
+
+from app.api.http.answers import DELETE, LIST, READ, WRITE, created
+from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
+    Conditions,
     ObjectKind,
+    check_name,
+    delete,
     list_page,
+    read,
+    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -70,6 +76,38 @@ async def list_gpu_types(context: Viewer, paging: Paging) -> Page[GpuTypeView]:
         )
 
 
+@router.get("/{name}", responses=READ)
+async def get_gpu_type(
+    context: Viewer, name: TypeName, response: Response
+) -> GpuTypeView:
+    """One GPU type, with the price of now."""
+    return await read(context, KIND, name, response)
+
+
+@router.put("/{name}", responses=WRITE | created(GpuTypeView))
+async def put_gpu_type(
+    context: Admin,
+    name: TypeName,
+    manifest: manifests.GpuTypeManifest,
+    conditions: Conditions,
+    response: Response,
+) -> GpuTypeView:
+    """Create or replace a GPU type; another price holds from now on, earlier hours keep theirs."""
+    # The path names the object; a body that names another one is a slip, and must not create a third.
+    check_name(name, manifest.metadata)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_gpu_type(
+    context: Admin, name: TypeName, conditions: Conditions
+) -> None:
+    """Delete a GPU type with its prices and profiles; not while GPUs of it are registered."""
+    await delete(context, KIND, name, conditions)
+
+
 async def _load(context: Context, connection: Connection, name: str) -> GpuTypeView:
     return gpu_type_view(await gpu_types.get(connection, name, context.now()))
 
@@ -97,16 +135,4 @@ KIND: ObjectKind[GpuTypeView, manifests.GpuTypeManifest] = ObjectKind(
     load=_load,
     save=_save,
     remove=_remove,
-)
-
-ROUTES = ObjectRoutes(
-    router=router, kind=KIND, noun="gpu_type", name=TypeName, view=GpuTypeView
-)
-ROUTES.get("One GPU type, with the price of now.")
-ROUTES.put(
-    "Create or replace a GPU type; another price holds from now on, earlier hours keep theirs.",
-    manifests.GpuTypeManifest,
-)
-ROUTES.delete(
-    "Delete a GPU type with its prices and profiles; not while GPUs of it are registered."
 )

@@ -5,17 +5,19 @@ from datetime import datetime
 from fastapi import Request, Response
 from pydantic import Field
 
-from app.api.http.answers import ACT, DELETE, LIST
+from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_gpu_types
-from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
+    check_name,
     delete,
     list_page,
+    read,
+    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -98,6 +100,27 @@ async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
         )
 
 
+@router.get("/{name}", responses=READ)
+async def get_node(context: Viewer, name: Name, response: Response) -> NodeView:
+    """One node, with what its agent last said."""
+    return await read(context, KIND, name, response)
+
+
+@router.put("/{name}", responses=WRITE | created(NodeView))
+async def put_node(
+    context: Admin,
+    name: Name,
+    manifest: manifests.NodeManifest,
+    conditions: Conditions,
+    response: Response,
+) -> NodeView:
+    """Register a node or replace what is registered. An agent also registers its node itself, by its first sync."""
+    check_name(name, manifest.metadata)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
+
+
 @router.delete("/{name}", status_code=204, responses=DELETE)
 async def delete_node(context: Admin, name: Name, conditions: Conditions) -> None:
     """Delete a node; what it reported stays. An agent that still runs registers it again."""
@@ -161,11 +184,4 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
 
 KIND: ObjectKind[NodeView, manifests.NodeManifest] = ObjectKind(
     name="Node", load=_load, save=_save, remove=_remove
-)
-
-ROUTES = ObjectRoutes(router=router, kind=KIND, noun="node", name=Name, view=NodeView)
-ROUTES.get("One node, with what its agent last said.")
-ROUTES.put(
-    "Register a node or replace what is registered. An agent also registers its node itself, by its first sync.",
-    manifests.NodeManifest,
 )

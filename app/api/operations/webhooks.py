@@ -8,15 +8,16 @@ from functools import partial
 from fastapi import Response
 from pydantic import Field
 
-from app.api.http.answers import LIST, WRITE, created
+from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin
 from app.api.http.body import resource_router
-from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
     check_name,
+    delete,
     list_page,
+    read,
     replace,
 )
 from app.api.http.pages import Paging
@@ -63,6 +64,12 @@ async def list_webhooks(context: Admin, paging: Paging) -> Page[WebhookView]:
         return await list_page(KIND, connection, paging, [_view(row) for row in rows])
 
 
+@router.get("/{name}", responses=READ)
+async def get_webhook(context: Admin, name: Name, response: Response) -> WebhookView:
+    """One webhook, without its secret."""
+    return await read(context, KIND, name, response)
+
+
 @router.put("/{name}", responses=WRITE | created(WebhookView))
 async def put_webhook(
     context: Admin,
@@ -85,6 +92,12 @@ async def put_webhook(
     return seen.model_copy(
         update={"status": seen.status.model_copy(update={"secret": secret})}
     )
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_webhook(context: Admin, name: Name, conditions: Conditions) -> None:
+    """Delete a webhook, and what waits to be sent to it."""
+    await delete(context, KIND, name, conditions)
 
 
 def _view(row: WebhookRow) -> WebhookView:
@@ -128,10 +141,3 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
 KIND: ObjectKind[WebhookView, webhook_manifests.Webhook] = ObjectKind(
     name="Webhook", notes_labels=True, load=_load, save=_save, remove=_remove
 )
-
-ROUTES = ObjectRoutes(
-    router=router, kind=KIND, noun="webhook", name=Name, view=WebhookView
-)
-# Not for viewers: a webhook tells who hears of every project.
-ROUTES.get("One webhook, without its secret.", by=Admin)
-ROUTES.delete("Delete a webhook, and what waits to be sent to it.")

@@ -4,15 +4,20 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from fastapi import Response
 from pydantic import Field
 
-from app.api.http.answers import LIST
-from app.api.http.auth import Viewer
+from app.api.http.answers import DELETE, LIST, READ, WRITE, created
+from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
+    Conditions,
     ObjectKind,
+    check_name,
+    delete,
     list_page,
+    read,
+    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -98,6 +103,37 @@ async def list_networks(context: Viewer, paging: Paging) -> Page[NetworkView]:
         )
 
 
+@router.get("/{name}", responses=READ)
+async def get_network(
+    context: Viewer, name: TypeName, response: Response
+) -> NetworkView:
+    """One network."""
+    return await read(context, KIND, name, response)
+
+
+@router.put("/{name}", responses=WRITE | created(NetworkView))
+async def put_network(
+    context: Admin,
+    name: TypeName,
+    manifest: manifests.Network,
+    conditions: Conditions,
+    response: Response,
+) -> NetworkView:
+    """Create or replace a network."""
+    check_name(name, manifest.metadata)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_network(
+    context: Admin, name: TypeName, conditions: Conditions
+) -> None:
+    """Delete a network with its profiles; not when a service runs it or ever did."""
+    await delete(context, KIND, name, conditions)
+
+
 async def _load(_context: Context, connection: Connection, name: str) -> NetworkView:
     row = await profiles.get_network(connection, name)
     # One network is shown with them: here a person looks whether its times can be trusted.
@@ -181,13 +217,3 @@ def _view(
         band=None if now is None else now.band,
         alarm_since=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
     )
-
-
-ROUTES = ObjectRoutes(
-    router=router, kind=KIND, noun="network", name=TypeName, view=NetworkView
-)
-ROUTES.get("One network.")
-ROUTES.put("Create or replace a network.", manifests.Network)
-ROUTES.delete(
-    "Delete a network with its profiles; not when a service runs it or ever did."
-)

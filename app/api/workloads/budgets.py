@@ -2,16 +2,21 @@
 
 from datetime import datetime
 
+from fastapi import Response
 from pydantic import Field
 
-from app.api.http.answers import LIST
-from app.api.http.auth import Viewer
+from app.api.http.answers import DELETE, LIST, READ, WRITE, created
+from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
 from app.api.http.known_names import check_known
-from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
+    Conditions,
     ObjectKind,
+    check_name,
+    delete,
     list_page,
+    read,
+    replace,
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -74,6 +79,33 @@ async def list_budgets(context: Viewer, paging: Paging) -> Page[BudgetView]:
             paging,
             [_view(row) for row in rows if _sees(context, row)],
         )
+
+
+@router.get("/{name}", responses=READ)
+async def get_budget(context: Viewer, name: Name, response: Response) -> BudgetView:
+    """One budget, with what is spent and what will be."""
+    return await read(context, KIND, name, response)
+
+
+@router.put("/{name}", responses=WRITE | created(BudgetView))
+async def put_budget(
+    context: Admin,
+    name: Name,
+    manifest: budget_manifests.BudgetManifest,
+    conditions: Conditions,
+    response: Response,
+) -> BudgetView:
+    """Create or replace a budget."""
+    check_name(name, manifest.metadata)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_budget(context: Admin, name: Name, conditions: Conditions) -> None:
+    """Delete a budget; what was spent stays in the reports."""
+    await delete(context, KIND, name, conditions)
 
 
 async def require_budget(connection: Connection, project: str) -> None:
@@ -152,10 +184,3 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
 KIND: ObjectKind[BudgetView, budget_manifests.BudgetManifest] = ObjectKind(
     name="Budget", notes_labels=True, load=_load, save=_save, remove=_remove
 )
-
-ROUTES = ObjectRoutes(
-    router=router, kind=KIND, noun="budget", name=Name, view=BudgetView
-)
-ROUTES.get("One budget, with what is spent and what will be.")
-ROUTES.put("Create or replace a budget.", budget_manifests.BudgetManifest)
-ROUTES.delete("Delete a budget; what was spent stays in the reports.")

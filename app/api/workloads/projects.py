@@ -2,14 +2,15 @@
 
 from fastapi import Response
 
-from app.api.http.answers import LIST, WRITE, created
+from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
+    delete,
     list_page,
+    read,
     replace,
 )
 from app.api.http.pages import Paging
@@ -52,6 +53,14 @@ async def list_projects(context: Viewer, paging: Paging) -> Page[manifests.Proje
         )
 
 
+@router.get("/{name}", responses=READ)
+async def get_project(
+    context: Viewer, name: Name, response: Response
+) -> manifests.Project:
+    """One project."""
+    return await read(context, KIND, name, response)
+
+
 @router.put("/{name}", responses=WRITE | created(manifests.Project))
 async def put_project(
     context: Admin,
@@ -70,6 +79,12 @@ async def put_project(
     return await replace(
         context, KIND, name, manifest, conditions=conditions, response=response
     )
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_project(context: Admin, name: Name, conditions: Conditions) -> None:
+    """Delete a project; not when it has services or ever had."""
+    await delete(context, KIND, name, conditions)
 
 
 async def _load(
@@ -106,9 +121,3 @@ KIND: ObjectKind[manifests.Project, manifests.Project] = ObjectKind(
     save=_save,
     remove=_remove,
 )
-
-ROUTES = ObjectRoutes(
-    router=router, kind=KIND, noun="project", name=Name, view=manifests.Project
-)
-ROUTES.get("One project.")
-ROUTES.delete("Delete a project; not when it has services or ever had.")

@@ -4,18 +4,19 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.http.answers import ACT, LIST, WRITE, created
+from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_known, check_visible_project
-from app.api.http.object_routes import ObjectRoutes
 from app.api.http.objects import (
     Conditions,
     LabelSelector,
     ObjectKind,
     check_name,
+    delete,
     parse_selector,
+    read,
     replace,
 )
 from app.api.http.pages import Paging
@@ -62,6 +63,12 @@ async def list_tasks(
     )
 
 
+@router.get("/{name}", responses=READ)
+async def get_task(context: Viewer, name: Name, response: Response) -> TaskView:
+    """One task, with how far it has come."""
+    return await read(context, KIND, name, response)
+
+
 @router.put("/{name}", responses=WRITE | created(TaskView))
 async def put_task(
     context: Operator,
@@ -76,6 +83,12 @@ async def put_task(
     return await replace(
         context, KIND, name, manifest, conditions=conditions, response=response
     )
+
+
+@router.delete("/{name}", status_code=204, responses=DELETE)
+async def delete_task(context: Operator, name: Name, conditions: Conditions) -> None:
+    """Take a task out of the list, and end it where it is not over; what it cost stays in the reports."""
+    await delete(context, KIND, name, conditions)
 
 
 @router.post("/{name}/cancel", response_model=TaskView, responses=ACT)
@@ -194,11 +207,4 @@ KIND: ObjectKind[TaskView, task_manifests.TaskManifest] = ObjectKind(
     load=_load,
     save=_save,
     remove=_remove,
-)
-
-ROUTES = ObjectRoutes(router=router, kind=KIND, noun="task", name=Name, view=TaskView)
-ROUTES.get("One task, with how far it has come.")
-ROUTES.delete(
-    "Take a task out of the list, and end it where it is not over; what it cost stays in the reports.",
-    by=Operator,
 )
