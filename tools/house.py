@@ -1,7 +1,8 @@
 """How the source is built, in figures: `python -m tools.house [--in FOLDER] [--list WHAT] [--ratchets] [--json FILE]`.
 
-Without options it prints a table for app, agents and solvers. `--list` shows the places behind one figure, the worst
-first; `--ratchets` prints the constants that tests/architecture/test_style.py holds, as the tree stands now.
+Without options it prints a table for app, agents and solvers, each by itself and together. `--list` shows the places
+behind one figure, the worst first; `--ratchets` prints the constants that tests/architecture/test_style.py holds, as the
+tree stands now.
 """
 
 import argparse
@@ -43,28 +44,28 @@ def functions_in(folders: Iterable[str]) -> list[FunctionMeasures]:
     return [each for file in files_in(folders) for each in file.functions]
 
 
-def tokens_per_code_line(folder: str) -> float:
+def tokens_per_code_line(*folders: str) -> float:
     """With one decimal."""
-    files = files_in([folder])
+    files = files_in(folders)
     lines = sum(file.code_lines for file in files)
     return round(sum(file.tokens for file in files) / max(lines, 1), 1)
 
 
-def comments_per_100_lines(folder: str) -> float:
+def comments_per_100_lines(*folders: str) -> float:
     """Comments per 100 code lines, with one decimal."""
-    files = files_in([folder])
+    files = files_in(folders)
     lines = sum(file.code_lines for file in files)
     return round(100 * sum(file.comments for file in files) / max(lines, 1), 1)
 
 
-def median_tokens(folder: str) -> int:
+def median_tokens(*folders: str) -> int:
     """Tokens of the median function."""
-    return median_low([each.tokens for each in functions_in([folder])] or [0])
+    return median_low([each.tokens for each in functions_in(folders)] or [0])
 
 
-def p90_tokens(folder: str) -> int:
+def p90_tokens(*folders: str) -> int:
     """Tokens that nine of ten functions do not exceed."""
-    tokens = sorted(each.tokens for each in functions_in([folder])) or [0]
+    tokens = sorted(each.tokens for each in functions_in(folders)) or [0]
     # The nearest rank, rounded up, so that the figure is one of a function that exists.
     return tokens[-(-9 * len(tokens) // 10) - 1]
 
@@ -222,30 +223,30 @@ class FolderMeasures:
     unwanted_words: int
 
 
-def measure_folder(folder: str) -> FolderMeasures:
-    """All figures of one folder."""
-    files, functions = files_in([folder]), functions_in([folder])
+def measure_folders(*folders: str) -> FolderMeasures:
+    """All figures of some folders together."""
+    files, functions = files_in(folders), functions_in(folders)
     return FolderMeasures(
         files=len(files),
         lines=sum(file.lines for file in files),
         tokens=sum(file.tokens for file in files),
-        tokens_per_code_line=tokens_per_code_line(folder),
-        comments_per_100_code_lines=comments_per_100_lines(folder),
+        tokens_per_code_line=tokens_per_code_line(*folders),
+        comments_per_100_code_lines=comments_per_100_lines(*folders),
         functions=len(functions),
-        tokens_per_function_median=median_tokens(folder),
-        tokens_per_function_p90=p90_tokens(folder),
+        tokens_per_function_median=median_tokens(*folders),
+        tokens_per_function_p90=p90_tokens(*folders),
         tokens_per_function_max=max((each.tokens for each in functions), default=0),
-        functions_above_400_tokens=len(large_functions([folder])),
-        functions_nested_deeper_than_3=len(nested_functions([folder])),
-        functions_above_5_positional=len(positional_functions([folder])),
-        files_above_400_lines=len(long_files([folder])),
-        class_names_more_than_once=len(repeated_classes([folder])),
-        folders_above_15_modules=len(large_folders([folder])),
-        two_way_arrows=len(two_way([folder])),
-        circles_of_files=len(file_circles([folder])),
-        unreachable_lines=sum(each.amount for each in unreachable_source([folder])),
-        docstrings_beginning_with_of=len(of_docstrings([folder])),
-        unwanted_words=len(unwanted_words([folder])),
+        functions_above_400_tokens=len(large_functions(folders)),
+        functions_nested_deeper_than_3=len(nested_functions(folders)),
+        functions_above_5_positional=len(positional_functions(folders)),
+        files_above_400_lines=len(long_files(folders)),
+        class_names_more_than_once=len(repeated_classes(folders)),
+        folders_above_15_modules=len(large_folders(folders)),
+        two_way_arrows=len(two_way(folders)),
+        circles_of_files=len(file_circles(folders)),
+        unreachable_lines=sum(each.amount for each in unreachable_source(folders)),
+        docstrings_beginning_with_of=len(of_docstrings(folders)),
+        unwanted_words=len(unwanted_words(folders)),
     )
 
 
@@ -296,7 +297,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = LISTS[options.listed](folders)
         _say(*sorted(found, key=lambda each: (-each.amount, each.path, each.line)))
     else:
-        columns = {folder: measure_folder(folder) for folder in folders}
+        columns = {folder: measure_folders(folder) for folder in folders}
+        if len(folders) > 1:
+            columns["together"] = measure_folders(*folders)
         _say(table(columns))
         if options.json:
             figures = {folder: asdict(each) for folder, each in columns.items()}

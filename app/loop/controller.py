@@ -151,9 +151,9 @@ class Controller:
                     self.last = await tick(self._loop)
                 self.on_tick(self.last)
         except Exception as error:
-            await self._hold_without_database(error)
+            await self._hold_after_fault(error)
 
-    async def _hold_without_database(self, error: Exception) -> None:
+    async def _hold_after_fault(self, error: Exception) -> None:
         """Decide nothing for RETRY_S after a round failed, for instance because the database is gone.
 
         Nodes keep the target that they have, and their agents keep what they could not report.
