@@ -1,8 +1,8 @@
 """How the source is built, in figures: `python -m tools.house [--in FOLDER] [--list WHAT] [--ratchets] [--json FILE]`.
 
 Without options it prints a table for app, agents and solvers, each by itself and together. `--list` shows the places
-behind one figure, the worst first; `--ratchets` prints the constants that tests/architecture/test_style.py holds, as the
-tree stands now.
+behind one figure, the worst first; `--ratchets` prints the constants that tests/architecture/test_style.py holds,
+as the tree stands now.
 """
 
 import argparse
