@@ -11,6 +11,10 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
 # One run in two processes: a process takes from the other's share when its own is done.
 TEST_ARGS ?= -n 2 --dist worksteal
 
+# One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
+test test-nightly test-core-types bench-%: export OPENBLAS_NUM_THREADS := 1
+test test-nightly test-core-types bench-%: export OMP_NUM_THREADS := 1
+
 .PHONY: help install demo test test-core-types test-nightly check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
 
 help:
@@ -52,12 +56,12 @@ test: install
 test-nightly: install
 	PLIMSOLL_TESTS=nightly $(BIN)/pytest tests $(TEST_ARGS)
 
-# Rounding differs between the kernels; SkylakeX's need AVX-512. One thread: the matrices are small.
+# Rounding differs between the kernels; SkylakeX's need AVX-512.
 test-core-types: install
 	@for core in Haswell SkylakeX; do \
 	  if [ $$core = SkylakeX ] && ! grep -qs avx512f /proc/cpuinfo; then echo "SkylakeX skipped: no AVX-512 here"; continue; fi; \
 	  echo "OPENBLAS_CORETYPE=$$core"; \
-	  OPENBLAS_CORETYPE=$$core OPENBLAS_NUM_THREADS=1 $(BIN)/pytest $(FIT_TESTS) -n 2 --dist worksteal || exit 1; \
+	  OPENBLAS_CORETYPE=$$core $(BIN)/pytest $(FIT_TESTS) -n 2 --dist worksteal || exit 1; \
 	done
 
 check: install
@@ -69,24 +73,20 @@ check: install
 bench: install
 	@$(BIN)/python -m bench
 
-# One thread, so that the figures of speed are those of one core.
 bench-predict: install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench predict predict_power predict_interference predict_fm predict_techniques
+	@$(BIN)/python -m bench predict predict_power predict_interference predict_fm predict_techniques
 
-# One BLAS thread: the planner's own two threads share the cores.
 bench-plan: install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench plan
+	@$(BIN)/python -m bench plan
 
-# One thread each: several runs go at a time.
 bench-compare: install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench compare
+	@$(BIN)/python -m bench compare
 
-# One thread each: several systems go at a time.
 bench-papers: install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.papers
+	@$(BIN)/python -m bench.papers
 
 bench-papers-quick: install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.papers --quick
+	@$(BIN)/python -m bench.papers --quick
 
 openapi: install
 	$(BIN)/python -m tools.documents.openapi

@@ -5,6 +5,7 @@ errors and questions to stderr.
 """
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """The console script `plimsoll`."""
+    # Fits solve many small systems: more BLAS threads only wait for each other, and their number changes the rounding.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = run(sys.argv[1:])
         # Here, while the error can still be caught: at exit the interpreter would print a traceback of its own.
