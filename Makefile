@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+COMPILED := $(VENV)/.compiled
 EXTRAS ?= server,ml,dev
 FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests/solvers/predict/interference \
   tests/solvers/predict/test_unit_free.py tests/solvers/predict/regression/test_posterior_mode.py \
@@ -33,7 +34,7 @@ help:
 	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md, docs/settings.md and docs/metrics.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
 
-install: $(INSTALLED)
+install: $(COMPILED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,6 +43,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
 	@echo "installing Plimsoll into $(VENV) ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# Apart from the installation, so that `make -j2 install check` does both at a time.
+$(COMPILED): $(INSTALLED)
 	@echo "compiling kernels (a minute, once) ..."
 	@$(BIN)/python -c 'from solvers.policies.warm_up import warm_up; warm_up()'
 	@touch $@
@@ -64,7 +69,7 @@ test-core-types: install
 	  OPENBLAS_CORETYPE=$$core $(BIN)/pytest $(FIT_TESTS) -n 2 --dist worksteal || exit 1; \
 	done
 
-check: install
+check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
