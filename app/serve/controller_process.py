@@ -15,7 +15,7 @@ from typing import TypeAlias
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agents.base.metrics_port import metrics_port
-from app.api.operations.events import event_bytes
+from app.api.operations.event_views import event_bytes
 from app.base.clock import ControlClock
 from app.base.errors import PlimsollError
 from app.base.logs import configure_logs

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from app.api.operations.events import event_bytes
+from app.api.operations.event_views import event_bytes
 from app.db.base.engine import make_engine
 from app.serve.webhooks import Sender, send_due
 from tests.integration.api_harness import Api, run_apart

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.api.operations.events import event_bytes
+from app.api.operations.event_views import event_bytes
 from app.db.base.engine import make_engine
 from app.serve.webhooks import Refused, Sender, authorities, send_due
 from tests.integration.api_harness import Api, Prepared

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app.api.operations.events import event_bytes
+from app.api.operations.event_views import event_bytes
 from app.db.base.engine import make_engine
 from app.db.operations.webhooks import WAITING_LIMIT
 from app.serve.webhooks import TRIES, Sender, is_public, next_try, send_due

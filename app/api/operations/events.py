@@ -1,33 +1,17 @@
 """Events: the audit of every write and every automatic decision."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import AwareDatetime, JsonValue
+from pydantic import AwareDatetime
 
 from app.api.http.answers import LIST
 from app.api.http.auth import ClusterViewer
 from app.api.http.body import resource_router
 from app.api.http.pages import Paging
-from app.api.http.views import Page, View
+from app.api.http.views import Page
+from app.api.operations.event_views import EventView, event_view
 from app.db.operations import events
-
-
-class EventView(View):
-    """One line of the audit."""
-
-    id: int
-    at: datetime
-    actor: str
-    kind: str
-    subject: str
-    reason: str
-    plan_id: int | None
-    request_id: str | None
-    before: JsonValue
-    after: JsonValue
-
 
 router = resource_router("events", prefix="/events")
 
@@ -59,19 +43,4 @@ async def list_events(
         rows = await events.list_rows(
             connection, wanted, before=paging.after_number, limit=paging.fetch
         )
-    return paging.page(rows, view=_view, key=lambda row: row.id)
-
-
-def event_bytes(row: events.EventRow) -> bytes:
-    """A line as the API shows it, for webhooks."""
-    return _view(row).model_dump_json().encode()
-
-
-def _view(row: events.EventRow) -> EventView:
-    # An event's fields have the same names; only its number is the row's.
-    fields = {
-        name: getattr(row.event, name)
-        for name in EventView.model_fields
-        if name != "id"
-    }
-    return EventView.model_validate({"id": row.id, **fields})
+    return paging.page(rows, view=event_view, key=lambda row: row.id)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 from solvers.predict.data.fit import Fits, TooFewSamples
 from solvers.predict.data.sampled_range import widening
@@ -87,9 +87,7 @@ def _estimated(
         known = tuple(layers.values())
         estimate = estimate_from_layers(fits, known, own_layers, queries)
         technique = LAYER_COUNTS
-    low_ratio, high_ratio = (
-        np.exp(estimate.sigma * stats.norm.ppf(level)) for level in levels
-    )
+    low_ratio, high_ratio = (np.exp(estimate.sigma * ndtri(level)) for level in levels)
     return AloneLatency(
         latency_ms=estimate.latency_ms,
         low_ratio=low_ratio,

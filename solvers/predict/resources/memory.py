@@ -12,7 +12,7 @@ around which the margin is wide. SM percent, clock and neighbours are not looked
 """
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
@@ -87,4 +87,4 @@ def _relative_margin(memory: Reals, line: Reals) -> float:
     if freedom < 1:
         return UNKNOWN_MARGIN
     spread = float(np.sqrt(np.sum((memory / line - 1.0) ** 2) / freedom))
-    return spread * float(np.sqrt(1.0 + 1.0 / len(memory)) * stats.t.ppf(0.95, freedom))
+    return spread * float(np.sqrt(1.0 + 1.0 / len(memory)) * stdtrit(freedom, 0.95))
