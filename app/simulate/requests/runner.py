@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -26,8 +27,10 @@ from app.db.base.transaction import Engine, transaction
 from app.db.decisions import simulations
 from app.db.decisions.simulations import Claimed, Reports
 from app.simulate.requests.examples import folder
-from app.simulate.requests.run import Message, work
 from solvers.types.state import Json
+
+if TYPE_CHECKING:
+    from app.simulate.requests.run import Message
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +40,13 @@ JOIN_S = 5.0
 
 Body = Callable[[Connection, Mapping[str, Json], Path], None]
 """What the process runs; must be picklable."""
+
+
+def _work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
+    # Loaded by the process that simulates, and not by every API.
+    from app.simulate.requests.run import work
+
+    work(pipe, document, folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +71,7 @@ class SimulationRunner:
         clock: ControlClock,
         *,
         pace: RunnerPeriods | None = None,
-        body: Body = work,
+        body: Body = _work,
     ) -> None:
         self._engine, self._clock = engine, clock
         self._pace, self._body = pace or RunnerPeriods(), body
@@ -217,7 +227,9 @@ async def _is_readable(pipe: Connection, within_s: float) -> bool:
     return True
 
 
-def _receive(pipe: Connection, process: multiprocessing.process.BaseProcess) -> Message:
+def _receive(
+    pipe: Connection, process: multiprocessing.process.BaseProcess
+) -> "Message":
     """The next message, or how the process ended without another; a long one takes as long as the process writes."""
     try:
         message: Message = pipe.recv()

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from agents.sim import arrivals
 from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript as Course
 from agents.sim.pace import SimulatedWorld
-from agents.sim.rates import Shape, TraceShape
+from agents.sim.rates import Shape
 from agents.sim.spec import Fault, GpuSpec, SimulatedNodeSpec
 from agents.sim.truth.truth import load_truth
 from app.base.errors import InvalidRequest
@@ -21,12 +20,11 @@ from app.manifests import objects as manifests
 from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
 from app.simulate.run.planned_world import PlannedWorld
-from app.simulate.scenario.load import ServiceLoad, TraceRef
+from app.simulate.scenario.load import ServiceLoad
 from app.simulate.scenario.parts import FaultSpec, NodePool, PolicyRun, SimulatedService
 from app.simulate.scenario.scenario import SimulationScenario, loop_of
 from app.simulate.scenario.tasks import works_of
-from app.simulate.traces.files import read_trace
-from app.simulate.traces.trace import RateTrace
+from app.simulate.scenario.trace_shapes import trace_shape
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType
 
@@ -191,32 +189,6 @@ def _shape(entry: ServiceLoad, folder: Path) -> Shape:
         burst_weight=entry.bursts.weight if entry.bursts else 0.0,
         **{f"day_{name}": value for name, value in day.items()},
     )
-
-
-def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
-    """The rates of a trace from where it begins. Raises InvalidRequest for one that cannot be read or begun there."""
-    shape = _read(folder / ref.file).shape(ref.column)
-    # Between two steps a part of a step would have to be drawn, whose requests nobody knows.
-    begin = round(ref.start_s / shape.step_s)
-    if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
-        raise InvalidRequest(
-            f"{ref.file} has steps of {shape.step_s:g} s, so it cannot begin at {ref.start_s:g} s"
-        )
-    if begin >= len(shape.rates_rps):
-        end_s = len(shape.rates_rps) * shape.step_s
-        raise InvalidRequest(
-            f"{ref.file} ends at {end_s:g} s, so it cannot begin at {ref.start_s:g} s"
-        )
-    return TraceShape(
-        rates_rps=shape.rates_rps[begin:] * ref.scale,
-        step_s=shape.step_s,
-    )
-
-
-# Every run of a scenario reads the same traces.
-@lru_cache(maxsize=16)
-def _read(file: Path) -> RateTrace:
-    return read_trace(file)
 
 
 def _clients(entry: ServiceLoad, duration_s: int) -> ClientLoad:

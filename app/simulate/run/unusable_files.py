@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from app.base.errors import InvalidRequest
-from app.simulate.run.build import trace_shape
 from app.simulate.run.carbon import read_grid_intensity
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.checks import Path as FieldPath
 from app.simulate.scenario.scenario import SimulationScenario
 from app.simulate.scenario.tasks import jobs_in
+from app.simulate.scenario.trace_shapes import trace_shape
 
 
 def unusable_files(scenario: SimulationScenario, folder: Path) -> Iterator[Complaint]:
