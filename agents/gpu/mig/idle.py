@@ -19,7 +19,6 @@ from typing import Protocol
 from agents.base.device import DeviceError
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.directory import MARK
-from agents.gpu.node.devices import parent_of
 from agents.gpu.nvml.mig_types import parent_index
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess
 from agents.processes.records import R, Record, Records
@@ -93,7 +92,7 @@ def users(
         *(
             each
             for each in devices
-            if each.part is not None and parent_of(each).uuid == gpu.uuid
+            if each.part is not None and each.part.parent.uuid == gpu.uuid
         ),
     ]
     # The driver sees every process, whoever started it, so it is asked first.
