@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 
+from app.base.errors import PlimsollError
 from app.loop.tick import TickOutcome
 
 STOP_S = 10.0
@@ -22,7 +23,7 @@ ProcessBody = Callable[[Connection], None]
 """What runs in the other process; must be picklable."""
 
 
-class ControllerEnded(Exception):
+class ControllerEnded(PlimsollError):
     """The controller's process ended by itself."""
 
 
@@ -63,7 +64,10 @@ def follow(pipe: Connection, note: Note) -> "asyncio.Future[None]":
             loop.remove_reader(pipe.fileno())
             if not ended.done():
                 ended.set_exception(
-                    ControllerEnded("the controller's process ended; see its log above")
+                    ControllerEnded(
+                        "the controller's process ended; start again, and see the log above for why (nothing there: "
+                        "it was killed)"
+                    )
                 )
 
     loop.add_reader(pipe.fileno(), read)
