@@ -7,6 +7,7 @@ the other one knows.
 import asyncio
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
@@ -36,7 +37,13 @@ async def controller_process(
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=run, args=(theirs,), name="plimsoll-controller")
-    process.start()
+    # Inherited: a Ctrl-C goes to both processes, and one that still imports would end with a traceback. It is told by
+    # the pipe; once it runs it has handlers of its own.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
     theirs.close()
     ended = follow(ours, note)
     try:
