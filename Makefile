@@ -31,7 +31,7 @@ help:
 	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
 	@echo "make install  create .venv with everything in it"
-	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md, docs/settings.md and docs/metrics.md"
+	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md, docs/settings.md, docs/metrics.md and docs/cli.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
 
 install: $(COMPILED)

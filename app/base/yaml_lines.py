@@ -12,6 +12,8 @@ MAX_DEPTH = 100
 """Fields within fields: whoever walks through a document needs a few calls for each."""
 MAX_DIGITS = 1000
 """Python refuses to write larger whole numbers down, as complaints do."""
+MAX_REPEATED = 1_000_000
+"""Values that aliases may stand for in all: a few nested ones unfold to gigabytes ("billion laughs")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,11 @@ def _documents(loader: yaml.SafeLoader, complain: Complain) -> Iterator[Document
         lines: dict[FieldPath, int] = {}
         # Lines first: they find what is nested too deeply or too long before it is built.
         _note_lines(node, (), lines, set(), complain)
+        sizes: dict[yaml.Node, int] = {}
+        if _size(node, sizes) > MAX_REPEATED + len(sizes):
+            raise _unreadable(
+                f"its aliases stand for more than {MAX_REPEATED:,} values", node
+            )
         value = _value(loader, node)
         # Text between two `---` may be comments alone.
         if value is not None:
@@ -154,3 +161,16 @@ def _note_lines(
                 )
             lines[inner] = line
             _note_lines(value, inner, lines, seen, complain)
+
+
+def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """How many values a node stands for, each alias written out; what holds itself is counted once there."""
+    if node not in sizes:
+        sizes[node] = 1
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        elif isinstance(node, yaml.MappingNode):
+            inner = [each for pair in node.value for each in pair]
+        sizes[node] += sum(_size(each, sizes) for each in inner)
+    return sizes[node]

@@ -21,6 +21,22 @@ FOREIGN_NAMES = {
     "accelerators": "gpu_types",
 }
 
+_SHAPES = {
+    "model_type": "an object with fields of its own",
+    "dict_type": "an object with fields of its own",
+    "list_type": "a list",
+    "path_type": "the name of a file",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+}
+"""What is wanted, where pydantic says it as only programmers do."""
+
 
 def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
     """What one of pydantic's complaints about a manifest of that kind means."""
@@ -33,6 +49,8 @@ def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
         return error["msg"].removeprefix("Value error, ")
     if error["type"] == "string_pattern_mismatch":
         message = f"must be {PATTERN_RULES[error['ctx']['pattern']]}"
+    elif error["type"] in _SHAPES:
+        message = f"must be {_SHAPES[error['type']]}"
     else:
         message = (
             error["msg"]

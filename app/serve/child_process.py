@@ -7,10 +7,12 @@ the other one knows.
 import asyncio
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 
+from app.base.errors import PlimsollError
 from app.loop.tick import TickOutcome
 
 STOP_S = 10.0
@@ -22,7 +24,7 @@ ProcessBody = Callable[[Connection], None]
 """What runs in the other process; must be picklable."""
 
 
-class ControllerEnded(Exception):
+class ControllerEnded(PlimsollError):
     """The controller's process ended by itself."""
 
 
@@ -35,7 +37,13 @@ async def controller_process(
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=run, args=(theirs,), name="plimsoll-controller")
-    process.start()
+    # Inherited: a Ctrl-C goes to both processes, and one that still imports would end with a traceback. It is told by
+    # the pipe; once it runs it has handlers of its own.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
     theirs.close()
     ended = follow(ours, note)
     try:
@@ -63,7 +71,10 @@ def follow(pipe: Connection, note: Note) -> "asyncio.Future[None]":
             loop.remove_reader(pipe.fileno())
             if not ended.done():
                 ended.set_exception(
-                    ControllerEnded("the controller's process ended; see its log above")
+                    ControllerEnded(
+                        "the controller's process ended; start again, and see the log above for why (nothing there: "
+                        "it was killed)"
+                    )
                 )
 
     loop.add_reader(pipe.fileno(), read)

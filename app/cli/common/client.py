@@ -64,7 +64,7 @@ class ApiProblem(CliError):
 
 HINTS = {
     401: "set PLIMSOLL_TOKEN, or make a token with `plimsoll token create --local --save`",
-    403: "`plimsoll token create --scope operator` makes a token that may change things",
+    403: "an admin's `plimsoll token create` makes a token of another scope, or of other projects",
     412: "somebody else changed it meanwhile; run the command again",
     429: "the control plane is busy; try again in a moment",
     503: "the control plane is not ready; try again in a moment, or see `plimsoll doctor`",

@@ -39,7 +39,7 @@ _FIGURES = (
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[NAME]...",
+        metavar="NAME",
         help="Policies; none = all",
         autocompletion=lambda: [*policies()],
     ),

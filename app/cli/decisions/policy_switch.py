@@ -20,8 +20,8 @@ PATH = f"/api/v1/policies/{POLICY}"
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]",
-        help="The policy that shall decide",
+        metavar="NAME",
+        help="The policy that is to decide",
         autocompletion=lambda: [*policies()],
     ),
 ]
@@ -39,7 +39,8 @@ def switch(
         ),
     ] = None,
     back: Annotated[
-        bool, typer.Option("--back", help="Back to who decided before the last switch")
+        bool,
+        typer.Option("--back", help="Go back to the policy before the last switch"),
     ] = False,
     approve: Annotated[
         bool | None,

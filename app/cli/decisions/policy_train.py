@@ -34,11 +34,13 @@ FleetFile = Annotated[
     typer.Option(
         "--fleet",
         metavar="FILE",
-        help="A scenario: its fleet, its services and their SLOs count",
+        help="The scenario whose fleet, services and SLOs to train for",
     ),
 ]
-Episodes = Annotated[int, typer.Option(min=1, help="So many more, of 200 steps each")]
-Seed = Annotated[int, typer.Option(min=0, help="Of weights, loads and choices")]
+Episodes = Annotated[
+    int, typer.Option(min=1, help="Train for so many more, of 200 steps each")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, loads and choices")]
 ActorFile = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write the actor there (.npz)")
 ]

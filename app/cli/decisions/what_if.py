@@ -79,11 +79,11 @@ SloLatencies = Annotated[
 ServiceFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="FILE", help="A service more: manifest, or entry of a Problem file"
+        metavar="FILE", help="One more service: manifest, or entry of a Problem file"
     ),
 ]
 Without = Annotated[
-    list[str] | None, typer.Option(metavar="SERVICE", help="A service less")
+    list[str] | None, typer.Option(metavar="SERVICE", help="One service fewer")
 ]
 Together = Annotated[
     bool, typer.Option("--together", help="All of these at once, not each by itself")

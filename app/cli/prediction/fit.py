@@ -47,7 +47,7 @@ def fit(
         str,
         typer.Option(
             metavar="NAME",
-            help="Of the latency; auto = the one that foresees held-out samples best",
+            help="Latency technique; auto = the one that predicts held-out samples best",
         ),
     ] = AUTO,
     plot: Annotated[

@@ -50,7 +50,7 @@ PairShares = Annotated[
     str, typer.Option(metavar="PERCENT:PERCENT,...", help="Shares of the two of a pair")
 ]
 MaxPairs = Annotated[
-    int, typer.Option(min=1, help="Of more pairs so many are drawn, by the seed")
+    int, typer.Option(min=1, help="Measure at most so many, drawn by the seed")
 ]
 Clocks = Annotated[
     str,
@@ -80,7 +80,9 @@ Budget = Annotated[
         metavar="DURATION", help="Begin no cell after it, e.g. 45m [default: no limit]"
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the order of cells")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**31 - 1, help="Seed of the order of cells")
+]
 Samples = Annotated[
     Path,
     typer.Option(
@@ -88,7 +90,7 @@ Samples = Annotated[
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on behind what SAMPLES.journal holds")
+    bool, typer.Option("--resume", help="Go on after what SAMPLES.journal holds")
 ]
 Send = Annotated[
     bool,

@@ -32,7 +32,7 @@ def send(
         str,
         typer.Option(
             metavar="TEXT",
-            help="Who measured, and with what; the same numbers of another are new",
+            help="Who measured, and with what; the same numbers from another source are new",
         ),
     ] = "",
     output: Output = Format.TABLE,

@@ -126,10 +126,10 @@ def slo(
 ) -> None:
     """Show how many requests met their SLO, by service.
 
-    And what is left of the error budget, and how fast it burns. Requests that were refused or lost count as misses. The
-    budget is what the SLO's percentile leaves for misses: LEFT is of 30 days, or of what there is of them; at a burn
-    rate of 1 the budget lasts just as long. Above 14.4 over one hour, 6 over six or 1 over three days somebody should
-    look (red).
+    Also what is left of the error budget, and how fast it burns. Requests that were refused or lost count as misses.
+    The budget is what the SLO's percentile leaves for misses: LEFT is of 30 days, or of what there is of them; at a
+    burn rate of 1 the budget lasts just as long. Above 14.4 over one hour, 6 over six or 1 over three days somebody
+    should look (red).
     """
     with Api(cli_context(context)) as api:
         rows = list(_rows(api, "slo_attainment_hour", since))

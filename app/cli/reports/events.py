@@ -60,7 +60,7 @@ def events(
 ) -> None:
     """Show who changed what, and what the loop did.
 
-    Oldest first.
+    The oldest come first.
     """
     cli = cli_context(context)
     moment = (

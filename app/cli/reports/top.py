@@ -51,7 +51,7 @@ def top(
 ) -> None:
     """Show what runs where, whether SLOs hold, and what it costs; live.
 
-    Until Ctrl-C. The longest bar is a GPU loaded up to its line.
+    Runs until Ctrl-C. The longest bar is a GPU loaded up to its line.
     """
     cli = cli_context(context)
     board = TopicTables()

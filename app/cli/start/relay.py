@@ -54,7 +54,7 @@ def relay(
     served_as: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="As what the server knows it [default: SERVICE]"
+            metavar="NAME", help="The server's name for the service [default: SERVICE]"
         ),
     ] = "",
     source: Annotated[

@@ -40,8 +40,8 @@ def serve(
 ) -> None:
     """Run the API and the control loop.
 
-    Until SIGTERM or SIGINT. The database is the one that PLIMSOLL_DATABASE_URL names; without it, an embedded one under
-    PLIMSOLL_DATA_DIR is started for as long as this runs. Several may run at once: one of them leads.
+    Runs until SIGTERM or SIGINT. The database is the one that PLIMSOLL_DATABASE_URL names; without it, an embedded one
+    under PLIMSOLL_DATA_DIR is started for as long as this runs. Several may run at once: one of them leads.
     """
     settings = load_settings(host=host, port=port)
     _begin(settings)
@@ -70,8 +70,8 @@ def controller(
 ) -> None:
     """Run the control loop without the API.
 
-    Until SIGTERM or SIGINT. The database is that of `plimsoll serve`, which has a control loop of its own: run this on
-    machines that plan and do not serve. Several may run at once: one of them leads.
+    Runs until SIGTERM or SIGINT. The database is that of `plimsoll serve`, which has a control loop of its own: run
+    this on machines that plan and do not serve. Several may run at once: one of them leads.
 
     Example: plimsoll controller --metrics-port 9411
     """

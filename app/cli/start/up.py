@@ -30,7 +30,7 @@ def up(
         typer.Option(min=1.0, max=50.0, help="With --demo: trace seconds per second"),
     ] = SPEED,
     seed: Annotated[
-        int, typer.Option(min=0, help="With --demo: of load, noise and baseline")
+        int, typer.Option(min=0, help="With --demo: seed of load, noise and baseline")
     ] = SEED,
     nodes: Annotated[
         int,

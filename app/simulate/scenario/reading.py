@@ -24,22 +24,6 @@ from app.simulate.scenario.tasks import works_of
 Complaints: TypeAlias = tuple[tuple[FieldPath, str], ...]
 """Path of each field that is wrong, from the document's top, and why."""
 
-_SHAPES = {
-    "model_type": "an object with fields of its own",
-    "dict_type": "an object with fields of its own",
-    "list_type": "a list",
-    "path_type": "the name of a file",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "string_type": "text",
-}
-"""What is wanted, where pydantic says it as only programmers do."""
-
 
 def scenario_of(
     value: object, check: Callable[[SimulationScenario], Iterator[Complaint]]
@@ -65,12 +49,7 @@ def pool_of(value: object) -> NodePool | None:
 def _remedy(error: ErrorDetails) -> str:
     if error["type"] in ("too_short", "too_long"):
         return _length(error)
-    message = remedy(SimulationScenario, error["loc"], error)
-    shape = _SHAPES.get(error["type"])
-    if shape is None:
-        return message
-    # The end of the message is the value as it was written.
-    return f"must be {shape}, not {message.rpartition(', not ')[2]}"
+    return remedy(SimulationScenario, error["loc"], error)
 
 
 def _length(error: ErrorDetails) -> str:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from app.base.yaml_lines import MAX_DEPTH, MAX_DIGITS, line_of_alias, read_documents
+from app.base.yaml_lines import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_REPEATED,
+    line_of_alias,
+    read_documents,
+)
 
 
 def told(text: str) -> tuple[list[object], list[tuple[int, str]]]:
@@ -74,3 +80,17 @@ def test_aliases_are_not_looked_for_below_the_depth_that_is_read() -> None:
     depth = MAX_DEPTH + 1
     assert line_of_alias("[&x 1, *x, " + "[" * depth) == 1
     assert line_of_alias("[&x 1, " + "[" * depth + "*x") is None
+
+
+def test_aliases_that_stand_for_too_much_are_refused_before_they_are_unfolded() -> None:
+    """Nine in each of nine in each …: 9 ** 9 values in less than 400 characters."""
+    laughs = ["a0: &a0 x"]
+    laughs += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    assert told("\n".join(laughs)) == (
+        [],
+        [(1, f"not YAML: its aliases stand for more than {MAX_REPEATED:,} values")],
+    )
+
+
+def test_aliases_that_stand_for_little_are_read() -> None:
+    assert told("a: &a [1, 2]\nb: *a\n") == ([{"a": [1, 2], "b": [1, 2]}], [])

@@ -54,6 +54,17 @@ def test_a_connection_that_breaks_is_an_error_not_a_traceback(
     assert words in result.err
 
 
+def test_a_token_that_may_not_gets_no_advice_of_a_scope_that_may_not_do() -> None:
+    refused = (
+        "this needs a token of scope admin or above; this one is of scope operator"
+    )
+    api = FakeApi(problems={"GET services": problem_document(403, refused)})
+    assert get_services(api=api).err == (
+        f"Error: {refused}\n"
+        "Hint: an admin's `plimsoll token create` makes a token of another scope, or of other projects\n"
+    )
+
+
 def test_a_refused_token_says_where_it_came_from(tmp_path: Path) -> None:
     api = FakeApi(
         problems={"GET services": problem_document(401, "this token is not known")}

@@ -76,6 +76,14 @@ def replaced(old: str, new: str) -> str:
             "x.yaml:8: spec.priority: must be a number or one of critical, standard",
         ),
         (
+            replaced("slo: {latency_ms: 50, percentile: 0.98}", "slo: 50"),
+            "x.yaml:7: spec.slo: must be an object with fields of its own, not 50",
+        ),
+        (
+            GOOD + "  scaling: {min_replicas: 1.5}\n",
+            "x.yaml:8: spec.scaling.min_replicas: must be a whole number, not 1.5",
+        ),
+        (
             GOOD + "  mode: on\n",
             "x.yaml:8: spec.mode: must be 'off', 'advise', 'approve' or 'auto', not true",
         ),

@@ -1,0 +1,42 @@
+"""The two ends of the pipe between the API and the controller."""
+
+import asyncio
+import signal
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import pytest
+
+from app.base.errors import PlimsollError
+from app.serve.child_process import ControllerEnded, controller_process, follow
+
+
+def test_the_end_of_the_controller_is_told_without_a_traceback() -> None:
+    """A PlimsollError: the command shows its text alone."""
+
+    async def ended() -> None:
+        ours, theirs = Pipe()
+        theirs.close()
+        await follow(ours, lambda _: None)
+
+    with pytest.raises(PlimsollError, match="process ended; start again"):
+        asyncio.run(ended())
+
+
+def tell_what_interrupts(pipe: Connection) -> None:
+    pipe.send(signal.getsignal(signal.SIGINT))
+
+
+def test_an_interrupt_reaches_the_parent_alone_while_the_controller_starts() -> None:
+    """A terminal sends Ctrl-C to both; the pipe tells the controller."""
+    told: list[object] = []
+
+    async def started() -> None:
+        async with controller_process(tell_what_interrupts, told.append) as ended:
+            await ended
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ControllerEnded):
+        asyncio.run(started())
+    assert told == [signal.SIG_IGN]
+    assert signal.getsignal(signal.SIGINT) is before
