@@ -6,7 +6,7 @@ MPS_REMEDIES.
 
 from collections.abc import Iterator, Mapping
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from agents.doctor.types import (
     INSTALL,
     DriverFacts,

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from agents.doctor.types import (
     CAP_SYS_ADMIN,
     INSTALL,

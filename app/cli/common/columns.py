@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.client import Document, dig, documents, number, text
 from app.cli.common.output import (
     BAD,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import (
     Cells,

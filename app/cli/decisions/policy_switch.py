@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import ValidationError
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.client import (
     Api,
     ApiProblem,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.client import Api, ApiProblem, Document, objects_of, text
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.base.settings import Settings
 from app.cli.common.client import Api, ApiProblem, dig, text
 from app.cli.common.context import CliContext, cli_context

@@ -8,7 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.catalogue.catalogue import load_layers
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, summary_stream, write_text

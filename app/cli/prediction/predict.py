@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.catalogue.catalogue import load_layers
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, write_csv

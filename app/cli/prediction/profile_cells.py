@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from agents.base.device import OutOfRange
-from agents.base.words import counted
+from agents.base.plurals import counted
 from agents.profiling.cells import (
     MeasurementCell,
     Member,

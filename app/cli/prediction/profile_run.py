@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TextColumn
 
 from agents.base.device import DeviceError
-from agents.base.words import counted
+from agents.base.plurals import counted
 from agents.processes.template_file import load_templates
 from agents.profiling.cells import MeasurementCell
 from agents.profiling.journal import Journal, Measurement

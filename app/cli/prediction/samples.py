@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.files import STDIO, write_csv
 from app.cli.common.options import command_group
 from app.cli.prediction.samples_fit import fit

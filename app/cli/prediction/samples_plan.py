@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.catalogue.catalogue import CatalogueError, load_gpu_types
 from app.cli.common.files import STDIO, write_csv
 from app.measurements.csv_files import query_rows, read_samples

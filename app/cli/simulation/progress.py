@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.output import console
 from app.simulate.run.results import FailedRun
 from app.simulate.run.run import SimulationRun

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.base.errors import InvalidRequest
 from app.base.version import program_version
 from app.catalogue.catalogue import CatalogueError

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO, summary_stream, write_csv
 from app.cli.common.forecasts import rate_texts

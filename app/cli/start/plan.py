@@ -6,7 +6,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.cli.common.contract_files import read_problem
 from app.cli.common.errors import CliError
 from app.cli.common.files import summary_stream, write_text

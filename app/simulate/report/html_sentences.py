@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.simulate.figures import SeedMean, duration, number
 from app.simulate.report.compare import (
     ROUNDING,

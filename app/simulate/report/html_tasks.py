@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.simulate.figures import duration, number
 from app.simulate.report.charts import TimeAxis, colour_of
 from app.simulate.report.gantt import gantt_chart, phase_legend

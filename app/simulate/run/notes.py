@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from agents.sim.arrivals import ArrivalProcess
 from app.answers.feasible import infeasibility
 from app.simulate.figures import duration

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 from app.base.errors import no_such
 from app.base.yaml_lines import FieldPath
 from app.catalogue.catalogue import (

@@ -1,4 +1,4 @@
-"""Figures in sentences, for whoever writes to people."""
+"""Numbers of things, with the noun in singular or plural."""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

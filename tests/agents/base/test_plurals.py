@@ -1,6 +1,6 @@
-"""Figures in sentences."""
+"""Numbers of things, with the noun in singular or plural."""
 
-from agents.base.words import counted
+from agents.base.plurals import counted
 
 
 def test_counts_have_their_plural() -> None:
