@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import signal
 import sys
+from collections.abc import AsyncIterator
 
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
@@ -18,7 +20,7 @@ from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
 from agents.sync.ledger import Ledger
-from agents.sync.transport import HttpTransport
+from agents.sync.transport import HttpTransport, Transport
 
 LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
@@ -44,40 +46,24 @@ def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
 
 async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
-    # Read before the device is opened: a directory that cannot be read ends the agent before anything is touched.
-    ledger = Ledger(options.state_dir)
-    device = await open_device(options, clock)
     settings = AgentSettings(
         node=options.node, boot=boot, version=agent_version(), period_s=options.period_s
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
-    address = advertised(options.metrics_host, options.metrics_port, options.url)
-    http = HttpTransport(
-        options.url,
-        token,
-        speed=options.speed,
-        now_s=clock.now_s,
-        metrics_address=address,
-    )
-    transport = MeteredTransport(http, metrics)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # Both end the agent in good order, by which the device is given back.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    log.info(
-        "agent of node %s starts; generation %d is in force",
-        options.node,
-        ledger.generation,
-    )
-    agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
-    agent.outbox.on_add = metrics.note
-    orphaned = (
-        asyncio.create_task(_stop_without(options.parent, stop))
-        if options.parent
-        else None
-    )
-    try:
+    transport = MeteredTransport(_make_transport(options, clock, token), metrics)
+    # The device is opened last: what cannot be read or made ends the agent before anything is touched.
+    ledger = Ledger(options.state_dir)
+    device = await open_device(options, clock)
+    async with closing_both(device, transport), _stop_event(options.parent) as stop:
+        log.info(
+            "agent of node %s starts; generation %d is in force",
+            options.node,
+            ledger.generation,
+        )
+        agent = NodeAgent(
+            settings, device, transport=transport, clock=clock, ledger=ledger
+        )
+        agent.outbox.on_add = metrics.note
         # Routes first: the port must not answer for services that it does not know yet.
         await _take_up(agent)
         async with (
@@ -89,13 +75,47 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
             front(device, options.router_port),
         ):
             await agent.run(stop)
+    log.info("agent of node %s has stopped", options.node)
+    return 0
+
+
+def _make_transport(
+    options: argparse.Namespace, clock: Clock, token: str
+) -> HttpTransport:
+    return HttpTransport(
+        options.url,
+        token,
+        speed=options.speed,
+        now_s=clock.now_s,
+        metrics_address=advertised(
+            options.metrics_host, options.metrics_port, options.url
+        ),
+    )
+
+
+@contextlib.asynccontextmanager
+async def closing_both(device: Device, transport: Transport) -> AsyncIterator[None]:
+    """Closes the transport and then the device, also where the transport cannot be closed."""
+    async with contextlib.AsyncExitStack() as closing:
+        closing.push_async_callback(device.close)
+        closing.push_async_callback(transport.close)
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _stop_event(parent: int) -> AsyncIterator[asyncio.Event]:
+    """Set when the agent shall end: by a signal, or because process `parent` has ended (0: nobody's)."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # Both end the agent in good order, by which the device is given back.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    orphaned = asyncio.create_task(_stop_without(parent, stop)) if parent else None
+    try:
+        yield stop
     finally:
         if orphaned is not None:
             orphaned.cancel()
-        await transport.close()
-        await device.close()
-    log.info("agent of node %s has stopped", options.node)
-    return 0
 
 
 async def _stop_without(parent: int, stop: asyncio.Event) -> None:

@@ -6,6 +6,7 @@ MPS_REMEDIES.
 
 from collections.abc import Iterator, Mapping
 
+from agents.base.plurals import counted
 from agents.doctor.types import (
     INSTALL,
     DriverFacts,
@@ -14,7 +15,6 @@ from agents.doctor.types import (
     ModeFacts,
     MpsFacts,
     NodeFinding,
-    counted,
 )
 from agents.gpu.mps.directory import MAX_PIPE_PATH
 from agents.gpu.mps.lacks import MpsLackKind

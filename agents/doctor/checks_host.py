@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from agents.base.plurals import counted
 from agents.doctor.types import (
     CAP_SYS_ADMIN,
     INSTALL,
@@ -20,7 +21,6 @@ from agents.doctor.types import (
     StateFacts,
     SystemdFacts,
     TemplateFacts,
-    counted,
 )
 from agents.processes.templates import BUILT_IN, BUILT_IN_TASK
 

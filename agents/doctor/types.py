@@ -27,11 +27,6 @@ INSTALL = "docs/install-agent.md"
 """Where remedies point to."""
 
 
-def counted(number: int, word: str) -> str:
-    """E.g. `2 GPUs`."""
-    return f"{number} {word}" + ("" if number == 1 else "s")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFinding:
     """One check's outcome."""

@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,23 +55,16 @@ class Duties:
 async def keeping(
     duties: Duties, environment: Mapping[str, str]
 ) -> AsyncIterator[None]:
-    """A cleanup process while it lasts; afterwards everything of the profile has ended.
+    """A cleanup process while it lasts; afterwards everything of the profile has ended, and its directory is gone.
 
     Raises LaunchFailed or DeviceError.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "agents.profiling.cleanup_process",
-            msgspec.json.encode(duties).decode(),
-            stdin=asyncio.subprocess.PIPE,
-            env=dict(environment),
-            # Ctrl-C at a terminal reaches the whole group: this process must outlive the profiler that it ends.
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise LaunchFailed(f"the keeper cannot be started: {error}") from error
+        process = await _start(duties, environment)
+    except BaseException:
+        # Without a cleanup process nobody else removes it.
+        shutil.rmtree(duties.directory, ignore_errors=True)
+        raise
     try:
         yield
     finally:
@@ -82,6 +76,22 @@ async def keeping(
         raise DeviceError(
             f"the keeper ended with {code}: something of the profile may be left, see the lines above"
         )
+
+
+async def _start(duties: Duties, environment: Mapping[str, str]) -> Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "agents.profiling.cleanup_process",
+            msgspec.json.encode(duties).decode(),
+            stdin=asyncio.subprocess.PIPE,
+            env=dict(environment),
+            # Ctrl-C at a terminal reaches the whole group: this process must outlive the profiler that it ends.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LaunchFailed(f"the keeper cannot be started: {error}") from error
 
 
 async def keep(duties: Duties) -> bool:

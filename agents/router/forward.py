@@ -86,40 +86,31 @@ class Forwarder:
         if left_s < 0.001:
             return expired("in the queue"), "expired"
         pool = self._pools[replica_id]
-        head = make_head(
-            pool.prefix + job.request.path_qs.encode(),
-            host=pool.host,
-            headers=job.request.raw_headers,
-            body_bytes=len(job.body),
-            deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
-        )
+        head = _make_head(job, pool, left_s)
         try:
             answer = await pool.ask(head, job.body, timeout_s=left_s)
         except LateAnswer:
             if job.deadline_ms is not None and job.left_s(self._now_s()) <= 0.0:
                 return expired(f"while replica {replica_id} had the request"), "expired"
-            self.note_failure(
-                job.service_queue, replica_id, "no answer in time", is_unreachable=False
-            )
+            self._blame(job, replica_id, "no answer in time")
             return problem(
                 HTTPStatus.BAD_GATEWAY,
                 f"replica {replica_id} did not answer in {left_s:g} s",
             ), "lost"
         except WorkerAnswerLost as error:
-            self.note_failure(
-                job.service_queue, replica_id, str(error), is_unreachable=False
-            )
+            self._blame(job, replica_id, str(error))
             return problem(
                 HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
             ), "lost"
+        return await self._pass_answer(job, replica_id, answer)
+
+    async def _pass_answer(
+        self, job: RouterJob, replica_id: str, answer: WorkerAnswer
+    ) -> tuple[web.StreamResponse, Outcome]:
+        """The answer as the client gets it; its status tells how the replica does."""
         # An error of the client's own (4xx) says nothing against the replica.
         if answer.status >= 500:
-            self.note_failure(
-                job.service_queue,
-                replica_id,
-                f"status {answer.status}",
-                is_unreachable=False,
-            )
+            self._blame(job, replica_id, f"status {answer.status}")
         else:
             job.service_queue.succeed(replica_id)
         if answer.body is not None:
@@ -142,9 +133,7 @@ class Forwarder:
                 await response.write(piece)
             await response.write_eof()
         except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
-            self.note_failure(
-                job.service_queue, replica_id, str(error), is_unreachable=False
-            )
+            self._blame(job, replica_id, str(error))
             if job.request.transport is not None:
                 job.request.transport.abort()
             return response, "lost"
@@ -153,6 +142,10 @@ class Forwarder:
         finally:
             answer.close()
         return response, "served" if answer.status < 500 else "lost"
+
+    def _blame(self, job: RouterJob, replica_id: str, reason: str) -> None:
+        """Count a failure of a replica that was reached."""
+        self.note_failure(job.service_queue, replica_id, reason, is_unreachable=False)
 
     def note_failure(
         self,
@@ -197,6 +190,17 @@ class Forwarder:
     def _pool(self, replica_id: str, url: str) -> ConnectionPool:
         known = self._pools.get(replica_id)
         return known if known is not None and known.url == url else ConnectionPool(url)
+
+
+def _make_head(job: RouterJob, pool: ConnectionPool, left_s: float) -> bytes:
+    """The head of the request as the replica gets it, with the time that is left of its deadline."""
+    return make_head(
+        pool.prefix + job.request.path_qs.encode(),
+        host=pool.host,
+        headers=job.request.raw_headers,
+        body_bytes=len(job.body),
+        deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
+    )
 
 
 def expired(when: str) -> web.Response:

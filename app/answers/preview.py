@@ -88,7 +88,8 @@ async def preview(
     the like as the field, before anything is planned; and, where there are questions, SolverUnavailable.
     """
     changed = _changed(snapshot, changes)
-    state, demands, problem = _problem(changed, changes)
+    # In threads, here and below: problems of a large fleet take a while, for which the API's loop must not wait.
+    state, demands, problem = await asyncio.to_thread(_problem, changed, changes)
     found: tuple[ScenarioAnswer, ...] = ()
     if questions is None:
         decision = await decide(
@@ -103,14 +104,14 @@ async def preview(
         )
     else:
         today, *planned = await _ask(solver, changed, changes, problem, questions)
-        # In a thread: every plan is tried in every scenario, for which the API's loop must not wait.
+        # Every plan is tried in every scenario.
         found = await asyncio.to_thread(answers, today, planned)
         decision = await _check_and_bind(problem, state, changed, today)
     return Preview(
         decision=decision,
         demands=demands,
         changes=diff(_before(snapshot), decision.plan),
-        cost_before_usd_per_hour=_cost_now(snapshot, state),
+        cost_before_usd_per_hour=await asyncio.to_thread(_cost_now, snapshot, state),
         answers=found,
     )
 
@@ -148,7 +149,9 @@ async def _ask(
     settings, observed = snapshot.settings, observe(snapshot)
     # All of them before the first plan: a name that is not there is found out at once.
     asked = [
-        _asked(snapshot, changes, problem, question, f"scenarios[{index}].")
+        await asyncio.to_thread(
+            _asked, snapshot, changes, problem, question, f"scenarios[{index}]."
+        )
         for index, question in enumerate(questions.scenarios)
     ]
 

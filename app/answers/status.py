@@ -123,12 +123,16 @@ def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Cond
     )
 
 
-def _feasible(snapshot: Snapshot, service: Service) -> Condition:
+def slo_objection(snapshot: Snapshot, service: Service) -> str | None:
+    """Why no operating point keeps the service's SLO, with the least SLO that is possible; None: one does."""
+    # That SLO is of types that the fleet has, where the service may use any of them.
     present = {gpu.gpu_type for gpu in snapshot.state.gpus}
     points = PlannedPoints().of(snapshot, [service.network])
-    impossible = infeasibility(
-        service, snapshot.state.gpu_types, points, present=present
-    )
+    return infeasibility(service, snapshot.state.gpu_types, points, present=present)
+
+
+def _feasible(snapshot: Snapshot, service: Service) -> Condition:
+    impossible = slo_objection(snapshot, service)
     # What no plan could do is said before what this one does.
     if impossible is not None:
         return _condition("Feasible", "False", "SloOutOfReach", impossible)

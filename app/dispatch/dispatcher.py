@@ -21,10 +21,10 @@ from app.dispatch.jobs import DispatchMemory, job_scheduler
 from app.dispatch.round import Dispatched, dispatch
 from app.loop.controller import Wakeups
 from app.loop.events import refused_events
+from app.loop.fill import is_used
 from app.loop.make_commands import effective_mode
 from app.loop.observe import HeardNodes
 from app.loop.push import push_target
-from app.loop.tasks import is_used
 from app.store.store import PlanRecord, Snapshot, Store
 from solvers.policies.registry import dispatches_jobs
 from solvers.predict.data.samples import LayerCounts

@@ -25,11 +25,11 @@ from app.dispatch.jobs import (
     queues_of,
     variants_of,
 )
+from app.loop.fill import is_dispatched, is_used, task_places
 from app.loop.make_problem import cordoned_gpus, make_problem
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.planning.power_caps import is_limited
 from app.loop.planning.task_points import points_of_tasks
-from app.loop.tasks import _places, is_dispatched, is_used
 from app.store.store import Snapshot
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.jobs import DispatchRules, DispatchState, JobBatch, JobGpu, Resident
@@ -125,7 +125,7 @@ def _inputs(snapshot: Snapshot, layers: Sequence[LayerCounts]) -> _Inputs | None
 def _alive_places(target: BoundPlan, state: ClusterState) -> set[str]:
     """Tasks on GPUs that answer: on any other one a job is lost, and begins anew elsewhere."""
     alive = {gpu.id for gpu in state.gpus if gpu.healthy}
-    return {name for name, place in _places(target).items() if place[0] in alive}
+    return {name for name, place in task_places(target).items() if place[0] in alive}
 
 
 def _attempt(

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.loop.fill import with_tasks_of
 from app.loop.forecast import make_demands
 from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, check_and_bind, check_plan, make_record
-from app.loop.tasks import with_tasks_of
 from app.solver.process import PlanAnswer
 from app.store.store import PlanRecord, Snapshot
 from solvers.laws.cost import cost_usd_per_hour

@@ -23,6 +23,7 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
+from app.loop.fill import tasks_of, with_tasks_of
 from app.loop.forecast import make_demands
 from app.loop.make_commands import effective_mode
 from app.loop.make_problem import PlannedPoints
@@ -35,7 +36,6 @@ from app.loop.observe import (
 )
 from app.loop.plan import Decision, make_record, same_state, with_messages
 from app.loop.push import push_target
-from app.loop.tasks import tasks_of, with_tasks_of
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts

@@ -44,7 +44,7 @@ from app.learn.refit import run_in_process, run_refit
 from app.loop.budgets import LOOK_PERIOD_S as BUDGET_LOOK_S
 from app.loop.controller import Controller, SlowJob
 from app.loop.events import LOOK_PERIOD_S as STARVED_LOOK_S
-from app.loop.tasks import is_used
+from app.loop.fill import is_used
 from app.loop.tick import Loop, TickOutcome
 from app.serve.child_process import report_tick, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics

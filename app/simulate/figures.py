@@ -1,4 +1,4 @@
-"""Figures in words: as many digits as mean something, means with their intervals, lengths of time, counts."""
+"""Figures in words: as many digits as mean something, means with their intervals, lengths of time."""
 
 import math
 from dataclasses import dataclass
@@ -97,9 +97,3 @@ def duration(seconds: float) -> str:
         (rounded % 60, "s"),
     )
     return " ".join(f"{count} {unit}" for count, unit in parts if count)
-
-
-def counted(count: int, word: str) -> str:
-    """`1 seed`, `2 seeds`, `3 policies`."""
-    plural = word[:-1] + "ies" if word.endswith("y") else word + "s"
-    return f"{count:,} {word if count == 1 else plural}"

@@ -81,14 +81,18 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
         methods=["POST"],
         include_in_schema=False,
     )
+    _add_login(app, paper)
+    for each in PAGES:
+        app.add_route(each.address, partial(page, page=each), include_in_schema=False)
+
+
+def _add_login(app: FastAPI, paper: Paper) -> None:
     app.add_route("/login", partial(login.show, paper), include_in_schema=False)
     app.add_route(
         "/login", partial(login.enter, paper), methods=["POST"], include_in_schema=False
     )
     # By POST: a link or an image of another site must not end a session.
     app.add_route("/logout", login.leave, methods=["POST"], include_in_schema=False)
-    for each in PAGES:
-        app.add_route(each.address, partial(page, page=each), include_in_schema=False)
 
 
 def _wanted(request: Request, context: Context) -> dict[str, Look]:

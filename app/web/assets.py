@@ -11,6 +11,7 @@ from importlib.resources.abc import Traversable
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.http.body import accepts_gzip
 from app.base.errors import NotFound
 
 FOLDER = "static"
@@ -68,11 +69,6 @@ class Assets:
             return Response(asset.content, media_type=asset.media_type, headers=headers)
         headers["Content-Encoding"] = "gzip"
         return Response(asset.gzipped, media_type=asset.media_type, headers=headers)
-
-
-def accepts_gzip(request: Request) -> bool:
-    """Whether the browser takes compressed answers."""
-    return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def _walk(folder: Traversable, prefix: str) -> list[Asset]:

@@ -8,9 +8,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.http.body import accepts_gzip
 from app.api.http.parts import Context
 from app.base.errors import Forbidden
-from app.web.assets import Assets, accepts_gzip
+from app.web.assets import Assets
 from app.web.topics.feed import Items, Look, TopicFeed
 
 # Scripts and styles only from our own files; charts set styles by script, which this allows.

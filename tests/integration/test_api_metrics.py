@@ -4,16 +4,20 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import text
 
 from agents.base.protocol import METRICS_HEADER
 from app.api.caches.cluster_metrics import ClusterPage
 from app.api.http.parts import ApiParts
+from app.db.base.engine import make_engine
+from app.db.base.transaction import transaction
 from tests.integration.api_harness import (
     NOW,
     Api,
     Prepared,
     observation,
     reading,
+    run_apart,
     service,
 )
 
@@ -135,6 +139,54 @@ def test_a_node_that_falls_silent_is_not_heard(api: Api) -> None:
     assert not any(series.startswith("gpu_power_watts") for series in shown), (
         "an old reading is no reading"
     )
+
+
+def test_what_is_beyond_the_series_that_are_shown_is_counted(api: Api) -> None:
+    planned(api)
+    before = scraped(api)
+    execute(
+        api,
+        # Before n1 by name, so that its own series are the ones left out; every second one was heard lately.
+        "INSERT INTO node (id, created_at, last_seen_at) SELECT 'a' || n, created_at, "
+        "CASE WHEN n % 2 = 0 THEN last_seen_at END FROM node, generate_series(1, 1004) n",
+        "INSERT INTO gpu SELECT (jsonb_populate_record(gpu, jsonb_build_object("
+        "'id', 'a' || n || '/gpu-0', 'node', 'a' || n))).* "
+        "FROM gpu, generate_series(1, 1004) n WHERE id = 'n1/gpu-0'",
+        "INSERT INTO plan_gpu SELECT (jsonb_populate_record(plan_gpu, jsonb_build_object("
+        "'gpu', 'a' || n || '/gpu-0', 'node', 'a' || n))).* "
+        "FROM plan_gpu, generate_series(1, 1004) n WHERE gpu = 'n1/gpu-0'",
+        "INSERT INTO service (name, project, generation, created_at) "
+        "SELECT 's' || n, project, generation, created_at "
+        "FROM service, generate_series(1, 1004) n WHERE name = 'quiet'",
+        "INSERT INTO service_version SELECT (jsonb_populate_record(service_version, "
+        "jsonb_build_object('service', 's' || n))).* "
+        "FROM service_version, generate_series(1, 1004) n WHERE service = 'quiet'",
+    )
+    shown = scraped(api)
+    assert [
+        shown[f'left_out{{kind="{kind}"}}'] for kind in ("node", "gpu", "service")
+    ] == [5, 6, 6]
+    assert sum("node_heard" in series for series in shown) == 1000
+    # n1, and 502 of the others.
+    assert shown['cluster_nodes{state="heard"}'] == 503
+    assert shown['cluster_nodes{state="silent"}'] == 502
+    used = 'cluster_gpus{gpu_type="T4",state="used"}'
+    assert shown[used] == before[used] + 1004
+
+
+def execute(api: Api, *statements: str) -> None:
+    """Run SQL beside the API, in one transaction."""
+
+    async def run() -> None:
+        engine = make_engine(api.url, pool_size=1)
+        try:
+            async with transaction(engine) as connection:
+                for statement in statements:
+                    await connection.execute(text(statement))
+        finally:
+            await engine.dispose()
+
+    run_apart(run())
 
 
 @pytest.mark.parametrize("path", ["metrics", "metrics/targets"])

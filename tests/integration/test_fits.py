@@ -25,14 +25,12 @@ from app.db.predictions.refits import (
     Attempts,
     RefitOutcome,
     Run,
-    judge,
     load_request,
     refit_waiting,
 )
-from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest, run_refit
+from app.learn.refit import RefitAnswer, RefitRequest, run_refit
 from app.store.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
 from solvers.predict.data.samples import Group, Neighbour
-from solvers.predict.estimate.operating_points import Performance
 from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_fit_state
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Mode
@@ -423,37 +421,6 @@ def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_
         await engine.dispose()
 
     asyncio.run(work())
-
-
-@pytest.mark.parametrize(
-    ("error", "bar", "is_alarmed", "apply", "is_applied"),
-    [
-        (0.02, 0.05, False, True, True),
-        (0.05, 0.02, False, True, False),
-        (0.05, 0.02, True, True, True),
-        (0.05, None, False, True, True),
-        (0.02, 0.05, False, False, False),
-        (float("inf"), None, False, True, False),
-    ],
-)
-def test_a_candidate_replaces_what_is_no_better_or_drifted(
-    error: float, bar: float | None, is_alarmed: bool, apply: bool, is_applied: bool
-) -> None:
-    rows = (OperatingPoint(50.0, 4, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1),)
-    points = OperatingPoints(
-        network="resnet50", gpu_type="T4", sensitivity=0.4, rows=rows
-    )
-    candidate = RefitCandidate(
-        performance=Performance(points=points, latency_sigma=(0.0,)),
-        technique="linear_fractional",
-        sample_count=20,
-        error=error,
-        present_error=bar,
-    )
-    assert (
-        judge(candidate, bar=bar, is_alarmed=is_alarmed, apply=apply).applied
-        == is_applied
-    )
 
 
 def test_a_poor_fit_to_other_conditions_does_not_replace_a_profile(api: Api) -> None:

@@ -7,7 +7,7 @@ starts anew.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
 from agents.base.device import DeviceError, NotPermitted, NotSupported
@@ -64,24 +64,25 @@ class TurnedKnobs:
         gpus: Sequence[GpuIdentity],
         capabilities: Mapping[int, GpuCapabilities],
     ) -> None:
-        """`capabilities` by index."""
-        self._knobs = knobs
-        self._of = {
-            gpu.index: TurnedGpu(refused=_missing(gpu, capabilities[gpu.index]))
-            for gpu in gpus
-        }
+        """`capabilities` by index, filled in as GPUs start."""
+        self._knobs, self._capabilities = knobs, capabilities
+        self._gpus = {gpu.index: gpu for gpu in gpus}
+        self._of = {gpu.index: TurnedGpu() for gpu in gpus}
 
     def of(self, gpu_index: int) -> TurnedGpu:
         """The knobs of one GPU."""
-        return self._of[gpu_index]
+        turned = self._of[gpu_index]
+        # Looked up now: what a GPU lacks that started late is found out then.
+        missing = _missing(self._gpus[gpu_index], self._capabilities[gpu_index])
+        return replace(turned, refused=missing | turned.refused)
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What cannot be turned, by GPU."""
         return tuple(
             message
-            for _, turned in sorted(self._of.items())
-            for message in turned.refused.values()
+            for gpu_index in sorted(self._of)
+            for message in self.of(gpu_index).refused.values()
             if message
         )
 

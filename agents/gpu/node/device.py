@@ -35,7 +35,7 @@ from agents.base.device import (
     ServiceRoute,
     UnknownPart,
 )
-from agents.base.protocol import ReplicaCommand, ReplicaReading, TaskCommand
+from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, TaskCommand
 from agents.gpu.knobs.applied_knobs import TurnedKnobs
 from agents.gpu.node.admission import environment_of, require_room
 from agents.gpu.node.devices import fail_stranded
@@ -109,18 +109,9 @@ class GpuDevice:
         # In a thread: listing processes and reading /proc may take many milliseconds, and requests wait for this loop.
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
-        condemned = {
-            gpu.index
-            for gpu in self._parts.gpus
-            if gpu.uuid in self._parts.errors.condemned()
-        }
-        gpus = (
-            structs.replace(gpu, healthy=gpu.healthy and gpu.index not in condemned)
-            for gpu in readings.gpus
-        )
         return replace(
             readings,
-            gpus=tuple(gpus),
+            gpus=self._with_health(readings.gpus),
             replicas=replicas,
             services=await self.router.read_services(),
             tasks=self._parts.tasks.read(),
@@ -132,6 +123,15 @@ class GpuDevice:
                 *slices,
                 *self._problems(),
             ),
+        )
+
+    def _with_health(self, readings: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
+        """The readings; a GPU that is condemned is not healthy, though it may answer."""
+        condemned = self._parts.errors.condemned()
+        indices = {gpu.index for gpu in self._parts.gpus if gpu.uuid in condemned}
+        return tuple(
+            structs.replace(gpu, healthy=gpu.healthy and gpu.index not in indices)
+            for gpu in readings
         )
 
     async def poll(self, gpu_index: int) -> GpuPoll:

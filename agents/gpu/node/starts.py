@@ -155,7 +155,8 @@ class GpuStarts:
                 f"it is not used, for it does not start, and is tried again: {error}"
             )
             self.sharings[gpu.index] = NotStarted(gpu, str(error))
-            # Whoever lists the GPUs must find an entry for each; nothing is asked of one that is condemned.
+            # Whoever lists the GPUs must find an entry for each. What this one lacks is not known, and nobody acts on
+            # it: nothing is asked of a GPU that is condemned, and whoever reads capabilities looks them up each time.
             self.capabilities[gpu.index] = GpuCapabilities()
             return False
         self.sharings[gpu.index], self.capabilities[gpu.index] = (

@@ -6,10 +6,7 @@ from typing import Final
 from agents.base.exposition import Family, Kind
 
 MAX_SERIES: Final = 1000
-"""Nodes, GPUs per GPU metric, and services that are shown.
-
-`plimsoll_left_out` counts the other GPUs; of nodes and services it only says, by 1, that some are left out.
-"""
+"""Nodes, GPUs per GPU metric, and services that are shown; `plimsoll_left_out` counts the others."""
 
 _SERVICE = ("project", "service")
 _NODE = ("node",)

@@ -62,15 +62,10 @@ async def make_page(engine: Engine, now: datetime) -> bytes:
         gauges = {row.gpu: row for row in await board.load_gauges(connection, since)}
         parts = await board.load_parts(connection, since)
         await _add_cluster(page, connection, settings, now)
-        _add_nodes(
-            page,
-            await cluster_figures.load_nodes(connection, MAX_SERIES + 1),
-            settings,
-            now,
-        )
-        _add_gpus(
-            page, gpus, await cluster_figures.load_target_gpus(connection, MAX_SERIES)
-        )
+        await _add_totals(page, connection, since, gpus=len(gpus))
+        nodes = await cluster_figures.load_nodes(connection, MAX_SERIES)
+        _add_nodes(page, nodes, settings, now)
+        _add_gpus(page, gpus, await cluster_figures.load_target_gpus(connection))
         _add_gauges(page, gpus[:MAX_SERIES], gauges)
         await _add_services(page, connection, _Seen(settings, now, gpus, parts))
     return page.text()
@@ -103,17 +98,29 @@ async def _add_cluster(
         page.add("plimsoll_tasks", row.tasks, row.kind, row.state)
 
 
+async def _add_totals(
+    page: ScrapePage, connection: Connection, since: datetime, *, gpus: int
+) -> None:
+    """What counts all of the cluster, also what is beyond the series that are shown."""
+    totals = await cluster_figures.load_totals(connection, since)
+    for kind, number in (
+        ("node", totals.nodes),
+        ("gpu", gpus),
+        ("service", totals.services),
+    ):
+        page.add("plimsoll_left_out", max(0, number - MAX_SERIES), kind)
+    # Both states always have a series: an alert must see 0, and not nothing.
+    page.add("plimsoll_cluster_nodes", totals.heard, "heard")
+    page.add("plimsoll_cluster_nodes", totals.nodes - totals.heard, "silent")
+
+
 def _add_nodes(
     page: ScrapePage, nodes: Sequence[AnyRow], settings: PolicySettings, now: datetime
 ) -> None:
-    # Both states always have a series: an alert must see 0, and not nothing.
-    states: Counter[str] = Counter(heard=0, silent=0)
-    page.add("plimsoll_left_out", max(0, len(nodes) - MAX_SERIES), "node")
-    for node in nodes[:MAX_SERIES]:
+    for node in nodes:
         seen_at = node.last_seen_at
         silent_s = None if seen_at is None else (now - seen_at).total_seconds()
         is_heard = silent_s is not None and silent_s <= settings.stale_after_s
-        states["heard" if is_heard else "silent"] += 1
         for name, value in (
             ("silent_seconds", silent_s),
             ("heard", is_heard),
@@ -125,8 +132,6 @@ def _add_nodes(
             ("command_refused", node.last_ack in ("refused", "failed")),
         ):
             page.add(f"plimsoll_node_{name}", value, node.id)
-    for state, count in states.items():
-        page.add("plimsoll_cluster_nodes", count, state)
 
 
 def _add_gpus(
@@ -136,14 +141,13 @@ def _add_gpus(
     states = Counter(
         (gpu.gpu_type, _gpu_state(gpu, is_used=gpu.id in used)) for gpu in gpus
     )
-    page.add("plimsoll_left_out", max(0, len(gpus) - MAX_SERIES), "gpu")
     for (gpu_type, state), count in sorted(states.items()):
         page.add("plimsoll_cluster_gpus", count, gpu_type, state)
     for gpu in gpus[:MAX_SERIES]:
         labels = (gpu.node, gpu.id, gpu.gpu_type)
         page.add("plimsoll_gpu_healthy", gpu.healthy, *labels)
         page.add("plimsoll_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
-    for row in planned:
+    for row in planned[:MAX_SERIES]:
         for name, value in (
             ("sm_granted_ratio", float(row.sm_percent) / 100.0),
             ("power_limit_watts", row.power_cap_w),
@@ -179,10 +183,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -> None:
-    # One more than is shown, so that it is known whether any are left out.
-    rows = await services.list_rows(connection, limit=MAX_SERIES + 1)
-    page.add("plimsoll_left_out", max(0, len(rows) - MAX_SERIES), "service")
-    rows = rows[:MAX_SERIES]
+    rows = await services.list_rows(connection, limit=MAX_SERIES)
     projects = {row.service.name: row.service.project for row in rows}
     windows = windows_by_service(
         await load_windows(connection, seen.now, seen.settings.window_s, ())

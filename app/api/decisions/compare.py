@@ -1,5 +1,6 @@
 """Policies side by side on the live state. Nothing is written but a line in the audit."""
 
+import asyncio
 from dataclasses import replace
 from typing import Annotated
 
@@ -86,7 +87,8 @@ async def compare_plans(
     # The same turn as previews: each occupies a core, and the machine may have only one.
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
-        problem, observed = present_problem(snapshot)
+        # In a thread: the problem of a large fleet takes a while, for which the server must not wait.
+        problem, observed = await asyncio.to_thread(present_problem, snapshot)
         # Weights are large, and read only where one of the policies was trained.
         if any(map(needs_actor, names)):
             async with context.transaction() as connection:

@@ -19,7 +19,7 @@ from app.api.decisions.simulation_views import (
 )
 from app.api.http.answers import LIST, READ, Responses, problems
 from app.api.http.auth import ClusterOperator, ClusterViewer
-from app.api.http.body import resource_router
+from app.api.http.body import accepts_gzip, resource_router
 from app.api.http.errors import TooManyWait
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.pages import Paging
@@ -184,7 +184,7 @@ async def cancel_simulation(
 async def _packed(request: Request, report: bytes, media_type: str) -> Response:
     """A report as it is kept, or unpacked for who does not take that."""
     # Stored compressed, so that most browsers get it as it is.
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if accepts_gzip(request):
         return Response(
             report,
             media_type=media_type,

@@ -1,4 +1,4 @@
-"""Request bodies: JSON as strict as the contract's, and text that PostgreSQL can keep."""
+"""Bodies of requests: JSON as strict as the contract's, and text that PostgreSQL can keep; who takes gzip in return."""
 
 import json
 from collections.abc import Callable, Coroutine, Iterator
@@ -118,3 +118,8 @@ def _is_encodable(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def accepts_gzip(request: Request) -> bool:
+    """Whether the client takes compressed answers."""
+    return "gzip" in request.headers.get("accept-encoding", "")

@@ -1,12 +1,12 @@
 """Services: what teams submit. A token that is bound to projects sees and changes only theirs."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import Query, Response
 
-from app.answers.feasible import infeasibility
-from app.answers.status import service_statuses
+from app.answers.status import ServiceStatus, service_statuses, slo_objection
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
@@ -37,7 +37,6 @@ from app.db.base.transaction import Connection
 from app.db.predictions import forecasts, profiles
 from app.db.workloads import services
 from app.learn.choose_forecasts import view_forecast
-from app.loop.make_problem import PlannedPoints
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
 from app.manifests.to_types import to_service
@@ -64,9 +63,7 @@ async def list_services(
             limit=paging.fetch,
         )
     # After the transaction of the rows: a snapshot is read by the store in one of its own.
-    statuses = service_statuses(
-        await context.snapshot(), [row.service.name for row in rows]
-    )
+    statuses = await _statuses(context, [row.service.name for row in rows])
     return paging.page(
         rows,
         view=lambda row: service_view(row, statuses.get(row.service.name)),
@@ -79,7 +76,7 @@ async def get_service(context: Viewer, name: Name, response: Response) -> Servic
     """One service, with its status: conditions, replicas, and what the agents saw."""
     async with context.transaction() as connection:
         row = await visible_service(context, connection, name)
-    statuses = service_statuses(await context.snapshot(), [name])
+    statuses = await _statuses(context, [name])
     view = service_view(row, statuses.get(name))
     response.headers["ETag"] = etag(view)
     return view
@@ -141,18 +138,20 @@ async def visible_services(
     return await services.list_rows(connection, projects=context.caller.projects)
 
 
+async def _statuses(
+    context: Context, names: Sequence[str]
+) -> Mapping[str, ServiceStatus]:
+    snapshot = await context.snapshot()
+    # Those of hundreds of services take a while, and the server has other requests.
+    return await asyncio.to_thread(service_statuses, snapshot, names)
+
+
 async def _check_feasible(context: Context, service: Service) -> None:
     """Raise InvalidRequest for names that do not exist, and for an SLO that nothing can keep."""
     async with context.transaction() as connection:
         await _check_names(context, connection, service)
-    snapshot = await context.snapshot()
-    state = snapshot.state
-    # A refusal names the least SLO on types that the fleet has, where the service may use any of them.
-    present = {gpu.gpu_type for gpu in state.gpus}
-    points = PlannedPoints().of(snapshot, [service.network])
-    reason = await asyncio.to_thread(
-        infeasibility, service, state.gpu_types, points, present=present
-    )
+    # In a thread: planned points and root finding take milliseconds, and the server has other requests.
+    reason = await asyncio.to_thread(slo_objection, await context.snapshot(), service)
     if reason is not None:
         raise InvalidRequest(reason, field="spec.slo", may_force=True)
 

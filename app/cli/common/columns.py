@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from agents.base.plurals import counted
 from app.cli.common.client import Document, dig, documents, number, text
 from app.cli.common.output import (
     BAD,
@@ -12,7 +13,6 @@ from app.cli.common.output import (
     ColouredCell,
     amount,
     bad,
-    count,
     faint,
     good,
     plain,
@@ -213,7 +213,7 @@ def _what_is_done(item: Document) -> ColouredCell:
     less = int(number(item, "status.degraded_services") or 0)
     action = text(item, "spec.action")
     return (
-        warn(f"{action}: {count(less, 'service')} for less")
+        warn(f"{action}: {counted(less, 'service')} for less")
         if less
         else ColouredCell(text=action)
     )

@@ -235,10 +235,5 @@ def time_text(value: object) -> str:
     return datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 GPU`, `2 GPUs`."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
 def _text(cell: str | ColouredCell) -> Text:
     return Text(cell) if isinstance(cell, str) else Text(cell.text, style=cell.style)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from agents.base.plurals import counted
 from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import (
     Cells,
     amount,
     bold,
-    count,
     faint,
     plain,
     show_line,
@@ -89,7 +89,9 @@ def show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
     for gpu in gpus:
         _show_gpu(gpu, unit)
     if left_out:
-        show_line(faint(f"\n{count(left_out, 'kind')} of GPUs that cost less left out"))
+        show_line(
+            faint(f"\n{counted(left_out, 'kind')} of GPUs that cost less left out")
+        )
 
 
 def _show_gpu(gpu: Document, unit: str) -> None:

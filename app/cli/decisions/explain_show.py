@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Sequence
 
+from agents.base.plurals import counted
 from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import (
     Cells,
     amount,
     bad,
     bold,
-    count,
     faint,
     plain,
     show_line,
@@ -79,7 +79,7 @@ def _show_service(service: Document, unit: str) -> None:
     show_line("  limit: ", text(service, "limit"))
     for entry in _bindings(service, unit):
         rule = text(entry, "rule")
-        replicas = count(int(number(entry, "replicas") or 0), "replica")
+        replicas = counted(int(number(entry, "replicas") or 0), "replica")
         show_line(
             f"  held back by {RULES.get(rule, rule)}: {text(entry, 'detail')} ({replicas})"
         )
@@ -192,7 +192,7 @@ def _show_losses(losses: object) -> None:
                 if harmful
                 else "any can be lost without harm"
             )
-            show_line(f"{count(used, noun)} in use: {outcome}")
+            show_line(f"{counted(used, noun)} in use: {outcome}")
     worst = documents(losses, "worst")
     if worst:
         rows = [
@@ -242,7 +242,7 @@ def _show_changes(answer: Document) -> None:
     cost = number(answer, "moves.migration_cost_usd_per_hour") or 0.0
     if started or stopped:
         price = f"; the moves count as {usd(cost)}/h" if cost else ""
-        show_line(f"{count(started, 'replica')} to start, {stopped} to stop{price}")
+        show_line(f"{counted(started, 'replica')} to start, {stopped} to stop{price}")
     show_changes(documents(answer, "changes"))
 
 

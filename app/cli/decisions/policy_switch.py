@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
+from agents.base.plurals import counted
 from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.options import DryRun, Yes
-from app.cli.common.output import bold, count, good, require_yes, show_line, usd, warn
+from app.cli.common.output import bold, good, require_yes, show_line, usd, warn
 from app.cli.decisions.approve import POLICY
 from app.cli.objects.changes import show_unserved
 from app.cli.objects.diff import show_changes
@@ -238,7 +239,7 @@ def _show_moves(changes: list[Document]) -> None:
     starts = sum(each for each in more if each > 0)
     ends = -sum(each for each in more if each < 0)
     if changes:
-        show_line(f"{count(starts, 'replica')} would start, {ends} would end:")
+        show_line(f"{counted(starts, 'replica')} would start, {ends} would end:")
     show_changes(changes)
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import ValidationError
 
+from agents.base.plurals import counted
 from app.cli.common.client import (
     Api,
     ApiProblem,
@@ -30,7 +31,6 @@ from app.cli.common.output import (
     ColouredCell,
     amount,
     bad,
-    count,
     faint,
     good,
     show_line,
@@ -220,7 +220,7 @@ def _not_kept(entry: FileManifest, answer: Document) -> Iterator[str]:
 def _located(problem: ApiProblem, step: ApplyStep, done: int, total: int) -> CliError:
     """The API's complaint with file and line, in the words of this command."""
     hints = (
-        [f"{done} of {count(total, 'object')} were written before this one"]
+        [f"{done:,} of {counted(total, 'object')} were written before this one"]
         if done
         else []
     )

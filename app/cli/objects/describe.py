@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from agents.base.plurals import counted
 from app.cli.common.client import Api, ApiProblem, Document, objects_of, text
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
@@ -13,7 +14,6 @@ from app.cli.common.kinds import CommandKind, find_kind
 from app.cli.common.output import (
     Cells,
     bold,
-    count,
     faint,
     plain,
     show_line,
@@ -121,7 +121,7 @@ def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
     show_table(["    " + titles[0], *titles[1:]], _indented(cells, "    "))
     if len(entries) > MAX_TABLE:
-        show_line(f"    ... and {count(len(entries) - MAX_TABLE, 'more row')}")
+        show_line(f"    ... and {counted(len(entries) - MAX_TABLE, 'more row')}")
 
 
 def _values(row: object) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+from agents.base.plurals import counted
 from app.base.settings import Settings
 from app.cli.common.client import Api, ApiProblem, dig, text
 from app.cli.common.context import CliContext, cli_context
@@ -32,7 +33,6 @@ from app.cli.common.output import (
     WARN,
     ColouredCell,
     Format,
-    count,
     show_json,
     show_table,
     show_yaml,
@@ -104,7 +104,7 @@ def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
         show_table(["check", "verdict", "detail"], rows)
     broken = sum(finding.verdict is CheckVerdict.BROKEN for finding in findings)
     if broken:
-        raise CliError(f"{count(broken, 'check')} failed")
+        raise CliError(f"{counted(broken, 'check')} failed")
 
 
 def _finding(check: str, verdict: CheckVerdict, detail: str) -> ServerFinding:

@@ -8,6 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from agents.base.plurals import counted
 from app.catalogue.catalogue import load_layers
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, summary_stream, write_text
@@ -17,7 +18,6 @@ from app.cli.common.output import (
     WARN,
     Cells,
     ColouredCell,
-    count,
     show_line,
     show_table,
 )
@@ -116,7 +116,7 @@ def _report_unlearned(measured: SampleFiles, fits: Fits) -> None:
     groups = measured.samples.at.groups()
     unlearned = [group for group in groups if fits.find("latency_ms", group) is None]
     names = ", ".join(
-        f"{group.network} on {group.gpu_type} ({count(len(groups[group]), 'sample')})"
+        f"{group.network} on {group.gpu_type} ({counted(len(groups[group]), 'sample')})"
         for group in unlearned
     )
     # Nothing to write: an empty file of fits would fail later, and elsewhere.

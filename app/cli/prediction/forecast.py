@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from agents.base.plurals import counted
 from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_duration, parse_moment
@@ -22,7 +23,6 @@ from app.cli.common.output import (
     Format,
     amount,
     bold,
-    count,
     faint,
     good,
     show_document,
@@ -119,7 +119,7 @@ def test(
     scores = _scores(series, horizon_s)
     if not scores:
         raise CliError(
-            f"the trace has {count(len(series.arrivals), 'window')}: too few to judge a forecast"
+            f"the trace has {counted(len(series.arrivals), 'window')}: too few to judge a forecast"
         )
     chosen = choose(scores)
     if output is Format.JSON:
@@ -180,7 +180,8 @@ def warm_up(
     added = on_database(add)
     begin, end = _minute(history.start_s), _minute(history.end_s)
     show_line(
-        f"{service}: {count(added, 'rate')} of five minutes added, of {len(history.heard)} from {begin} to {end} UTC"
+        f"{service}: {counted(added, 'rate')} of five minutes added, "
+        f"of {len(history.heard):,} from {begin} to {end} UTC"
     )
 
 
@@ -251,7 +252,7 @@ def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
 
 
 def _forecasts(score: ForecastScore) -> str:
-    return count(round(score.forecasts), "forecast")
+    return counted(round(score.forecasts), "forecast")
 
 
 def _mean(score: ForecastScore) -> str:

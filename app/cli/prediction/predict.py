@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from agents.base.plurals import counted
 from app.catalogue.catalogue import load_layers
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, write_csv
-from app.cli.common.output import count
 from app.measurements.csv_files import (
     QueryFile,
     find_row,
@@ -133,7 +133,7 @@ def _report_estimated(asked: QueryFile, predictions: Predictions) -> None:
             {(asked.queries.network[row], asked.queries.gpu_type[row]) for row in rows}
         )
         names = ", ".join(f"{network} on {gpu_type}" for network, gpu_type in groups)
-        total = count(len(asked.queries), "row")
+        total = counted(len(asked.queries), "row")
         sys.stderr.write(
             f"Estimated, since not measured there: {len(rows)} of {total}: {names}\n"
         )
@@ -144,7 +144,7 @@ def _show_error(asked: QueryFile, predictions: Predictions) -> None:
     comparison = asked.compare(predictions)
     if comparison is not None:
         sys.stderr.write(
-            f"Compared with {count(comparison.size, 'measured latency', 'measured latencies')}: "
+            f"Compared with {counted(comparison.size, 'measured latency')}: "
             f"mean error {100 * comparison.mean:.2f} %, p90 {100 * comparison.p90:.2f} %; "
             f"{100 * comparison.within:.1f} % lie within the interval\n"
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from agents.base.device import OutOfRange
+from agents.base.plurals import counted
 from agents.profiling.cells import (
     MeasurementCell,
     Member,
@@ -17,7 +18,6 @@ from agents.profiling.cells import (
     make_cell,
     pairs,
 )
-from app.cli.common.output import count
 
 if TYPE_CHECKING:
     from solvers.predict.data.samples import Queries
@@ -61,7 +61,7 @@ def make_cells(
     drawn = at_most(beside, wanted.max_pairs, seed=wanted.seed)
     if len(drawn) < len(beside):
         notes += (
-            f"{len(drawn)} of {count(len(beside), 'pair')} were drawn; --max-pairs takes more",
+            f"{len(drawn):,} of {counted(len(beside), 'pair')} were drawn; --max-pairs takes more",
         )
     # A plan may hold a pair that is drawn as well: measured once, in the first one's place.
     cells = tuple(dict.fromkeys((*alone, *drawn)))
@@ -150,11 +150,11 @@ def _planned(
     notes = []
     if other_type:
         notes.append(
-            f"{count(other_type, 'point')} of {path} are of another GPU type than {wanted.gpu_type}"
+            f"{counted(other_type, 'point')} of {path} are of another GPU type than {wanted.gpu_type}"
         )
     if other_clock:
         notes.append(
-            f"{count(other_clock, 'point')} of {path} have a clock that --clocks does not name"
+            f"{counted(other_clock, 'point')} of {path} have a clock that --clocks does not name"
         )
     if not clocks and not all(map(math.isnan, at.clock_mhz.tolist())):
         notes.append(

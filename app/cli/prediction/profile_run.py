@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TextColumn
 
 from agents.base.device import DeviceError
+from agents.base.plurals import counted
 from agents.processes.template_file import load_templates
 from agents.profiling.cells import MeasurementCell
 from agents.profiling.journal import Journal, Measurement
@@ -20,7 +21,7 @@ from agents.profiling.node import NodeDriver, OpenProfile, ProfileSettings, open
 from agents.profiling.profiler import ProfileListener, ProfileReport
 from agents.profiling.windows import SURE_P99_BATCHES, Rules
 from app.cli.common.errors import CliError
-from app.cli.common.output import console, count
+from app.cli.common.output import console
 from app.cli.prediction.profile_cells import ProfileOptions
 from app.measurements.csv_files import sample_rows
 from solvers.predict.data.samples import Neighbour, Samples, make_queries, make_samples
@@ -145,11 +146,11 @@ async def _measure(
 def _sum_up(report: ProfileReport, samples: int) -> None:
     if report.left:
         sys.stderr.write(
-            f"The budget is over, {count(report.left, 'cell')} left; --resume goes on\n"
+            f"The budget is over, {counted(report.left, 'cell')} left; --resume goes on\n"
         )
     if report.failed:
         sys.stderr.write(
-            f"{count(len(report.failed), 'cell')} could not be measured; --resume tries again\n"
+            f"{counted(len(report.failed), 'cell')} could not be measured; --resume tries again\n"
         )
     if not samples:
         raise CliError("nothing was measured", hint="the lines above say why")
@@ -288,7 +289,7 @@ class ProfileLines:
         """How many there are."""
         self._cells, self._done = cells, done
         known = f", {done} measured before" if done else ""
-        self._report(f"{count(cells, 'cell')}{known}")
+        self._report(f"{counted(cells, 'cell')}{known}")
 
     def measured(self, measurement: Measurement) -> None:
         """Its figures."""
@@ -345,4 +346,4 @@ def describe_measurement(measurement: Measurement) -> str:
         if measurement.rejected
         else ""
     )
-    return f"{measurement.cell}: {times}{power}, {count(measurement.windows, 'window')}{rejected}"
+    return f"{measurement.cell}: {times}{power}, {counted(measurement.windows, 'window')}{rejected}"

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from agents.base.plurals import counted
 from app.cli.common.files import STDIO, write_csv
 from app.cli.common.options import command_group
-from app.cli.common.output import count
 from app.cli.prediction.samples_fit import fit
 from app.cli.prediction.samples_plan import plan
 from app.cli.prediction.samples_send import send
@@ -108,7 +108,7 @@ def convert(
         # On stderr, as the samples may go to stdout.
         sys.stderr.write(f"Note: {note}\n")
     write_csv(output, sample_rows(imported.samples))
-    sys.stderr.write(f"{count(len(imported.samples), 'sample')}\n")
+    sys.stderr.write(f"{counted(len(imported.samples), 'sample')}\n")
 
 
 def _read(

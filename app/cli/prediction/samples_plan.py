@@ -9,9 +9,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from agents.base.plurals import counted
 from app.catalogue.catalogue import CatalogueError, load_gpu_types
 from app.cli.common.files import STDIO, write_csv
-from app.cli.common.output import count
 from app.measurements.csv_files import query_rows, read_samples
 from solvers.predict.data.sample_checks import MAX_BATCH
 from solvers.predict.data.samples import Group, Queries, make_queries
@@ -79,7 +79,7 @@ def plan(
     )
     write_csv(output, query_rows(proposed))
     sys.stderr.write(
-        f"{count(len(proposed), 'point')} to measure; {len(done)} known already\n"
+        f"{counted(len(proposed), 'point')} to measure; {len(done):,} known already\n"
     )
 
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 
+from agents.base.plurals import counted
 from app.cli.common.output import console
-from app.simulate.figures import counted
 from app.simulate.run.results import FailedRun
 from app.simulate.run.run import SimulationRun
 from app.simulate.run.runner import Outcome, RunWatcher

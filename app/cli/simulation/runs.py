@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from agents.base.plurals import counted
 from app.base.errors import InvalidRequest
 from app.base.version import program_version
 from app.catalogue.catalogue import CatalogueError
@@ -14,7 +15,6 @@ from app.cli.common.files import STDIO, check_place, summary_stream, write_text
 from app.cli.simulation.progress import watching
 from app.cli.simulation.scenario_files import folder_of, read_scenario
 from app.cli.simulation.show import show_report
-from app.simulate.figures import counted
 from app.simulate.report.html import report_to_html
 from app.simulate.report.report import SimulationReport, make_report, report_to_json
 from app.simulate.run.build import shipped_catalogue

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from agents.base.plurals import counted
 from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO, summary_stream, write_csv
 from app.cli.common.forecasts import rate_texts
-from app.cli.common.output import count
 from app.simulate.traces.files import trace_rows
 from app.simulate.traces.jobs import JobList, job_rows
 from app.simulate.traces.trace import RateTrace
@@ -53,7 +53,7 @@ def describe_load(found: RateTrace | JobList) -> str:
     # The texts of several rates share their decimals; here is one alone.
     (together,) = rate_texts([float(found.means_rps.sum())])
     steps = f"{len(found.rates_rps):,} steps of {found.step_s:g} s ({duration_text(found.duration_s)})"
-    return f"{steps}, {count(len(found.names), 'series', 'series')}, {together} rps together"
+    return f"{steps}, {counted(len(found.names), 'series', 'series')}, {together} rps together"
 
 
 def list_of(listed: str) -> Sequence[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from agents.base.plurals import counted
 from app.cli.common.contract_files import read_problem
 from app.cli.common.errors import CliError
 from app.cli.common.files import summary_stream, write_text
@@ -13,7 +14,6 @@ from app.cli.common.output import (
     Cells,
     amount,
     bad,
-    count,
     good,
     plain,
     show_line,
@@ -91,7 +91,7 @@ def deliver(
         _show_violations(broken, stream)
         # Shown, so that people see what is wrong; not written, so that no program takes it.
         raise CliError(
-            f"the plan of {plan.policy} breaks {count(len(broken), 'rule')}; it is not written"
+            f"the plan of {plan.policy} breaks {counted(len(broken), 'rule')}; it is not written"
         )
     if output is not None:
         write_text(output, plan_to_json(plan, report) + "\n", stream=stream)

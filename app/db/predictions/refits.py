@@ -1,6 +1,5 @@
-"""Refits: load what one works on, keep what it made, and put its operating points in force where they are better."""
+"""Refits: load what one works on, keep what it made, and put in force the operating points that are judged better."""
 
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,16 +13,15 @@ from app.db.fleet import gpu_types, nodes
 from app.db.operations import events
 from app.db.predictions import fits, health, profiles, samples
 from app.db.predictions.fits import FitRow
-from app.db.predictions.profiles import ProfileOrigin, ProfileRow, StoredProfile
+from app.db.predictions.profiles import ProfileOrigin, StoredProfile
 from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest
+from app.learn.verdicts import ProfileInForce, RefitVerdict, error_bar, judge
 from app.store.store import AuditEvent
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.state import Mode
 
 MAX_OWN, MAX_OTHERS = 4000, 2000
 """Newest samples that one refit works on: a few seconds for one network with all techniques."""
-UNCOMPARED_ERROR = 0.1
-"""What may replace a profile that the samples do not speak of: twice the error of a good fit, a few samples' worth."""
 RETRY_AFTER = timedelta(minutes=15)
 """A refit that was killed at its limit, or that failed, is tried again after so long."""
 ACTOR = "controller"
@@ -31,15 +29,6 @@ ACTOR = "controller"
 Run = Callable[[RefitRequest], Awaitable[RefitAnswer]]
 Layers = Mapping[str, LayerCounts]
 """By network."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefitVerdict:
-    """What became of the operating points for one GPU type."""
-
-    gpu_type: str
-    applied: bool
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +178,7 @@ async def save_answer(
         gpu_type = candidate.performance.points.gpu_type
         verdict = judge(
             candidate,
-            bar=_bar(
-                candidate, present.profiles.get(gpu_type), present.fits.get(gpu_type)
-            ),
+            bar=error_bar(candidate, present.profiles.get(gpu_type)),
             is_alarmed=gpu_type in present.alarmed,
             apply=apply,
         )
@@ -218,9 +205,7 @@ async def save_answer(
 class _Present:
     """What is in force of a network, by GPU type."""
 
-    fits: Mapping[str, FitRow]
-    """The fit of the latency."""
-    profiles: Mapping[str, ProfileRow]
+    profiles: Mapping[str, ProfileInForce]
     alarmed: frozenset[str]
     """GPU types where the profile has drifted from what is served."""
 
@@ -228,77 +213,26 @@ class _Present:
 async def _load_present(connection: AsyncConnection, network: str) -> _Present:
     # Of the fits only the latency's: a candidate's error, which they are compared with, is one of times.
     rows = await fits.list_rows(connection, network=network, current_only=True)
+    errors = {
+        row.gpu_type: row.cross_validated_error
+        for row in rows
+        if row.quantity == "latency_ms"
+    }
     versions = await profiles.list_profiles(connection, network_name=network)
     healths = await health.load_all(connection, network)
     return _Present(
-        fits={row.gpu_type: row for row in rows if row.quantity == "latency_ms"},
-        profiles={row.gpu_type: row for row in versions if row.is_current},
+        profiles={
+            row.gpu_type: ProfileInForce(
+                is_estimated=row.provenance == "estimated",
+                fit_error=errors.get(row.gpu_type)
+                if row.origin is ProfileOrigin.FITTED
+                else None,
+            )
+            for row in versions
+            if row.is_current
+        },
         alarmed=frozenset(row.group.gpu_type for row in healths if row.now.is_alarmed),
     )
-
-
-def judge(
-    candidate: RefitCandidate, *, bar: float | None, is_alarmed: bool, apply: bool
-) -> RefitVerdict:
-    """Whether the candidate replaces the profile in force, whose error it must not exceed unless that one drifted."""
-    gpu_type = candidate.performance.points.gpu_type
-    figures = candidate.technique
-    if not candidate.is_estimated:
-        figures += (
-            f", error {_percent(candidate.error)}, of {candidate.sample_count} samples"
-        )
-
-    if not apply:
-        applied = False
-        why = "nobody asked to apply it"
-    elif candidate.is_estimated:
-        applied = True
-        why = "never measured there, so it is planned with care"
-    else:
-        applied, why = _compare(candidate, bar, is_alarmed=is_alarmed)
-    return RefitVerdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
-
-
-def _compare(
-    candidate: RefitCandidate, bar: float | None, *, is_alarmed: bool
-) -> tuple[bool, str]:
-    """Whether a fitted candidate is good enough, and why."""
-    if not math.isfinite(candidate.error):
-        return False, "there are too few samples to judge it"
-    if bar is None:
-        return True, "there was nothing to compare with"
-    is_good = candidate.error <= bar
-    # What drifted is wrong for what runs today, however well it once fitted.
-    if is_alarmed and not is_good:
-        return True, "the profile in force has drifted"
-    if candidate.present_error is None:
-        return is_good, (
-            "the samples are at too few conditions of the profile in force to compare them; "
-            f"an error up to {_percent(bar)} is taken"
-        )
-    if is_good:
-        return True, f"no worse than the profile in force ({_percent(bar)})"
-    return False, f"the profile in force is better ({_percent(bar)})"
-
-
-def _bar(
-    candidate: RefitCandidate, profile: ProfileRow | None, before: FitRow | None
-) -> float | None:
-    """The error not to exceed; None: there is nothing that deserves to be kept.
-
-    A profile that was fitted to these samples knew them: its held-out error counts, too.
-    """
-    if profile is None:
-        return None
-    if candidate.present_error is None:
-        return None if profile.provenance == "estimated" else UNCOMPARED_ERROR
-    if (
-        profile.origin is ProfileOrigin.FITTED
-        and before is not None
-        and before.cross_validated_error is not None
-    ):
-        return max(candidate.present_error, before.cross_validated_error)
-    return candidate.present_error
 
 
 def _profile(candidate: RefitCandidate) -> StoredProfile:
@@ -334,7 +268,3 @@ def _event(
             "applied": [verdict.gpu_type for verdict in verdicts if verdict.applied],
         },
     )
-
-
-def _percent(error: float) -> str:
-    return f"{100 * error:.1f} %" if math.isfinite(error) else "unknown"

@@ -23,14 +23,31 @@ class Hour:
     rejected: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """How many there are, whatever number is shown one by one."""
+
+    nodes: int
+    heard: int
+    """Nodes among them."""
+    services: int
+
+
 async def load_nodes(connection: AsyncConnection, limit: int) -> Sequence[AnyRow]:
     """Nodes with what is known of their agents, by name; `last_seen_at` is null where one was never heard."""
     return await all_rows(connection, _NODES, limit=limit)
 
 
-async def load_target_gpus(connection: AsyncConnection, limit: int) -> Sequence[AnyRow]:
+async def load_totals(connection: AsyncConnection, since: datetime) -> Totals:
+    """How many nodes and services there are; nodes count as heard whose agents were heard at `since` or later."""
+    found = await connection.execute(text(_TOTALS), {"since": since})
+    row = found.one()
+    return Totals(nodes=row.nodes, heard=row.heard, services=row.services)
+
+
+async def load_target_gpus(connection: AsyncConnection) -> Sequence[AnyRow]:
     """GPUs of the plan in force with their limits and the SM percents that were given away, by id."""
-    return await all_rows(connection, _TARGET_GPUS, limit=limit)
+    return await all_rows(connection, _TARGET_GPUS)
 
 
 async def load_tasks(connection: AsyncConnection) -> Sequence[AnyRow]:
@@ -80,6 +97,12 @@ LEFT JOIN LATERAL (SELECT status FROM acknowledgement WHERE node = n.id ORDER BY
 ORDER BY n.id COLLATE "C" LIMIT :limit
 """
 
+_TOTALS = """
+SELECT count(*) AS nodes, count(*) FILTER (WHERE last_seen_at >= CAST(:since AS timestamptz)) AS heard,
+       (SELECT count(*) FROM service WHERE deleted_at IS NULL) AS services
+FROM node
+"""
+
 # The open period of `target` belongs to the plan in force.
 _TARGET_GPUS = """
 SELECT g.gpu, g.node, g.gpu_type, g.clock_mhz, g.power_cap_w,
@@ -87,7 +110,7 @@ SELECT g.gpu, g.node, g.gpu_type, g.clock_mhz, g.power_cap_w,
        AS sm_percent
 FROM target t JOIN plan_gpu g USING (plan_id)
 WHERE upper_inf(t.valid)
-ORDER BY g.gpu COLLATE "C" LIMIT :limit
+ORDER BY g.gpu COLLATE "C"
 """
 
 # Requests of a service that is gone have no project; nobody asks for them here.

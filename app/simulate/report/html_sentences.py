@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from app.simulate.figures import SeedMean, counted, duration, number
+from agents.base.plurals import counted
+from app.simulate.figures import SeedMean, duration, number
 from app.simulate.report.compare import (
     ROUNDING,
     PolicyComparison,

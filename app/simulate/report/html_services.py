@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 
-from app.simulate.figures import SeedMean, counted, number
+from agents.base.plurals import counted
+from app.simulate.figures import SeedMean, number
 from app.simulate.report.charts import Line, LineChart, TimeAxis, line_chart
 from app.simulate.report.html_charts import Runs, policy_chart, policy_lines
 from app.simulate.report.html_parts import (

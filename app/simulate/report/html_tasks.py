@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from app.simulate.figures import counted, duration, number
+from agents.base.plurals import counted
+from app.simulate.figures import duration, number
 from app.simulate.report.charts import TimeAxis, colour_of
 from app.simulate.report.gantt import gantt_chart, phase_legend
 from app.simulate.report.html_charts import (

@@ -24,9 +24,9 @@ from app.dispatch.kernel_classes import load_kernel_ratios
 from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, needed_reserve_rps
 from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
 from app.learn.corrections import OnlineLearner, learn_once
+from app.loop.fill import is_used
 from app.loop.forecast import horizon_s, make_demands, make_series
 from app.loop.observe import age_s
-from app.loop.tasks import is_used
 from app.loop.tick import Loop, TickOutcome, tick
 from app.solver.process import Solver
 from app.store.memory_store import MemoryStore

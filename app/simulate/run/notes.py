@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agents.base.plurals import counted
 from agents.sim.arrivals import ArrivalProcess
 from app.answers.feasible import infeasibility
-from app.simulate.figures import counted, duration
+from app.simulate.figures import duration
 from app.simulate.run.closed_loop import ClusterPlan
 from app.simulate.scenario.scenario import ScenarioSpec
 from app.simulate.scenario.tasks import TimedTask, jobs_in

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from agents.base.plurals import counted
 from app.base.errors import no_such
 from app.base.yaml_lines import FieldPath
 from app.catalogue.catalogue import (
@@ -15,7 +16,6 @@ from app.catalogue.catalogue import (
     not_for_services,
 )
 from app.manifests.validation_hints import remedy
-from app.simulate.figures import counted
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.parts import NodePool
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario

@@ -1,8 +1,10 @@
 """Previews: what the loop would decide, and what questions beyond that come to, from the same plans."""
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -15,6 +17,7 @@ from app.answers.preview import (
 )
 from app.answers.scenario import WhatIfScenario
 from solvers.types.errors import InvalidInput
+from solvers.types.problem import OperatingPoints
 from solvers.types.state import Mode
 from tests.app.fleets import Answering, a_service
 from tests.app.snapshots import a_snapshot, a_state, windows_of
@@ -63,6 +66,27 @@ def test_without_questions_the_policy_has_a_tick_s_time() -> None:
         SNAPSHOT.settings.solve_seconds
     ]
     assert found.answers == ()
+
+
+class Watched(tuple[OperatingPoints, ...]):
+    """Operating points that note who reads them."""
+
+    readers: ClassVar[list[int]] = []
+
+    def __iter__(self) -> Iterator[OperatingPoints]:
+        self.readers.append(threading.get_ident())
+        return super().__iter__()
+
+
+def test_problems_are_not_made_on_the_event_loop() -> None:
+    points = Watched(SNAPSHOT.points)
+    snapshot = replace(SNAPSHOT, points=points)
+    wanted = questions(
+        ScenarioQuestion(scenario=WhatIfScenario(), services=(a_service("new"),))
+    )
+    asyncio.run(preview(Answering(), snapshot, PreviewChanges(), wanted))
+    assert points.readers
+    assert threading.get_ident() not in points.readers
 
 
 def test_a_service_more_is_in_the_question_s_name_and_in_its_problem_only() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.dispatch.dispatcher import IDLE_S, WAITING_S, run_dispatcher
-from app.loop.tasks import is_dispatched, tasks_to_fill
+from app.loop.fill import is_dispatched, tasks_to_fill
 from app.loop.tick import Loop, tick
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.plan import BoundPlan, BoundTask

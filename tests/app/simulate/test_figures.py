@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.simulate.figures import SeedMean, counted, duration, estimate_texts, number
+from app.simulate.figures import SeedMean, duration, estimate_texts, number
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,3 @@ def test_the_interval_of_a_share_stays_a_share(
 )
 def test_lengths_of_time_are_in_words(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_counts_have_their_plural() -> None:
-    assert [counted(1, "policy"), counted(2, "policy"), counted(1000, "seed")] == [
-        "1 policy",
-        "2 policies",
-        "1,000 seeds",
-    ]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from app.loop.fill import tasks_of, with_tasks
 from app.loop.plan import Decision
-from app.loop.tasks import tasks_of, with_tasks
 from solvers.backfill.greedy import fill
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, anonymous

@@ -1,4 +1,4 @@
-"""Tasks: what a decision leaves over is filled with training and offline work. A pure function beside `plan`.
+"""Fill: what a decision leaves over is given to training and offline tasks. A pure function beside `plan`.
 
 Services are planned as if there were no tasks; then tasks take what is left, or give it back. Solver proposes, checker
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.
@@ -43,7 +43,7 @@ def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]
     """The tasks that the tick's fill may move: jobs that have a place, as they run; those that wait are left out."""
     if not is_used(snapshot.settings):
         return tuple(tasks)
-    placed = _places(snapshot.target)
+    placed = task_places(snapshot.target)
     movable = []
     for task in tasks:
         if not is_dispatched(task, snapshot.settings):
@@ -65,7 +65,8 @@ def _as_placed(task: Task, placed: BoundTask) -> Task:
     )
 
 
-def _places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
+def task_places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
+    """Each task of a plan with the GPU on which it has its place, by name."""
     return {
         task.name: (gpu.id, task)
         for gpu in (target.gpus if target else ())
