@@ -164,10 +164,9 @@ class Offers:
     def _used(self) -> Iterable[Host]:
         fleet = {gpu.id: gpu.gpu_type for gpu in self._wanted.gpus}
         busy = {gpu.id: gpu for gpu in self._wanted.bound.gpus if gpu.replicas}
-        running = self._wanted.running.gpus if self._wanted.running else ()
         alone = {
             gpu.id: gpu
-            for gpu in running
+            for gpu in self._wanted.running_gpus
             if gpu.tasks
             and not gpu.replicas
             and gpu.id not in busy
@@ -180,7 +179,7 @@ class Offers:
     def _paces(self) -> Mapping[str, float]:
         """Iteration of every task that runs and may go on, as its GPU is now."""
         paces = {}
-        for gpu in self._wanted.running.gpus if self._wanted.running else ():
+        for gpu in self._wanted.running_gpus:
             if gpu.id not in self.hosts:
                 continue
             # At the clock that the GPU is to have, which the plan in force need not have had.

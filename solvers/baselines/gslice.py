@@ -123,9 +123,7 @@ def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[ServiceSlices
     by_type = [profiles(problem, gpu_type) for gpu_type in problem.gpu_types]
     counts = replica_counts(carriers)
     slices = []
-    for service in sorted(
-        problem.services, key=lambda service: (-service.priority, service.name)
-    ):
+    for service in problem.services_by_priority():
         found = [
             share_ladder(able[service.name]) for able in by_type if service.name in able
         ]

@@ -29,7 +29,12 @@ from solvers.baselines.half_slo import (
     max_replicas,
     replicas_for,
 )
-from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
+from solvers.baselines.type_by_type import (
+    TypePolicy,
+    TypeStage,
+    plan_type_by_type,
+    replace_one,
+)
 from solvers.greedy.arrange import obeys
 from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.laws.colocation import Neighbours, beside, neighbours_of
@@ -182,16 +187,12 @@ def _place(
                 best = extra, seats, widened
     if best is not None:
         _, seats, widened = best
-        gpus[seats] -= 1
-        if not gpus[seats]:
-            del gpus[seats]
-        gpus[widened] += 1
+        replace_one(gpus, seats, widened)
         return True
-    stock = stage.gpu_type.count
-    if stock is not None and gpus.total() >= stock:
-        return False
-    gpus[(seat,)] += 1
-    return True
+    if stage.gpu_type.has_more_than(gpus.total()):
+        replace_one(gpus, (), (seat,))
+        return True
+    return False
 
 
 def _joined(

@@ -125,9 +125,7 @@ def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
     # Stock may have shrunk: replicas of lost GPUs are not counted as running.
     free = _free_gpus(problem, ())
     fleets = []
-    for service in sorted(
-        problem.services, key=lambda service: (-service.priority, service.name)
-    ):
+    for service in problem.services_by_priority():
         entry = remembered.get(service.name)
         fields = entry if isinstance(entry, Mapping) else {}
         draws = fields.get("draws")

@@ -128,9 +128,7 @@ class _Counting:
             service.name: _ways(problem, service, carries)
             for service in problem.services
         }
-        self._ordered = sorted(
-            problem.services, key=lambda service: (-service.priority, service.name)
-        )
+        self._ordered = problem.services_by_priority()
         self._running: dict[str, list[Carrier]] = {
             service.name: [] for service in problem.services
         }
@@ -228,8 +226,8 @@ class _Counting:
             return gpus * gpu_type.price_usd_per_hour, way.gpu_type
 
         def is_left(way: _Way) -> bool:
-            stock = self._problem.gpu_type(way.gpu_type).count
-            return stock is None or used[way.gpu_type] < stock
+            gpu_type = self._problem.gpu_type(way.gpu_type)
+            return gpu_type.has_more_than(used[way.gpu_type])
 
         return min(filter(is_left, self._ways[service.name]), key=price, default=None)
 

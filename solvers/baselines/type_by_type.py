@@ -11,12 +11,19 @@ what happens to the rest; and a plan of the same policy that runs, and still ser
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from solvers.baselines.half_slo import SoloProfile, profiles
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.report import heuristic_report
-from solvers.greedy.routing import Capacities, Carrier, reasons_short, route
+from solvers.greedy.routing import (
+    Capacities,
+    Carrier,
+    reasons_short,
+    route,
+    service_counts,
+)
 from solvers.types.outcome import Budget, PlanReport, PlanStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -32,6 +39,9 @@ class TypeStage:
     room: int
     """Replicas that the plan may still have."""
 
+
+Content = TypeVar("Content", bound=tuple[object, ...])
+"""What a GPU carries."""
 
 Fill = Callable[[Problem, TypeStage], Sequence[Carrier]]
 """GPUs of one type for the services of a Problem, as far as stock and room go."""
@@ -73,6 +83,16 @@ def plan_type_by_type(
     return plan, report
 
 
+def replace_one(gpus: Counter[Content], old: Content, new: Content) -> None:
+    """One GPU fewer of the old content (empty: none), and one more of the new; changes `gpus`."""
+    if old:
+        gpus[old] -= 1
+        # Without an entry for GPUs that are no more: callers walk through all entries.
+        if not gpus[old]:
+            del gpus[old]
+    gpus[new] += 1
+
+
 def _fill(
     problem: Problem,
     rules: TypePolicy,
@@ -104,7 +124,7 @@ def _without_served(
     plan: Plan,
 ) -> Problem:
     """The problem of what a plan leaves unserved."""
-    replicas = _counts(carriers)
+    replicas = service_counts(carriers)
     services = []
     for entry in plan.unserved:
         service = problem.service(entry.service)
@@ -132,7 +152,7 @@ def _running_plan(
     if problem.current is None or problem.current.policy != rules.name:
         return None
     running = running_carriers(problem)
-    counts = _counts(running)
+    counts = service_counts(running)
     if counts.total() > MAX_REPLICAS:
         return None
     if any(
@@ -166,7 +186,3 @@ def _rank(problem: Problem, plan: Plan) -> tuple[float, int, float]:
             for gpu in plan.gpus
         ),
     )
-
-
-def _counts(carriers: Sequence[Carrier]) -> Counter[str]:
-    return Counter(seat.service for carrier in carriers for seat in carrier.seats)

@@ -12,7 +12,7 @@ from solvers.explain.types import Binding, LimitUse, Rule
 from solvers.laws.colocation import beside, capacities_rps, executions_ms, neighbours_of
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, OperatingRows
 from solvers.types.outcome import Prices
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, gpu_counts, replicas_of
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
 
 _TOLERANCE = 1e-6
@@ -107,13 +107,7 @@ class NeighbourReader:
         if service not in self._names:
             return ()
         counts = Counter[tuple[Rule, str]]()
-        own = (
-            (gpu, replica)
-            for gpu in plan.gpus
-            for replica in gpu.replicas
-            if replica.service == service
-        )
-        for gpu, replica in own:
+        for gpu, replica in replicas_of(plan, service):
             for key in self._held_by(gpu, replica):
                 counts[key] += gpu.count
         found = [
@@ -147,7 +141,7 @@ class NeighbourReader:
             return
         seat = seats[gpu.replicas.index(replica)]
         # The SLO limits the load even where the GPU is empty otherwise.
-        if self._utilisation(seat) < _SLO_IS_FREE * self._highest_utilisation(seat):
+        if self._is_slo_tight(seat):
             yield "slo", "a looser SLO would let the same replica take more"
         rules = [
             self._broken(gpu, seats, seat, row)
@@ -271,17 +265,17 @@ class NeighbourReader:
         prices: Prices | None,
     ) -> Iterator[Binding]:
         """Stocks of which nothing is left, of the GPU types that a service runs on."""
+        used = gpu_counts(plan.gpus)
+        replicas = gpu_counts(own)
         # A plan that was made for another problem may name types that this one lacks.
-        for kind in sorted({gpu.gpu_type for gpu in own} & self._types):
-            stock = self.problem.gpu_type(kind).count
-            used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind)
+        for kind in sorted(replicas.keys() & self._types):
+            gpu_type = self.problem.gpu_type(kind)
             is_worthless = prices is not None and prices.of_gpu_type(kind) <= 0.0
-            if stock is None or used < stock or is_worthless:
+            if gpu_type.has_more_than(used[kind]) or is_worthless:
                 continue
-            replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
-            all_of_it = f"all {stock} {kind} are in use"
-            detail = f"the only {kind} is in use" if stock == 1 else all_of_it
-            yield Binding(rule="stock", replicas=replicas, detail=detail)
+            all_of_it = f"all {gpu_type.count} {kind} are in use"
+            detail = f"the only {kind} is in use" if gpu_type.count == 1 else all_of_it
+            yield Binding(rule="stock", replicas=replicas[kind], detail=detail)
 
     def _others(self, gpu: GpuPlan) -> Iterator[OperatingPoint]:
         """Rows that might still come to the GPU: of services that are not there."""
@@ -318,23 +312,17 @@ class NeighbourReader:
             )
         return tuple(seats)
 
-    def _utilisation(self, seat: ReplicaRow) -> float:
+    def _is_slo_tight(self, seat: ReplicaRow) -> bool:
+        """Whether a looser SLO would let the replica be loaded notably more."""
         service = self.problem.service(seat.replica.service)
-        ratio = service.slo_ms / seat.execution_ms
-        return self.problem.capacity_law.utilisation(
-            service.percentile,
-            seat.row.batch,
-            ratio,
+        # Without any SLO the ratio is infinite: the law is flat beyond its last ratio.
+        allowed, highest = (
+            self.problem.capacity_law.utilisation(
+                service.percentile, seat.row.batch, ratio
+            )
+            for ratio in (service.slo_ms / seat.execution_ms, math.inf)
         )
-
-    def _highest_utilisation(self, seat: ReplicaRow) -> float:
-        service = self.problem.service(seat.replica.service)
-        # Without any SLO: the law is flat beyond its last ratio.
-        return self.problem.capacity_law.utilisation(
-            service.percentile,
-            seat.row.batch,
-            math.inf,
-        )
+        return allowed < _SLO_IS_FREE * highest
 
     def _row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
         if replica.service not in self._names or gpu.gpu_type not in self._types:

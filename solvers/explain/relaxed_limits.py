@@ -12,7 +12,7 @@ from dataclasses import replace
 from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.types import Relief
 from solvers.types.outcome import Prices
-from solvers.types.plan import Plan
+from solvers.types.plan import Plan, gpu_counts
 from solvers.types.problem import Problem, ServiceDemand
 
 LOOSER = 1.1
@@ -46,9 +46,9 @@ def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
 def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
     """GPU types that the plan uses up."""
     # A type with GPUs left over is no limit to the plan, whatever the relaxation does with fractions of GPUs.
+    used = gpu_counts(plan.gpus)
     for gpu_type in problem.gpu_types:
-        used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
-        if gpu_type.count is not None and used >= gpu_type.count:
+        if gpu_type.count is not None and used[gpu_type.name] >= gpu_type.count:
             yield Relief(
                 kind="stock",
                 subject=gpu_type.name,

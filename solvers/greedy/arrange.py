@@ -12,6 +12,7 @@ from solvers.greedy.routing import (
     ROUNDING,
     ArrangedReplica,
     Carrier,
+    service_counts,
     total_capacity_rps,
 )
 from solvers.laws.operating_rows import (
@@ -144,9 +145,7 @@ def top_up(
         options,
         key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type),
     )
-    for service in sorted(
-        problem.services, key=lambda service: (-service.priority, service.name)
-    ):
+    for service in problem.services_by_priority():
         own = [one for one in by_efficiency if one.service == service.name]
         _add_missing(problem, filled, service, own)
     return filled
@@ -159,7 +158,7 @@ def _add_missing(
     options: Sequence[Configuration],
 ) -> None:
     """Seat replicas of one service until its rate is carried; changes `carriers`."""
-    counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    counts = service_counts(carriers)
     room = MAX_REPLICAS - counts.total()
     if service.max_replicas is not None:
         room = min(room, service.max_replicas - counts[service.name])

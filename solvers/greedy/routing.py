@@ -2,13 +2,20 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.laws.colocation import beside
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
+from solvers.types.plan import (
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    Unserved,
+    UnservedReason,
+    replica_order,
+)
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
 SAFE = 1.0 - 1e-9
@@ -30,6 +37,11 @@ class Carrier:
 
     gpu_type: str
     seats: tuple[ArrangedReplica, ...]
+
+
+def service_counts(carriers: Iterable[Carrier]) -> Counter[str]:
+    """How many replicas there are of each service."""
+    return Counter(seat.service for carrier in carriers for seat in carrier.seats)
 
 
 Capacities = Callable[[Problem, Carrier], Sequence[float]]
@@ -85,7 +97,7 @@ def reasons_short(
     problem: Problem, carriers: Sequence[Carrier], able: Container[str]
 ) -> dict[str, UnservedReason]:
     """Per service, what would stop it from being served in full; `able`: those that some GPU type can serve."""
-    counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    counts = service_counts(carriers)
     reasons: dict[str, UnservedReason] = {}
     for service in problem.services:
         # In the order of what an operator can do about it: an SLO that no GPU meets is not helped by more GPUs.
@@ -114,7 +126,7 @@ def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
         key=lambda gpu: (
             gpu.gpu_type,
             gpu.clock_mhz,
-            [_replica_key(r) for r in gpu.replicas],
+            [replica_order(replica) for replica in gpu.replicas],
         ),
     )
     return tuple(replace(gpu, count=counts[gpu]) for gpu in ordered)
@@ -156,12 +168,8 @@ def _gpu_plan(
     return GpuPlan(
         gpu_type=carrier.gpu_type,
         clock_mhz=carrier.seats[0].row.clock_mhz,
-        replicas=tuple(sorted(replicas, key=_replica_key)),
+        replicas=tuple(sorted(replicas, key=replica_order)),
     )
-
-
-def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int, float]:
-    return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
 
 
 def _unserved(

@@ -20,12 +20,12 @@ no plan that shares GPUs across them, so the whole has none. Source: ours.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.laws.cost import cost_usd_per_hour, gpu_power_w, served_weight
 from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus, SolveReport
-from solvers.types.plan import GpuPlan, Plan
+from solvers.types.plan import GpuPlan, Plan, gpu_counts
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
 
@@ -67,7 +67,7 @@ def part_problem(
     """
     mine = tuple(service for service in problem.services if service.name in services)
     networks = {service.network for service in mine}
-    used = _used(gpu for plan in before for gpu in plan.gpus)
+    used = gpu_counts(gpu for plan in before for gpu in plan.gpus)
     taken = used + _held(problem, services, leaving)
     gpu_types = tuple(_without(each, taken[each.name]) for each in problem.gpu_types)
     counts = {each.name: each.count for each in gpu_types}
@@ -114,21 +114,12 @@ def merged(
     return plan, report
 
 
-def _used(gpus: Iterable[GpuPlan]) -> Counter[str]:
-    """GPUs by type."""
-    # One entry of a plan may stand for several GPUs that run the same.
-    counts = Counter[str]()
-    for gpu in gpus:
-        counts[gpu.gpu_type] += gpu.count
-    return counts
-
-
 def _held(
     problem: Problem, services: Collection[str], leaving: Collection[str]
 ) -> Counter[str]:
     """GPUs by type that carry some of the later groups' services now, and none of these."""
     running = () if problem.current is None else problem.current.gpus
-    return _used(
+    return gpu_counts(
         gpu
         for gpu in running
         if _runs_any(gpu, leaving) and not _runs_any(gpu, services)
@@ -146,7 +137,7 @@ def _own(
         name: math.inf if count is None else count for name, count in counts.items()
     }
     running = [gpu for gpu in current.gpus if _runs_any(gpu, services)]
-    if any(count > left.get(name, 0) for name, count in _used(running).items()):
+    if any(count > left.get(name, 0) for name, count in gpu_counts(running).items()):
         # By their content, so that what is kept does not hang on the order in which they stand.
         running.sort(key=lambda gpu: (not _runs_only(gpu, services), repr(gpu)))
     kept = []

@@ -31,6 +31,7 @@ from solvers.types.plan import (
     GpuPlan,
     Plan,
     ReplicaPlan,
+    replica_order,
 )
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, Node, ReplicaId
@@ -131,7 +132,7 @@ def _slots(problem: Problem, plan: Plan) -> list[PlanSlot]:
     slots = []
     for gpu in plan.gpus:
         single = replace(
-            gpu, count=1, replicas=tuple(sorted(gpu.replicas, key=_replica_order))
+            gpu, count=1, replicas=tuple(sorted(gpu.replicas, key=replica_order))
         )
         replicas = [
             _unnamed(problem, rows, single, replica) for replica in single.replicas
@@ -142,13 +143,9 @@ def _slots(problem: Problem, plan: Plan) -> list[PlanSlot]:
         slots,
         key=lambda slot: (
             slot.gpu.clock_mhz,
-            tuple(map(_replica_order, slot.gpu.replicas)),
+            tuple(map(replica_order, slot.gpu.replicas)),
         ),
     )
-
-
-def _replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
-    return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
 
 
 def _unnamed(
