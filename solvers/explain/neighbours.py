@@ -78,18 +78,17 @@ class NeighbourReader:
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [self._rows.row_of(gpu, replica) for replica in gpu.replicas]
         others = list(self._others(gpu))
-        sm, memory, power = (math.fsum(row[at] for row in rows) for at in _NEEDS)
+        sm, memory, power = _needs(rows)
         # A limit is full when not even the smallest row that might come fits, however much seems free.
         more_sm, more_memory, more_power = (
             min((row[at] for row in others), default=0.0) for at in _NEEDS
         )
         max_replicas = float(self.problem.max_replicas_per_gpu)
         watts = gpu_type.idle_w + power
-        cap_w = gpu_type.power_cap_w
         return (
             _use("sm", sm, 100.0, more_sm),
             _use("memory", memory, gpu_type.memory_mib, more_memory),
-            _use("power", watts, cap_w, more_power),
+            _use("power", watts, gpu_type.power_cap_w, more_power),
             _use("replicas_per_gpu", float(len(rows)), max_replicas, 1.0),
         )
 
@@ -212,21 +211,17 @@ class NeighbourReader:
         """The rules that the GPU would break with that row in place of the replica's."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [row if other is seat else other.row for other in seats]
-        sm, memory, power = (math.fsum(each[at] for each in rows) for at in _NEEDS)
+        sm, memory, power = _needs(rows)
         neighbours = [
             after
             for after, before in zip(self._seats(gpu, rows), seats, strict=True)
             if before is not seat
         ]
-        is_slowed = any(
-            one.capacity_rps < one.replica.arrival_rate_rps * (1.0 - _TOLERANCE)
-            for one in neighbours
-        )
         rules: dict[Rule, bool] = {
             "sm": _exceeds(sm, 100.0),
             "memory": _exceeds(memory, gpu_type.memory_mib),
             "power": _exceeds(gpu_type.idle_w + power, gpu_type.power_cap_w),
-            "slo": is_slowed,
+            "slo": any(map(_is_too_slow, neighbours)),
         }
         return tuple(rule for rule, is_broken in rules.items() if is_broken)
 
@@ -333,6 +328,16 @@ class NeighbourReader:
             gpu.gpu_type,
             (replica.sm_percent, replica.batch, gpu.clock_mhz),
         )
+
+
+def _needs(rows: Sequence[OperatingPoint]) -> tuple[float, ...]:
+    """What rows take together of the resources `_NEEDS`."""
+    return tuple(math.fsum(row[at] for row in rows) for at in _NEEDS)
+
+
+def _is_too_slow(seat: ReplicaRow) -> bool:
+    rate_rps = seat.replica.arrival_rate_rps
+    return seat.capacity_rps < rate_rps * (1.0 - _TOLERANCE)
 
 
 def _use(rule: Rule, used: float, limit: float, more: float) -> LimitUse:

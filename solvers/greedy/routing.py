@@ -71,25 +71,22 @@ def route(
     that of its rows, which must agree. The order of carriers and seats changes nothing: sums are exact. Capacities
     other than the true ones are for baselines that believe in another rule; their plans may break promises.
     """
-    carried = [capacities(problem, carrier) for carrier in carriers]
+    carried = [
+        (carrier, capacities(problem, carrier)) for carrier in carriers if carrier.seats
+    ]
     by_service: dict[str, list[float]] = defaultdict(list)
-    for carrier, values in zip(carriers, carried, strict=True):
+    for carrier, values in carried:
         for seat, capacity in zip(carrier.seats, values, strict=True):
             by_service[seat.service].append(capacity)
     used = {
         service.name: _used(service, by_service[service.name])
         for service in problem.services
     }
-    gpus = tuple(
-        _gpu_plan(carrier, values, used)
-        for carrier, values in zip(carriers, carried, strict=True)
-        if carrier.seats
-    )
-    counts = {name: len(values) for name, values in by_service.items()}
+    gpus = [_gpu_plan(carrier, values, used) for carrier, values in carried]
     return Plan(
         policy=policy,
         gpus=merge_equal(gpus),
-        unserved=_unserved(problem, gpus, counts, reasons),
+        unserved=_unserved(problem, gpus, service_counts(carriers), reasons),
     )
 
 
@@ -117,7 +114,7 @@ def reasons_short(
 
 def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
     """Equal GPUs as one entry with a count, in a canonical order."""
-    counts: dict[GpuPlan, int] = defaultdict(int)
+    counts: Counter[GpuPlan] = Counter()
     for gpu in gpus:
         # Entries may stand for several GPUs already.
         counts[replace(gpu, count=1)] += gpu.count
@@ -182,21 +179,19 @@ def _unserved(
     for gpu in gpus:
         for replica in gpu.replicas:
             served[replica.service].append(replica.arrival_rate_rps)
-    entries = []
-    for service in sorted(problem.services, key=lambda service: service.name):
-        name = service.name
-        missing_rps = service.arrival_rate_rps - math.fsum(served[name])
-        # SAFE may leave a billionth of a rate over, which is no shortage.
-        if missing_rps <= ROUNDING * service.arrival_rate_rps:
-            missing_rps = 0.0
-        missing = max(0, service.min_replicas - counts.get(name, 0))
-        if missing_rps or missing:
-            entries.append(
-                Unserved(
-                    service=name,
-                    rate_rps=missing_rps,
-                    reason=reasons.get(name, "stock"),
-                    replicas_missing=missing,
-                )
-            )
-    return tuple(entries)
+    entries = (
+        Unserved(
+            service=service.name,
+            rate_rps=_missing_rps(service, served[service.name]),
+            reason=reasons.get(service.name, "stock"),
+            replicas_missing=max(0, service.min_replicas - counts.get(service.name, 0)),
+        )
+        for service in sorted(problem.services, key=lambda service: service.name)
+    )
+    return tuple(one for one in entries if one.rate_rps or one.replicas_missing)
+
+
+def _missing_rps(service: ServiceDemand, served_rps: Sequence[float]) -> float:
+    missing_rps = service.arrival_rate_rps - math.fsum(served_rps)
+    # SAFE may leave a billionth of a rate over, which is no shortage.
+    return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0
