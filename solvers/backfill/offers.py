@@ -1,7 +1,7 @@
 """Which hosts there are for tasks, and which tasks may take which seats on each: what runs has a right to go on."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from solvers.backfill.greedy import RESTART_S, is_late
@@ -92,11 +92,11 @@ class Offers:
 
         A task that may already come to SPREAD hosts gives way to others. basis: a filling whose seats are among them.
         """
-        placed = {
-            task.name: (gpu.id, task.sm_percent)
+        shares = {
+            gpu.id: {
+                task.name: task.sm_percent for task in gpu.tasks if task.is_resident
+            }
             for gpu in basis
-            for task in gpu.tasks
-            if task.is_resident
         }
         found = dict[GpuId, list[list[TaskOption]]]()
         invited = Counter[str]()
@@ -105,22 +105,22 @@ class Offers:
             hosts,
             key=lambda each: (-each.free_sm_percent, each.gpu.id),
         ):
-            shares = {
-                name: percent
-                for name, (gpu, percent) in placed.items()
-                if gpu == host.gpu.id
-            }
-            chosen = self._arrivals(host, shares, invited)
-            invited.update(chosen.keys())
-            chosen |= {
-                name: self._at_home(each, host)
-                for name, each in self.known.items()
-                if each.home == host.gpu.id
-            }
-            found[host.gpu.id] = [
-                chosen[name] for name in sorted(chosen) if chosen[name]
-            ]
+            key = host.gpu.id
+            found[key] = self._options_on(host, shares.get(key, {}), invited)
         return found
+
+    def _options_on(
+        self, host: Host, shares: Mapping[str, float], invited: Counter[str]
+    ) -> list[list[TaskOption]]:
+        """Those of one host; `invited` counts its arrivals, too."""
+        chosen = self._arrivals(host, shares, invited)
+        invited.update(chosen.keys())
+        chosen |= {
+            name: self._at_home(each, host)
+            for name, each in self.known.items()
+            if each.home == host.gpu.id
+        }
+        return [chosen[name] for name in sorted(chosen) if chosen[name]]
 
     def _arrivals(
         self,
@@ -212,16 +212,18 @@ class Offers:
         own = TaskOption(standing=standing, seat=seat, is_new=False)
         if not self._may_widen(standing, host):
             return [own]
-        max_ms = self._pace_ms[task.name] / WIDENS
-        wider = (
-            each
-            for each in self._shares(standing, host)
-            if each.row.sm_percent > was.sm_percent
-        )
-        return [own] + [
-            TaskOption(standing=standing, seat=each, is_new=True, max_ms=max_ms)
-            for each in wider
-        ]
+        return [own, *self._wider(standing, host, was.sm_percent)]
+
+    def _wider(
+        self, standing: FixedWorth, host: Host, sm_percent: float
+    ) -> Iterator[TaskOption]:
+        """Larger shares than that, each for a pace that pays for the restart."""
+        max_ms = self._pace_ms[standing.task.name] / WIDENS
+        for seat in self._shares(standing, host):
+            if seat.row.sm_percent > sm_percent:
+                yield TaskOption(
+                    standing=standing, seat=seat, is_new=True, max_ms=max_ms
+                )
 
     def _may_widen(self, standing: FixedWorth, host: Host) -> bool:
         """Whether a task runs alone beside the replicas of a host where tasks may be started."""

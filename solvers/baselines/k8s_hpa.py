@@ -71,11 +71,7 @@ def make_plan(
         plan,
         seconds=budget.elapsed() - begun,
         method=NAME,
-        messages=(
-            f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, but no GPU is free for them"
-            for fleet in fleets
-            if fleet.ways and not _is_enough(fleet)
-        ),
+        messages=_messages(fleets),
     )
     services: Json = {fleet.service.name: _remember(fleet) for fleet in fleets}
     return plan, report, {"version": _VERSION, "services": services}
@@ -128,20 +124,27 @@ def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
     for service in problem.services_by_priority():
         entry = remembered.get(service.name)
         fields = entry if isinstance(entry, Mapping) else {}
-        draws = fields.get("draws")
-        fleet = _Fleet(
-            service=service,
-            ways=_ways(problem, service),
-            # Numbered for ever: a draw that was made again would give every new replica the same type.
-            draws=draws if isinstance(draws, int) else 0,
-            hpa=fields.get("hpa"),
-        )
+        fleet = _idle_fleet(problem, service, fields)
         for name in _oldest_first(problem, service.name, fields.get("gpu_types")):
             if name in fleet.ways and free[name] > 0:
                 fleet.gpu_types.append(name)
                 free[name] -= 1
         fleets.append(fleet)
     return fleets
+
+
+def _idle_fleet(
+    problem: Problem, service: ServiceDemand, remembered: Mapping[str, Json]
+) -> _Fleet:
+    """A service's fleet without replicas."""
+    draws = remembered.get("draws")
+    return _Fleet(
+        service=service,
+        ways=_ways(problem, service),
+        # Numbered for ever: a draw that was made again would give every new replica the same type.
+        draws=draws if isinstance(draws, int) else 0,
+        hpa=remembered.get("hpa"),
+    )
 
 
 def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]:
@@ -164,21 +167,27 @@ def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _EntireGpu]:
         points = problem.points_of(service.network, gpu_type.name)
         if points is None or not points.rows or not service.allows(gpu_type.name):
             continue
-        # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
-        widest = max(row.sm_percent for row in points.rows)
-        able = [
-            _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
-            for row in points.rows
-            if row.sm_percent == widest and _fits(row, gpu_type)
-        ]
         best = max(
-            able,
+            _entire_gpus(problem, service, gpu_type, points.rows),
             key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch),
             default=None,
         )
         if best is not None and best.capacity_rps >= MIN_CAPACITY_RPS:
             ways[gpu_type.name] = best
     return ways
+
+
+def _entire_gpus(
+    problem: Problem,
+    service: ServiceDemand,
+    gpu_type: GpuType,
+    rows: Sequence[OperatingPoint],
+) -> Iterator[_EntireGpu]:
+    # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
+    widest = max(row.sm_percent for row in rows)
+    for row in rows:
+        if row.sm_percent == widest and _fits(row, gpu_type):
+            yield _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
 
 
 def _fits(row: OperatingPoint, gpu_type: GpuType) -> bool:
@@ -302,6 +311,15 @@ def _reason(fleet: _Fleet) -> UnservedReason:
         return "slo"
     # Where GPUs are left, it is the autoscaler that holds the count.
     return "replicas" if _is_enough(fleet) else "stock"
+
+
+def _messages(fleets: Sequence[_Fleet]) -> Iterator[str]:
+    for fleet in fleets:
+        if fleet.ways and not _is_enough(fleet):
+            yield (
+                f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, "
+                "but no GPU is free for them"
+            )
 
 
 def _remember(fleet: _Fleet) -> Json:

@@ -90,6 +90,12 @@ class LeftOver:
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         self._hosts: dict[GpuId, Host] = {}
         self._placed: set[str] = set()
+        self._put_used()
+        self._keep_running()
+
+    def _put_used(self) -> None:
+        """Take the GPUs with replicas, and those on which tasks run alone."""
+        wanted = self._wanted
         with_replicas = [gpu for gpu in wanted.bound.gpus if gpu.replicas]
         with_tasks_alone = [
             gpu
@@ -99,7 +105,6 @@ class LeftOver:
         for gpu in (*with_replicas, *with_tasks_alone):
             self.put(replace(gpu, tasks=()))
             self._unused.pop(gpu.id, None)
-        self._keep_running()
 
     def _keep_running(self) -> None:
         tasks = {task.name: task for task in self._wanted.tasks}

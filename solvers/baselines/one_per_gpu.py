@@ -15,7 +15,7 @@ service has is given there; counting them is ours, as are the types.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ from solvers.laws.colocation import capacity_rps
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.types.state import Json, Observed
+from solvers.types.state import GpuType, Json, Observed
 
 MEMORY_VERSION = 1
 HOLD_S = 60.0
@@ -129,9 +129,7 @@ class _Counting:
             for service in problem.services
         }
         self._ordered = problem.services_by_priority()
-        self._running: dict[str, list[Carrier]] = {
-            service.name: [] for service in problem.services
-        }
+        self._running: defaultdict[str, list[Carrier]] = defaultdict(list)
         self.able = {name for name, ways in self._ways.items() if ways}
         self.since_s: dict[str, float] = {}
         for carrier in running_carriers(problem):
@@ -290,14 +288,7 @@ def _ways(
     """The GPU types on which a service can keep its SLO."""
     ways = []
     for gpu_type in problem.gpu_types:
-        if not service.allows(gpu_type.name):
-            continue
-        clock_mhz = planning_clock_mhz(problem, gpu_type)
-        rows = tuple(
-            row
-            for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
-            if obeys(problem, _alone(service, gpu_type.name, row))
-        )
+        rows = _possible_rows(problem, service, gpu_type)
         rates_rps = {row: carries(problem, service, row) for row in rows}
         # Of equal rates the widest: nobody else needs the SMs, and tasks get what `fill` leaves them.
         best = max(rows, key=lambda row: (rates_rps[row], row.sm_percent), default=None)
@@ -313,6 +304,20 @@ def _ways(
     return tuple(ways)
 
 
+def _possible_rows(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType
+) -> tuple[OperatingPoint, ...]:
+    """The rows at which a replica may run alone on such a GPU."""
+    if not service.allows(gpu_type.name):
+        return ()
+    clock_mhz = planning_clock_mhz(problem, gpu_type)
+    return tuple(
+        row
+        for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
+        if obeys(problem, _alone(service, gpu_type.name, row))
+    )
+
+
 def _equal_parts(
     problem: Problem,
     carriers: Sequence[Carrier],
@@ -323,9 +328,7 @@ def _equal_parts(
     def carried_rps(seat: ArrangedReplica) -> float:
         return carries(problem, problem.service(seat.service), seat.row)
 
-    by_service: dict[str, list[float]] = {
-        service.name: [] for service in problem.services
-    }
+    by_service: defaultdict[str, list[float]] = defaultdict(list)
     for carrier in carriers:
         (seat,) = carrier.seats
         by_service[seat.service].append(carried_rps(seat))

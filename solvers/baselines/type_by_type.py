@@ -66,7 +66,7 @@ def plan_type_by_type(
     by_type = {
         gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types
     }
-    able = {service for found in by_type.values() for service in found}
+    able = set[str]().union(*by_type.values())
     plan = _plan(problem, rules, _fill(problem, rules, by_type), able)
     status: PlanStatus = "greedy"
     # Of equals what runs: these policies know no price of a move, and would rearrange without need.
@@ -99,23 +99,42 @@ def _fill(
     by_type: Mapping[str, Mapping[str, SoloProfile]],
 ) -> list[Carrier]:
     carriers: list[Carrier] = []
-    left, types = problem, sorted(name for name, found in by_type.items() if found)
+    left = problem
+    types = sorted(name for name, found in by_type.items() if found)
     while types and left.services:
         room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
-        trials = {}
-        for name in types:
-            gpu_type = problem.gpu_type(name)
-            stage = TypeStage(gpu_type=gpu_type, profiles=by_type[name], room=room)
-            filled = rules.fill(left, stage)
-            # Judged by what the policy believes its replicas to serve, which the capacity law may not confirm.
-            plan = route(left, rules.name, filled, {}, capacities=rules.capacities)
-            trials[name] = (filled, plan)
-        best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
-        filled, plan = trials[best]
-        carriers.extend(filled)
-        types.remove(best)
-        left = _without_served(left, filled, plan)
+        trials = [
+            _make_trial(left, rules, problem.gpu_type(name), by_type[name], room)
+            for name in types
+        ]
+        best = min(trials, key=lambda one: (_rank(left, one.plan), one.gpu_type))
+        carriers.extend(best.carriers)
+        types.remove(best.gpu_type)
+        left = _without_served(left, best.carriers, best.plan)
     return carriers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """What a policy makes of one GPU type."""
+
+    gpu_type: str
+    carriers: Sequence[Carrier]
+    plan: Plan
+
+
+def _make_trial(
+    problem: Problem,
+    rules: TypePolicy,
+    gpu_type: GpuType,
+    known: Mapping[str, SoloProfile],
+    room: int,
+) -> _Trial:
+    stage = TypeStage(gpu_type=gpu_type, profiles=known, room=room)
+    carriers = rules.fill(problem, stage)
+    # Judged by what the policy believes its replicas to serve, which the capacity law may not confirm.
+    plan = route(problem, rules.name, carriers, {}, capacities=rules.capacities)
+    return _Trial(gpu_type=gpu_type.name, carriers=carriers, plan=plan)
 
 
 def _without_served(

@@ -189,13 +189,7 @@ def _solve_utilisation(
 
     P(miss) rises with the utilisation. `between` holds the law at a lower and at a higher ratio: the search's bracket.
     """
-    low, high = between or (
-        np.zeros_like(ratios),
-        np.full_like(ratios, MAX_UTILISATION),
-    )
-    low = np.maximum(low, _MIN_UTILISATION)
-    # A bracket's ends were searched, too, and may each be too low by the tolerance.
-    high = np.clip(high + 2.0 * _TOLERANCE, 2.0 * _MIN_UTILISATION, MAX_UTILISATION)
+    low, high = _bracket(ratios, between)
     allowed = _allowed_miss(percentile)
 
     def excess_miss(utilisation: Reals, ratio: Reals) -> Reals:
@@ -215,3 +209,16 @@ def _solve_utilisation(
         for end, excess in zip(search.bracket, search.f_bracket, strict=True)
     ]
     return np.maximum(*ends)
+
+
+def _bracket(ratios: Reals, between: tuple[Reals, Reals] | None) -> tuple[Reals, Reals]:
+    """The lowest and the highest utilisation to search at each ratio."""
+    low, high = between or (
+        np.zeros_like(ratios),
+        np.full_like(ratios, MAX_UTILISATION),
+    )
+    # A bracket's ends were searched, too, and may each be too low by the tolerance.
+    return (
+        np.maximum(low, _MIN_UTILISATION),
+        np.clip(high + 2.0 * _TOLERANCE, 2.0 * _MIN_UTILISATION, MAX_UTILISATION),
+    )

@@ -1,6 +1,6 @@
 """Placement's quality chain: greedy, proven by bounds where they reach it, else CP-SAT within the budget."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,14 @@ class _Answer:
     gpus_bound: int
     method: str = "greedy"
     messages: tuple[str, ...] = ()
+
+    @property
+    def price_usd_per_hour(self) -> float:
+        return len(self.groups) * self.packing.stock.price_usd_per_hour
+
+    @property
+    def price_bound_usd_per_hour(self) -> float:
+        return self.gpus_bound * self.packing.stock.price_usd_per_hour
 
     @property
     def is_proven(self) -> bool:
@@ -161,28 +169,27 @@ def _solution(
     answers: Sequence[_Answer],
 ) -> PlacementSolution:
     gpus = tuple(_used_gpus(answers))
-    placed = {name for gpu in gpus for name in gpu.replicas}
-    stocks = {stock.gpu_type: stock for stock in problem.gpus}
-    unplaced = [
-        Unplaced(replica=one.name, reason=why_left_out(one, stocks.get(one.gpu_type)))
-        for one in sorted(problem.replicas, key=lambda one: one.name)
-        if one.name not in placed
-    ]
-    prices = [answer.packing.stock.price_usd_per_hour for answer in answers]
     return PlacementSolution(
         gpus=gpus,
-        unplaced=tuple(unplaced),
+        unplaced=tuple(_unplaced(problem, gpus)),
         placed_value=sum(map(_value, answers)),
         placed_value_bound=sum(map(_value_bound, answers)),
-        price_usd_per_hour=sum(
-            len(answer.groups) * price
-            for answer, price in zip(answers, prices, strict=True)
-        ),
+        price_usd_per_hour=sum(answer.price_usd_per_hour for answer in answers),
         price_bound_usd_per_hour=sum(
-            answer.gpus_bound * price
-            for answer, price in zip(answers, prices, strict=True)
+            answer.price_bound_usd_per_hour for answer in answers
         ),
     )
+
+
+def _unplaced(
+    problem: PlacementProblem, gpus: Iterable[PackedGpu]
+) -> Iterator[Unplaced]:
+    placed = {name for gpu in gpus for name in gpu.replicas}
+    stocks = {stock.gpu_type: stock for stock in problem.gpus}
+    for one in sorted(problem.replicas, key=lambda one: one.name):
+        if one.name not in placed:
+            reason = why_left_out(one, stocks.get(one.gpu_type))
+            yield Unplaced(replica=one.name, reason=reason)
 
 
 def _used_gpus(answers: Iterable[_Answer]) -> Iterable[PackedGpu]:

@@ -20,7 +20,7 @@ no plan that shares GPUs across them, so the whole has none. Source: ours.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.laws.cost import cost_usd_per_hour, gpu_power_w, served_weight
@@ -136,20 +136,38 @@ def _own(
     left: dict[str, float] = {
         name: math.inf if count is None else count for name, count in counts.items()
     }
+    unserved = tuple(entry for entry in current.unserved if entry.service in services)
+    kept = _as_far_as_left(_running(current, services, left), left)
+    gpus = tuple(_only(gpu, services) for gpu in kept)
+    return replace(current, gpus=gpus, unserved=unserved)
+
+
+def _running(
+    current: Plan, services: Collection[str], left: Mapping[str, float]
+) -> list[GpuPlan]:
+    """The GPUs that carry these services; where there are too few left, those that carry nothing else come first."""
     running = [gpu for gpu in current.gpus if _runs_any(gpu, services)]
     if any(count > left.get(name, 0) for name, count in gpu_counts(running).items()):
         # By their content, so that what is kept does not hang on the order in which they stand.
         running.sort(key=lambda gpu: (not _runs_only(gpu, services), repr(gpu)))
-    kept = []
-    for gpu in running:
+    return running
+
+
+def _as_far_as_left(
+    gpus: Sequence[GpuPlan], left: dict[str, float]
+) -> Iterator[GpuPlan]:
+    """As many of the GPUs as there are left of each type; changes `left`."""
+    for gpu in gpus:
         count = int(min(gpu.count, left.get(gpu.gpu_type, 0)))
         if count:
             left[gpu.gpu_type] -= count
-            # Replicas of other groups are dropped: the group's policy must not plan with GPUs that it would share.
-            mine = tuple(each for each in gpu.replicas if each.service in services)
-            kept.append(replace(gpu, count=count, replicas=mine))
-    unserved = tuple(entry for entry in current.unserved if entry.service in services)
-    return replace(current, gpus=tuple(kept), unserved=unserved)
+            yield replace(gpu, count=count)
+
+
+def _only(gpu: GpuPlan, services: Collection[str]) -> GpuPlan:
+    """The GPU without other groups' replicas: a group's policy must not plan with GPUs that it would share."""
+    mine = tuple(each for each in gpu.replicas if each.service in services)
+    return replace(gpu, replicas=mine)
 
 
 def _runs_any(gpu: GpuPlan, services: Collection[str]) -> bool:

@@ -96,12 +96,7 @@ def transition(
 
     `before` holds the GPUs that still exist: what ran on a lost GPU is lost already and no step can stop it.
     """
-    old = {gpu.id: gpu for gpu in before}
-    new = {gpu.id: gpu for gpu in after}
-    moves = [
-        _move(problem, old.get(id_), new.get(id_))
-        for id_ in sorted(old.keys() | new.keys())
-    ]
+    moves = _moves(problem, before, after)
     steps = [
         (kind, replace(step, keep=_left_alone(move, step)))
         for move in sorted(moves, key=lambda move: (-move.gain_rps, move.gpu.id))
@@ -110,6 +105,18 @@ def transition(
     # The sort is stable: within a kind the GPUs stay in the order of their gains.
     steps.sort(key=lambda each: each[0])
     return _with_losses([step for _, step in steps], moves)
+
+
+def _moves(
+    problem: Problem, before: Sequence[BoundGpu], after: Sequence[BoundGpu]
+) -> list[_Move]:
+    """One per GPU, by id."""
+    old = {gpu.id: gpu for gpu in before}
+    new = {gpu.id: gpu for gpu in after}
+    return [
+        _move(problem, old.get(id_), new.get(id_))
+        for id_ in sorted(old.keys() | new.keys())
+    ]
 
 
 def _move(problem: Problem, before: BoundGpu | None, after: BoundGpu | None) -> _Move:
@@ -206,24 +213,27 @@ def _with_losses(
     with_losses = []
     for step in steps:
         up_rps, down_rps = _rate_changes(by_gpu[step.gpu], step)
-        losses: list[RateLoss] = []
-        for service in sorted(down_rps):
-            lowest_rps = carried_rps[service] - down_rps[service]
-            # Without room for both, what starts is ready only after what stops is gone.
-            if step.mode == "shadow":
-                lowest_rps += up_rps[service]
-            losses += _loss(service, needed_rps[service], lowest_rps)
-        with_losses.append(replace(step, losses=tuple(losses)))
+        # Without room for both, what starts is ready only after what stops is gone.
+        ready_rps = up_rps if step.mode == "shadow" else ServiceRates(float)
+        losses = tuple(_losses(needed_rps, carried_rps, down_rps, ready_rps))
+        with_losses.append(replace(step, losses=losses))
         for service in sorted(up_rps.keys() | down_rps.keys()):
             carried_rps[service] += up_rps[service] - down_rps[service]
     return tuple(with_losses)
 
 
-def _loss(service: str, needed_rps: float, lowest_rps: float) -> Iterator[RateLoss]:
-    """What a service lacks for a while; nothing where that is rounding."""
-    lost_rps = needed_rps - lowest_rps
-    if lost_rps > LOSS_TOLERANCE * needed_rps:
-        yield RateLoss(service=service, rate_rps=lost_rps)
+def _losses(
+    needed_rps: Mapping[str, float],
+    carried_rps: ServiceRates,
+    down_rps: ServiceRates,
+    ready_rps: ServiceRates,
+) -> Iterator[RateLoss]:
+    """What services lack while their rates are down and no more than `ready_rps` is up; rounding is none."""
+    for service in sorted(down_rps):
+        lowest_rps = carried_rps[service] - down_rps[service] + ready_rps[service]
+        lost_rps = needed_rps[service] - lowest_rps
+        if lost_rps > LOSS_TOLERANCE * needed_rps[service]:
+            yield RateLoss(service=service, rate_rps=lost_rps)
 
 
 def _needed_rps(moves: Sequence[_Move]) -> dict[str, float]:
