@@ -156,12 +156,8 @@ def _add_services(formulation: _Formulation, program: ScalingProgram) -> None:
         if wanted > 0:
             shares = [program.options[index].capacity_rps / wanted for index in own]
             # Cut at 1: more than the entire rate serves nothing more, and the relaxation is tighter.
-            served = pulp.LpAffineExpression(
-                [
-                    (counts[index], min(1.0, share))
-                    for index, share in zip(own, shares, strict=True)
-                ]
-            )
+            cut = [min(1.0, share) for share in shares]
+            served = _weighted([counts[index] for index in own], cut)
             enough = served + formulation.shortage[row] >= 1
             problem += enough, _name("demand", row, service.name)
         if service.min_replicas > 0:
@@ -177,12 +173,9 @@ def _add_limits(formulation: _Formulation, program: ScalingProgram) -> None:
     for row, limit in enumerate(program.limits):
         # Where the total is 0, every count is bounded by 0 already.
         if limit.total > 0:
-            used = pulp.LpAffineExpression(
-                [
-                    (formulation.counts[index], need / limit.total)
-                    for index, need in limit.needs
-                ]
-            )
+            counts = [formulation.counts[index] for index, _ in limit.needs]
+            needs = [need for _, need in limit.needs]
+            used = _weighted(counts, needs, limit.total)
             problem += used <= 1, _name(limit.rule, row, limit.where)
 
 
@@ -215,7 +208,7 @@ def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
 
 
 def _weighted(
-    variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float
+    variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float = 1.0
 ) -> pulp.LpAffineExpression:
     # Where all weights are 0 their unit is, too, and the level costs nothing whatever the unit.
     pairs = zip(variables, weights, strict=True)

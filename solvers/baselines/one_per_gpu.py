@@ -211,9 +211,7 @@ class _Counting:
 
     def _next_way(self, service: ServiceDemand) -> _Way | None:
         """The type with a GPU left whose GPUs carry what is missing at the least price."""
-        used = Counter(
-            carrier.gpu_type for mine in self._running.values() for carrier in mine
-        )
+        used = self._used()
         if used.total() >= MAX_REPLICAS:
             return None
         missing_rps = self._missing_rps(service)
@@ -228,6 +226,12 @@ class _Counting:
             return gpu_type.has_more_than(used[way.gpu_type])
 
         return min(filter(is_left, self._ways[service.name]), key=price, default=None)
+
+    def _used(self) -> Counter[str]:
+        """GPUs by type."""
+        return Counter(
+            carrier.gpu_type for mine in self._running.values() for carrier in mine
+        )
 
     def _missing_rps(self, service: ServiceDemand) -> float:
         carried = math.fsum(

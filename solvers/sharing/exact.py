@@ -159,11 +159,9 @@ def _lines(piece: ShareCurve, limit_ms: float) -> ConvexPiece:
     shares = [sm / 100.0 for sm in piece.sm_percent]
     slopes: list[float] = []
     offsets: list[float] = []
-    starts = zip(shares, piece.execution_ms, strict=True)
+    found = _slopes(shares, piece.execution_ms)
     # The slopes have one row fewer: no line begins at the last one.
-    for slope, (share, slower) in zip(
-        _slopes(shares, piece.execution_ms), starts, strict=False
-    ):
+    for slope, share, slower in zip(found, shares, piece.execution_ms, strict=False):
         offset = slower - slope * share - limit_ms
         scale = max(abs(slope), abs(offset)) or 1.0
         slopes.append(slope / scale)

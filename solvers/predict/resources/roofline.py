@@ -204,7 +204,7 @@ def _fit_network(samples: Samples, board: _Board, *, typical: Reals) -> Reals:
 def _watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     """(N,) watts; `networks` (N or 1, 2) hold ln S and ln β of each row's network."""
     base, _, own_limit, _, sharpness, _ = np.exp(board.log)
-    limit = np.where(np.isnan(queries.power_limit_w), own_limit, queries.power_limit_w)
+    limit = queries.power_limit_or(own_limit)
     unlimited = base + _dynamic_watts(board, networks, queries)
     return soft_minimum(unlimited, limit, sharpness=sharpness)
 
