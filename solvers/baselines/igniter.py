@@ -20,7 +20,7 @@ unserved though a part of it might fit.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.baselines.half_slo import (
@@ -176,6 +176,24 @@ def _place(
     seat: ArrangedReplica,
 ) -> bool:
     """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
+    best = _least_extra(problem, stage, needs, gpus, seat)
+    if best is not None:
+        replace_one(gpus, *best)
+        return True
+    if stage.gpu_type.has_more_than(gpus.total()):
+        replace_one(gpus, (), (seat,))
+        return True
+    return False
+
+
+def _least_extra(
+    problem: Problem,
+    stage: TypeStage,
+    needs: _Needs,
+    gpus: Collection[Seats],
+    seat: ArrangedReplica,
+) -> tuple[Seats, Seats] | None:
+    """The GPU that needs the least extra SM percent for a replica more, before and after; None where none has room."""
     best: tuple[float, Seats, Seats] | None = None
     for seats in gpus:
         before = _percent(seats) + seat.row.sm_percent
@@ -185,14 +203,7 @@ def _place(
             # The first GPU of equals stays; the tolerance keeps rounding from deciding.
             if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
                 best = extra, seats, widened
-    if best is not None:
-        _, seats, widened = best
-        replace_one(gpus, seats, widened)
-        return True
-    if stage.gpu_type.has_more_than(gpus.total()):
-        replace_one(gpus, (), (seat,))
-        return True
-    return False
+    return None if best is None else best[1:]
 
 
 def _joined(

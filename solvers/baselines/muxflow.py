@@ -87,16 +87,12 @@ def idle_percent(problem: Problem, host: Host) -> float:
 def _match(
     problem: Problem, left: LeftOver, online: list[Host], offline: list[Task]
 ) -> None:
-    pairs = {
-        (o, f): _pair(problem, left, host, task)
-        for o, host in enumerate(online)
-        for f, task in enumerate(offline)
-    }
-    speeds = [pair.speed if pair else _FORBIDDEN for pair in pairs.values()]
-    table = np.reshape(speeds, (len(online), len(offline)))
+    pairs = [[_pair(problem, left, host, task) for task in offline] for host in online]
+    speeds = [[pair.speed if pair else _FORBIDDEN for pair in row] for row in pairs]
     # A maximum matching, as in the paper: greedy pairs would leave the last tasks the worst GPUs.
-    for o, f in zip(*linear_sum_assignment(table, maximize=True), strict=True):
-        pair = pairs[int(o), int(f)]
+    matched = linear_sum_assignment(np.array(speeds), maximize=True)
+    for o, f in zip(*matched, strict=True):
+        pair = pairs[o][f]
         if pair is not None:
             host = left.put(_at_row(online[o].gpu, pair.row))
             left.take(offline[f], host, pair.seat)

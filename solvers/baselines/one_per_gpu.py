@@ -333,8 +333,7 @@ def _equal_parts(
         return carries(problem, problem.service(seat.service), seat.row)
 
     by_service: defaultdict[str, list[float]] = defaultdict(list)
-    for carrier in carriers:
-        (seat,) = carrier.seats
+    for (seat,) in (carrier.seats for carrier in carriers):
         by_service[seat.service].append(carried_rps(seat))
     levels = {
         name: _level(problem.service(name).arrival_rate_rps, rates)

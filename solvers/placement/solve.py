@@ -80,18 +80,8 @@ def solve(
     if wrong:
         solution = _solution(problem, greedy)
         answers = [replace(one, messages=wrong) for one in greedy]
-    is_exact = any(answer.method == "cp-sat" for answer in answers)
-    is_proven = all(answer.is_proven for answer in answers)
-    report = SolveReport(
-        technique="placement",
-        method="cp-sat" if is_exact else "greedy",
-        status=SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE,
-        objective=solution.price_usd_per_hour,
-        bound=solution.price_bound_usd_per_hour,
-        seconds=budget.elapsed() - started,
-        messages=tuple(message for answer in answers for message in answer.messages),
-    )
-    return solution, report
+    seconds = budget.elapsed() - started
+    return solution, _report(solution, answers, seconds=seconds)
 
 
 def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
@@ -190,6 +180,22 @@ def _unplaced(
         if one.name not in placed:
             reason = why_left_out(one, stocks.get(one.gpu_type))
             yield Unplaced(replica=one.name, reason=reason)
+
+
+def _report(
+    solution: PlacementSolution, answers: Sequence[_Answer], *, seconds: float
+) -> SolveReport:
+    is_exact = any(answer.method == "cp-sat" for answer in answers)
+    is_proven = all(answer.is_proven for answer in answers)
+    return SolveReport(
+        technique="placement",
+        method="cp-sat" if is_exact else "greedy",
+        status=SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE,
+        objective=solution.price_usd_per_hour,
+        bound=solution.price_bound_usd_per_hour,
+        seconds=seconds,
+        messages=tuple(message for answer in answers for message in answer.messages),
+    )
 
 
 def _used_gpus(answers: Iterable[_Answer]) -> Iterable[PackedGpu]:

@@ -78,8 +78,7 @@ def make_grid(facts: FitFacts) -> ConditionGrid:
     if facts.present is not None:
         return _grid_of(facts.present.rows)
     step = facts.gpu_type.sm_percent_step
-    steps = {share: share / step for share in DEFAULT_SHARES}
-    shares = [share for share, n in steps.items() if abs(n - round(n)) < 1e-6]
+    shares = [share for share in DEFAULT_SHARES if _is_multiple(share, step)]
     largest = 1.0 if facts.sampled is None else float(facts.sampled.batch.max())
     # Samples of batch 1 alone say nothing of how far batches may go.
     allowed = largest if largest > 1.0 else float("inf")
@@ -89,6 +88,12 @@ def make_grid(facts: FitFacts) -> ConditionGrid:
         batches=tuple(batch for batch in DEFAULT_BATCHES if batch <= allowed),
         clocks_mhz=clocks if _knows_clocks(facts) else clocks[-1:],
     )
+
+
+def _is_multiple(share: float, step: float) -> bool:
+    steps = share / step
+    # Steps such as 100 / 7 are no exact floats.
+    return abs(steps - round(steps)) < 1e-6
 
 
 def _grid_of(rows: Sequence[OperatingPoint]) -> ConditionGrid:

@@ -101,8 +101,7 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
 
 def _fit_gpu_type(samples: Samples) -> dict[Group, Coefficients]:
     measured = samples.take(_with_watts(samples))
-    clocks = samples.at.clock_mhz[np.isfinite(samples.at.clock_mhz)]
-    reference_mhz = float(clocks.max()) if len(clocks) else np.nan
+    reference_mhz = _highest_clock_mhz(samples)
     board, networks = _fit_board(measured, reference_mhz=reference_mhz)
     # The board is held from here on, so that a network's few samples cannot move what all others share.
     learned = {}
@@ -117,6 +116,12 @@ def _fit_gpu_type(samples: Samples) -> dict[Group, Coefficients]:
             }
             learned[group] = Coefficients(arrays=arrays)
     return learned
+
+
+def _highest_clock_mhz(samples: Samples) -> float:
+    """NaN where no sample names its clock."""
+    clocks = samples.at.clock_mhz[np.isfinite(samples.at.clock_mhz)]
+    return float(clocks.max()) if len(clocks) else np.nan
 
 
 def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Reals]:
