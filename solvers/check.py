@@ -275,9 +275,7 @@ def _capacity_rps(
     if row is None or points is None:
         return 0.0
 
-    pressure = sum(
-        other.pressure for i, other in enumerate(rows) if i != index and other
-    )
+    pressure = _pressure_of_others(rows, index)
     growth = _launch_growth(problem.gpu_type(gpu.gpu_type), len(gpu.replicas))
     launch_ms = row.launch_ms * (1.0 + growth)
     run_ms = row.run_ms * (1.0 + points.sensitivity * pressure)
@@ -287,6 +285,10 @@ def _capacity_rps(
         problem.capacity_law, service.percentile, row.batch, ratio
     )
     return 1000.0 * row.batch / execution_ms * utilisation
+
+
+def _pressure_of_others(rows: Rows, index: int) -> float:
+    return sum(other.pressure for i, other in enumerate(rows) if i != index and other)
 
 
 def _launch_growth(gpu_type: GpuType, replicas: int) -> float:

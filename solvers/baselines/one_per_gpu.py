@@ -333,18 +333,26 @@ def _equal_parts(
         return carries(problem, problem.service(seat.service), seat.row)
 
     by_service: defaultdict[str, list[float]] = defaultdict(list)
-    for (seat,) in (carrier.seats for carrier in carriers):
+    for carrier in carriers:
+        (seat,) = carrier.seats
         by_service[seat.service].append(carried_rps(seat))
-    levels = {
-        name: _level(problem.service(name).arrival_rate_rps, rates)
-        for name, rates in by_service.items()
-    }
+    levels = _levels(problem, by_service)
 
     # Given to `route` as capacities, which it fills in proportion: equal ones get equal rates.
     def parts(_: Problem, carrier: Carrier) -> list[float]:
         return [min(levels[seat.service], carried_rps(seat)) for seat in carrier.seats]
 
     return parts
+
+
+def _levels(
+    problem: Problem, capacities_rps: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """By service, what each of its replicas of these capacities is to get at most."""
+    return {
+        name: _level(problem.service(name).arrival_rate_rps, rates)
+        for name, rates in capacities_rps.items()
+    }
 
 
 def _level(rate_rps: float, capacities_rps: Sequence[float]) -> float:

@@ -57,9 +57,7 @@ class TypePolicy:
 
 
 def plan_type_by_type(
-    problem: Problem,
-    rules: TypePolicy,
-    budget: Budget,
+    problem: Problem, rules: TypePolicy, budget: Budget
 ) -> tuple[Plan, PlanReport]:
     """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
     begun = budget.elapsed()
@@ -73,14 +71,13 @@ def plan_type_by_type(
     running = _running_plan(problem, rules, able)
     if running is not None and _rank(problem, running) <= _rank(problem, plan):
         plan, status = running, "kept"
-    report = heuristic_report(
+    return plan, heuristic_report(
         problem,
         plan,
         status=status,
         seconds=budget.elapsed() - begun,
         method=rules.name,
     )
-    return plan, report
 
 
 def replace_one(gpus: Counter[Content], old: Content, new: Content) -> None:

@@ -217,7 +217,7 @@ def add(
     Changes `carriers`: the fullest that hold one take it; those without a replica may be dropped, new ones follow last.
     """
     service, gpu_type = key
-    seat = ArrangedReplica(service=service, row=row)
+    seat = ArrangedReplica(service, row)
     # A GPU holds one replica of a service, so that seating one changes nothing for the other GPUs.
     fullest = _fullest_with_room(problem, carriers, gpu_type, seat)[:count]
     for index in fullest:

@@ -169,8 +169,7 @@ class TypeNeighbours:
                 row=row,
                 # A plan travels as strict JSON, which has no larger number.
                 capacity_rps=min(float(capacity), MAX_NUMBER),
-                cost_usd_per_hour=self._footprint(row)
-                * self._gpu_type.price_usd_per_hour,
+                cost_usd_per_hour=self._cost_usd_per_hour(row),
             )
             for row, capacity in zip(rows, capacities, strict=True)
             if capacity >= MIN_CAPACITY_RPS
@@ -188,15 +187,16 @@ class TypeNeighbours:
     def _points(self, service: ServiceDemand) -> OperatingPoints | None:
         return self._problem.points_of(service.network, self._gpu_type.name)
 
-    def _footprint(self, row: OperatingPoint) -> float:
+    def _cost_usd_per_hour(self, row: OperatingPoint) -> float:
         watts = self._gpu_type.power_cap_w - self._gpu_type.idle_w
-        return max(
+        footprint = max(
             row.sm_percent / 100.0,
             row.memory_mib / self._gpu_type.memory_mib,
             row.power_w / watts if row.power_w > 0 else 0.0,
             # Replica slots run out as well: a tiny replica on a GPU for four blocks a quarter of it.
             1.0 / self._places,
         )
+        return footprint * self._gpu_type.price_usd_per_hour
 
 
 def _choose(

@@ -15,6 +15,7 @@ from solvers.types.plan import (
     Unserved,
     UnservedReason,
     replica_order,
+    served_rates_rps,
 )
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
@@ -175,10 +176,7 @@ def _unserved(
     counts: Mapping[str, int],
     reasons: Mapping[str, UnservedReason],
 ) -> tuple[Unserved, ...]:
-    served: dict[str, list[float]] = defaultdict(list)
-    for gpu in gpus:
-        for replica in gpu.replicas:
-            served[replica.service].append(replica.arrival_rate_rps)
+    served = served_rates_rps(gpus)
     entries = (
         Unserved(
             service=service.name,

@@ -16,6 +16,8 @@ from solvers.laws.bulk_queue import Indices, Reals, miss_probability
 from solvers.types.problem import CapacityLaw
 
 Flags = npt.NDArray[np.bool_]
+Bracket = tuple[Reals, Reals]
+"""Utilisations below and above what is searched."""
 
 # Beyond it a queue forgets its state only in 1 / (1 - ρ)² = 40,000 requests: a stationary law promises nothing there.
 MAX_UTILISATION = 0.995
@@ -183,7 +185,7 @@ def _solve_utilisation(
     percentile: float,
     ratios: Reals,
     *,
-    between: tuple[Reals, Reals] | None = None,
+    between: Bracket | None = None,
 ) -> Reals:
     """The highest utilisation with P(miss) <= 1 - percentile at each ratio >= 1; at most 5e-7 too low, never too high.
 
@@ -211,7 +213,7 @@ def _solve_utilisation(
     return np.maximum(*ends)
 
 
-def _bracket(ratios: Reals, between: tuple[Reals, Reals] | None) -> tuple[Reals, Reals]:
+def _bracket(ratios: Reals, between: Bracket | None) -> Bracket:
     """The lowest and the highest utilisation to search at each ratio."""
     low, high = between or (
         np.zeros_like(ratios),

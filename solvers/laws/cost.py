@@ -4,7 +4,14 @@ import math
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
 from solvers.types.errors import InvalidInput
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, gpu_counts, replica_counts
+from solvers.types.plan import (
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    gpu_counts,
+    replica_counts,
+    served_rates_rps,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
 
@@ -59,11 +66,7 @@ def stopped(problem: Problem, plan: Plan) -> int:
 
 def served_weight(problem: Problem, plan: Plan) -> float:
     """Σ priority · served rps, where a service's served rps is at most its arrival rate."""
-    rates: dict[str, list[float]] = {service.name: [] for service in problem.services}
-    for gpu in plan.gpus:
-        for replica in gpu.replicas:
-            if replica.service in rates:
-                rates[replica.service].append(gpu.count * replica.arrival_rate_rps)
+    rates = served_rates_rps(plan.gpus)
     return math.fsum(
         service.priority * min(math.fsum(rates[service.name]), service.arrival_rate_rps)
         for service in problem.services

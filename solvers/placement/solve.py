@@ -60,8 +60,7 @@ class _Answer:
 
 
 def solve(
-    problem: PlacementProblem,
-    budget: Budget,
+    problem: PlacementProblem, budget: Budget
 ) -> tuple[PlacementSolution, SolveReport]:
     """Most placed value, then least price, then most even; what cannot be placed is listed with its reason.
 
@@ -76,12 +75,10 @@ def solve(
     answers = [_evened(_improved(answer, shared), shared) for answer in greedy]
     solution = _solution(problem, answers)
     # No answer of a solver is trusted unchecked: the greedy's stands instead, and the report says why.
-    wrong = broken_rules(problem, solution.gpus)
-    if wrong:
+    if wrong := broken_rules(problem, solution.gpus):
         solution = _solution(problem, greedy)
         answers = [replace(one, messages=wrong) for one in greedy]
-    seconds = budget.elapsed() - started
-    return solution, _report(solution, answers, seconds=seconds)
+    return solution, _report(solution, answers, seconds=budget.elapsed() - started)
 
 
 def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:

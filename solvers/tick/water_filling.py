@@ -29,6 +29,10 @@ _MIN_W = 1e-9
 """Fewer watts count as none."""
 
 
+Curve = tuple[tuple[float, float], ...]
+"""(watts, throughput)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taker:
     """One GPU that gets a share."""
@@ -37,8 +41,8 @@ class Taker:
     node: str
     min_w: float
     max_w: float
-    curve: tuple[tuple[float, float], ...] = ()
-    """(watts, throughput): ascending and concave, from `min_w` on; empty = nothing is known."""
+    curve: Curve = ()
+    """Ascending and concave, from `min_w` on; empty = nothing is known."""
 
 
 def fill(
@@ -117,9 +121,7 @@ def _share_rest(
         ]
 
 
-def throughput_curve(
-    points: Iterable[tuple[float, float]],
-) -> tuple[tuple[float, float], ...]:
+def throughput_curve(points: Iterable[tuple[float, float]]) -> Curve:
     """The concave hull of (watts, throughput) points, ascending; of what draws more and brings less nothing is left."""
     hull: list[tuple[float, float]] = []
     for watts, value in sorted(set(points), key=lambda point: (point[0], -point[1])):

@@ -190,6 +190,15 @@ def planned_rates_rps(bound: BoundPlan | None) -> defaultdict[str, float]:
     return rates
 
 
+def served_rates_rps(gpus: Iterable[GpuPlan]) -> defaultdict[str, list[float]]:
+    """By service, what each entry of a plan serves of it, on all its GPUs; to be summed exactly."""
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    for gpu in gpus:
+        for replica in gpu.replicas:
+            rates[replica.service].append(gpu.count * replica.arrival_rate_rps)
+    return rates
+
+
 def replicas_of(plan: Plan, service: str) -> Iterator[tuple[GpuPlan, ReplicaPlan]]:
     """Every replica entry of a service with the GPUs that carry it."""
     return (

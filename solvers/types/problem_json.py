@@ -31,6 +31,9 @@ from solvers.types.strict_json import (
     read_text,
 )
 
+LawTable = tuple[tuple[tuple[float, ...], ...], ...]
+"""(P, B, R), as `CapacityLaw.max_utilisation`."""
+
 ROW_FIELDS = OperatingPoint._fields
 
 MAX_PERCENTILE = 1 - 1e-12
@@ -111,9 +114,7 @@ def _capacity_law(document: object, path: str) -> CapacityLaw:
     )
 
 
-def _utilisation(
-    fields: Fields, shape: tuple[int, int, int]
-) -> tuple[tuple[tuple[float, ...], ...], ...]:
+def _utilisation(fields: Fields, shape: tuple[int, int, int]) -> LawTable:
     path = fields.at("max_utilisation")
     table = tuple(
         tuple(

@@ -119,11 +119,7 @@ def _layer_table(
     """Counts (M + 1, C) of every network by kind; the last row is the mean of the networks that were sampled."""
     kinds = networks_in(*(entry.counts for entry in layers.values()))
     counts = {
-        network: [
-            *(float(entry.counts.get(kind, 0)) for kind in kinds),
-            entry.parameters_millions,
-        ]
-        for network, entry in sorted(layers.items())
+        network: _counts_of(entry, kinds) for network, entry in sorted(layers.items())
     }
     # The mean of the sampled networks only, from which the weights are learned.
     mean = np.mean([row for network, row in counts.items() if network in seen], axis=0)
@@ -131,6 +127,11 @@ def _layer_table(
         arrays={"counts": np.array([*counts.values(), mean])},
         labels={"networks": tuple(counts), "kinds": (*kinds, _PARAMETERS)},
     )
+
+
+def _counts_of(entry: LayerCounts, kinds: tuple[str, ...]) -> list[float]:
+    by_kind = (float(entry.counts.get(kind, 0)) for kind in kinds)
+    return [*by_kind, entry.parameters_millions]
 
 
 def _with_box(table: Coefficients, at: Queries) -> Coefficients:

@@ -109,16 +109,11 @@ class FactorisationLearner:
             + (own[:, 1:] * gpu[:, 1:]).sum(axis=1)
         )
         columns = values[:, :COLUMNS]
-        weights = (
-            columns[:, :, 0]
-            + np.matmul(columns[:, :, 1:], (own + gpu)[:, 1:, None])[:, :, 0]
-        )
+        factors = columns[:, :, 1:]
+        folded = np.matmul(factors, (own + gpu)[:, 1:, None])[:, :, 0]
+        weights = columns[:, :, 0] + folded
         return Coefficients(
-            arrays={
-                "level": level,
-                "weights": weights,
-                "factors": columns[:, :, 1:].copy(),
-            }
+            arrays={"level": level, "weights": weights, "factors": factors.copy()}
         )
 
     def _weights_of(self, group: Group) -> tuple[Reals, Reals]:
