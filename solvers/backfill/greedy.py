@@ -1,5 +1,6 @@
 """Fill in three steps: what runs stays, what has no place gets the best left-over, what cannot wait an idle GPU."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from solvers.backfill.hosts import Host, HostTenant, bound_gpus, make_host
@@ -34,13 +35,10 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
         task.name: (gpu, task) for gpu in wanted.running_gpus for task in gpu.tasks
     }
     swapped = {name for name, (_, task) in before.items() if not task.is_resident}
-    # Running tasks are seated before swapped-out ones come back, so that none is put out for those.
-    ordered = sorted(
-        wanted.tasks,
-        key=lambda task: (task.name in swapped, -task.priority, task.name),
-    )
     homeless = [
-        task for task in ordered if not filling.keep(task, before.get(task.name))
+        task
+        for task in _by_claim(wanted.tasks, swapped)
+        if not filling.keep(task, before.get(task.name))
     ]
     for task in sorted(homeless, key=urgency):
         if not filling.place(task):
@@ -49,6 +47,14 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     for task in sorted(wanted.tasks, key=urgency):
         filling.save(task)
     return filling.gpus()
+
+
+def _by_claim(tasks: Iterable[Task], swapped: Collection[str]) -> list[Task]:
+    """In which order tasks are left where they are."""
+    # Running tasks are seated before swapped-out ones come back, so that none is put out for those.
+    return sorted(
+        tasks, key=lambda task: (task.name in swapped, -task.priority, task.name)
+    )
 
 
 class _Filling:

@@ -286,21 +286,19 @@ class Offers:
         times_ms = [host.iteration_ms(seat) for seat in seats]
         max_ms = min(times_ms) / self._enough
         enough = next(at for at, time_ms in enumerate(times_ms) if time_ms <= max_ms)
-
-        def nearest(sm_percent: float) -> int:
-            return min(
-                range(enough + 1),
-                key=lambda at: (abs(seats[at].row.sm_percent - sm_percent), at),
-            )
-
         # Smaller shares as well: two tasks may share a host where each alone would take all that is left.
-        percent = seats[enough].row.sm_percent
-        return [
-            seats[at] for at in sorted({nearest(part * percent) for part in _SHARES})
-        ]
+        percents = [seat.row.sm_percent for seat in seats[: enough + 1]]
+        chosen = {_nearest(percents, part * percents[-1]) for part in _SHARES}
+        return [seats[at] for at in sorted(chosen)]
 
     def _solo_worth(self, options: Sequence[TaskOption], host: Host) -> float:
         return max(
             of_running(each.standing, host.iteration_ms(each.seat), is_new=each.is_new)
             for each in options
         )
+
+
+def _nearest(sm_percents: Sequence[float], wanted: float) -> int:
+    """Where the share nearest to the wanted one is; of equals the first."""
+    distances = [abs(sm_percent - wanted) for sm_percent in sm_percents]
+    return distances.index(min(distances))

@@ -61,11 +61,7 @@ def make_plan(
     free = _free_gpus(problem, fleets)
     for fleet in fleets:
         _grow(fleet, free, seed=budget.seed)
-    plan = Plan(
-        policy=NAME,
-        gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
-        unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
-    )
+    plan = _plan(fleets)
     report = heuristic_report(
         problem,
         plan,
@@ -73,8 +69,7 @@ def make_plan(
         method=NAME,
         messages=_messages(fleets),
     )
-    services: Json = {fleet.service.name: _remember(fleet) for fleet in fleets}
-    return plan, report, {"version": _VERSION, "services": services}
+    return plan, report, _remember(fleets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +255,14 @@ def _is_enough(fleet: _Fleet) -> bool:
     )
 
 
+def _plan(fleets: Sequence[_Fleet]) -> Plan:
+    return Plan(
+        policy=NAME,
+        gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
+        unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
+    )
+
+
 def _gpu_plans(fleet: _Fleet) -> Iterator[GpuPlan]:
     """One GpuPlan per GPU type; the rate is spread evenly, but no replica gets more than it can serve."""
     rates = _even_rates(fleet)
@@ -322,5 +325,13 @@ def _messages(fleets: Sequence[_Fleet]) -> Iterator[str]:
             )
 
 
-def _remember(fleet: _Fleet) -> Json:
-    return {"draws": fleet.draws, "gpu_types": list(fleet.gpu_types), "hpa": fleet.hpa}
+def _remember(fleets: Sequence[_Fleet]) -> Json:
+    services: Json = {
+        fleet.service.name: {
+            "draws": fleet.draws,
+            "gpu_types": list(fleet.gpu_types),
+            "hpa": fleet.hpa,
+        }
+        for fleet in fleets
+    }
+    return {"version": _VERSION, "services": services}

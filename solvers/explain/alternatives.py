@@ -194,15 +194,14 @@ def _single_changes(
 ) -> Iterator[tuple[ChangeKind, Pattern]]:
     """The best of every kind of change to every replica of a pattern."""
     mode = tables.modes[pattern.mode]
-    for leaving in (None, *pattern.items):
+    worth = _worth_beside(tables, mode, pattern.items, valuation)
+    yield from _best("more", pattern.mode, pattern.items, worth)
+    for leaving in pattern.items:
         rest = [item for item in pattern.items if item != leaving]
-        worth = _worth_beside(tables, mode, rest, valuation)
-        if leaving is None:
-            yield from _best("more", pattern.mode, rest, worth)
-            continue
         if rest:
             yield "fewer", Pattern(pattern.mode, tuple(rest))
         own = mode.service == mode.service[leaving]
+        worth = _worth_beside(tables, mode, rest, valuation)
         # The replica at its own row would be no change.
         worth[leaving] = -np.inf
         yield from _best("share", pattern.mode, rest, np.where(own, worth, -np.inf))

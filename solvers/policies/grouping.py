@@ -68,8 +68,7 @@ def part_problem(
     mine = tuple(service for service in problem.services if service.name in services)
     networks = {service.network for service in mine}
     used = gpu_counts(gpu for plan in before for gpu in plan.gpus)
-    taken = used + _held(problem, services, leaving)
-    gpu_types = tuple(_without(each, taken[each.name]) for each in problem.gpu_types)
+    gpu_types = _without(problem, used + _held(problem, services, leaving))
     counts = {each.name: each.count for each in gpu_types}
     return replace(
         problem,
@@ -81,12 +80,15 @@ def part_problem(
     )
 
 
-def _without(gpu_type: GpuType, gpus: int) -> GpuType:
-    """The type with so many GPUs fewer."""
-    if gpu_type.count is None:
-        return gpu_type
+def _without(problem: Problem, taken: Counter[str]) -> tuple[GpuType, ...]:
+    """The GPU types with so many GPUs fewer."""
     # GPUs that are used and GPUs that are held back may be the same, so that together they can exceed the count.
-    return replace(gpu_type, count=max(0, gpu_type.count - gpus))
+    return tuple(
+        each
+        if each.count is None
+        else replace(each, count=max(0, each.count - taken[each.name]))
+        for each in problem.gpu_types
+    )
 
 
 def merged(
