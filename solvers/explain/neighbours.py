@@ -77,12 +77,10 @@ class NeighbourReader:
         """SM percent, memory, watts and replicas of a GPU. Raises InvalidInput for a replica without a row."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [self._rows.row_of(gpu, replica) for replica in gpu.replicas]
-        others = list(self._others(gpu))
+        others = tuple(self._others(gpu))
         sm, memory, power = _needs(rows)
         # A limit is full when not even the smallest row that might come fits, however much seems free.
-        more_sm, more_memory, more_power = (
-            min((row[at] for row in others), default=0.0) for at in _NEEDS
-        )
+        more_sm, more_memory, more_power = _min_needs(others)
         max_replicas = float(self.problem.max_replicas_per_gpu)
         watts = gpu_type.idle_w + power
         return (
@@ -333,6 +331,11 @@ class NeighbourReader:
 def _needs(rows: Sequence[OperatingPoint]) -> tuple[float, ...]:
     """What rows take together of the resources `_NEEDS`."""
     return tuple(math.fsum(row[at] for row in rows) for at in _NEEDS)
+
+
+def _min_needs(rows: Sequence[OperatingPoint]) -> tuple[float, ...]:
+    """Of each of these resources the least that a row takes; 0 without rows."""
+    return tuple(min((row[at] for row in rows), default=0.0) for at in _NEEDS)
 
 
 def _is_too_slow(seat: ReplicaRow) -> bool:

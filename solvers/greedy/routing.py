@@ -75,14 +75,7 @@ def route(
     carried = [
         (carrier, capacities(problem, carrier)) for carrier in carriers if carrier.seats
     ]
-    by_service: dict[str, list[float]] = defaultdict(list)
-    for carrier, values in carried:
-        for seat, capacity in zip(carrier.seats, values, strict=True):
-            by_service[seat.service].append(capacity)
-    used = {
-        service.name: _used(service, by_service[service.name])
-        for service in problem.services
-    }
+    used = _used_parts(problem, carried)
     gpus = [_gpu_plan(carrier, values, used) for carrier, values in carried]
     return Plan(
         policy=policy,
@@ -142,6 +135,20 @@ def total_capacity_rps(
         for position, seat in enumerate(carrier.seats)
         if seat.service == service
     )
+
+
+def _used_parts(
+    problem: Problem, carried: Iterable[tuple[Carrier, Sequence[float]]]
+) -> dict[str, float]:
+    """By service, the part of its replicas' capacities that its rate takes."""
+    by_service: dict[str, list[float]] = defaultdict(list)
+    for carrier, values in carried:
+        for seat, capacity in zip(carrier.seats, values, strict=True):
+            by_service[seat.service].append(capacity)
+    return {
+        service.name: _used(service, by_service[service.name])
+        for service in problem.services
+    }
 
 
 def _used(service: ServiceDemand, capacities_rps: Sequence[float]) -> float:

@@ -35,14 +35,15 @@ def fit(samples: Samples) -> Coefficients:
     fixed, per_request = _line(batch[chosen], memory[chosen])
     highest = np.maximum.accumulate([memory[batch == value].max() for value in batches])
     line = fixed + per_request * batch
-    arrays = {
-        "fixed_mib": np.array(fixed),
-        "per_request_mib": np.array(per_request),
-        "batch": batches,
-        "highest_mib": highest,
-        "relative_margin": np.array(_relative_margin(memory, line)),
-    }
-    return Coefficients(arrays=arrays)
+    return Coefficients(
+        arrays={
+            "fixed_mib": np.array(fixed),
+            "per_request_mib": np.array(per_request),
+            "batch": batches,
+            "highest_mib": highest,
+            "relative_margin": np.array(_relative_margin(memory, line)),
+        }
+    )
 
 
 def _measured(samples: Samples) -> Samples:
