@@ -90,7 +90,7 @@ def bound_task(task: Task, seat: HostTenant) -> BoundTask:
 
 
 def first_of_types(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Of every GPU type the GPU of the lowest id, by type."""
+    """The GPU of the lowest id of every GPU type, by type."""
     # Descending order puts the lowest id in last.
     by_id = sorted(gpus, key=lambda gpu: gpu.id, reverse=True)
     first = {gpu.gpu_type: gpu for gpu in by_id}

@@ -176,7 +176,7 @@ def _place(
     seat: ArrangedReplica,
 ) -> bool:
     """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
-    best = _least_extra(problem, stage, needs, gpus, seat)
+    best = _min_extra(problem, stage, needs, gpus, seat)
     if best is not None:
         replace_one(gpus, *best)
         return True
@@ -186,7 +186,7 @@ def _place(
     return False
 
 
-def _least_extra(
+def _min_extra(
     problem: Problem,
     stage: TypeStage,
     needs: _Needs,

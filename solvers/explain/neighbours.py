@@ -334,7 +334,7 @@ def _needs(rows: Sequence[OperatingPoint]) -> tuple[float, ...]:
 
 
 def _min_needs(rows: Sequence[OperatingPoint]) -> tuple[float, ...]:
-    """Of each of these resources the least that a row takes; 0 without rows."""
+    """The least that a row takes of each of these resources; 0 without rows."""
     return tuple(min((row[at] for row in rows), default=0.0) for at in _NEEDS)
 
 
