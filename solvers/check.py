@@ -6,7 +6,7 @@ exception (so `sum`, not `math.fsum`, which refuses to add infinities).
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -76,16 +76,23 @@ def task_violations(
     for gpu in gpus:
         resident = [task for task in gpu.tasks if task.is_resident]
         if resident:
-            # Tasks share a GPU without using up the services' slots, so each brings a slot of its own.
-            extended = replace(
-                problem,
-                services=(*problem.services, *map(_as_service, resident)),
-                points=tuple(known.values()),
-                max_replicas_per_gpu=problem.max_replicas_per_gpu + len(resident),
-            )
+            lookup = RowLookup(_with_services(problem, resident, known.values()))
             shared = _with_tasks(gpu, resident)
-            found.extend(_gpu_violations(RowLookup(extended), shared, f"gpu {gpu.id}"))
+            found.extend(_gpu_violations(lookup, shared, f"gpu {gpu.id}"))
     return tuple(found)
+
+
+def _with_services(
+    problem: Problem, tasks: Sequence[BoundTask], points: Iterable[OperatingPoints]
+) -> Problem:
+    """The problem in which every task is a service, too."""
+    # Tasks share a GPU without using up the services' slots, so each brings a slot of its own.
+    return replace(
+        problem,
+        services=(*problem.services, *map(_as_service, tasks)),
+        points=tuple(points),
+        max_replicas_per_gpu=problem.max_replicas_per_gpu + len(tasks),
+    )
 
 
 def _as_service(task: BoundTask) -> ServiceDemand:
@@ -130,11 +137,12 @@ def exceeds(value: float, limit: float) -> bool:
 
 
 class RowLookup:
-    """The problem with services by name, and rows by batch, gathered once per (network, GPU type)."""
+    """The problem with services and GPU types by name, and rows by batch, gathered once per (network, GPU type)."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.services = {service.name: service for service in problem.services}
+        self.gpu_types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
         self._by_batch: dict[tuple[str, str], dict[int, list[OperatingPoint]]] = {}
 
     def row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
@@ -160,9 +168,7 @@ class RowLookup:
 
 
 def _gpu_violations(lookup: RowLookup, gpu: GpuPlan, where: str) -> Iterator[Violation]:
-    gpu_type = next(
-        (each for each in lookup.problem.gpu_types if each.name == gpu.gpu_type), None
-    )
+    gpu_type = lookup.gpu_types.get(gpu.gpu_type)
     if gpu_type is None:
         yield broken("gpu_type", where, f"no GPU type is called {gpu.gpu_type!r}")
         return
@@ -269,17 +275,9 @@ def _capacity_rps(
     if row is None or points is None:
         return 0.0
 
-    gpu_type = problem.gpu_type(gpu.gpu_type)
-    n = len(gpu.replicas)
-    # A replica alone waits for nobody's kernel launches: the linear law holds from two replicas on.
-    launch_growth = (
-        gpu_type.launch_per_neighbour * n + gpu_type.launch_base if n > 1 else 0.0
-    )
-    pressure = sum(
-        other.pressure for i, other in enumerate(rows) if i != index and other
-    )
-
-    launch_ms = row.launch_ms * (1.0 + launch_growth)
+    pressure = _pressure_of_others(rows, index)
+    growth = _launch_growth(problem.gpu_type(gpu.gpu_type), len(gpu.replicas))
+    launch_ms = row.launch_ms * (1.0 + growth)
     run_ms = row.run_ms * (1.0 + points.sensitivity * pressure)
     execution_ms = row.transfer_ms + launch_ms + run_ms
     ratio = service.slo_ms / execution_ms
@@ -287,6 +285,17 @@ def _capacity_rps(
         problem.capacity_law, service.percentile, row.batch, ratio
     )
     return 1000.0 * row.batch / execution_ms * utilisation
+
+
+def _pressure_of_others(rows: Rows, index: int) -> float:
+    return sum(other.pressure for i, other in enumerate(rows) if i != index and other)
+
+
+def _launch_growth(gpu_type: GpuType, replicas: int) -> float:
+    # A replica alone waits for nobody's kernel launches: the linear law holds from two replicas on.
+    if replicas < 2:
+        return 0.0
+    return gpu_type.launch_per_neighbour * replicas + gpu_type.launch_base
 
 
 def _utilisation(
@@ -355,14 +364,11 @@ def _unserved_entries(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 def _service_totals(problem: Problem, plan: Plan) -> Iterator[Violation]:
     replicas: Counter[str] = Counter()
-    served_rps: dict[str, float] = {service.name: 0.0 for service in problem.services}
+    served_rps: defaultdict[str, float] = defaultdict(float)
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             replicas[replica.service] += gpu.count
-            served_before = served_rps.get(replica.service, 0.0)
-            served_rps[replica.service] = (
-                served_before + gpu.count * replica.arrival_rate_rps
-            )
+            served_rps[replica.service] += gpu.count * replica.arrival_rate_rps
 
     for service in problem.services:
         unserved = [entry for entry in plan.unserved if entry.service == service.name]

@@ -63,11 +63,15 @@ def solve_pulp(
             _hold(formulation, level)
     if best is None:
         return ExactAnswer(status=worst, messages=messages)
-    # An earlier level's solution counts too. CBC gives no bound of its own: only a proven optimum is one.
+    # CBC gives no bound of its own: only a proven optimum is one.
     is_optimal = worst is SolveStatus.OPTIMAL
-    bound = score(program, best).cost_usd_per_hour if is_optimal else None
-    status = worst if worst.has_solution else SolveStatus.FEASIBLE
-    return ExactAnswer(status=status, counts=best, bound=bound, messages=messages)
+    return ExactAnswer(
+        # An earlier level's solution counts, too.
+        status=worst if worst.has_solution else SolveStatus.FEASIBLE,
+        counts=best,
+        bound=score(program, best).cost_usd_per_hour if is_optimal else None,
+        messages=messages,
+    )
 
 
 def export(
@@ -149,19 +153,14 @@ def _variables(
 
 def _add_services(formulation: _Formulation, program: ScalingProgram) -> None:
     problem = formulation.problem
-    counts = formulation.counts
     for row, (service, own) in enumerate(program.services_with_options):
-        replicas = pulp.lpSum(counts[index] for index in own)
+        counts = [formulation.counts[index] for index in own]
+        replicas = pulp.lpSum(counts)
         wanted = service.arrival_rate_rps
         if wanted > 0:
             shares = [program.options[index].capacity_rps / wanted for index in own]
             # Cut at 1: more than the entire rate serves nothing more, and the relaxation is tighter.
-            served = pulp.LpAffineExpression(
-                [
-                    (counts[index], min(1.0, share))
-                    for index, share in zip(own, shares, strict=True)
-                ]
-            )
+            served = _weighted(counts, [min(1.0, share) for share in shares])
             enough = served + formulation.shortage[row] >= 1
             problem += enough, _name("demand", row, service.name)
         if service.min_replicas > 0:
@@ -177,12 +176,9 @@ def _add_limits(formulation: _Formulation, program: ScalingProgram) -> None:
     for row, limit in enumerate(program.limits):
         # Where the total is 0, every count is bounded by 0 already.
         if limit.total > 0:
-            used = pulp.LpAffineExpression(
-                [
-                    (formulation.counts[index], need / limit.total)
-                    for index, need in limit.needs
-                ]
-            )
+            counts = [formulation.counts[index] for index, _ in limit.needs]
+            needs = [need for _, need in limit.needs]
+            used = _weighted(counts, needs, limit.total)
             problem += used <= 1, _name(limit.rule, row, limit.where)
 
 
@@ -197,16 +193,7 @@ def _add_launches(formulation: _Formulation, program: ScalingProgram) -> None:
 
 def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
     """Shortage, missing replicas, cost; the first two only where they may differ from 0. All are minimised."""
-    levels = []
-    if formulation.may_fall_short:
-        weights = program.weights
-        priorities = [service.priority for service in program.services]
-        shortage = _weighted(formulation.shortage, weights, sum(weights))
-        missing = _weighted(formulation.missing, priorities, max(priorities))
-        levels = [
-            _Level("shortage", shortage, TOLERANCE, 0.5),
-            _Level("missing", missing, TOLERANCE, 0.5),
-        ]
+    levels = _service_levels(formulation, program) if formulation.may_fall_short else []
     prices = [option.cost_usd_per_hour for option in program.options]
     largest = max([*prices, *program.launch_cost], default=1.0)
     cost = _weighted(formulation.counts, prices, largest)
@@ -214,8 +201,20 @@ def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
     return [*levels, _Level("cost", cost, 0.0, 1.0)]
 
 
+def _service_levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
+    weights = program.weights
+    priorities = [service.priority for service in program.services]
+    shortage = _weighted(formulation.shortage, weights, sum(weights))
+    missing = _weighted(formulation.missing, priorities, max(priorities))
+    # Half of what is left of the budget for each: the cost, which comes last, gets all that they leave.
+    return [
+        _Level("shortage", shortage, TOLERANCE, 0.5),
+        _Level("missing", missing, TOLERANCE, 0.5),
+    ]
+
+
 def _weighted(
-    variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float
+    variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float = 1.0
 ) -> pulp.LpAffineExpression:
     # Where all weights are 0 their unit is, too, and the level costs nothing whatever the unit.
     pairs = zip(variables, weights, strict=True)

@@ -225,9 +225,10 @@ class FillProgram:
         taken = {name for each in chosen for name in each.mix.names}
         gpus = {gpu.id: _swapped_out(gpu, taken) for gpu in before.gpus}
         for host, mix, _ in chosen:
-            kept = gpus[host.gpu.id].tasks if host.gpu.id in gpus else ()
+            key = host.gpu.id
+            kept = gpus[key].tasks if key in gpus else ()
             tasks = (*map(_bound, mix.options), *kept)
-            gpus[host.gpu.id] = replace(host.gpu, tasks=tasks)
+            gpus[key] = replace(host.gpu, tasks=tasks)
         return replace(before, gpus=tuple(gpus[key] for key in sorted(gpus)))
 
 
@@ -260,25 +261,36 @@ def _choose(candidates: Sequence[_Candidate], left_w: float) -> list[_Candidate]
     worthy = [each for each in candidates if each.value > 0.0]
     if not worthy:
         return []
-    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for column, (host, mix, _) in enumerate(worthy):
-        for row in (("host", host.gpu.id), *(("task", name) for name in mix.names)):
-            rows[row].append(column)
-    limits = [LinearConstraint(_incidence(list(rows.values()), len(worthy)), ub=1.0)]
-    if np.isfinite(left_w):
-        watts = np.array([[each.mix.watts for each in worthy]])
-        limits.append(LinearConstraint(watts, ub=left_w))
     found = milp(
         -np.array([each.value for each in worthy]),
         integrality=np.ones(len(worthy), dtype=np.int64),
         bounds=Bounds(0.0, 1.0),
-        constraints=limits,
+        constraints=_constraints(worthy, left_w),
         # Nodes, not seconds: the same filling on every machine.
         options={"node_limit": _NODES, "mip_rel_gap": 0.0},
     )
     if found.x is None:
         return []
     return [worthy[at] for at in np.flatnonzero(np.round(found.x) > 0.0).tolist()]
+
+
+def _constraints(
+    candidates: Sequence[_Candidate], left_w: float
+) -> list[LinearConstraint]:
+    limits = [_at_most_one(candidates)]
+    if np.isfinite(left_w):
+        watts = np.array([[each.mix.watts for each in candidates]])
+        limits.append(LinearConstraint(watts, ub=left_w))
+    return limits
+
+
+def _at_most_one(candidates: Sequence[_Candidate]) -> LinearConstraint:
+    """One mix per host and per task."""
+    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for column, (host, mix, _) in enumerate(candidates):
+        for row in (("host", host.gpu.id), *(("task", name) for name in mix.names)):
+            rows[row].append(column)
+    return LinearConstraint(_incidence(list(rows.values()), len(candidates)), ub=1.0)
 
 
 def _incidence(rows: Sequence[Sequence[int]], columns: int) -> csr_matrix:

@@ -1,14 +1,16 @@
 """Fill in three steps: what runs stays, what has no place gets the best left-over, what cannot wait an idle GPU."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from solvers.backfill.hosts import Host, HostTenant, make_host
+from solvers.backfill.hosts import Host, HostTenant, bound_gpus, make_host
 from solvers.backfill.problem import ENOUGH, FillLimits, FillProblem
 from solvers.backfill.residents import (
     Seats,
     again,
     bound_task,
     empty_host,
+    first_of_types,
     is_same,
     urgency,
 )
@@ -29,16 +31,14 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     O(tasks · MAX_HOSTS · rows of a network at one clock).
     """
     filling = _Filling(wanted, limits or FillLimits())
-    running = wanted.running.gpus if wanted.running else ()
-    before = {task.name: (gpu, task) for gpu in running for task in gpu.tasks}
+    before = {
+        task.name: (gpu, task) for gpu in wanted.running_gpus for task in gpu.tasks
+    }
     swapped = {name for name, (_, task) in before.items() if not task.is_resident}
-    # Running tasks are seated before swapped-out ones come back, so that none is put out for those.
-    ordered = sorted(
-        wanted.tasks,
-        key=lambda task: (task.name in swapped, -task.priority, task.name),
-    )
     homeless = [
-        task for task in ordered if not filling.keep(task, before.get(task.name))
+        task
+        for task in _by_claim(wanted.tasks, swapped)
+        if not filling.keep(task, before.get(task.name))
     ]
     for task in sorted(homeless, key=urgency):
         if not filling.place(task):
@@ -47,6 +47,14 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     for task in sorted(wanted.tasks, key=urgency):
         filling.save(task)
     return filling.gpus()
+
+
+def _by_claim(tasks: Iterable[Task], swapped: Collection[str]) -> list[Task]:
+    """In which order tasks are left where they are."""
+    # Running tasks are seated before swapped-out ones come back, so that none is put out for those.
+    return sorted(
+        tasks, key=lambda task: (task.name in swapped, -task.priority, task.name)
+    )
 
 
 class _Filling:
@@ -68,7 +76,7 @@ class _Filling:
         for gpu in wanted.bound.gpus:
             if gpu.replicas:
                 self._add_host(gpu)
-        for gpu in wanted.running.gpus if wanted.running else ():
+        for gpu in wanted.running_gpus:
             unused = self._unused.get(gpu.id)
             # An id may stand for another GPU by now, on which the task's row says nothing.
             is_there = unused is not None and unused.gpu_type == gpu.gpu_type
@@ -82,12 +90,7 @@ class _Filling:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        hosts = (
-            host
-            for _, host in sorted(self._hosts.items())
-            if host.gpu.replicas or host.tasks
-        )
-        return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
+        return bound_gpus(self._hosts)
 
     def keep(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
         """Leave a task where it is, swapped out where it fits no more; False where it must look for another place."""
@@ -165,14 +168,9 @@ class _Filling:
 
     def _alone(self, task: Task) -> "_Place | None":
         """The idle GPU that meets the task's deadline at the least cost, or comes nearest to it."""
-        idle = (
-            gpu
-            for key, gpu in sorted(self._unused.items(), reverse=True)
-            if key not in self._cordoned
-        )
-        # Idle GPUs of a type are alike: the lowest id stands for all, since descending order puts it in last.
-        first = {gpu.gpu_type: gpu for gpu in idle}
-        hosts = (empty_host(self._problem, gpu) for _, gpu in sorted(first.items()))
+        idle = (gpu for key, gpu in self._unused.items() if key not in self._cordoned)
+        # Idle GPUs of a type are alike: one stands for all.
+        hosts = (empty_host(self._problem, gpu) for gpu in first_of_types(idle))
         places = filter(None, (self._on(task, host) for host in hosts))
 
         def order(place: _Place) -> tuple[bool, float, GpuId]:

@@ -1,14 +1,14 @@
 """A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from solvers.laws.colocation import execution_ms, max_execution_ms, neighbours_of
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica, BoundTask
-from solvers.types.problem import OperatingPoint, Problem
-from solvers.types.state import GpuType
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import GpuId, GpuType
 
 TOLERANCE = 1e-9
 """Relative rounding of sums; a thousandth of what the checker allows."""
@@ -92,6 +92,14 @@ class Host:
         )
 
 
+def bound_gpus(hosts: Mapping[GpuId, Host]) -> tuple[BoundGpu, ...]:
+    """The GPUs that carry anything, with their tasks, by id."""
+    used = (
+        host for _, host in sorted(hosts.items()) if host.gpu.replicas or host.tasks
+    )
+    return tuple(replace(host.gpu, tasks=host.tasks) for host in used)
+
+
 def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
     """A host with the GPU's replicas and no task. Raises InvalidInput for a replica without a service or row."""
     kind = problem.gpu_type(gpu.gpu_type)
@@ -102,26 +110,15 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
 
 
 def _seat(
-    problem: Problem,
-    rows: OperatingRows,
-    gpu: BoundGpu,
-    replica: BoundReplica,
+    problem: Problem, rows: OperatingRows, gpu: BoundGpu, replica: BoundReplica
 ) -> HostTenant:
     points = problem.points_of(replica.network, gpu.gpu_type)
     where = (replica.sm_percent, replica.batch, gpu.clock_mhz)
     row = rows.find(replica.network, gpu.gpu_type, where)
-    # The plan in force may be older than the problem: a service or its measurements may be gone since.
-    try:
-        service = problem.service(replica.service)
-    except KeyError:
-        raise InvalidInput(
-            "replicas",
-            f"{replica.id}: no service is called {replica.service!r} any more",
-        ) from None
+    service = _service(problem, replica)
     if points is None or row is None:
         raise InvalidInput(
-            "replicas",
-            f"{replica.id}: its row on {gpu.gpu_type} is no more",
+            "replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more"
         )
     longest_ms = max_execution_ms(
         problem.capacity_law,
@@ -133,10 +130,19 @@ def _seat(
     # A process keeps the memory that it was started with, even where its row needs less by now.
     reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
     return HostTenant(
-        row=reserved,
-        sensitivity=points.sensitivity,
-        longest_ms=longest_ms,
+        row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms
     )
+
+
+def _service(problem: Problem, replica: BoundReplica) -> ServiceDemand:
+    # The plan in force may be older than the problem: a service or its measurements may be gone since.
+    try:
+        return problem.service(replica.service)
+    except KeyError:
+        raise InvalidInput(
+            "replicas",
+            f"{replica.id}: no service is called {replica.service!r} any more",
+        ) from None
 
 
 def _within(value: float, limit: float) -> bool:

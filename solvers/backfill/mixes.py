@@ -120,7 +120,10 @@ def _mix(host: Host, options: tuple[TaskOption, ...], rents: Rents) -> Mix | Non
         host,
         [option.standing.remaining_ms(pace_ms) for option, pace_ms in pairs],
     )
+    return Mix(options=options, worth=worth - rent, watts=_watts(host, options))
+
+
+def _watts(host: Host, options: Sequence[TaskOption]) -> float:
     # Beside replicas the GPU's idle watts are drawn anyway.
     idle_w = 0.0 if host.replicas else host.gpu_type.idle_w
-    watts = idle_w + sum(option.seat.row.power_w for option in options)
-    return Mix(options=options, worth=worth - rent, watts=watts)
+    return idle_w + sum(option.seat.row.power_w for option in options)

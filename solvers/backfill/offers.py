@@ -1,7 +1,7 @@
 """Which hosts there are for tasks, and which tasks may take which seats on each: what runs has a right to go on."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from solvers.backfill.greedy import RESTART_S, is_late
@@ -92,11 +92,11 @@ class Offers:
 
         A task that may already come to SPREAD hosts gives way to others. basis: a filling whose seats are among them.
         """
-        placed = {
-            task.name: (gpu.id, task.sm_percent)
+        shares = {
+            gpu.id: {
+                task.name: task.sm_percent for task in gpu.tasks if task.is_resident
+            }
             for gpu in basis
-            for task in gpu.tasks
-            if task.is_resident
         }
         found = dict[GpuId, list[list[TaskOption]]]()
         invited = Counter[str]()
@@ -105,22 +105,22 @@ class Offers:
             hosts,
             key=lambda each: (-each.free_sm_percent, each.gpu.id),
         ):
-            shares = {
-                name: percent
-                for name, (gpu, percent) in placed.items()
-                if gpu == host.gpu.id
-            }
-            chosen = self._arrivals(host, shares, invited)
-            invited.update(chosen.keys())
-            chosen |= {
-                name: self._at_home(each, host)
-                for name, each in self.known.items()
-                if each.home == host.gpu.id
-            }
-            found[host.gpu.id] = [
-                chosen[name] for name in sorted(chosen) if chosen[name]
-            ]
+            key = host.gpu.id
+            found[key] = self._options_on(host, shares.get(key, {}), invited)
         return found
+
+    def _options_on(
+        self, host: Host, shares: Mapping[str, float], invited: Counter[str]
+    ) -> list[list[TaskOption]]:
+        """Those of one host; `invited` counts its arrivals, too."""
+        chosen = self._arrivals(host, shares, invited)
+        invited.update(chosen.keys())
+        chosen |= {
+            name: self._at_home(each, host)
+            for name, each in self.known.items()
+            if each.home == host.gpu.id
+        }
+        return [chosen[name] for name in sorted(chosen) if chosen[name]]
 
     def _arrivals(
         self,
@@ -164,10 +164,9 @@ class Offers:
     def _used(self) -> Iterable[Host]:
         fleet = {gpu.id: gpu.gpu_type for gpu in self._wanted.gpus}
         busy = {gpu.id: gpu for gpu in self._wanted.bound.gpus if gpu.replicas}
-        running = self._wanted.running.gpus if self._wanted.running else ()
         alone = {
             gpu.id: gpu
-            for gpu in running
+            for gpu in self._wanted.running_gpus
             if gpu.tasks
             and not gpu.replicas
             and gpu.id not in busy
@@ -180,7 +179,7 @@ class Offers:
     def _paces(self) -> Mapping[str, float]:
         """Iteration of every task that runs and may go on, as its GPU is now."""
         paces = {}
-        for gpu in self._wanted.running.gpus if self._wanted.running else ():
+        for gpu in self._wanted.running_gpus:
             if gpu.id not in self.hosts:
                 continue
             # At the clock that the GPU is to have, which the plan in force need not have had.
@@ -213,16 +212,18 @@ class Offers:
         own = TaskOption(standing=standing, seat=seat, is_new=False)
         if not self._may_widen(standing, host):
             return [own]
-        max_ms = self._pace_ms[task.name] / WIDENS
-        wider = (
-            each
-            for each in self._shares(standing, host)
-            if each.row.sm_percent > was.sm_percent
-        )
-        return [own] + [
-            TaskOption(standing=standing, seat=each, is_new=True, max_ms=max_ms)
-            for each in wider
-        ]
+        return [own, *self._wider(standing, host, was.sm_percent)]
+
+    def _wider(
+        self, standing: FixedWorth, host: Host, sm_percent: float
+    ) -> Iterator[TaskOption]:
+        """Larger shares than that, each for a pace that pays for the restart."""
+        max_ms = self._pace_ms[standing.task.name] / WIDENS
+        for seat in self._shares(standing, host):
+            if seat.row.sm_percent > sm_percent:
+                yield TaskOption(
+                    standing=standing, seat=seat, is_new=True, max_ms=max_ms
+                )
 
     def _may_widen(self, standing: FixedWorth, host: Host) -> bool:
         """Whether a task runs alone beside the replicas of a host where tasks may be started."""
@@ -285,21 +286,19 @@ class Offers:
         times_ms = [host.iteration_ms(seat) for seat in seats]
         max_ms = min(times_ms) / self._enough
         enough = next(at for at, time_ms in enumerate(times_ms) if time_ms <= max_ms)
-
-        def nearest(sm_percent: float) -> int:
-            return min(
-                range(enough + 1),
-                key=lambda at: (abs(seats[at].row.sm_percent - sm_percent), at),
-            )
-
         # Smaller shares as well: two tasks may share a host where each alone would take all that is left.
-        percent = seats[enough].row.sm_percent
-        return [
-            seats[at] for at in sorted({nearest(part * percent) for part in _SHARES})
-        ]
+        percents = [seat.row.sm_percent for seat in seats[: enough + 1]]
+        chosen = {_nearest(percents, part * percents[-1]) for part in _SHARES}
+        return [seats[at] for at in sorted(chosen)]
 
     def _solo_worth(self, options: Sequence[TaskOption], host: Host) -> float:
         return max(
             of_running(each.standing, host.iteration_ms(each.seat), is_new=each.is_new)
             for each in options
         )
+
+
+def _nearest(sm_percents: Sequence[float], wanted: float) -> int:
+    """Where the share nearest to the wanted one is; of equals the first."""
+    distances = [abs(sm_percent - wanted) for sm_percent in sm_percents]
+    return distances.index(min(distances))

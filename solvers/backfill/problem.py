@@ -21,7 +21,7 @@ looks at the slope of one service's latency, this at the promises of all replica
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from solvers.types.plan import BoundPlan
+from solvers.types.plan import BoundGpu, BoundPlan
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Gpu, GpuId, Task
 
@@ -46,6 +46,11 @@ class FillProblem:
     """Where what runs stays and nothing starts."""
     running: BoundPlan | None = None
     """The plan in force, whose tasks go on."""
+
+    @property
+    def running_gpus(self) -> tuple[BoundGpu, ...]:
+        """The GPUs of the plan in force."""
+        return self.running.gpus if self.running else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

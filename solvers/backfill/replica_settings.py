@@ -36,10 +36,9 @@ class Places:
         }
         self._kinds = [kinds[key] for key in sorted(kinds)]
         """One task of every network and batch: no other fits where it does not."""
-        running = wanted.running.gpus if wanted.running else ()
         self._running = {
             gpu.id: tuple(task for task in gpu.tasks if task.is_resident)
-            for gpu in running
+            for gpu in wanted.running_gpus
         }
 
     def are_kept(self, gpu: BoundGpu, other: BoundGpu) -> bool:

@@ -89,6 +89,14 @@ def bound_task(task: Task, seat: HostTenant) -> BoundTask:
     )
 
 
+def first_of_types(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """The GPU of the lowest id of every GPU type, by type."""
+    # Descending order puts the lowest id in last.
+    by_id = sorted(gpus, key=lambda gpu: gpu.id, reverse=True)
+    first = {gpu.gpu_type: gpu for gpu in by_id}
+    return [gpu for _, gpu in sorted(first.items())]
+
+
 def empty_host(problem: Problem, gpu: Gpu) -> Host:
     """An idle GPU at its highest clock."""
     gpu_type = problem.gpu_type(gpu.gpu_type)

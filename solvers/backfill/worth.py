@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from solvers.backfill.greedy import RESTART_S, is_late
 from solvers.backfill.hosts import Host
 from solvers.backfill.problem import FillLimits, FillProblem
-from solvers.backfill.residents import Seats, empty_host
+from solvers.backfill.residents import Seats, empty_host, first_of_types
 from solvers.types.plan import BoundTask
 from solvers.types.state import GpuId, Task
 
@@ -68,9 +68,7 @@ def standings(
 ) -> dict[str, FixedWorth]:
     """By name, in that order; without tasks that no GPU type can run."""
     homes = {
-        task.name: (gpu.id, task)
-        for gpu in (wanted.running.gpus if wanted.running else ())
-        for task in gpu.tasks
+        task.name: (gpu.id, task) for gpu in wanted.running_gpus for task in gpu.tasks
     }
     alone = {task.name: _alone_ms(task, wanted, seats) for task in wanted.tasks}
     raw = {task.name: _weight(task, limits) for task in wanted.tasks}
@@ -187,13 +185,8 @@ def _urgent(standing: FixedWorth) -> float:
 
 def _alone_ms(task: Task, wanted: FillProblem, seats: Seats) -> float | None:
     """On the fastest type of the fleet; None where none can run it."""
-    # The GPU of the lowest id stands for its type, since descending order puts it in last.
-    first = {
-        gpu.gpu_type: gpu
-        for gpu in sorted(wanted.gpus, key=lambda each: each.id, reverse=True)
-    }
     times = []
-    for _, gpu in sorted(first.items()):
+    for gpu in first_of_types(wanted.gpus):
         host = empty_host(wanted.problem, gpu)
         times += [
             host.iteration_ms(seat) for seat in seats.on(task, host) if host.fits(seat)

@@ -29,7 +29,12 @@ from dataclasses import dataclass, replace
 from solvers.backfill.problem import FillProblem
 from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas
 from solvers.baselines.leftover_fill import best_fit, fill_left_over
-from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
+from solvers.baselines.type_by_type import (
+    TypePolicy,
+    TypeStage,
+    plan_type_by_type,
+    replace_one,
+)
 from solvers.greedy.arrange import obeys
 from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier
 from solvers.laws.colocation import ALONE, Neighbours, beside
@@ -117,7 +122,7 @@ class _Partitioning:
             if found is None:
                 break
             old, new = found
-            self._replace(old, new)
+            replace_one(self._gpus, old, new)
             left_rps -= _gain_rps(old, new, service.name)
             # A merge widens the gpu-let that is there: then there is no replica more.
             replicas += len(new) - len(old)
@@ -150,8 +155,7 @@ class _Partitioning:
             enough_rps = min_rps * (1.0 - ROUNDING)
             if grown is not None and _gain_rps(gpu, grown, service) >= enough_rps:
                 return gpu, grown
-        stock = self._stage.gpu_type.count
-        if stock is None or self._gpus.total() < stock:
+        if self._stage.gpu_type.has_more_than(self._gpus.total()):
             return (), (_GpuLet(service=service, sm_percent=ideal, rate_rps=min_rps),)
         return self._best_gain(halves, service, left_rps)
 
@@ -215,13 +219,6 @@ class _Partitioning:
             for let, row in zip(gpu, rows, strict=True)
         )
         return Carrier(gpu_type=self._stage.gpu_type.name, seats=seats)
-
-    def _replace(self, old: Gpu, new: Gpu) -> None:
-        if old:
-            self._gpus[old] -= 1
-            if not self._gpus[old]:
-                del self._gpus[old]
-        self._gpus[new] += 1
 
 
 def _merged(profile: SoloProfile, tenant: _GpuLet, left_rps: float) -> Gpu | None:

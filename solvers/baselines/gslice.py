@@ -29,6 +29,7 @@ from solvers.backfill.problem import FillProblem
 from solvers.baselines.gslice_services import (
     FRESH,
     ServiceSlices,
+    ShareLadder,
     knee_usd_per_hour,
     replica_want,
     share_ladder,
@@ -61,8 +62,8 @@ from solvers.greedy.routing import ArrangedReplica, Carrier, reasons_short, rout
 from solvers.greedy.scaling_rules import remembered_services
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import BoundGpu, Plan
-from solvers.types.problem import OperatingPoint, Problem
-from solvers.types.state import Json, Observed
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Json, Observed, ServiceObservation
 
 NAME = "gslice"
 MEMORY_VERSION = 1
@@ -123,9 +124,7 @@ def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[ServiceSlices
     by_type = [profiles(problem, gpu_type) for gpu_type in problem.gpu_types]
     counts = replica_counts(carriers)
     slices = []
-    for service in sorted(
-        problem.services, key=lambda service: (-service.priority, service.name)
-    ):
+    for service in problem.services_by_priority():
         found = [
             share_ladder(able[service.name]) for able in by_type if service.name in able
         ]
@@ -150,19 +149,12 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
         return one
     service = one.service
     first = one.ways[0]
-    top = len(first.shares) - 1 - first.knee
-    # At most twice the replicas: where that does not help, more of them would not either.
-    needed = replicas_for(service.arrival_rate_rps, first.rate_rps(top))
-    highest = top + max(1, needed)
+    highest = _highest_steps(service, first)
     # Shares may have been profiled anew since: remembered steps are brought into the range that there is now.
     steps = min(max(before.steps, -first.knee), highest)
     # Where nothing runs, nothing was measured that a share could have changed.
     reading = observed.reading(service.name) if any(one.running.values()) else None
-    rate_rps = service.arrival_rate_rps
-    if reading is not None:
-        rate_rps = max(rate_rps, reading.arrival_rate_rps)
-    is_enough_narrower = _carried_rps(one, steps - 1) >= rate_rps
-    lowest = max(-first.knee, steps - 1) if is_enough_narrower else steps
+    lowest = _lowest_steps(one, steps, reading)
     tuning = tune(
         before.at(steps),
         reading,
@@ -171,6 +163,25 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
         now_s=observed.at_s,
     )
     return replace(one, tuning=tuning)
+
+
+def _highest_steps(service: ServiceDemand, way: ShareLadder) -> int:
+    """How far from the knee tuning may go up: to the widest share, then to more replicas."""
+    top = len(way.shares) - 1 - way.knee
+    # At most twice the replicas: where that does not help, more of them would not either.
+    needed = replicas_for(service.arrival_rate_rps, way.rate_rps(top))
+    return top + max(1, needed)
+
+
+def _lowest_steps(
+    one: ServiceSlices, steps: int, reading: ServiceObservation | None
+) -> int:
+    """One step down, where the replicas would still carry the rate."""
+    rate_rps = one.service.arrival_rate_rps
+    if reading is not None:
+        rate_rps = max(rate_rps, reading.arrival_rate_rps)
+    is_enough = _carried_rps(one, steps - 1) >= rate_rps
+    return max(-one.ways[0].knee, steps - 1) if is_enough else steps
 
 
 def _carried_rps(one: ServiceSlices, steps: int) -> float:

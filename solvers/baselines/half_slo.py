@@ -35,6 +35,10 @@ _GUARD = 1e-7
 """A remainder below this part of a replica's rate is rounding, and needs no further replica."""
 
 
+RowsByPercent = Mapping[float, tuple[OperatingPoint, ...]]
+"""By SM percent, ascending; of each the batches, ascending."""
+
+
 def half_slo_rps(row: OperatingPoint, execution_ms: float, *, slo_ms: float) -> float:
     """The rate that the rule gives a replica that takes so long for a batch; 0 where that is over half the SLO."""
     # Half the SLO for the batch that runs, half for the own one: see the module.
@@ -48,8 +52,7 @@ class SoloProfile:
     gpu_type: GpuType
     slo_ms: float
     sensitivity: float
-    rows: Mapping[float, tuple[OperatingPoint, ...]]
-    """By SM percent, ascending; of each the batches, ascending."""
+    rows: RowsByPercent
 
     def execution_ms(
         self,
@@ -121,7 +124,7 @@ class SoloProfile:
 def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, SoloProfile]:
     """By service, those that the GPU type can serve within half their SLO."""
     clock_mhz = planning_clock_mhz(problem, gpu_type)
-    by_network: dict[str, Mapping[float, tuple[OperatingPoint, ...]]] = {}
+    by_network: dict[str, RowsByPercent] = {}
     found = {}
     for service in problem.services:
         points = problem.points_of(service.network, gpu_type.name)
@@ -155,7 +158,7 @@ def max_replicas(service: ServiceDemand, limit: int) -> int:
 
 def _by_percent(
     rows: Iterable[OperatingPoint],
-) -> Mapping[float, tuple[OperatingPoint, ...]]:
+) -> RowsByPercent:
     grouped: dict[float, list[OperatingPoint]] = {}
     for row in sorted(rows):
         grouped.setdefault(row.sm_percent, []).append(row)

@@ -20,7 +20,7 @@ unserved though a part of it might fit.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.baselines.half_slo import (
@@ -29,7 +29,12 @@ from solvers.baselines.half_slo import (
     max_replicas,
     replicas_for,
 )
-from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
+from solvers.baselines.type_by_type import (
+    TypePolicy,
+    TypeStage,
+    plan_type_by_type,
+    replace_one,
+)
 from solvers.greedy.arrange import obeys
 from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.laws.colocation import Neighbours, beside, neighbours_of
@@ -171,6 +176,24 @@ def _place(
     seat: ArrangedReplica,
 ) -> bool:
     """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
+    best = _min_extra(problem, stage, needs, gpus, seat)
+    if best is not None:
+        replace_one(gpus, *best)
+        return True
+    if stage.gpu_type.has_more_than(gpus.total()):
+        replace_one(gpus, (), (seat,))
+        return True
+    return False
+
+
+def _min_extra(
+    problem: Problem,
+    stage: TypeStage,
+    needs: _Needs,
+    gpus: Collection[Seats],
+    seat: ArrangedReplica,
+) -> tuple[Seats, Seats] | None:
+    """The GPU that needs the least extra SM percent for a replica more, before and after; None where none has room."""
     best: tuple[float, Seats, Seats] | None = None
     for seats in gpus:
         before = _percent(seats) + seat.row.sm_percent
@@ -180,18 +203,7 @@ def _place(
             # The first GPU of equals stays; the tolerance keeps rounding from deciding.
             if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
                 best = extra, seats, widened
-    if best is not None:
-        _, seats, widened = best
-        gpus[seats] -= 1
-        if not gpus[seats]:
-            del gpus[seats]
-        gpus[widened] += 1
-        return True
-    stock = stage.gpu_type.count
-    if stock is not None and gpus.total() >= stock:
-        return False
-    gpus[(seat,)] += 1
-    return True
+    return None if best is None else best[1:]
 
 
 def _joined(

@@ -61,24 +61,15 @@ def make_plan(
     free = _free_gpus(problem, fleets)
     for fleet in fleets:
         _grow(fleet, free, seed=budget.seed)
-    plan = Plan(
-        policy=NAME,
-        gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
-        unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
-    )
+    plan = _plan(fleets)
     report = heuristic_report(
         problem,
         plan,
         seconds=budget.elapsed() - begun,
         method=NAME,
-        messages=(
-            f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, but no GPU is free for them"
-            for fleet in fleets
-            if fleet.ways and not _is_enough(fleet)
-        ),
+        messages=_messages(fleets),
     )
-    services: Json = {fleet.service.name: _remember(fleet) for fleet in fleets}
-    return plan, report, {"version": _VERSION, "services": services}
+    return plan, report, _remember(fleets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,25 +116,30 @@ def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
     # Stock may have shrunk: replicas of lost GPUs are not counted as running.
     free = _free_gpus(problem, ())
     fleets = []
-    for service in sorted(
-        problem.services, key=lambda service: (-service.priority, service.name)
-    ):
+    for service in problem.services_by_priority():
         entry = remembered.get(service.name)
         fields = entry if isinstance(entry, Mapping) else {}
-        draws = fields.get("draws")
-        fleet = _Fleet(
-            service=service,
-            ways=_ways(problem, service),
-            # Numbered for ever: a draw that was made again would give every new replica the same type.
-            draws=draws if isinstance(draws, int) else 0,
-            hpa=fields.get("hpa"),
-        )
+        fleet = _idle_fleet(problem, service, fields)
         for name in _oldest_first(problem, service.name, fields.get("gpu_types")):
             if name in fleet.ways and free[name] > 0:
                 fleet.gpu_types.append(name)
                 free[name] -= 1
         fleets.append(fleet)
     return fleets
+
+
+def _idle_fleet(
+    problem: Problem, service: ServiceDemand, remembered: Mapping[str, Json]
+) -> _Fleet:
+    """A service's fleet without replicas."""
+    draws = remembered.get("draws")
+    return _Fleet(
+        service=service,
+        ways=_ways(problem, service),
+        # Numbered for ever: a draw that was made again would give every new replica the same type.
+        draws=draws if isinstance(draws, int) else 0,
+        hpa=remembered.get("hpa"),
+    )
 
 
 def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]:
@@ -166,21 +162,27 @@ def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _EntireGpu]:
         points = problem.points_of(service.network, gpu_type.name)
         if points is None or not points.rows or not service.allows(gpu_type.name):
             continue
-        # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
-        widest = max(row.sm_percent for row in points.rows)
-        able = [
-            _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
-            for row in points.rows
-            if row.sm_percent == widest and _fits(row, gpu_type)
-        ]
         best = max(
-            able,
+            _entire_gpus(problem, service, gpu_type, points.rows),
             key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch),
             default=None,
         )
         if best is not None and best.capacity_rps >= MIN_CAPACITY_RPS:
             ways[gpu_type.name] = best
     return ways
+
+
+def _entire_gpus(
+    problem: Problem,
+    service: ServiceDemand,
+    gpu_type: GpuType,
+    rows: Sequence[OperatingPoint],
+) -> Iterator[_EntireGpu]:
+    # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
+    widest = max(row.sm_percent for row in rows)
+    for row in rows:
+        if row.sm_percent == widest and _fits(row, gpu_type):
+            yield _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
 
 
 def _fits(row: OperatingPoint, gpu_type: GpuType) -> bool:
@@ -253,6 +255,14 @@ def _is_enough(fleet: _Fleet) -> bool:
     )
 
 
+def _plan(fleets: Sequence[_Fleet]) -> Plan:
+    return Plan(
+        policy=NAME,
+        gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
+        unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
+    )
+
+
 def _gpu_plans(fleet: _Fleet) -> Iterator[GpuPlan]:
     """One GpuPlan per GPU type; the rate is spread evenly, but no replica gets more than it can serve."""
     rates = _even_rates(fleet)
@@ -306,5 +316,22 @@ def _reason(fleet: _Fleet) -> UnservedReason:
     return "replicas" if _is_enough(fleet) else "stock"
 
 
-def _remember(fleet: _Fleet) -> Json:
-    return {"draws": fleet.draws, "gpu_types": list(fleet.gpu_types), "hpa": fleet.hpa}
+def _messages(fleets: Sequence[_Fleet]) -> Iterator[str]:
+    for fleet in fleets:
+        if fleet.ways and not _is_enough(fleet):
+            yield (
+                f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, "
+                "but no GPU is free for them"
+            )
+
+
+def _remember(fleets: Sequence[_Fleet]) -> Json:
+    services: Json = {
+        fleet.service.name: {
+            "draws": fleet.draws,
+            "gpu_types": list(fleet.gpu_types),
+            "hpa": fleet.hpa,
+        }
+        for fleet in fleets
+    }
+    return {"version": _VERSION, "services": services}

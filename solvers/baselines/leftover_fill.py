@@ -11,11 +11,11 @@ Source: how Mudi (EuroSys 2025) runs GSLICE and gpulets beside training; the sli
 `widest` (GSLICE gives what nobody holds) and `best fit` (gpulets' rule for its own services) are ours.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from solvers.backfill.hosts import Host, HostTenant, make_host
+from solvers.backfill.hosts import Host, HostTenant, bound_gpus, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.residents import (
     Seats,
@@ -90,20 +90,25 @@ class LeftOver:
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         self._hosts: dict[GpuId, Host] = {}
         self._placed: set[str] = set()
-        running = wanted.running.gpus if wanted.running else ()
-        alone = [
+        self._put_used()
+        self._keep_running()
+
+    def _put_used(self) -> None:
+        """Take the GPUs with replicas, and those on which tasks run alone."""
+        wanted = self._wanted
+        with_replicas = [gpu for gpu in wanted.bound.gpus if gpu.replicas]
+        with_tasks_alone = [
             gpu
-            for gpu in running
+            for gpu in wanted.running_gpus
             if gpu.tasks and not gpu.replicas and _is_same_type(gpu, self._unused)
         ]
-        for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
+        for gpu in (*with_replicas, *with_tasks_alone):
             self.put(replace(gpu, tasks=()))
             self._unused.pop(gpu.id, None)
-        self._keep_running(running)
 
-    def _keep_running(self, running: Iterable[BoundGpu]) -> None:
+    def _keep_running(self) -> None:
         tasks = {task.name: task for task in self._wanted.tasks}
-        for gpu in running:
+        for gpu in self._wanted.running_gpus:
             # One task per GPU: a second one, of another policy's plan, looks for a place of its own.
             for was in gpu.tasks[:1]:
                 task = tasks.get(was.name)
@@ -133,12 +138,7 @@ class LeftOver:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        hosts = (
-            host
-            for _, host in sorted(self._hosts.items())
-            if host.gpu.replicas or host.tasks
-        )
-        return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
+        return bound_gpus(self._hosts)
 
     def seats(self, task: Task, host: Host) -> list[HostTenant]:
         """All seats of a task on a GPU, by share."""

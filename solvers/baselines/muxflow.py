@@ -11,6 +11,7 @@ its plans may break promises; one task per GPU.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -84,35 +85,32 @@ def idle_percent(problem: Problem, host: Host) -> float:
 
 
 def _match(
-    problem: Problem,
-    left: LeftOver,
-    online: list[Host],
-    offline: list[Task],
+    problem: Problem, left: LeftOver, online: list[Host], offline: list[Task]
 ) -> None:
-    pairs = {
-        (o, f): _pair(problem, left, host, task)
-        for o, host in enumerate(online)
-        for f, task in enumerate(offline)
-    }
-    speeds = np.full((len(online), len(offline)), _FORBIDDEN)
-    for at, pair in pairs.items():
-        if pair is not None:
-            speeds[at] = pair[2]
+    pairs = [[_pair(problem, left, host, task) for task in offline] for host in online]
+    speeds = [[pair.speed if pair else _FORBIDDEN for pair in row] for row in pairs]
     # A maximum matching, as in the paper: greedy pairs would leave the last tasks the worst GPUs.
-    for o, f in zip(*linear_sum_assignment(speeds, maximize=True), strict=True):
-        pair = pairs[int(o), int(f)]
+    matched = linear_sum_assignment(np.array(speeds), maximize=True)
+    for o, f in zip(*matched, strict=True):
+        pair = pairs[o][f]
         if pair is not None:
-            row, seat, _ = pair
-            left.take(offline[f], left.put(_at_row(online[o].gpu, row)), seat)
+            host = left.put(_at_row(online[o].gpu, pair.row))
+            left.take(offline[f], host, pair.seat)
 
 
-def _pair(
-    problem: Problem,
-    left: LeftOver,
-    host: Host,
-    task: Task,
-) -> tuple[OperatingPoint, HostTenant, float] | None:
-    """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
+class _Pair(NamedTuple):
+    """A replica and a task on one GPU."""
+
+    row: OperatingPoint
+    """The replica's."""
+    seat: HostTenant
+    """The task's."""
+    speed: float
+    """The task's, as a part of that in its widest seat."""
+
+
+def _pair(problem: Problem, left: LeftOver, host: Host, task: Task) -> _Pair | None:
+    """How a host's replica and a task share its GPU; None where they cannot."""
     max_percent = idle_percent(problem, host) + SM_PERCENT_TOLERANCE
     seats = left.seats(task, host)
     # Widest first: the task takes what the service leaves idle on average, and the service the rest.
@@ -125,7 +123,8 @@ def _pair(
         replica = replace(host.replicas[0], row=row)
         beside = Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=(replica,))
         if beside.fits(seat):
-            return row, seat, seats[-1].row.solo_ms / beside.iteration_ms(seat)
+            speed = seats[-1].row.solo_ms / beside.iteration_ms(seat)
+            return _Pair(row, seat, speed)
     return None
 
 

@@ -15,7 +15,7 @@ service has is given there; counting them is ours, as are the types.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ from solvers.laws.colocation import capacity_rps
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.types.state import Json, Observed
+from solvers.types.state import GpuType, Json, Observed
 
 MEMORY_VERSION = 1
 HOLD_S = 60.0
@@ -128,12 +128,8 @@ class _Counting:
             service.name: _ways(problem, service, carries)
             for service in problem.services
         }
-        self._ordered = sorted(
-            problem.services, key=lambda service: (-service.priority, service.name)
-        )
-        self._running: dict[str, list[Carrier]] = {
-            service.name: [] for service in problem.services
-        }
+        self._ordered = problem.services_by_priority()
+        self._running: defaultdict[str, list[Carrier]] = defaultdict(list)
         self.able = {name for name, ways in self._ways.items() if ways}
         self.since_s: dict[str, float] = {}
         for carrier in running_carriers(problem):
@@ -215,9 +211,7 @@ class _Counting:
 
     def _next_way(self, service: ServiceDemand) -> _Way | None:
         """The type with a GPU left whose GPUs carry what is missing at the least price."""
-        used = Counter(
-            carrier.gpu_type for mine in self._running.values() for carrier in mine
-        )
+        used = self._used()
         if used.total() >= MAX_REPLICAS:
             return None
         missing_rps = self._missing_rps(service)
@@ -228,10 +222,16 @@ class _Counting:
             return gpus * gpu_type.price_usd_per_hour, way.gpu_type
 
         def is_left(way: _Way) -> bool:
-            stock = self._problem.gpu_type(way.gpu_type).count
-            return stock is None or used[way.gpu_type] < stock
+            gpu_type = self._problem.gpu_type(way.gpu_type)
+            return gpu_type.has_more_than(used[way.gpu_type])
 
         return min(filter(is_left, self._ways[service.name]), key=price, default=None)
+
+    def _used(self) -> Counter[str]:
+        """GPUs by type."""
+        return Counter(
+            carrier.gpu_type for mine in self._running.values() for carrier in mine
+        )
 
     def _missing_rps(self, service: ServiceDemand) -> float:
         carried = math.fsum(
@@ -292,14 +292,7 @@ def _ways(
     """The GPU types on which a service can keep its SLO."""
     ways = []
     for gpu_type in problem.gpu_types:
-        if not service.allows(gpu_type.name):
-            continue
-        clock_mhz = planning_clock_mhz(problem, gpu_type)
-        rows = tuple(
-            row
-            for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
-            if obeys(problem, _alone(service, gpu_type.name, row))
-        )
+        rows = _possible_rows(problem, service, gpu_type)
         rates_rps = {row: carries(problem, service, row) for row in rows}
         # Of equal rates the widest: nobody else needs the SMs, and tasks get what `fill` leaves them.
         best = max(rows, key=lambda row: (rates_rps[row], row.sm_percent), default=None)
@@ -315,6 +308,20 @@ def _ways(
     return tuple(ways)
 
 
+def _possible_rows(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType
+) -> tuple[OperatingPoint, ...]:
+    """The rows at which a replica may run alone on such a GPU."""
+    if not service.allows(gpu_type.name):
+        return ()
+    clock_mhz = planning_clock_mhz(problem, gpu_type)
+    return tuple(
+        row
+        for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
+        if obeys(problem, _alone(service, gpu_type.name, row))
+    )
+
+
 def _equal_parts(
     problem: Problem,
     carriers: Sequence[Carrier],
@@ -325,22 +332,27 @@ def _equal_parts(
     def carried_rps(seat: ArrangedReplica) -> float:
         return carries(problem, problem.service(seat.service), seat.row)
 
-    by_service: dict[str, list[float]] = {
-        service.name: [] for service in problem.services
-    }
+    by_service: defaultdict[str, list[float]] = defaultdict(list)
     for carrier in carriers:
         (seat,) = carrier.seats
         by_service[seat.service].append(carried_rps(seat))
-    levels = {
-        name: _level(problem.service(name).arrival_rate_rps, rates)
-        for name, rates in by_service.items()
-    }
+    levels = _levels(problem, by_service)
 
     # Given to `route` as capacities, which it fills in proportion: equal ones get equal rates.
     def parts(_: Problem, carrier: Carrier) -> list[float]:
         return [min(levels[seat.service], carried_rps(seat)) for seat in carrier.seats]
 
     return parts
+
+
+def _levels(
+    problem: Problem, capacities_rps: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """By service, what each of its replicas of these capacities is to get at most."""
+    return {
+        name: _level(problem.service(name).arrival_rate_rps, rates)
+        for name, rates in capacities_rps.items()
+    }
 
 
 def _level(rate_rps: float, capacities_rps: Sequence[float]) -> float:

@@ -11,12 +11,19 @@ what happens to the rest; and a plan of the same policy that runs, and still ser
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from solvers.baselines.half_slo import SoloProfile, profiles
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.report import heuristic_report
-from solvers.greedy.routing import Capacities, Carrier, reasons_short, route
+from solvers.greedy.routing import (
+    Capacities,
+    Carrier,
+    reasons_short,
+    route,
+    service_counts,
+)
 from solvers.types.outcome import Budget, PlanReport, PlanStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -33,6 +40,9 @@ class TypeStage:
     """Replicas that the plan may still have."""
 
 
+Content = TypeVar("Content", bound=tuple[object, ...])
+"""What a GPU carries."""
+
 Fill = Callable[[Problem, TypeStage], Sequence[Carrier]]
 """GPUs of one type for the services of a Problem, as far as stock and room go."""
 
@@ -47,30 +57,37 @@ class TypePolicy:
 
 
 def plan_type_by_type(
-    problem: Problem,
-    rules: TypePolicy,
-    budget: Budget,
+    problem: Problem, rules: TypePolicy, budget: Budget
 ) -> tuple[Plan, PlanReport]:
     """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
     begun = budget.elapsed()
     by_type = {
         gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types
     }
-    able = {service for found in by_type.values() for service in found}
+    able = set[str]().union(*by_type.values())
     plan = _plan(problem, rules, _fill(problem, rules, by_type), able)
     status: PlanStatus = "greedy"
     # Of equals what runs: these policies know no price of a move, and would rearrange without need.
     running = _running_plan(problem, rules, able)
     if running is not None and _rank(problem, running) <= _rank(problem, plan):
         plan, status = running, "kept"
-    report = heuristic_report(
+    return plan, heuristic_report(
         problem,
         plan,
         status=status,
         seconds=budget.elapsed() - begun,
         method=rules.name,
     )
-    return plan, report
+
+
+def replace_one(gpus: Counter[Content], old: Content, new: Content) -> None:
+    """One GPU fewer of the old content (empty: none), and one more of the new; changes `gpus`."""
+    if old:
+        gpus[old] -= 1
+        # Without an entry for GPUs that are no more: callers walk through all entries.
+        if not gpus[old]:
+            del gpus[old]
+    gpus[new] += 1
 
 
 def _fill(
@@ -79,23 +96,42 @@ def _fill(
     by_type: Mapping[str, Mapping[str, SoloProfile]],
 ) -> list[Carrier]:
     carriers: list[Carrier] = []
-    left, types = problem, sorted(name for name, found in by_type.items() if found)
+    left = problem
+    types = sorted(name for name, found in by_type.items() if found)
     while types and left.services:
         room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
-        trials = {}
-        for name in types:
-            gpu_type = problem.gpu_type(name)
-            stage = TypeStage(gpu_type=gpu_type, profiles=by_type[name], room=room)
-            filled = rules.fill(left, stage)
-            # Judged by what the policy believes its replicas to serve, which the capacity law may not confirm.
-            plan = route(left, rules.name, filled, {}, capacities=rules.capacities)
-            trials[name] = (filled, plan)
-        best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
-        filled, plan = trials[best]
-        carriers.extend(filled)
-        types.remove(best)
-        left = _without_served(left, filled, plan)
+        trials = [
+            _make_trial(left, rules, problem.gpu_type(name), by_type[name], room)
+            for name in types
+        ]
+        best = min(trials, key=lambda one: (_rank(left, one.plan), one.gpu_type))
+        carriers.extend(best.carriers)
+        types.remove(best.gpu_type)
+        left = _without_served(left, best.carriers, best.plan)
     return carriers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """What a policy makes of one GPU type."""
+
+    gpu_type: str
+    carriers: Sequence[Carrier]
+    plan: Plan
+
+
+def _make_trial(
+    problem: Problem,
+    rules: TypePolicy,
+    gpu_type: GpuType,
+    known: Mapping[str, SoloProfile],
+    room: int,
+) -> _Trial:
+    stage = TypeStage(gpu_type=gpu_type, profiles=known, room=room)
+    carriers = rules.fill(problem, stage)
+    # Judged by what the policy believes its replicas to serve, which the capacity law may not confirm.
+    plan = route(problem, rules.name, carriers, {}, capacities=rules.capacities)
+    return _Trial(gpu_type=gpu_type.name, carriers=carriers, plan=plan)
 
 
 def _without_served(
@@ -104,7 +140,7 @@ def _without_served(
     plan: Plan,
 ) -> Problem:
     """The problem of what a plan leaves unserved."""
-    replicas = _counts(carriers)
+    replicas = service_counts(carriers)
     services = []
     for entry in plan.unserved:
         service = problem.service(entry.service)
@@ -132,7 +168,7 @@ def _running_plan(
     if problem.current is None or problem.current.policy != rules.name:
         return None
     running = running_carriers(problem)
-    counts = _counts(running)
+    counts = service_counts(running)
     if counts.total() > MAX_REPLICAS:
         return None
     if any(
@@ -166,7 +202,3 @@ def _rank(problem: Problem, plan: Plan) -> tuple[float, int, float]:
             for gpu in plan.gpus
         ),
     )
-
-
-def _counts(carriers: Sequence[Carrier]) -> Counter[str]:
-    return Counter(seat.service for carrier in carriers for seat in carrier.seats)

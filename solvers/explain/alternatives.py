@@ -78,24 +78,27 @@ class Neighbourhood:
 
     def _elsewhere(self, gpu: GpuPlan) -> Iterator[Alternative]:
         """The best pattern of its services in every other mode."""
-        # Tables of these services alone: pricing over few candidates is fast enough to be exact.
-        names = {replica.service for replica in gpu.replicas}
-        services = tuple(
-            service for service in self._problem.services if service.name in names
-        )
-        part = replace(self._problem, services=services, current=None)
+        part = self._of_services(gpu)
         tables = _tables(part, self._prices)
         valuation = Valuation(part, tables, self._prices)
+
+        def loss(pattern: Pattern) -> float:
+            return valuation.loss(make_column(tables, pattern))
+
         for mode, priced in zip(tables.modes, _priced(tables, valuation), strict=True):
             is_same_type = part.gpu_types[mode.gpu_type].name == gpu.gpu_type
             is_same_clock = abs(mode.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
             if priced.patterns and not (is_same_type and is_same_clock):
-                best = min(
-                    priced.patterns,
-                    key=lambda pattern: valuation.loss(make_column(tables, pattern)),
-                )
                 change: ChangeKind = "clock" if is_same_type else "gpu_type"
-                yield valuation.alternative(change, best)
+                yield valuation.alternative(change, min(priced.patterns, key=loss))
+
+    def _of_services(self, gpu: GpuPlan) -> Problem:
+        """The problem of a GPU's services alone: pricing over few candidates is fast enough to be exact."""
+        names = {replica.service for replica in gpu.replicas}
+        services = tuple(
+            service for service in self._problem.services if service.name in names
+        )
+        return replace(self._problem, services=services, current=None)
 
 
 def _priced(tables: Tables, valuation: "Valuation") -> list[Priced]:
@@ -169,10 +172,7 @@ class Valuation:
         mode = self._tables.modes[column.pattern.mode]
         gpu_type = self._problem.gpu_types[mode.gpu_type].name
         for item, number, capacity in zip(
-            column.pattern.items,
-            column.service.tolist(),
-            column.capacity,
-            strict=True,
+            column.pattern.items, column.service.tolist(), column.capacity, strict=True
         ):
             service = self._problem.services[number]
             points = self._problem.points_of(service.network, gpu_type)
@@ -194,15 +194,14 @@ def _single_changes(
 ) -> Iterator[tuple[ChangeKind, Pattern]]:
     """The best of every kind of change to every replica of a pattern."""
     mode = tables.modes[pattern.mode]
-    for leaving in (None, *pattern.items):
+    worth = _worth_beside(tables, mode, pattern.items, valuation)
+    yield from _best("more", pattern.mode, pattern.items, worth)
+    for leaving in pattern.items:
         rest = [item for item in pattern.items if item != leaving]
-        worth = _worth_beside(tables, mode, rest, valuation)
-        if leaving is None:
-            yield from _best("more", pattern.mode, rest, worth)
-            continue
         if rest:
             yield "fewer", Pattern(pattern.mode, tuple(rest))
         own = mode.service == mode.service[leaving]
+        worth = _worth_beside(tables, mode, rest, valuation)
         # The replica at its own row would be no change.
         worth[leaving] = -np.inf
         yield from _best("share", pattern.mode, rest, np.where(own, worth, -np.inf))

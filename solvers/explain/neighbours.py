@@ -12,7 +12,7 @@ from solvers.explain.types import Binding, LimitUse, Rule
 from solvers.laws.colocation import beside, capacities_rps, executions_ms, neighbours_of
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, OperatingRows
 from solvers.types.outcome import Prices
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, gpu_counts, replicas_of
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
 
 _TOLERANCE = 1e-6
@@ -77,19 +77,16 @@ class NeighbourReader:
         """SM percent, memory, watts and replicas of a GPU. Raises InvalidInput for a replica without a row."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [self._rows.row_of(gpu, replica) for replica in gpu.replicas]
-        others = list(self._others(gpu))
-        sm, memory, power = (math.fsum(row[at] for row in rows) for at in _NEEDS)
+        others = tuple(self._others(gpu))
+        sm, memory, power = _needs(rows)
         # A limit is full when not even the smallest row that might come fits, however much seems free.
-        more_sm, more_memory, more_power = (
-            min((row[at] for row in others), default=0.0) for at in _NEEDS
-        )
+        more_sm, more_memory, more_power = _min_needs(others)
         max_replicas = float(self.problem.max_replicas_per_gpu)
         watts = gpu_type.idle_w + power
-        cap_w = gpu_type.power_cap_w
         return (
             _use("sm", sm, 100.0, more_sm),
             _use("memory", memory, gpu_type.memory_mib, more_memory),
-            _use("power", watts, cap_w, more_power),
+            _use("power", watts, gpu_type.power_cap_w, more_power),
             _use("replicas_per_gpu", float(len(rows)), max_replicas, 1.0),
         )
 
@@ -107,13 +104,7 @@ class NeighbourReader:
         if service not in self._names:
             return ()
         counts = Counter[tuple[Rule, str]]()
-        own = (
-            (gpu, replica)
-            for gpu in plan.gpus
-            for replica in gpu.replicas
-            if replica.service == service
-        )
-        for gpu, replica in own:
+        for gpu, replica in replicas_of(plan, service):
             for key in self._held_by(gpu, replica):
                 counts[key] += gpu.count
         found = [
@@ -147,7 +138,7 @@ class NeighbourReader:
             return
         seat = seats[gpu.replicas.index(replica)]
         # The SLO limits the load even where the GPU is empty otherwise.
-        if self._utilisation(seat) < _SLO_IS_FREE * self._highest_utilisation(seat):
+        if self._is_slo_tight(seat):
             yield "slo", "a looser SLO would let the same replica take more"
         rules = [
             self._broken(gpu, seats, seat, row)
@@ -218,21 +209,17 @@ class NeighbourReader:
         """The rules that the GPU would break with that row in place of the replica's."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [row if other is seat else other.row for other in seats]
-        sm, memory, power = (math.fsum(each[at] for each in rows) for at in _NEEDS)
+        sm, memory, power = _needs(rows)
         neighbours = [
             after
             for after, before in zip(self._seats(gpu, rows), seats, strict=True)
             if before is not seat
         ]
-        is_slowed = any(
-            one.capacity_rps < one.replica.arrival_rate_rps * (1.0 - _TOLERANCE)
-            for one in neighbours
-        )
         rules: dict[Rule, bool] = {
             "sm": _exceeds(sm, 100.0),
             "memory": _exceeds(memory, gpu_type.memory_mib),
             "power": _exceeds(gpu_type.idle_w + power, gpu_type.power_cap_w),
-            "slo": is_slowed,
+            "slo": any(map(_is_too_slow, neighbours)),
         }
         return tuple(rule for rule, is_broken in rules.items() if is_broken)
 
@@ -271,17 +258,17 @@ class NeighbourReader:
         prices: Prices | None,
     ) -> Iterator[Binding]:
         """Stocks of which nothing is left, of the GPU types that a service runs on."""
+        used = gpu_counts(plan.gpus)
+        replicas = gpu_counts(own)
         # A plan that was made for another problem may name types that this one lacks.
-        for kind in sorted({gpu.gpu_type for gpu in own} & self._types):
-            stock = self.problem.gpu_type(kind).count
-            used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind)
+        for kind in sorted(replicas.keys() & self._types):
+            gpu_type = self.problem.gpu_type(kind)
             is_worthless = prices is not None and prices.of_gpu_type(kind) <= 0.0
-            if stock is None or used < stock or is_worthless:
+            if gpu_type.has_more_than(used[kind]) or is_worthless:
                 continue
-            replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
-            all_of_it = f"all {stock} {kind} are in use"
-            detail = f"the only {kind} is in use" if stock == 1 else all_of_it
-            yield Binding(rule="stock", replicas=replicas, detail=detail)
+            all_of_it = f"all {gpu_type.count} {kind} are in use"
+            detail = f"the only {kind} is in use" if gpu_type.count == 1 else all_of_it
+            yield Binding(rule="stock", replicas=replicas[kind], detail=detail)
 
     def _others(self, gpu: GpuPlan) -> Iterator[OperatingPoint]:
         """Rows that might still come to the GPU: of services that are not there."""
@@ -318,23 +305,17 @@ class NeighbourReader:
             )
         return tuple(seats)
 
-    def _utilisation(self, seat: ReplicaRow) -> float:
+    def _is_slo_tight(self, seat: ReplicaRow) -> bool:
+        """Whether a looser SLO would let the replica be loaded notably more."""
         service = self.problem.service(seat.replica.service)
-        ratio = service.slo_ms / seat.execution_ms
-        return self.problem.capacity_law.utilisation(
-            service.percentile,
-            seat.row.batch,
-            ratio,
+        # Without any SLO the ratio is infinite: the law is flat beyond its last ratio.
+        allowed, highest = (
+            self.problem.capacity_law.utilisation(
+                service.percentile, seat.row.batch, ratio
+            )
+            for ratio in (service.slo_ms / seat.execution_ms, math.inf)
         )
-
-    def _highest_utilisation(self, seat: ReplicaRow) -> float:
-        service = self.problem.service(seat.replica.service)
-        # Without any SLO: the law is flat beyond its last ratio.
-        return self.problem.capacity_law.utilisation(
-            service.percentile,
-            seat.row.batch,
-            math.inf,
-        )
+        return allowed < _SLO_IS_FREE * highest
 
     def _row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
         if replica.service not in self._names or gpu.gpu_type not in self._types:
@@ -345,6 +326,21 @@ class NeighbourReader:
             gpu.gpu_type,
             (replica.sm_percent, replica.batch, gpu.clock_mhz),
         )
+
+
+def _needs(rows: Sequence[OperatingPoint]) -> tuple[float, ...]:
+    """What rows take together of the resources `_NEEDS`."""
+    return tuple(math.fsum(row[at] for row in rows) for at in _NEEDS)
+
+
+def _min_needs(rows: Sequence[OperatingPoint]) -> tuple[float, ...]:
+    """The least that a row takes of each of these resources; 0 without rows."""
+    return tuple(min((row[at] for row in rows), default=0.0) for at in _NEEDS)
+
+
+def _is_too_slow(seat: ReplicaRow) -> bool:
+    rate_rps = seat.replica.arrival_rate_rps
+    return seat.capacity_rps < rate_rps * (1.0 - _TOLERANCE)
 
 
 def _use(rule: Rule, used: float, limit: float, more: float) -> LimitUse:

@@ -6,13 +6,14 @@ first order by what the plan's own replicas would carry more. `solve_relaxed` pu
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.types import Relief
 from solvers.types.outcome import Prices
-from solvers.types.plan import Plan
+from solvers.types.plan import Plan, gpu_counts
 from solvers.types.problem import Problem, ServiceDemand
 
 LOOSER = 1.1
@@ -46,9 +47,9 @@ def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
 def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
     """GPU types that the plan uses up."""
     # A type with GPUs left over is no limit to the plan, whatever the relaxation does with fractions of GPUs.
+    used = gpu_counts(plan.gpus)
     for gpu_type in problem.gpu_types:
-        used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
-        if gpu_type.count is not None and used >= gpu_type.count:
+        if gpu_type.count is not None and used[gpu_type.name] >= gpu_type.count:
             yield Relief(
                 kind="stock",
                 subject=gpu_type.name,
@@ -80,19 +81,28 @@ def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief
     names = {service.name for service in problem.services}
     # All SLOs at once: no replica's capacity depends on the SLO of another one.
     loose = NeighbourReader(with_slos(problem, names))
-    gained: dict[str, list[float]] = {service.name: [] for service in problem.services}
-    for gpu in plan.gpus:
-        before = tight.seats(gpu)
-        after = loose.seats(gpu)
-        for one, other in zip(before or (), after or (), strict=True):
-            rate = problem.service(one.replica.service).arrival_rate_rps
-            # Capacity beyond the arrival rate is no gain.
-            more = min(other.capacity_rps, rate) - min(one.capacity_rps, rate)
-            gained[one.replica.service].append(gpu.count * more)
+    gained = _gained_rps(tight, loose, plan)
     for service in problem.services:
         price = prices.of_service(service.name)
         if price is not None:
             yield _slo_relief(service, price.per_rps * math.fsum(gained[service.name]))
+
+
+def _gained_rps(
+    tight: NeighbourReader, loose: NeighbourReader, plan: Plan
+) -> defaultdict[str, list[float]]:
+    """By service, what each of the plan's GPU entries would carry more of it."""
+    gained: defaultdict[str, list[float]] = defaultdict(list)
+    for gpu in plan.gpus:
+        before = tight.seats(gpu)
+        after = loose.seats(gpu)
+        for one, other in zip(before or (), after or (), strict=True):
+            service = one.replica.service
+            rate = tight.problem.service(service).arrival_rate_rps
+            # Capacity beyond the arrival rate is no gain.
+            more = min(other.capacity_rps, rate) - min(one.capacity_rps, rate)
+            gained[service].append(gpu.count * more)
+    return gained
 
 
 def _slo_relief(service: ServiceDemand, saving: float) -> Relief:

@@ -159,9 +159,7 @@ class _Judge:
         gpus: npt.NDArray[np.int64],
     ) -> tuple[Loss, ...]:
         """Those that do harm, the worst first; lost_rps: (L, S)."""
-        # Only what the loss adds counts, not what was short before.
-        short = np.maximum(self._rate - (self._total - lost_rps), 0.0) - self._before
-        short[short <= _ROUNDING * self._rate] = 0.0
+        short = self._added(lost_rps)
         weight = short @ self._priority
         harmful = np.flatnonzero(weight > 0.0).tolist()
         order = sorted(harmful, key=lambda at: (-weight[at], names[at]))
@@ -174,6 +172,13 @@ class _Judge:
             )
             for at in order
         )
+
+    def _added(self, lost_rps: Reals) -> Reals:
+        """(L, S) what each loss adds to what was short before."""
+        short: Reals = np.maximum(self._rate - (self._total - lost_rps), 0.0)
+        short -= self._before
+        short[short <= _ROUNDING * self._rate] = 0.0
+        return short
 
     def _shortfalls(self, short: Reals) -> tuple[Shortfall, ...]:
         entries = [

@@ -12,6 +12,7 @@ from solvers.greedy.routing import (
     ROUNDING,
     ArrangedReplica,
     Carrier,
+    service_counts,
     total_capacity_rps,
 )
 from solvers.laws.operating_rows import (
@@ -21,6 +22,7 @@ from solvers.laws.operating_rows import (
 )
 from solvers.types.plan import GpuPlan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import GpuType
 
 Key = tuple[str, str]
 """(service, GPU type)."""
@@ -50,12 +52,7 @@ def running_carriers(problem: Problem) -> list[Carrier]:
         # A GPU type may have left the fleet with its last GPU.
         if gpu.gpu_type not in by_type:
             continue
-        seats = tuple(
-            seat
-            for replica in gpu.replicas
-            for seat in _seats(problem, rows, gpu, replica)
-        )
-        carrier = _lawful(problem, Carrier(gpu_type=gpu.gpu_type, seats=seats))
+        carrier = _lawful(problem, _carrier(problem, rows, gpu))
         if carrier.seats:
             by_type[gpu.gpu_type] += [carrier] * min(gpu.count, MAX_REPLICAS)
     return [
@@ -63,6 +60,14 @@ def running_carriers(problem: Problem) -> list[Carrier]:
         for gpu_type in problem.gpu_types
         for carrier in _stocked(by_type[gpu_type.name], gpu_type.count)
     ]
+
+
+def _carrier(problem: Problem, rows: OperatingRows, gpu: GpuPlan) -> Carrier:
+    """A running GPU with those of its replicas that have a seat."""
+    seats = (
+        seat for replica in gpu.replicas for seat in _seats(problem, rows, gpu, replica)
+    )
+    return Carrier(gpu_type=gpu.gpu_type, seats=tuple(seats))
 
 
 def _seats(
@@ -84,21 +89,15 @@ def _seats(
 
 def _lawful(problem: Problem, carrier: Carrier) -> Carrier:
     """The carrier without the least important replicas, as many as it takes until it obeys the rules."""
-    seats = list(carrier.seats)
-    while seats and not obeys(
-        problem, Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
-    ):
-        seats.remove(
-            min(
-                seats,
-                key=lambda seat: (
-                    problem.service(seat.service).priority,
-                    seat.service,
-                    seat.row,
-                ),
-            )
-        )
-    return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
+
+    def importance(seat: ArrangedReplica) -> tuple[float, str, OperatingPoint]:
+        return problem.service(seat.service).priority, seat.service, seat.row
+
+    while carrier.seats and not obeys(problem, carrier):
+        seats = list(carrier.seats)
+        seats.remove(min(seats, key=importance))
+        carrier = Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
+    return carrier
 
 
 def _stocked(carriers: Sequence[Carrier], stock: int | None) -> Sequence[Carrier]:
@@ -144,9 +143,7 @@ def top_up(
         options,
         key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type),
     )
-    for service in sorted(
-        problem.services, key=lambda service: (-service.priority, service.name)
-    ):
+    for service in problem.services_by_priority():
         own = [one for one in by_efficiency if one.service == service.name]
         _add_missing(problem, filled, service, own)
     return filled
@@ -159,7 +156,7 @@ def _add_missing(
     options: Sequence[Configuration],
 ) -> None:
     """Seat replicas of one service until its rate is carried; changes `carriers`."""
-    counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    counts = service_counts(carriers)
     room = MAX_REPLICAS - counts.total()
     if service.max_replicas is not None:
         room = min(room, service.max_replicas - counts[service.name])
@@ -220,7 +217,7 @@ def add(
     Changes `carriers`: the fullest that hold one take it; those without a replica may be dropped, new ones follow last.
     """
     service, gpu_type = key
-    seat = ArrangedReplica(service=service, row=row)
+    seat = ArrangedReplica(service, row)
     # A GPU holds one replica of a service, so that seating one changes nothing for the other GPUs.
     fullest = _fullest_with_room(problem, carriers, gpu_type, seat)[:count]
     for index in fullest:
@@ -231,12 +228,20 @@ def add(
     if fresh > 0:
         # A GPU that lost its last replica is stock again; it stays in the list until now, so that indices stay valid.
         carriers[:] = [carrier for carrier in carriers if carrier.seats]
-        stock = problem.gpu_type(gpu_type).count
-        if stock is not None:
-            used = sum(carrier.gpu_type == gpu_type for carrier in carriers)
-            fresh = min(fresh, max(0, stock - used))
+        fresh = _in_stock(problem, carriers, gpu_type, fresh)
         carriers.extend([Carrier(gpu_type=gpu_type, seats=(seat,))] * fresh)
     return len(fullest) + fresh
+
+
+def _in_stock(
+    problem: Problem, carriers: Sequence[Carrier], gpu_type: str, wanted: int
+) -> int:
+    """How many of the wanted GPUs of a type there are beside those that are used."""
+    stock = problem.gpu_type(gpu_type).count
+    if stock is None:
+        return wanted
+    used = sum(carrier.gpu_type == gpu_type for carrier in carriers)
+    return min(wanted, max(0, stock - used))
 
 
 def _fullest_with_room(
@@ -265,23 +270,26 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
     """Whether a GPU may carry these seats, by the contract's physical rules but stock."""
     gpu_type = problem.gpu_type(carrier.gpu_type)
     rows = [seat.row for seat in carrier.seats]
-    clocks_mhz = {row.clock_mhz for row in rows}
     return (
         # No GPU carries two replicas of a service.
         len({seat.service for seat in carrier.seats})
         == len(rows)
         <= problem.max_replicas_per_gpu
-        # All replicas of a GPU run at its one clock.
-        and len(clocks_mhz) <= 1
-        and all(
-            any(abs(one - clock) <= CLOCK_TOLERANCE_MHZ for one in gpu_type.clocks_mhz)
-            for clock in clocks_mhz
-        )
+        and _are_at_one_clock(rows, gpu_type)
         and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
         and sum(row.memory_mib for row in rows)
         <= gpu_type.memory_mib * (1.0 + ROUNDING)
         and gpu_type.idle_w + sum(row.power_w for row in rows)
         <= gpu_type.power_cap_w * (1.0 + ROUNDING)
+    )
+
+
+def _are_at_one_clock(rows: Sequence[OperatingPoint], gpu_type: GpuType) -> bool:
+    """Whether rows may share a GPU, which has one clock of its type's."""
+    clocks_mhz = {row.clock_mhz for row in rows}
+    return len(clocks_mhz) <= 1 and all(
+        any(abs(one - clock) <= CLOCK_TOLERANCE_MHZ for one in gpu_type.clocks_mhz)
+        for clock in clocks_mhz
     )
 
 

@@ -13,7 +13,7 @@ from solvers.autoscale.problem import (
 )
 from solvers.greedy.arrange import Key
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
-from solvers.greedy.routing import ROUNDING, Carrier, total_capacity_rps
+from solvers.greedy.routing import ROUNDING, Carrier, service_counts, total_capacity_rps
 from solvers.types.plan import UnservedReason
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
@@ -124,7 +124,7 @@ def missing_capacity(
 
 def _missing(aims: Problem, carriers: Sequence[Carrier]) -> Iterator[ServiceDemand]:
     """The services with the rate and the limits that are left beside their running replicas."""
-    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    replicas = service_counts(carriers)
     for service in aims.services:
         limit = service.max_replicas
         yield replace(

@@ -30,6 +30,10 @@ SEPARATE_NEIGHBOURS = 8
 type, which counts the service itself among its neighbours: a little more cautious, and linear instead of quadratic."""
 
 
+Rank = tuple[float, float, int, float, int]
+"""Rate that as many replicas as are allowed cannot carry, then cost, replicas, SM percent, batch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """One service on one GPU type: the row, and what it carries beside the worst neighbours."""
@@ -151,9 +155,12 @@ class TypeNeighbours:
         executions = self.of(service.name).executions_ms(
             rows, sensitivity=points.sensitivity
         )
-        law = self._problem.capacity_law
         capacities = capacities_rps(
-            law, rows, executions, percentile=service.percentile, slo_ms=service.slo_ms
+            self._problem.capacity_law,
+            rows,
+            executions,
+            percentile=service.percentile,
+            slo_ms=service.slo_ms,
         )
         return [
             Configuration(
@@ -162,8 +169,7 @@ class TypeNeighbours:
                 row=row,
                 # A plan travels as strict JSON, which has no larger number.
                 capacity_rps=min(float(capacity), MAX_NUMBER),
-                cost_usd_per_hour=self._footprint(row)
-                * self._gpu_type.price_usd_per_hour,
+                cost_usd_per_hour=self._cost_usd_per_hour(row),
             )
             for row, capacity in zip(rows, capacities, strict=True)
             if capacity >= MIN_CAPACITY_RPS
@@ -181,15 +187,16 @@ class TypeNeighbours:
     def _points(self, service: ServiceDemand) -> OperatingPoints | None:
         return self._problem.points_of(service.network, self._gpu_type.name)
 
-    def _footprint(self, row: OperatingPoint) -> float:
+    def _cost_usd_per_hour(self, row: OperatingPoint) -> float:
         watts = self._gpu_type.power_cap_w - self._gpu_type.idle_w
-        return max(
+        footprint = max(
             row.sm_percent / 100.0,
             row.memory_mib / self._gpu_type.memory_mib,
             row.power_w / watts if row.power_w > 0 else 0.0,
             # Replica slots run out as well: a tiny replica on a GPU for four blocks a quarter of it.
             1.0 / self._places,
         )
+        return footprint * self._gpu_type.price_usd_per_hour
 
 
 def _choose(
@@ -200,31 +207,30 @@ def _choose(
     keep_running: bool,
 ) -> Configuration:
     """The candidate with the least cost of enough replicas; ties by fewer replicas, then by a smaller row."""
-    # No GPU holds two replicas of a service, so that the type's stock limits them as well.
-    limits = (problem.gpu_type(candidates[0].gpu_type).count, service.max_replicas)
-    max_replicas = min((limit for limit in limits if limit is not None), default=None)
+    gpu_type = candidates[0].gpu_type
+    max_replicas = _max_replicas(service, problem.gpu_type(gpu_type))
 
-    def rank(candidate: Configuration) -> tuple[float, float, int, float, int]:
+    def rank(candidate: Configuration) -> Rank:
         return _rank(service, candidate, max_replicas)
 
     best = min(candidates, key=rank)
-    if not keep_running:
-        return best
-    running = _running_rows(problem, service.name, best.gpu_type)
+    running = _running_rows(problem, service.name, gpu_type) if keep_running else ()
     kept = [candidate for candidate in candidates if candidate.row[:3] in running]
     if not kept:
         return best
     favourite = min(kept, key=rank)
-    beyond, cost = rank(favourite)[:2]
-    best_beyond, best_cost = rank(best)[:2]
-    is_close = beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE
-    return favourite if is_close else best
+    return favourite if _is_close(rank(favourite), rank(best)) else best
+
+
+def _max_replicas(service: ServiceDemand, gpu_type: GpuType) -> int | None:
+    # No GPU holds two replicas of a service, so that the type's stock limits them as well.
+    limits = (gpu_type.count, service.max_replicas)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _rank(
     service: ServiceDemand, candidate: Configuration, max_replicas: int | None
-) -> tuple[float, float, int, float, int]:
-    """Rate that at most `max_replicas` cannot carry, then cost, replicas, SM percent, batch."""
+) -> Rank:
     # 1e-9 of a replica is the rounding of the division, and must not ask for one more.
     needed = max(
         1,
@@ -242,6 +248,13 @@ def _rank(
         candidate.row.sm_percent,
         candidate.row.batch,
     )
+
+
+def _is_close(rank: Rank, best: Rank) -> bool:
+    """Whether a rank is nearly as good as the best one: restarts would cost more than they save."""
+    beyond, cost, *_ = rank
+    best_beyond, best_cost, *_ = best
+    return beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE
 
 
 def _is_needy(service: ServiceDemand) -> bool:

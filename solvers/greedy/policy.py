@@ -21,7 +21,7 @@ for all saturated services together, by falling priority, because they share the
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ from solvers.greedy.configure import (
     configure,
 )
 from solvers.greedy.report import heuristic_report
-from solvers.greedy.routing import Carrier, route, total_capacity_rps
+from solvers.greedy.routing import Carrier, route, service_counts, total_capacity_rps
 from solvers.greedy.scaling_rules import (
     ReplicaLoad,
     SaturationRule,
@@ -187,7 +187,7 @@ def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
 def _within_limits(tick: _Tick, carriers: Sequence[Carrier]) -> dict[Key, int]:
     """How many of the running replicas the largest numbers allow; those on the dearest types give way."""
     counts = replica_counts(carriers)
-    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    replicas = service_counts(carriers)
     for key in sorted(counts, key=lambda key: _dearness(tick, key), reverse=True):
         limit = tick.problem.service(key[0]).max_replicas
         if limit is not None:
@@ -321,7 +321,7 @@ def _reasons(
 ) -> dict[str, UnservedReason]:
     """Per service, what stops it from serving more: a limit that the counts met, no place, or its own trigger."""
     configured = {service for service, _ in tick.configurations}
-    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    replicas = service_counts(carriers)
     reasons: dict[str, UnservedReason] = {}
     for service in aims.services:
         name = service.name

@@ -2,13 +2,21 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.laws.colocation import beside
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
+from solvers.types.plan import (
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    Unserved,
+    UnservedReason,
+    replica_order,
+    served_rates_rps,
+)
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
 SAFE = 1.0 - 1e-9
@@ -30,6 +38,11 @@ class Carrier:
 
     gpu_type: str
     seats: tuple[ArrangedReplica, ...]
+
+
+def service_counts(carriers: Iterable[Carrier]) -> Counter[str]:
+    """How many replicas there are of each service."""
+    return Counter(seat.service for carrier in carriers for seat in carrier.seats)
 
 
 Capacities = Callable[[Problem, Carrier], Sequence[float]]
@@ -59,25 +72,15 @@ def route(
     that of its rows, which must agree. The order of carriers and seats changes nothing: sums are exact. Capacities
     other than the true ones are for baselines that believe in another rule; their plans may break promises.
     """
-    carried = [capacities(problem, carrier) for carrier in carriers]
-    by_service: dict[str, list[float]] = defaultdict(list)
-    for carrier, values in zip(carriers, carried, strict=True):
-        for seat, capacity in zip(carrier.seats, values, strict=True):
-            by_service[seat.service].append(capacity)
-    used = {
-        service.name: _used(service, by_service[service.name])
-        for service in problem.services
-    }
-    gpus = tuple(
-        _gpu_plan(carrier, values, used)
-        for carrier, values in zip(carriers, carried, strict=True)
-        if carrier.seats
-    )
-    counts = {name: len(values) for name, values in by_service.items()}
+    carried = [
+        (carrier, capacities(problem, carrier)) for carrier in carriers if carrier.seats
+    ]
+    used = _used_parts(problem, carried)
+    gpus = [_gpu_plan(carrier, values, used) for carrier, values in carried]
     return Plan(
         policy=policy,
         gpus=merge_equal(gpus),
-        unserved=_unserved(problem, gpus, counts, reasons),
+        unserved=_unserved(problem, gpus, service_counts(carriers), reasons),
     )
 
 
@@ -85,7 +88,7 @@ def reasons_short(
     problem: Problem, carriers: Sequence[Carrier], able: Container[str]
 ) -> dict[str, UnservedReason]:
     """Per service, what would stop it from being served in full; `able`: those that some GPU type can serve."""
-    counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    counts = service_counts(carriers)
     reasons: dict[str, UnservedReason] = {}
     for service in problem.services:
         # In the order of what an operator can do about it: an SLO that no GPU meets is not helped by more GPUs.
@@ -105,7 +108,7 @@ def reasons_short(
 
 def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
     """Equal GPUs as one entry with a count, in a canonical order."""
-    counts: dict[GpuPlan, int] = defaultdict(int)
+    counts: Counter[GpuPlan] = Counter()
     for gpu in gpus:
         # Entries may stand for several GPUs already.
         counts[replace(gpu, count=1)] += gpu.count
@@ -114,7 +117,7 @@ def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
         key=lambda gpu: (
             gpu.gpu_type,
             gpu.clock_mhz,
-            [_replica_key(r) for r in gpu.replicas],
+            [replica_order(replica) for replica in gpu.replicas],
         ),
     )
     return tuple(replace(gpu, count=counts[gpu]) for gpu in ordered)
@@ -132,6 +135,20 @@ def total_capacity_rps(
         for position, seat in enumerate(carrier.seats)
         if seat.service == service
     )
+
+
+def _used_parts(
+    problem: Problem, carried: Iterable[tuple[Carrier, Sequence[float]]]
+) -> dict[str, float]:
+    """By service, the part of its replicas' capacities that its rate takes."""
+    by_service: dict[str, list[float]] = defaultdict(list)
+    for carrier, values in carried:
+        for seat, capacity in zip(carrier.seats, values, strict=True):
+            by_service[seat.service].append(capacity)
+    return {
+        service.name: _used(service, by_service[service.name])
+        for service in problem.services
+    }
 
 
 def _used(service: ServiceDemand, capacities_rps: Sequence[float]) -> float:
@@ -156,12 +173,8 @@ def _gpu_plan(
     return GpuPlan(
         gpu_type=carrier.gpu_type,
         clock_mhz=carrier.seats[0].row.clock_mhz,
-        replicas=tuple(sorted(replicas, key=_replica_key)),
+        replicas=tuple(sorted(replicas, key=replica_order)),
     )
-
-
-def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int, float]:
-    return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
 
 
 def _unserved(
@@ -170,25 +183,20 @@ def _unserved(
     counts: Mapping[str, int],
     reasons: Mapping[str, UnservedReason],
 ) -> tuple[Unserved, ...]:
-    served: dict[str, list[float]] = defaultdict(list)
-    for gpu in gpus:
-        for replica in gpu.replicas:
-            served[replica.service].append(replica.arrival_rate_rps)
-    entries = []
-    for service in sorted(problem.services, key=lambda service: service.name):
-        name = service.name
-        missing_rps = service.arrival_rate_rps - math.fsum(served[name])
-        # SAFE may leave a billionth of a rate over, which is no shortage.
-        if missing_rps <= ROUNDING * service.arrival_rate_rps:
-            missing_rps = 0.0
-        missing = max(0, service.min_replicas - counts.get(name, 0))
-        if missing_rps or missing:
-            entries.append(
-                Unserved(
-                    service=name,
-                    rate_rps=missing_rps,
-                    reason=reasons.get(name, "stock"),
-                    replicas_missing=missing,
-                )
-            )
-    return tuple(entries)
+    served = served_rates_rps(gpus)
+    entries = (
+        Unserved(
+            service=service.name,
+            rate_rps=_missing_rps(service, served[service.name]),
+            reason=reasons.get(service.name, "stock"),
+            replicas_missing=max(0, service.min_replicas - counts.get(service.name, 0)),
+        )
+        for service in sorted(problem.services, key=lambda service: service.name)
+    )
+    return tuple(one for one in entries if one.rate_rps or one.replicas_missing)
+
+
+def _missing_rps(service: ServiceDemand, served_rps: Sequence[float]) -> float:
+    missing_rps = service.arrival_rate_rps - math.fsum(served_rps)
+    # SAFE may leave a billionth of a rate over, which is no shortage.
+    return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0

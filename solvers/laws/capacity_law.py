@@ -16,6 +16,8 @@ from solvers.laws.bulk_queue import Indices, Reals, miss_probability
 from solvers.types.problem import CapacityLaw
 
 Flags = npt.NDArray[np.bool_]
+Bracket = tuple[Reals, Reals]
+"""Utilisations below and above what is searched."""
 
 # Beyond it a queue forgets its state only in 1 / (1 - ρ)² = 40,000 requests: a stationary law promises nothing there.
 MAX_UTILISATION = 0.995
@@ -183,19 +185,13 @@ def _solve_utilisation(
     percentile: float,
     ratios: Reals,
     *,
-    between: tuple[Reals, Reals] | None = None,
+    between: Bracket | None = None,
 ) -> Reals:
     """The highest utilisation with P(miss) <= 1 - percentile at each ratio >= 1; at most 5e-7 too low, never too high.
 
     P(miss) rises with the utilisation. `between` holds the law at a lower and at a higher ratio: the search's bracket.
     """
-    low, high = between or (
-        np.zeros_like(ratios),
-        np.full_like(ratios, MAX_UTILISATION),
-    )
-    low = np.maximum(low, _MIN_UTILISATION)
-    # A bracket's ends were searched, too, and may each be too low by the tolerance.
-    high = np.clip(high + 2.0 * _TOLERANCE, 2.0 * _MIN_UTILISATION, MAX_UTILISATION)
+    low, high = _bracket(ratios, between)
     allowed = _allowed_miss(percentile)
 
     def excess_miss(utilisation: Reals, ratio: Reals) -> Reals:
@@ -215,3 +211,16 @@ def _solve_utilisation(
         for end, excess in zip(search.bracket, search.f_bracket, strict=True)
     ]
     return np.maximum(*ends)
+
+
+def _bracket(ratios: Reals, between: Bracket | None) -> Bracket:
+    """The lowest and the highest utilisation to search at each ratio."""
+    low, high = between or (
+        np.zeros_like(ratios),
+        np.full_like(ratios, MAX_UTILISATION),
+    )
+    # A bracket's ends were searched, too, and may each be too low by the tolerance.
+    return (
+        np.maximum(low, _MIN_UTILISATION),
+        np.clip(high + 2.0 * _TOLERANCE, 2.0 * _MIN_UTILISATION, MAX_UTILISATION),
+    )

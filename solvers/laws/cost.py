@@ -1,11 +1,17 @@
 """What a plan costs and what it serves, as the contract counts it."""
 
 import math
-from collections import Counter
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
 from solvers.types.errors import InvalidInput
-from solvers.types.plan import GpuPlan, Plan
+from solvers.types.plan import (
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    gpu_counts,
+    replica_counts,
+    served_rates_rps,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
 
@@ -48,23 +54,19 @@ def started(problem: Problem, plan: Plan) -> int:
     """Replicas that do not run yet; 0 when the problem has no current plan."""
     if problem.current is None:
         return 0
-    return (_replica_counts(plan) - _replica_counts(problem.current)).total()
+    return _replicas_beyond(plan, problem.current)
 
 
 def stopped(problem: Problem, plan: Plan) -> int:
     """Running replicas that the plan does not have; 0 when the problem has no current plan."""
     if problem.current is None:
         return 0
-    return (_replica_counts(problem.current) - _replica_counts(plan)).total()
+    return _replicas_beyond(problem.current, plan)
 
 
 def served_weight(problem: Problem, plan: Plan) -> float:
     """Σ priority · served rps, where a service's served rps is at most its arrival rate."""
-    rates: dict[str, list[float]] = {service.name: [] for service in problem.services}
-    for gpu in plan.gpus:
-        for replica in gpu.replicas:
-            if replica.service in rates:
-                rates[replica.service].append(gpu.count * replica.arrival_rate_rps)
+    rates = served_rates_rps(plan.gpus)
     return math.fsum(
         service.priority * min(math.fsum(rates[service.name]), service.arrival_rate_rps)
         for service in problem.services
@@ -83,9 +85,7 @@ def _power_w(problem: Problem, gpu: GpuPlan, rows: OperatingRows) -> float:
 
 
 def _idle_usd_per_hour(problem: Problem, plan: Plan) -> float:
-    used = Counter[str]()
-    for gpu in plan.gpus:
-        used[gpu.gpu_type] += gpu.count
+    used = gpu_counts(plan.gpus)
     return math.fsum(
         max(0, (gpu_type.count or 0) - used[gpu_type.name])
         * _gpu_usd_per_hour(problem, gpu_type, gpu_type.idle_w)
@@ -102,11 +102,13 @@ def _gpu_type(problem: Problem, gpu: GpuPlan) -> GpuType:
         ) from None
 
 
-def _replica_counts(plan: Plan) -> Counter[tuple[str, str, float]]:
-    counts: Counter[tuple[str, str, float]] = Counter()
-    for gpu in plan.gpus:
-        for replica in gpu.replicas:
-            # Rounded as the contract matches figures: a row's 33.3 and a plan's 33.3000001 are the same replica.
-            sm_percent = round(replica.sm_percent, SM_PERCENT_DIGITS)
-            counts[replica.service, gpu.gpu_type, sm_percent] += gpu.count
-    return counts
+def _replicas_beyond(plan: Plan, other: Plan) -> int:
+    """Replicas of the plan that the other one does not have."""
+    mine = replica_counts(plan, _process_key)
+    return (mine - replica_counts(other, _process_key)).total()
+
+
+def _process_key(gpu: GpuPlan, replica: ReplicaPlan) -> tuple[str, str, float]:
+    """What a replica cannot change without being started anew."""
+    # Rounded as the contract matches figures: a row's 33.3 and a plan's 33.3000001 are the same replica.
+    return replica.service, gpu.gpu_type, round(replica.sm_percent, SM_PERCENT_DIGITS)

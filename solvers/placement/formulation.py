@@ -52,16 +52,22 @@ def classes_of(packing: TypePacking) -> Classes:
     facts = zip(packing.labels, packing.values, packing.sizes.tolist(), strict=True)
     for index, (labels, value, sizes) in enumerate(facts):
         alike[labels, value, tuple(sizes)].append(index)
-    members = tuple(tuple(indices) for indices in alike.values())
+    members = tuple(map(tuple, alike.values()))
     firsts = [indices[0] for indices in members]
-    labels_of = [set(packing.labels[first]) for first in firsts]
-    excludes = [[int(bool(one & other)) for other in labels_of] for one in labels_of]
     return Classes(
         members=members,
         sizes=packing.sizes[firsts],
         values=tuple(packing.values[first] for first in firsts),
         max_per_gpu=_max_per_gpu(packing, members),
-        excludes=np.array(excludes),
+        excludes=_excludes(packing, firsts),
+    )
+
+
+def _excludes(packing: TypePacking, firsts: Sequence[int]) -> Integers:
+    """(C, C) 1 where two classes, given by a member each, share a label."""
+    labels_of = [set(packing.labels[first]) for first in firsts]
+    return np.array(
+        [[int(bool(one & other)) for other in labels_of] for one in labels_of]
     )
 
 

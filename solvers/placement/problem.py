@@ -20,7 +20,7 @@ an empty one, which costs money here; and there is an exact method.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -144,11 +144,7 @@ def broken_rules(
         f"{name} stands on {times} GPUs"
         for name, times in _repeats([n for gpu in gpus for n in gpu.replicas])
     ]
-    for gpu_type, used in Counter(gpu.gpu_type for gpu in gpus).items():
-        # An independent check, by sums over the answer and not by the formulation's own variables.
-        count = stocks[gpu_type].count
-        if count is not None and used > count:
-            wrong.append(f"{used} GPUs of type {gpu_type} are used, {count} exist")
+    wrong += _broken_stocks(stocks, gpus)
     for index, gpu in enumerate(gpus):
         wrong += [
             f"gpus[{index}]: {message}"
@@ -157,6 +153,16 @@ def broken_rules(
             )
         ]
     return tuple(wrong)
+
+
+def _broken_stocks(
+    stocks: Mapping[str, GpuStock], gpus: Iterable[PackedGpu]
+) -> Iterator[str]:
+    for gpu_type, used in Counter(gpu.gpu_type for gpu in gpus).items():
+        # An independent check, by sums over the answer and not by the formulation's own variables.
+        count = stocks[gpu_type].count
+        if count is not None and used > count:
+            yield f"{used} GPUs of type {gpu_type} are used, {count} exist"
 
 
 def _broken_on_gpu(stock: GpuStock, replicas: Sequence[PendingReplica]) -> list[str]:

@@ -1,6 +1,6 @@
 """Placement's quality chain: greedy, proven by bounds where they reach it, else CP-SAT within the budget."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,14 @@ class _Answer:
     messages: tuple[str, ...] = ()
 
     @property
+    def price_usd_per_hour(self) -> float:
+        return len(self.groups) * self.packing.stock.price_usd_per_hour
+
+    @property
+    def price_bound_usd_per_hour(self) -> float:
+        return self.gpus_bound * self.packing.stock.price_usd_per_hour
+
+    @property
     def is_proven(self) -> bool:
         return (
             score(self.packing, self.groups).value == self.value_bound
@@ -52,8 +60,7 @@ class _Answer:
 
 
 def solve(
-    problem: PlacementProblem,
-    budget: Budget,
+    problem: PlacementProblem, budget: Budget
 ) -> tuple[PlacementSolution, SolveReport]:
     """Most placed value, then least price, then most even; what cannot be placed is listed with its reason.
 
@@ -68,22 +75,10 @@ def solve(
     answers = [_evened(_improved(answer, shared), shared) for answer in greedy]
     solution = _solution(problem, answers)
     # No answer of a solver is trusted unchecked: the greedy's stands instead, and the report says why.
-    wrong = broken_rules(problem, solution.gpus)
-    if wrong:
+    if wrong := broken_rules(problem, solution.gpus):
         solution = _solution(problem, greedy)
         answers = [replace(one, messages=wrong) for one in greedy]
-    is_exact = any(answer.method == "cp-sat" for answer in answers)
-    is_proven = all(answer.is_proven for answer in answers)
-    report = SolveReport(
-        technique="placement",
-        method="cp-sat" if is_exact else "greedy",
-        status=SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE,
-        objective=solution.price_usd_per_hour,
-        bound=solution.price_bound_usd_per_hour,
-        seconds=budget.elapsed() - started,
-        messages=tuple(message for answer in answers for message in answer.messages),
-    )
-    return solution, report
+    return solution, _report(solution, answers, seconds=budget.elapsed() - started)
 
 
 def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
@@ -161,27 +156,42 @@ def _solution(
     answers: Sequence[_Answer],
 ) -> PlacementSolution:
     gpus = tuple(_used_gpus(answers))
-    placed = {name for gpu in gpus for name in gpu.replicas}
-    stocks = {stock.gpu_type: stock for stock in problem.gpus}
-    unplaced = [
-        Unplaced(replica=one.name, reason=why_left_out(one, stocks.get(one.gpu_type)))
-        for one in sorted(problem.replicas, key=lambda one: one.name)
-        if one.name not in placed
-    ]
-    prices = [answer.packing.stock.price_usd_per_hour for answer in answers]
     return PlacementSolution(
         gpus=gpus,
-        unplaced=tuple(unplaced),
+        unplaced=tuple(_unplaced(problem, gpus)),
         placed_value=sum(map(_value, answers)),
         placed_value_bound=sum(map(_value_bound, answers)),
-        price_usd_per_hour=sum(
-            len(answer.groups) * price
-            for answer, price in zip(answers, prices, strict=True)
-        ),
+        price_usd_per_hour=sum(answer.price_usd_per_hour for answer in answers),
         price_bound_usd_per_hour=sum(
-            answer.gpus_bound * price
-            for answer, price in zip(answers, prices, strict=True)
+            answer.price_bound_usd_per_hour for answer in answers
         ),
+    )
+
+
+def _unplaced(
+    problem: PlacementProblem, gpus: Iterable[PackedGpu]
+) -> Iterator[Unplaced]:
+    placed = {name for gpu in gpus for name in gpu.replicas}
+    stocks = {stock.gpu_type: stock for stock in problem.gpus}
+    for one in sorted(problem.replicas, key=lambda one: one.name):
+        if one.name not in placed:
+            reason = why_left_out(one, stocks.get(one.gpu_type))
+            yield Unplaced(replica=one.name, reason=reason)
+
+
+def _report(
+    solution: PlacementSolution, answers: Sequence[_Answer], *, seconds: float
+) -> SolveReport:
+    is_exact = any(answer.method == "cp-sat" for answer in answers)
+    is_proven = all(answer.is_proven for answer in answers)
+    return SolveReport(
+        technique="placement",
+        method="cp-sat" if is_exact else "greedy",
+        status=SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE,
+        objective=solution.price_usd_per_hour,
+        bound=solution.price_bound_usd_per_hour,
+        seconds=seconds,
+        messages=tuple(message for answer in answers for message in answer.messages),
     )
 
 

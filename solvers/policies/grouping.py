@@ -20,12 +20,12 @@ no plan that shares GPUs across them, so the whole has none. Source: ours.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.laws.cost import cost_usd_per_hour, gpu_power_w, served_weight
 from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus, SolveReport
-from solvers.types.plan import GpuPlan, Plan
+from solvers.types.plan import GpuPlan, Plan, gpu_counts
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
 
@@ -67,9 +67,8 @@ def part_problem(
     """
     mine = tuple(service for service in problem.services if service.name in services)
     networks = {service.network for service in mine}
-    used = _used(gpu for plan in before for gpu in plan.gpus)
-    taken = used + _held(problem, services, leaving)
-    gpu_types = tuple(_without(each, taken[each.name]) for each in problem.gpu_types)
+    used = gpu_counts(gpu for plan in before for gpu in plan.gpus)
+    gpu_types = _without(problem, used + _held(problem, services, leaving))
     counts = {each.name: each.count for each in gpu_types}
     return replace(
         problem,
@@ -81,12 +80,15 @@ def part_problem(
     )
 
 
-def _without(gpu_type: GpuType, gpus: int) -> GpuType:
-    """The type with so many GPUs fewer."""
-    if gpu_type.count is None:
-        return gpu_type
+def _without(problem: Problem, taken: Counter[str]) -> tuple[GpuType, ...]:
+    """The GPU types with so many GPUs fewer."""
     # GPUs that are used and GPUs that are held back may be the same, so that together they can exceed the count.
-    return replace(gpu_type, count=max(0, gpu_type.count - gpus))
+    return tuple(
+        each
+        if each.count is None
+        else replace(each, count=max(0, each.count - taken[each.name]))
+        for each in problem.gpu_types
+    )
 
 
 def merged(
@@ -114,21 +116,12 @@ def merged(
     return plan, report
 
 
-def _used(gpus: Iterable[GpuPlan]) -> Counter[str]:
-    """GPUs by type."""
-    # One entry of a plan may stand for several GPUs that run the same.
-    counts = Counter[str]()
-    for gpu in gpus:
-        counts[gpu.gpu_type] += gpu.count
-    return counts
-
-
 def _held(
     problem: Problem, services: Collection[str], leaving: Collection[str]
 ) -> Counter[str]:
     """GPUs by type that carry some of the later groups' services now, and none of these."""
     running = () if problem.current is None else problem.current.gpus
-    return _used(
+    return gpu_counts(
         gpu
         for gpu in running
         if _runs_any(gpu, leaving) and not _runs_any(gpu, services)
@@ -145,20 +138,38 @@ def _own(
     left: dict[str, float] = {
         name: math.inf if count is None else count for name, count in counts.items()
     }
+    unserved = tuple(entry for entry in current.unserved if entry.service in services)
+    kept = _as_far_as_left(_running(current, services, left), left)
+    gpus = tuple(_only(gpu, services) for gpu in kept)
+    return replace(current, gpus=gpus, unserved=unserved)
+
+
+def _running(
+    current: Plan, services: Collection[str], left: Mapping[str, float]
+) -> list[GpuPlan]:
+    """The GPUs that carry these services; where there are too few left, those that carry nothing else come first."""
     running = [gpu for gpu in current.gpus if _runs_any(gpu, services)]
-    if any(count > left.get(name, 0) for name, count in _used(running).items()):
+    if any(count > left.get(name, 0) for name, count in gpu_counts(running).items()):
         # By their content, so that what is kept does not hang on the order in which they stand.
         running.sort(key=lambda gpu: (not _runs_only(gpu, services), repr(gpu)))
-    kept = []
-    for gpu in running:
+    return running
+
+
+def _as_far_as_left(
+    gpus: Sequence[GpuPlan], left: dict[str, float]
+) -> Iterator[GpuPlan]:
+    """As many of the GPUs as there are left of each type; changes `left`."""
+    for gpu in gpus:
         count = int(min(gpu.count, left.get(gpu.gpu_type, 0)))
         if count:
             left[gpu.gpu_type] -= count
-            # Replicas of other groups are dropped: the group's policy must not plan with GPUs that it would share.
-            mine = tuple(each for each in gpu.replicas if each.service in services)
-            kept.append(replace(gpu, count=count, replicas=mine))
-    unserved = tuple(entry for entry in current.unserved if entry.service in services)
-    return replace(current, gpus=tuple(kept), unserved=unserved)
+            yield replace(gpu, count=count)
+
+
+def _only(gpu: GpuPlan, services: Collection[str]) -> GpuPlan:
+    """The GPU without other groups' replicas: a group's policy must not plan with GPUs that it would share."""
+    mine = tuple(each for each in gpu.replicas if each.service in services)
+    return replace(gpu, replicas=mine)
 
 
 def _runs_any(gpu: GpuPlan, services: Collection[str]) -> bool:

@@ -157,20 +157,26 @@ def _lines(piece: ShareCurve, limit_ms: float) -> ConvexPiece:
     # An infinite limit would make offsets infinite; one at the slowest row binds nothing either.
     limit_ms = min(limit_ms, max(piece.execution_ms))
     shares = [sm / 100.0 for sm in piece.sm_percent]
-    slopes: list[float] = []
-    offsets: list[float] = []
-    starts = zip(shares, piece.execution_ms, strict=True)
-    # The slopes have one row fewer: no line begins at the last one.
-    for slope, (share, slower) in zip(
-        _slopes(shares, piece.execution_ms), starts, strict=False
-    ):
-        offset = slower - slope * share - limit_ms
-        scale = max(abs(slope), abs(offset)) or 1.0
-        slopes.append(slope / scale)
-        offsets.append(offset / scale)
+    slopes = _slopes(shares, piece.execution_ms)
+    lines = [
+        _scaled(slope, slower - slope * share - limit_ms)
+        # The slopes have one row fewer: no line begins at the last one.
+        for slope, share, slower in zip(
+            slopes, shares, piece.execution_ms, strict=False
+        )
+    ]
     return ConvexPiece(
-        slope=tuple(slopes), offset=tuple(offsets), low=shares[0], high=shares[-1]
+        slope=tuple(slope for slope, _ in lines),
+        offset=tuple(offset for _, offset in lines),
+        low=shares[0],
+        high=shares[-1],
     )
+
+
+def _scaled(slope: float, offset: float) -> tuple[float, float]:
+    """The same line with coefficients of at most 1, which a solver's tolerances are made for."""
+    scale = max(abs(slope), abs(offset)) or 1.0
+    return slope / scale, offset / scale
 
 
 def _solve_lines(
@@ -182,19 +188,21 @@ def _solve_lines(
     # Rounded up to a power of two, so that few programmes are compiled and kept.
     formulation = build(size, 1 << (longest - 1).bit_length())
     _fill(formulation, [*pieces, *[_NO_LINES] * (size - len(pieces))])
+    status = _run(formulation.programme, seconds)
+    if not status.has_solution:
+        return status, ()
+    return status, tuple(formulation.share.value.tolist())
+
+
+def _run(programme: cp.Problem, seconds: float) -> SolveStatus:
     with warnings.catch_warnings():
         # CVXPY warns of an inaccurate answer; the status says it too, and every answer is checked against the rows.
         warnings.simplefilter("ignore", UserWarning)
         try:
-            formulation.programme.solve(
-                solver=cp.CLARABEL, time_limit=seconds, **_CLARABEL
-            )
+            programme.solve(solver=cp.CLARABEL, time_limit=seconds, **_CLARABEL)
         except cp.SolverError:
-            return SolveStatus.FAILED, ()
-    status = STATUS.get(formulation.programme.status, SolveStatus.UNKNOWN)
-    if not status.has_solution:
-        return status, ()
-    return status, tuple(formulation.share.value.tolist())
+            return SolveStatus.FAILED
+    return STATUS.get(programme.status, SolveStatus.UNKNOWN)
 
 
 @lru_cache(maxsize=16)

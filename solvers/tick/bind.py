@@ -17,7 +17,7 @@ replica runs there already. An unhealthy GPU takes nothing. What the plan does n
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
@@ -31,6 +31,7 @@ from solvers.types.plan import (
     GpuPlan,
     Plan,
     ReplicaPlan,
+    replica_order,
 )
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, Node, ReplicaId
@@ -131,7 +132,7 @@ def _slots(problem: Problem, plan: Plan) -> list[PlanSlot]:
     slots = []
     for gpu in plan.gpus:
         single = replace(
-            gpu, count=1, replicas=tuple(sorted(gpu.replicas, key=_replica_order))
+            gpu, count=1, replicas=tuple(sorted(gpu.replicas, key=replica_order))
         )
         replicas = [
             _unnamed(problem, rows, single, replica) for replica in single.replicas
@@ -142,13 +143,9 @@ def _slots(problem: Problem, plan: Plan) -> list[PlanSlot]:
         slots,
         key=lambda slot: (
             slot.gpu.clock_mhz,
-            tuple(map(_replica_order, slot.gpu.replicas)),
+            tuple(map(replica_order, slot.gpu.replicas)),
         ),
     )
-
-
-def _replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
-    return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
 
 
 def _unnamed(
@@ -202,22 +199,23 @@ def _places(
             raise InvalidInput(
                 "nodes", f"the node {gpu.node!r} of GPU {gpu.id!r} is not among them"
             )
-        there = running.get(gpu.id)
-        replicas = there.replicas if there else ()
-        cordoned = gpu.cordoned or node_by_id[gpu.node].cordoned
-        if not gpu.healthy or (cordoned and not replicas):
-            continue
-        # By id, so that ordinals of equal replicas do not depend on the order of the stored plan.
-        by_id = sorted(replicas, key=lambda replica: replica.id)
-        places.append(
-            GpuPlace(
-                gpu=gpu,
-                cordoned=cordoned,
-                running=there,
-                replicas=_by_identity(by_id),
-            )
-        )
+        place = _place(gpu, node_by_id[gpu.node], running.get(gpu.id))
+        # A cordoned GPU starts nothing, so that an empty one has no use.
+        if gpu.healthy and (place.replicas or not place.cordoned):
+            places.append(place)
     return places
+
+
+def _place(gpu: Gpu, node: Node, running: BoundGpu | None) -> GpuPlace:
+    replicas = running.replicas if running else ()
+    # By id, so that ordinals of equal replicas do not depend on the order of the stored plan.
+    by_id = sorted(replicas, key=lambda replica: replica.id)
+    return GpuPlace(
+        gpu=gpu,
+        cordoned=gpu.cordoned or node.cordoned,
+        running=running,
+        replicas=_by_identity(by_id),
+    )
 
 
 def _bound_gpus(
@@ -282,28 +280,38 @@ def _reserved(
     Where the kept reservations leave too little for the rest, the largest excess is given up first: that replica
     starts anew with what it needs.
     """
+    needed_mib = sum(replica.memory_mib for replica in wanted.values())
+    kept = _kept(wanted, running, spare_mib=max(0.0, memory_mib - needed_mib))
+    return tuple(
+        replace(
+            replica, id=running[identity].id, memory_mib=running[identity].memory_mib
+        )
+        if identity in kept
+        else replica
+        for identity, replica in wanted.items()
+    )
+
+
+def _kept(
+    wanted: Mapping[ReplicaIdentity, BoundReplica],
+    running: Mapping[ReplicaIdentity, BoundReplica],
+    *,
+    spare_mib: float,
+) -> Collection[ReplicaIdentity]:
+    """The wanted replicas that run with enough memory, as far as what they reserve beyond need is to spare."""
     # A running process cannot reserve more, and does not give back what it has.
     excess_mib = {
         identity: running[identity].memory_mib - replica.memory_mib
         for identity, replica in wanted.items()
         if identity in running and running[identity].memory_mib >= replica.memory_mib
     }
-    needed_mib = sum(replica.memory_mib for replica in wanted.values())
-    spare_mib = max(0.0, memory_mib - needed_mib)
     for identity in sorted(
         excess_mib, key=lambda identity: (-excess_mib[identity], identity)
     ):
         if sum(excess_mib.values()) <= spare_mib:
             break
         del excess_mib[identity]
-    return tuple(
-        replace(
-            replica, id=running[identity].id, memory_mib=running[identity].memory_mib
-        )
-        if identity in excess_mib
-        else replica
-        for identity, replica in wanted.items()
-    )
+    return excess_mib.keys()
 
 
 def _new_id(service: str, generation: int, number: int) -> ReplicaId:

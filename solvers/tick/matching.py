@@ -46,9 +46,7 @@ class GpuPlace:
 
 
 def match_slots(
-    problem: Problem,
-    slots: Sequence[PlanSlot],
-    places: Sequence[GpuPlace],
+    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
 ) -> list[GpuPlace | None]:
     """The place of each slot, None where there is none; all of one GPU type."""
     occupied = [place for place in places if place.replicas]
@@ -60,11 +58,10 @@ def match_slots(
     chosen: list[GpuPlace | None] = [None] * len(slots)
     # GPUs that carry nothing are alike: whichever of them the solver matched, the lowest ids take their parts in order.
     lowest_empty = iter(empty)
-    for slot, place in zip(*linear_sum_assignment(cost), strict=True):
-        if not forbidden[slot, place]:
-            chosen[slot] = (
-                offered[place] if offered[place].replicas else next(lowest_empty)
-            )
+    for slot, at in zip(*linear_sum_assignment(cost), strict=True):
+        if not forbidden[slot, at]:
+            place = offered[at]
+            chosen[slot] = place if place.replicas else next(lowest_empty)
     return chosen
 
 

@@ -22,6 +22,9 @@ from solvers.types.state import GpuId, NodeId, ReplicaId
 
 SwitchMode = Literal["shadow", "drain_first"]
 
+ServiceRates = defaultdict[str, float]
+"""Rates in rps by service."""
+
 LOSS_TOLERANCE = 1e-6
 """A loss below this share of a service's rate is rounding."""
 
@@ -93,31 +96,34 @@ def transition(
 
     `before` holds the GPUs that still exist: what ran on a lost GPU is lost already and no step can stop it.
     """
-    old, new = {gpu.id: gpu for gpu in before}, {gpu.id: gpu for gpu in after}
-    moves = [
+    moves = _moves(problem, before, after)
+    steps = [
+        (kind, replace(step, keep=_left_alone(move, step)))
+        for move in sorted(moves, key=lambda move: (-move.gain_rps, move.gpu.id))
+        for kind, step in _steps(move)
+    ]
+    # The sort is stable: within a kind the GPUs stay in the order of their gains.
+    steps.sort(key=lambda each: each[0])
+    return _with_losses([step for _, step in steps], moves)
+
+
+def _moves(
+    problem: Problem, before: Sequence[BoundGpu], after: Sequence[BoundGpu]
+) -> list[_Move]:
+    """One per GPU, by id."""
+    old = {gpu.id: gpu for gpu in before}
+    new = {gpu.id: gpu for gpu in after}
+    return [
         _move(problem, old.get(id_), new.get(id_))
         for id_ in sorted(old.keys() | new.keys())
     ]
-    ranked = [
-        (
-            kind,
-            -move.gain_rps,
-            move.gpu.id,
-            replace(step, keep=_left_alone(move, step)),
-        )
-        for move in moves
-        for kind, step in _steps(move)
-    ]
-    # Without the step itself, which has no order; the sort is stable.
-    ranked.sort(key=lambda each: each[:3])
-    return _with_losses([step for *_, step in ranked], moves)
 
 
 def _move(problem: Problem, before: BoundGpu | None, after: BoundGpu | None) -> _Move:
     gpu = after or before
     assert gpu is not None
-    old = {replica.id: replica for replica in before.replicas} if before else {}
-    new = {replica.id: replica for replica in after.replicas} if after else {}
+    old = _by_id(before)
+    new = _by_id(after)
     # Clock and cap are the GPU's: another one changes every replica that stays on it.
     is_retuned = before is not None and (before.clock_mhz, before.power_cap_w) != (
         gpu.clock_mhz,
@@ -134,6 +140,10 @@ def _move(problem: Problem, before: BoundGpu | None, after: BoundGpu | None) -> 
         ),
         overlap_fits=_overlap_fits(problem, gpu, old, new),
     )
+
+
+def _by_id(gpu: BoundGpu | None) -> dict[ReplicaId, BoundReplica]:
+    return {replica.id: replica for replica in gpu.replicas} if gpu else {}
 
 
 def _overlap_fits(
@@ -203,25 +213,33 @@ def _with_losses(
     with_losses = []
     for step in steps:
         up_rps, down_rps = _rate_changes(by_gpu[step.gpu], step)
-        losses = []
-        for service in sorted(down_rps):
-            lowest_rps = carried_rps[service] - down_rps[service]
-            # Without room for both, what starts is ready only after what stops is gone.
-            if step.mode == "shadow":
-                lowest_rps += up_rps[service]
-            lost_rps = needed_rps[service] - lowest_rps
-            if lost_rps > LOSS_TOLERANCE * needed_rps[service]:
-                losses.append(RateLoss(service=service, rate_rps=lost_rps))
+        # Without room for both, what starts is ready only after what stops is gone.
+        ready_rps = up_rps if step.mode == "shadow" else ServiceRates(float)
+        losses = tuple(_losses(needed_rps, carried_rps, down_rps, ready_rps))
+        with_losses.append(replace(step, losses=losses))
         for service in sorted(up_rps.keys() | down_rps.keys()):
             carried_rps[service] += up_rps[service] - down_rps[service]
-        with_losses.append(replace(step, losses=tuple(losses)))
     return tuple(with_losses)
+
+
+def _losses(
+    needed_rps: Mapping[str, float],
+    carried_rps: ServiceRates,
+    down_rps: ServiceRates,
+    ready_rps: ServiceRates,
+) -> Iterator[RateLoss]:
+    """What services lack while their rates are down and no more than `ready_rps` is up; rounding is none."""
+    for service in sorted(down_rps):
+        lowest_rps = carried_rps[service] - down_rps[service] + ready_rps[service]
+        lost_rps = needed_rps[service] - lowest_rps
+        if lost_rps > LOSS_TOLERANCE * needed_rps[service]:
+            yield RateLoss(service=service, rate_rps=lost_rps)
 
 
 def _needed_rps(moves: Sequence[_Move]) -> dict[str, float]:
     """By service, the smaller of the rates before and after: a plan that serves less on purpose loses nothing."""
-    old_rps: defaultdict[str, float] = defaultdict(float)
-    new_rps: defaultdict[str, float] = defaultdict(float)
+    old_rps = ServiceRates(float)
+    new_rps = ServiceRates(float)
     for move in moves:
         for replicas, rps in ((move.old, old_rps), (move.new, new_rps)):
             for replica in replicas.values():
@@ -232,9 +250,9 @@ def _needed_rps(moves: Sequence[_Move]) -> dict[str, float]:
     }
 
 
-def _carried_rps(moves: Sequence[_Move]) -> defaultdict[str, float]:
+def _carried_rps(moves: Sequence[_Move]) -> ServiceRates:
     """What each service's replicas carry before the first step."""
-    carried_rps: defaultdict[str, float] = defaultdict(float)
+    carried_rps = ServiceRates(float)
     for move in moves:
         for id_, replica in move.old.items():
             rate_rps = replica.arrival_rate_rps
@@ -247,16 +265,17 @@ def _carried_rps(moves: Sequence[_Move]) -> defaultdict[str, float]:
 def _rate_changes(
     move: _Move,
     step: TransitionStep,
-) -> tuple[defaultdict[str, float], defaultdict[str, float]]:
+) -> tuple[ServiceRates, ServiceRates]:
     """By service, the rate that the step adds and the rate that it takes away."""
-    up_rps: defaultdict[str, float] = defaultdict(float)
-    down_rps: defaultdict[str, float] = defaultdict(float)
-    for id_ in step.start:
-        up_rps[move.new[id_].service] += move.new[id_].arrival_rate_rps
-    for id_ in step.stop:
-        down_rps[move.old[id_].service] += move.old[id_].arrival_rate_rps
+    up_rps = ServiceRates(float)
+    down_rps = ServiceRates(float)
+    for started in (move.new[id_] for id_ in step.start):
+        up_rps[started.service] += started.arrival_rate_rps
+    for stopped in (move.old[id_] for id_ in step.stop):
+        down_rps[stopped.service] += stopped.arrival_rate_rps
     for id_ in () if move.only_routes else step.change:
-        more_rps = move.new[id_].arrival_rate_rps - move.old[id_].arrival_rate_rps
+        after = move.new[id_]
+        more_rps = after.arrival_rate_rps - move.old[id_].arrival_rate_rps
         # A replica that changes carries its old rate until the step and its new one after it.
-        (up_rps if more_rps > 0 else down_rps)[move.new[id_].service] += abs(more_rps)
+        (up_rps if more_rps > 0 else down_rps)[after.service] += abs(more_rps)
     return up_rps, down_rps

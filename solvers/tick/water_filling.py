@@ -29,6 +29,10 @@ _MIN_W = 1e-9
 """Fewer watts count as none."""
 
 
+Curve = tuple[tuple[float, float], ...]
+"""(watts, throughput)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taker:
     """One GPU that gets a share."""
@@ -37,8 +41,8 @@ class Taker:
     node: str
     min_w: float
     max_w: float
-    curve: tuple[tuple[float, float], ...] = ()
-    """(watts, throughput): ascending and concave, from `min_w` on; empty = nothing is known."""
+    curve: Curve = ()
+    """Ascending and concave, from `min_w` on; empty = nothing is known."""
 
 
 def fill(
@@ -53,25 +57,43 @@ def fill(
     """
     ordered = sorted(takers, key=lambda taker: taker.id)
     given = {taker.id: taker.min_w for taker in ordered}
-    caps_w = node_caps_w or {}
-    left = {taker.node: caps_w.get(taker.node, math.inf) for taker in ordered}
-    for taker in ordered:
-        left[taker.node] -= taker.min_w
+    left = _left_on_nodes(ordered, node_caps_w or {})
     min_w = sum(given.values())
     total_w = budget_w - min_w
     # Rounding: a plan that was found to fit draws the whole budget and a little less, or a little more.
     if min((total_w, *left.values())) < -1e-6 * min_w:
         return None
+    total_w = _share_by_slope(ordered, given, left, total_w)
+    _share_rest(ordered, given, left, total_w)
+    return given
+
+
+def _left_on_nodes(
+    takers: Sequence[Taker], caps_w: Mapping[str, float]
+) -> dict[str, float]:
+    """What each node's cap leaves beyond what its GPUs draw at least."""
+    left = {taker.node: caps_w.get(taker.node, math.inf) for taker in takers}
+    for taker in takers:
+        left[taker.node] -= taker.min_w
+    return left
+
+
+def _share_by_slope(
+    takers: Iterable[Taker],
+    given: dict[str, float],
+    left: dict[str, float],
+    total_w: float,
+) -> float:
+    """Give out the watts that bring something, and return what remains; changes `given` and `left`."""
     # Steepest first; a concave curve gives its own segments in their order, since their slopes fall.
     for _, taker_id, node, watts in sorted(
-        _segments(ordered), key=lambda segment: (-segment[0], *segment[1:])
+        _segments(takers), key=lambda segment: (-segment[0], *segment[1:])
     ):
         more_w = max(0.0, min(watts, left[node], total_w))
         given[taker_id] += more_w
         left[node] -= more_w
         total_w -= more_w
-    _share_rest(ordered, given, left, total_w)
-    return given
+    return total_w
 
 
 def _segments(takers: Iterable[Taker]) -> list[tuple[float, str, str, float]]:
@@ -117,9 +139,7 @@ def _share_rest(
         ]
 
 
-def throughput_curve(
-    points: Iterable[tuple[float, float]],
-) -> tuple[tuple[float, float], ...]:
+def throughput_curve(points: Iterable[tuple[float, float]]) -> Curve:
     """The concave hull of (watts, throughput) points, ascending; of what draws more and brings less nothing is left."""
     hull: list[tuple[float, float]] = []
     for watts, value in sorted(set(points), key=lambda point: (point[0], -point[1])):

@@ -5,9 +5,9 @@ a list of changes.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from solvers.types.state import GpuId, NodeId, ReplicaId, TaskKind
 
@@ -15,6 +15,8 @@ UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "b
 WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(("stock", "sm", "memory", "power"))
 """Reasons that more GPUs, or less demand of others, would end."""
 UNSERVED_REASONS: tuple[UnservedReason, ...] = get_args(UnservedReason)
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +143,8 @@ class _ReplicaKey(NamedTuple):
 
 def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
     """What differs in replicas between two plans, sorted by service, GPU type, SM percent, batch and clock."""
-    old = _replica_counts(before)
-    new = _replica_counts(after)
+    old = replica_counts(before, _replica_key)
+    new = replica_counts(after, _replica_key)
     # A Counter gives 0 for a key that its plan lacks.
     return tuple(
         PlanChange(**key._asdict(), before=old[key], after=new[key])
@@ -188,6 +190,15 @@ def planned_rates_rps(bound: BoundPlan | None) -> defaultdict[str, float]:
     return rates
 
 
+def served_rates_rps(gpus: Iterable[GpuPlan]) -> defaultdict[str, list[float]]:
+    """By service, what each entry of a plan serves of it, on all its GPUs; to be summed exactly."""
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    for gpu in gpus:
+        for replica in gpu.replicas:
+            rates[replica.service].append(gpu.count * replica.arrival_rate_rps)
+    return rates
+
+
 def replicas_of(plan: Plan, service: str) -> Iterator[tuple[GpuPlan, ReplicaPlan]]:
     """Every replica entry of a service with the GPUs that carry it."""
     return (
@@ -198,17 +209,36 @@ def replicas_of(plan: Plan, service: str) -> Iterator[tuple[GpuPlan, ReplicaPlan
     )
 
 
-def _replica_counts(plan: Plan) -> Counter[_ReplicaKey]:
-    counts: Counter[_ReplicaKey] = Counter()
+def replica_counts(
+    plan: Plan, key: Callable[[GpuPlan, ReplicaPlan], Key]
+) -> Counter[Key]:
+    """How many replicas of a plan share each key."""
+    counts: Counter[Key] = Counter()
     for gpu in plan.gpus:
         for replica in gpu.replicas:
-            key = _ReplicaKey(
-                replica.service,
-                gpu.gpu_type,
-                replica.sm_percent,
-                replica.batch,
-                gpu.clock_mhz,
-            )
             # An entry stands for `count` GPUs, on each of which the replica runs once.
-            counts[key] += gpu.count
+            counts[key(gpu, replica)] += gpu.count
     return counts
+
+
+def replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
+    """Sorts the replicas of a GPU by what they are."""
+    return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
+
+
+def gpu_counts(gpus: Iterable[GpuPlan]) -> Counter[str]:
+    """How many GPUs there are of each type."""
+    counts: Counter[str] = Counter()
+    for gpu in gpus:
+        counts[gpu.gpu_type] += gpu.count
+    return counts
+
+
+def _replica_key(gpu: GpuPlan, replica: ReplicaPlan) -> _ReplicaKey:
+    return _ReplicaKey(
+        replica.service,
+        gpu.gpu_type,
+        replica.sm_percent,
+        replica.batch,
+        gpu.clock_mhz,
+    )

@@ -145,6 +145,10 @@ class Problem:
         """The service of that name. Raises KeyError."""
         return self._service_by_name[name]
 
+    def services_by_priority(self) -> list[ServiceDemand]:
+        """The services from the most to the least important, equally important ones by name."""
+        return sorted(self.services, key=lambda each: (-each.priority, each.name))
+
     def points_of(self, network: str, gpu_type: str) -> OperatingPoints | None:
         """The operating points of a network on a GPU type, or None when it cannot run there."""
         return self._points_by_key.get((network, gpu_type))

@@ -2,12 +2,13 @@
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
 from solvers.types.errors import InvalidInput
+from solvers.types.plan import Plan
 from solvers.types.plan_json import RESERVED, plan_document, plan_from_document
 from solvers.types.problem import (
     CapacityLaw,
@@ -30,7 +31,13 @@ from solvers.types.strict_json import (
     read_text,
 )
 
+LawTable = tuple[tuple[tuple[float, ...], ...], ...]
+"""(P, B, R), as `CapacityLaw.max_utilisation`."""
+
 ROW_FIELDS = OperatingPoint._fields
+
+MAX_PERCENTILE = 1 - 1e-12
+"""Below 1, for no utilisation above 0 keeps the SLO for every single request."""
 
 MIN_EXECUTION_MS = 1e-9
 """A batch that takes less is a unit mistake, and its capacity beyond all figures."""
@@ -56,20 +63,14 @@ def problem_from_document(document: object) -> Problem:
         objective=cast(
             Objective, fields.choice("objective", ("min_cost", "max_goodput"))
         ),
-        energy_price_usd_per_kwh=_optional(
-            fields, "energy_price_usd_per_kwh", fields.number, 0.0
-        ),
+        energy_price_usd_per_kwh=_number_or_0(fields, "energy_price_usd_per_kwh"),
         max_replicas_per_gpu=fields.integer("max_replicas_per_gpu", at_least=1),
         capacity_law=fields.read("capacity_law", _capacity_law),
         gpu_types=fields.each("gpu_types", _gpu_type, at_least=1),
         services=fields.each("services", service_from_document),
         points=fields.each("points", _points),
-        current=plan_from_document(fields.value("current"), "current")[0]
-        if fields.has("current")
-        else None,
-        migration_cost_usd_per_hour=_optional(
-            fields, "migration_cost_usd_per_hour", fields.number, 0.0
-        ),
+        current=fields.read("current", _plan) if fields.has("current") else None,
+        migration_cost_usd_per_hour=_number_or_0(fields, "migration_cost_usd_per_hour"),
     )
     fields.done()
     # Last, since a reference can be judged only once all names are known.
@@ -77,18 +78,19 @@ def problem_from_document(document: object) -> Problem:
     return problem
 
 
-def _optional(
-    fields: Fields, name: str, read: Callable[[str], float], default: float
-) -> float:
-    return read(name) if fields.given(name) else default
+def _number_or_0(fields: Fields, name: str) -> float:
+    return fields.number(name) if fields.given(name) else 0.0
+
+
+def _plan(document: object, path: str) -> Plan:
+    return plan_from_document(document, path)[0]
 
 
 def _capacity_law(document: object, path: str) -> CapacityLaw:
     fields = Fields(document, path)
-    # Below 1, for no utilisation above 0 keeps the SLO for every single request.
     percentiles = fields.each(
         "percentiles",
-        lambda v, p: read_number(v, p, above=0.0, at_most=1 - 1e-12),
+        lambda v, p: read_number(v, p, above=0.0, at_most=MAX_PERCENTILE),
         at_least=1,
     )
     batches = fields.each(
@@ -112,9 +114,7 @@ def _capacity_law(document: object, path: str) -> CapacityLaw:
     )
 
 
-def _utilisation(
-    fields: Fields, shape: tuple[int, int, int]
-) -> tuple[tuple[tuple[float, ...], ...], ...]:
+def _utilisation(fields: Fields, shape: tuple[int, int, int]) -> LawTable:
     path = fields.at("max_utilisation")
     table = tuple(
         tuple(
@@ -132,15 +132,16 @@ def _utilisation(
         )
     for p, plane in enumerate(table):
         for b, column in enumerate(plane):
-            if len(column) != shape[2]:
-                raise InvalidInput(
-                    f"{path}[{p}][{b}]",
-                    f"must have {shape[2]} values, not {len(column)}",
-                )
-            # Solvers search along the ratio by bisection, which needs a law that never falls.
-            if any(right < left for left, right in itertools.pairwise(column)):
-                raise InvalidInput(f"{path}[{p}][{b}]", "must not fall along the ratio")
+            _check_column(column, f"{path}[{p}][{b}]", size=shape[2])
     return table
+
+
+def _check_column(column: Sequence[float], path: str, *, size: int) -> None:
+    if len(column) != size:
+        raise InvalidInput(path, f"must have {size} values, not {len(column)}")
+    # Solvers search along the ratio by bisection, which needs a law that never falls.
+    if any(right < left for left, right in itertools.pairwise(column)):
+        raise InvalidInput(path, "must not fall along the ratio")
 
 
 def _gpu_type(document: object, path: str) -> GpuType:
@@ -168,16 +169,11 @@ def _gpu_type(document: object, path: str) -> GpuType:
 def service_from_document(document: object, path: str) -> ServiceDemand:
     """One entry of `services`. Raises InvalidInput, whose field begins with `path`."""
     fields = Fields(document, path, RESERVED)
-    types = (
-        fields.each("allowed_gpu_types", read_text)
-        if fields.has("allowed_gpu_types")
-        else None
-    )
     service = ServiceDemand(
         name=fields.text("name"),
         network=fields.text("network"),
         slo_ms=fields.number("slo_ms", above=0.0),
-        percentile=fields.number("percentile", above=0.0, at_most=1 - 1e-12),
+        percentile=fields.number("percentile", above=0.0, at_most=MAX_PERCENTILE),
         arrival_rate_rps=fields.number("arrival_rate_rps"),
         priority=fields.number("priority", above=0.0),
         min_replicas=fields.integer("min_replicas")
@@ -186,16 +182,22 @@ def service_from_document(document: object, path: str) -> ServiceDemand:
         max_replicas=fields.integer("max_replicas", at_least=1)
         if fields.has("max_replicas")
         else None,
-        allowed_gpu_types=types,
+        allowed_gpu_types=fields.each("allowed_gpu_types", read_text)
+        if fields.has("allowed_gpu_types")
+        else None,
     )
     fields.done()
+    _refuse_crossed_limits(service, fields.at("min_replicas"))
+    return service
+
+
+def _refuse_crossed_limits(service: ServiceDemand, path: str) -> None:
     # No plan could keep both, so that every one would be infeasible for a reason that nobody sees.
     if service.max_replicas is not None and service.min_replicas > service.max_replicas:
         raise InvalidInput(
-            fields.at("min_replicas"),
+            path,
             f"{service.min_replicas} is above max_replicas, {service.max_replicas}",
         )
-    return service
 
 
 def _points(document: object, path: str) -> OperatingPoints:
@@ -213,12 +215,7 @@ def _points(document: object, path: str) -> OperatingPoints:
 def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(path, f"must be an array of rows, not {describe(value)}")
-    for index, row in enumerate(value):
-        if not isinstance(row, list | tuple) or len(row) != len(ROW_FIELDS):
-            raise InvalidInput(
-                f"{path}[{index}]",
-                f"must have the {len(ROW_FIELDS)} values {', '.join(ROW_FIELDS)}",
-            )
+    _refuse_misshapen(value, path)
     # numpy would make numbers of strings and booleans, so each type is looked at first.
     _refuse_non_numbers(value, path)
     if value:
@@ -229,14 +226,24 @@ def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
         for row in value
     )
     # To the digits at which a plan's figures are matched to rows: nearer ones could not be told apart.
-    if len(
-        {(round(row.sm_percent, 6), row.batch, round(row.clock_mhz, 3)) for row in rows}
-    ) < len(rows):
+    distinct = {
+        (round(row.sm_percent, 6), row.batch, round(row.clock_mhz, 3)) for row in rows
+    }
+    if len(distinct) < len(rows):
         raise InvalidInput(
             path,
             "two rows have the same (sm_percent, batch, clock_mhz); keep one of them",
         )
     return rows
+
+
+def _refuse_misshapen(rows: Sequence[object], path: str) -> None:
+    for index, row in enumerate(rows):
+        if not isinstance(row, list | tuple) or len(row) != len(ROW_FIELDS):
+            raise InvalidInput(
+                f"{path}[{index}]",
+                f"must have the {len(ROW_FIELDS)} values {', '.join(ROW_FIELDS)}",
+            )
 
 
 def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
@@ -251,10 +258,21 @@ def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
 
 def _check_ranges(table: np.ndarray, path: str) -> None:
     """Refuse the first value of the (N, 9) table that is out of its range; vectorised, since tables are long."""
+    for broken, message in _range_rules(table):
+        if broken.any():
+            row, column = np.argwhere(broken)[0]
+            raise InvalidInput(
+                f"{path}[{row}].{ROW_FIELDS[column]}",
+                f"{message}, not {table[row, column]:g}",
+            )
+
+
+def _range_rules(table: np.ndarray) -> Sequence[tuple[np.ndarray, str]]:
+    """(N, 9) which values break a rule, and what the rule says, in the order of the complaints."""
     is_integer = table[:, 1] == np.floor(table[:, 1])
     columns = np.arange(len(ROW_FIELDS))
-    # The order of the rules is that of the complaints: NaN fails the first and must not reach the others.
-    rules = (
+    # NaN fails the first rule and must not reach the others.
+    return (
         (
             ~(np.isfinite(table) & (table >= 0)),
             "must be a finite number that is at least 0",
@@ -274,13 +292,6 @@ def _check_ranges(table: np.ndarray, path: str) -> None:
             f"plus launch_ms and run_ms must be at least {MIN_EXECUTION_MS:g} ms",
         ),
     )
-    for broken, message in rules:
-        if broken.any():
-            row, column = np.argwhere(broken)[0]
-            raise InvalidInput(
-                f"{path}[{row}].{ROW_FIELDS[column]}",
-                f"{message}, not {table[row, column]:g}",
-            )
 
 
 def _refuse_repeats(path: str, names: tuple[object, ...]) -> None:
@@ -300,20 +311,7 @@ def _check_references(problem: Problem) -> None:
     )
     types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
     for index, service in enumerate(problem.services):
-        if service.percentile not in problem.capacity_law.percentiles:
-            known = ", ".join(
-                f"{value:g}" for value in problem.capacity_law.percentiles
-            )
-            raise InvalidInput(
-                f"services[{index}].percentile",
-                f"{service.percentile:g} is not in the capacity law, which has {known}",
-            )
-        for name in service.allowed_gpu_types or ():
-            if name not in types:
-                raise InvalidInput(
-                    f"services[{index}].allowed_gpu_types",
-                    f"no GPU type is called {name!r}",
-                )
+        _check_service(problem, types, service, f"services[{index}]")
     for index, points in enumerate(problem.points):
         _check_points(problem, types, points, f"points[{index}]")
     # Under max_goodput all GPUs of a type are paid for (`laws.cost`), so that their number must be known.
@@ -323,6 +321,23 @@ def _check_references(problem: Problem) -> None:
         raise InvalidInput(
             "gpu_types", "every count must be a number under max_goodput, not null"
         )
+
+
+def _check_service(
+    problem: Problem, types: dict[str, GpuType], service: ServiceDemand, path: str
+) -> None:
+    percentiles = problem.capacity_law.percentiles
+    if service.percentile not in percentiles:
+        known = ", ".join(f"{value:g}" for value in percentiles)
+        raise InvalidInput(
+            f"{path}.percentile",
+            f"{service.percentile:g} is not in the capacity law, which has {known}",
+        )
+    for name in service.allowed_gpu_types or ():
+        if name not in types:
+            raise InvalidInput(
+                f"{path}.allowed_gpu_types", f"no GPU type is called {name!r}"
+            )
 
 
 def _check_points(

@@ -67,6 +67,10 @@ class GpuType:
     launch_base: float = 0.0
     """Constant growth of the launch term once there are two or more replicas on the GPU."""
 
+    def has_more_than(self, used: int) -> bool:
+        """Whether a plan that uses so many GPUs of this type may use another one."""
+        return self.count is None or used < self.count
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

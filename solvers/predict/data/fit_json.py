@@ -106,10 +106,11 @@ def fit_from_document(document: object, path: str = "fit") -> Fit:
     """Read what `fit_to_document` made. Raises InvalidInput, which names the field below `path`."""
     fields = Fields(document, path)
     quantity = cast(Quantity, fields.choice("quantity", get_args(Quantity)))
-    network = _maybe_empty(fields, "network")
     fit = Fit(
         quantity=quantity,
-        group=Group(network=network, gpu_type=fields.text("gpu_type")),
+        group=Group(
+            network=_maybe_empty(fields, "network"), gpu_type=fields.text("gpu_type")
+        ),
         technique=fields.choice("technique", technique_names(quantity)),
         # Fits of earlier versions do not say where their samples lay.
         sampled=fields.read("sampled", _sampled)

@@ -74,6 +74,10 @@ class Queries:
         """The same queries without neighbours."""
         return replace(self, neighbours=((),) * len(self))
 
+    def power_limit_or(self, otherwise: Reals | float) -> Reals:
+        """(N,) watts; `otherwise` where no limit is known."""
+        return np.where(np.isnan(self.power_limit_w), otherwise, self.power_limit_w)
+
     def conditions(self, *, unknown: float) -> Reals:
         """(N, 5) batch, SM percent, clock, time quota and power limit; `unknown` stands for what is not known."""
         columns = (

@@ -187,16 +187,7 @@ def _log_latency(fits: Fits, network: str, queries: Queries) -> Reals:
 
 def _features(entries: Sequence[LayerCounts]) -> Reals:
     """(R + 1, F) standardised logarithms: layers in all, layers of each kind, parameters, multiply-accumulates."""
-    kinds = sorted({kind for entry in entries for kind in entry.counts})
-    columns = [[float(sum(entry.counts.values())) for entry in entries]]
-    for kind in kinds:
-        columns.append([float(entry.counts.get(kind, 0)) for entry in entries])
-    columns.append([entry.parameters_millions for entry in entries])
-    known = [entry.gmacs for entry in entries if entry.gmacs is not None]
-    if len(known) == len(entries):
-        # Twice, for they follow the time best.
-        columns += [known, known]
-    logs = np.log1p(np.array(columns).T)
+    logs = np.log1p(np.array(_columns(entries)).T)
     spread = logs.std(axis=0)
     # A kind that all have equally often has no spread to be divided by.
     return np.asarray((logs - logs.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0))
@@ -207,3 +198,17 @@ def _covariance(features: Reals) -> Reals:
     linear = features @ features.T / features.shape[1]
     near = np.exp(-distance / (2.0 * _LENGTH**2))
     return np.asarray(near + _LINEAR * linear + _LEVEL)
+
+
+def _columns(entries: Sequence[LayerCounts]) -> list[list[float]]:
+    kinds = sorted({kind for entry in entries for kind in entry.counts})
+    columns = [[float(sum(entry.counts.values())) for entry in entries]]
+    columns += [
+        [float(entry.counts.get(kind, 0)) for entry in entries] for kind in kinds
+    ]
+    columns.append([entry.parameters_millions for entry in entries])
+    known = [entry.gmacs for entry in entries if entry.gmacs is not None]
+    if len(known) == len(entries):
+        # Twice, for they follow the time best.
+        columns += [known, known]
+    return columns

@@ -13,7 +13,7 @@ without either, watts are the most that the share of the GPU could draw, and mem
 the most that any other profiled network takes; without one it is refused: nobody should guess what fits into a GPU.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -76,15 +76,9 @@ def make_grid(facts: FitFacts) -> ConditionGrid:
     where the present profile says how they compare.
     """
     if facts.present is not None:
-        rows = facts.present.rows
-        return ConditionGrid(
-            sm_percents=tuple(sorted({row.sm_percent for row in rows})),
-            batches=tuple(sorted({row.batch for row in rows})),
-            clocks_mhz=tuple(sorted({row.clock_mhz for row in rows})),
-        )
+        return _grid_of(facts.present.rows)
     step = facts.gpu_type.sm_percent_step
-    steps = {share: share / step for share in DEFAULT_SHARES}
-    shares = [share for share, n in steps.items() if abs(n - round(n)) < 1e-6]
+    shares = [share for share in DEFAULT_SHARES if _is_multiple(share, step)]
     largest = 1.0 if facts.sampled is None else float(facts.sampled.batch.max())
     # Samples of batch 1 alone say nothing of how far batches may go.
     allowed = largest if largest > 1.0 else float("inf")
@@ -93,6 +87,20 @@ def make_grid(facts: FitFacts) -> ConditionGrid:
         sm_percents=tuple(shares or [100.0]),
         batches=tuple(batch for batch in DEFAULT_BATCHES if batch <= allowed),
         clocks_mhz=clocks if _knows_clocks(facts) else clocks[-1:],
+    )
+
+
+def _is_multiple(share: float, step: float) -> bool:
+    steps = share / step
+    # Steps such as 100 / 7 are no exact floats.
+    return abs(steps - round(steps)) < 1e-6
+
+
+def _grid_of(rows: Sequence[OperatingPoint]) -> ConditionGrid:
+    return ConditionGrid(
+        sm_percents=tuple(sorted({row.sm_percent for row in rows})),
+        batches=tuple(sorted({row.batch for row in rows})),
+        clocks_mhz=tuple(sorted({row.clock_mhz for row in rows})),
     )
 
 
@@ -248,8 +256,7 @@ def _memory_mib(
                 f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask"
             )
         highest = [
-            max(_memory_at(entry, batch) for entry in facts.other_profiles)
-            for _, batch, _ in conditions
+            _highest_mib(facts.other_profiles, batch) for _, batch, _ in conditions
         ]
         fitted = np.where(np.isnan(fitted), highest, fitted)
     return np.maximum(fitted, 0.0)
@@ -269,6 +276,11 @@ def _fitted_memory_mib(fits: Fits, queries: Queries) -> Reals:
         (fit for fit in of_network if fit.group.gpu_type == gpu_type), of_network[0]
     )
     return memory.predict_upper(fit.coefficients, queries)
+
+
+def _highest_mib(profiles: Sequence[OperatingPoints], batch: int) -> float:
+    """What the profiled network takes that takes most at a batch."""
+    return max(_memory_at(entry, batch) for entry in profiles)
 
 
 def _memory_at(points: OperatingPoints, batch: int) -> float:

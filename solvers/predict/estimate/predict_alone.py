@@ -84,8 +84,9 @@ def _estimated(
             raise TooFewSamples(
                 f"{group.network} was not measured anywhere, and its layers are not known"
             )
-        known = tuple(layers.values())
-        estimate = estimate_from_layers(fits, known, own_layers, queries)
+        estimate = estimate_from_layers(
+            fits, tuple(layers.values()), own_layers, queries
+        )
         technique = LAYER_COUNTS
     low_ratio, high_ratio = (np.exp(estimate.sigma * ndtri(level)) for level in levels)
     return AloneLatency(

@@ -134,6 +134,9 @@ class ProfiledNetworks:
         except TooFewSamples:
             return None
         neighbour = Neighbour(own.network, float(unprofiled.batch), share)
+        return self._explained_by(learned, neighbour)
+
+    def _explained_by(self, learned: Coefficients, neighbour: Neighbour) -> float:
         # At its smallest share, where what neighbours are made of weighs most (w in `layer_counts`).
         victims = [
             _Victim(service, row)

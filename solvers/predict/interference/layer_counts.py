@@ -117,21 +117,21 @@ def _layer_table(
     layers: Mapping[str, LayerCounts], seen: tuple[str, ...]
 ) -> Coefficients:
     """Counts (M + 1, C) of every network by kind; the last row is the mean of the networks that were sampled."""
-    networks = tuple(sorted(layers))
-    kinds = networks_in(*(layers[network].counts for network in networks))
+    kinds = networks_in(*(entry.counts for entry in layers.values()))
     counts = {
-        network: [
-            *(float(layers[network].counts.get(kind, 0)) for kind in kinds),
-            layers[network].parameters_millions,
-        ]
-        for network in networks
+        network: _counts_of(entry, kinds) for network, entry in sorted(layers.items())
     }
     # The mean of the sampled networks only, from which the weights are learned.
-    mean = np.mean([counts[network] for network in networks if network in seen], axis=0)
+    mean = np.mean([row for network, row in counts.items() if network in seen], axis=0)
     return Coefficients(
         arrays={"counts": np.array([*counts.values(), mean])},
-        labels={"networks": networks, "kinds": (*kinds, _PARAMETERS)},
+        labels={"networks": tuple(counts), "kinds": (*kinds, _PARAMETERS)},
     )
+
+
+def _counts_of(entry: LayerCounts, kinds: tuple[str, ...]) -> list[float]:
+    by_kind = (float(entry.counts.get(kind, 0)) for kind in kinds)
+    return [*by_kind, entry.parameters_millions]
 
 
 def _with_box(table: Coefficients, at: Queries) -> Coefficients:

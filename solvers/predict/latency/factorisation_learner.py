@@ -101,16 +101,7 @@ class FactorisationLearner:
     def group_coefficients(self, group: Group) -> Coefficients:
         """All that predicts this group, with network and GPU type folded in; one never seen is a mean one."""
         values = self._shared.values
-        own = (
-            self._own[group.network].values
-            if group.network in self._own
-            else np.zeros((TARGETS, values.shape[2]))
-        )
-        gpu = (
-            values[:, self._gpu_types[group.gpu_type]]
-            if group.gpu_type in self._gpu_types
-            else np.zeros_like(own)
-        )
+        own, gpu = self._weights_of(group)
         level = (
             values[:, _BIAS, 0]
             + own[:, 0]
@@ -118,16 +109,22 @@ class FactorisationLearner:
             + (own[:, 1:] * gpu[:, 1:]).sum(axis=1)
         )
         columns = values[:, :COLUMNS]
-        weights = (
-            columns[:, :, 0]
-            + np.matmul(columns[:, :, 1:], (own + gpu)[:, 1:, None])[:, :, 0]
-        )
+        factors = columns[:, :, 1:]
+        folded = np.matmul(factors, (own + gpu)[:, 1:, None])[:, :, 0]
+        weights = columns[:, :, 0] + folded
         return Coefficients(
-            arrays={
-                "level": level,
-                "weights": weights,
-                "factors": columns[:, :, 1:].copy(),
-            }
+            arrays={"level": level, "weights": weights, "factors": factors.copy()}
+        )
+
+    def _weights_of(self, group: Group) -> tuple[Reals, Reals]:
+        """(targets, 1 + K) of the network and of the GPU type; 0 where one was never seen."""
+        values = self._shared.values
+        unseen = np.zeros((TARGETS, values.shape[2]))
+        own = self._own.get(group.network)
+        column = self._gpu_types.get(group.gpu_type)
+        return (
+            unseen if own is None else own.values,
+            unseen if column is None else values[:, column],
         )
 
     def state(self) -> Coefficients:

@@ -20,7 +20,7 @@ second-order machine knows no third-order effect, such as a knee that is elsewhe
 per network, techniques that fit each group by itself are nearer. It forgets nothing: in a world that changes, fit anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -88,10 +88,18 @@ def predict_targets(
 
 def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
     """Let the learner see every sample once, in the given order; batches follow each other without a pause."""
-    at = samples.at
-    throughput_rps = 1000.0 * at.batch / samples.latency_ms
+    throughput_rps = 1000.0 * samples.at.batch / samples.latency_ms
+    measured = zip(samples.latency_ms.tolist(), throughput_rps.tolist(), strict=True)
+    for served, (latency_ms, rate_rps) in zip(
+        _served(samples.at), measured, strict=True
+    ):
+        learner.update(served, latency_ms=latency_ms, throughput_rps=rate_rps)
+
+
+def _served(at: Queries) -> Iterator[ServedConditions]:
+    """Each row by itself."""
     # Plain floats, which the learner handles faster one by one than numpy's.
-    conditions = zip(
+    rows = zip(
         at.network,
         at.gpu_type,
         at.batch.tolist(),
@@ -101,10 +109,8 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
         at.power_limit_w.tolist(),
         strict=True,
     )
-    measured = zip(samples.latency_ms.tolist(), throughput_rps.tolist(), strict=True)
-    for row, (latency_ms, rate_rps) in zip(conditions, measured, strict=True):
-        network, gpu_type, batch, sm_percent, quota_percent, clock_mhz, limit_w = row
-        served = ServedConditions(
+    for network, gpu_type, batch, sm_percent, quota_percent, clock_mhz, limit_w in rows:
+        yield ServedConditions(
             network,
             gpu_type,
             batch,
@@ -113,7 +119,6 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
             clock_mhz=clock_mhz,
             power_limit_w=limit_w,
         )
-        learner.update(served, latency_ms=latency_ms, throughput_rps=rate_rps)
 
 
 def _log_outputs(

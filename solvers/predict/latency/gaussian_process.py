@@ -27,9 +27,7 @@ from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
 from solvers.predict.latency.conditions import (
     BATCH,
-    CLOCK_MHZ,
     SM_PERCENT,
-    TIME_QUOTA_PERCENT,
     MeasuredRange,
     clip_to_measured,
     highest_clock_mhz,
@@ -46,6 +44,8 @@ from solvers.predict.regression.mesh import (
 )
 from solvers.predict.regression.posterior_mode import weigh
 
+# In the order of the conditions' columns.
+_AXES = ("log_batch", "log_sm_percent", "log_clock", "log_time_quota_percent")
 _MIN_CONDITIONS = 2
 _MAX_SAMPLES = 800  # Time grows with the cube: 800 take a quarter of a second.
 # On which the grid is judged: 108 factorisations of 128² take 50 ms.
@@ -113,10 +113,7 @@ def fit(samples: Samples) -> Coefficients:
     table = _read(posterior, mesh_points(axes)).round(_DIGITS)
     return Coefficients(
         arrays={
-            "log_batch": axes[BATCH],
-            "log_sm_percent": axes[SM_PERCENT],
-            "log_clock": axes[CLOCK_MHZ],
-            "log_time_quota_percent": axes[TIME_QUOTA_PERCENT],
+            **dict(zip(_AXES, axes, strict=True)),
             "log_latency": table.reshape([len(axis) for axis in axes]),
             "trusted_range": np.stack(trusted),
             "highest_clock_mhz": np.array(highest),
@@ -127,12 +124,7 @@ def fit(samples: Samples) -> Coefficients:
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms."""
     arrays = coefficients.arrays
-    axes = (
-        arrays["log_batch"],
-        arrays["log_sm_percent"],
-        arrays["log_clock"],
-        arrays["log_time_quota_percent"],
-    )
+    axes = tuple(arrays[name] for name in _AXES)
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
     inside, growth = clip_to_measured(logs, MeasuredRange(*arrays["trusted_range"]))
     # Along an axis of one node nothing changes, and each axis doubles the work of an interpolation.

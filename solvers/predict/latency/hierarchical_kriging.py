@@ -80,6 +80,19 @@ class _Measured:
     readings: SurfaceReadings
     log_latency: Reals
 
+    def posterior(
+        self, prior: Gaussian, *, start: Reals, noise: float, is_near: bool
+    ) -> Posterior:
+        """What the samples make of a prior; the arguments are those of `find_posterior`."""
+        return find_posterior(
+            self.readings,
+            self.log_latency,
+            prior,
+            start=start,
+            noise=noise,
+            is_near=is_near,
+        )
+
 
 def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
     """Coefficients of every group measured under two conditions or more. Raises TooFewSamples when there is none.
@@ -156,27 +169,12 @@ def _learn_population(
     for group in groups:
         start = touch_from_below(nodes, group.readings, group.log_latency, supposed)
         own = supposed._replace(mean=start)
-        found.append(
-            find_posterior(
-                group.readings,
-                group.log_latency,
-                own,
-                start=start,
-                noise=noise,
-                is_near=False,
-            )
-        )
+        found.append(group.posterior(own, start=start, noise=noise, is_near=False))
     for _ in range(_ROUNDS):
         population, noise = _describe(found, groups, supposed)
         found = [
-            find_posterior(
-                group.readings,
-                group.log_latency,
-                population,
-                start=before.mode,
-                noise=noise,
-                is_near=True,
-            )
+            # Started at its earlier solution: the population has moved only a little since.
+            group.posterior(population, start=before.mode, noise=noise, is_near=True)
             for group, before in zip(groups, found, strict=True)
         ]
     return population, noise, found

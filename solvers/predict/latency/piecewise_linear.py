@@ -108,24 +108,28 @@ def _refuse_other_conditions(measured: MeasuredRange) -> None:
 def _fit_batches(samples: Samples, *, min_ms: float) -> Mapping[str, Reals]:
     """A curve at every measured batch, as the coefficient arrays."""
     over_batches = _latency_over_batches(samples)
-    full: dict[float, TwoSegments] = {}
-    sparse: dict[float, Samples] = {}
-    for batch in np.unique(samples.at.batch).tolist():
-        part = samples.take(np.flatnonzero(samples.at.batch == batch))
-        if len(np.unique(part.at.sm_percent)) < MIN_SHARES:
-            sparse[batch] = part
-        else:
-            full[batch] = _fit_batch(part, over_batches)
+    parts = {
+        batch: samples.take(np.flatnonzero(samples.at.batch == batch))
+        for batch in np.unique(samples.at.batch).tolist()
+    }
+    full = {
+        batch: _fit_batch(part, over_batches)
+        for batch, part in parts.items()
+        if len(np.unique(part.at.sm_percent)) >= MIN_SHARES
+    }
     if not full:
         raise TooFewSamples(
             f"no batch is measured at {MIN_SHARES} distinct SM shares, which two segments need"
         )
     # Only now, since a sparse batch takes its curve from all the full ones around it.
     table = _table(full)
-    curves = dict(full)
-    for batch, part in sparse.items():
-        curves[batch] = _scale(_curve_at(table, batch), part, min_ms=min_ms)
-    return _table({batch: curves[batch] for batch in sorted(curves)})
+    return _table(
+        {
+            batch: full.get(batch)
+            or _scale(_curve_at(table, batch), part, min_ms=min_ms)
+            for batch, part in parts.items()
+        }
+    )
 
 
 def _latency_over_batches(samples: Samples) -> _LatencyOverBatches:

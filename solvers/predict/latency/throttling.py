@@ -49,14 +49,8 @@ _TRUSTED = float(np.log(2.0))
 
 def fit(samples: Samples) -> Coefficients:
     """Coefficients from the samples of one group that name a power limit, at two limits or more."""
-    timed = samples.take(np.flatnonzero(np.isfinite(samples.at.power_limit_w)))
+    timed = _limited(samples)
     limits = timed.at.power_limit_w
-    distinct = len(set(limits.tolist()))
-    if len(timed) < MIN_SAMPLES or distinct < 2:
-        raise TooFewSamples(
-            f"throttling needs {MIN_SAMPLES} samples with power_limit_w at two limits or more; "
-            f"{len(timed)} of {len(samples)} have one, at {distinct}"
-        )
     log_batch = np.log(timed.at.batch)
     known = {
         "mean_log_batch": np.array(log_batch.mean()),
@@ -79,6 +73,18 @@ def fit(samples: Samples) -> Coefficients:
     return Coefficients(arrays={"parameters": parameters, **known})
 
 
+def _limited(samples: Samples) -> Samples:
+    """Those that name a power limit."""
+    limited = samples.take(np.flatnonzero(np.isfinite(samples.at.power_limit_w)))
+    distinct = len(set(limited.at.power_limit_w.tolist()))
+    if len(limited) < MIN_SAMPLES or distinct < 2:
+        raise TooFewSamples(
+            f"throttling needs {MIN_SAMPLES} samples with power_limit_w at two limits or more; "
+            f"{len(limited)} of {len(samples)} have one, at {distinct}"
+        )
+    return limited
+
+
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) execution times in ms; limits at or below the idle watts count as just above them."""
     latency: Reals = np.exp(_log_latency(coefficients, queries))
@@ -95,8 +101,7 @@ def _log_latency(coefficients: Coefficients, queries: Queries) -> Reals:
     demand = arrays["highest_limit_w"] * np.exp(powers[:, :2] @ parameters[4:6])
     busy = _share(powers[:, :2] @ parameters[6:8])
     idle = arrays["least_limit_w"] * _share(parameters[8])
-    limits = queries.power_limit_w
-    limit = np.where(np.isnan(limits), arrays["highest_limit_w"], limits)
+    limit = queries.power_limit_or(arrays["highest_limit_w"])
     # The search may try idle watts above a limit or a demand.
     allowed_w, demanded_w = (
         np.maximum(watts - idle, _MIN_DYNAMIC_W) for watts in (limit, demand)

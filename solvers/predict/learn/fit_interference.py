@@ -55,14 +55,12 @@ def fit_interference(
     if not len(known):
         return ()
     # Each is judged by what it is for: rows like those that were sampled, or neighbours that were not.
-    at_random = _splits_at_random(colocated.samples, known, seed=seed)
-    by_neighbour = _splits_by_neighbour(colocated.samples, known)
-    tried: tuple[tuple[Quantity, list[Split]], ...] = (
-        ("interference", at_random),
-        ("stranger_interference", by_neighbour),
-    )
+    tried: dict[Quantity, list[Split]] = {
+        "interference": _splits_at_random(colocated.samples, known, seed=seed),
+        "stranger_interference": _splits_by_neighbour(colocated.samples, known),
+    }
     chosen: list[Fit] = []
-    for quantity, splits in tried:
+    for quantity, splits in tried.items():
         candidates = list(_candidates(quantity, colocated, known, splits))
         chosen += choose({candidates[0].fit.group: candidates}) if candidates else ()
     return tuple(replace(fit, source=source) for fit in chosen)

@@ -41,16 +41,7 @@ _MIN_SPREAD = 0.5
 
 def fit(samples: Samples) -> Coefficients:
     """Coefficients from the samples of one group that have watts and a power limit, at two limits or more."""
-    has_limit = np.isfinite(samples.at.power_limit_w)
-    known = np.flatnonzero(np.isfinite(samples.power_w) & has_limit)
-    measured = samples.take(known)
-    # At one limit the busy share and the keeping of the limit cannot be told apart.
-    limits = len(set(measured.at.power_limit_w.tolist()))
-    if len(known) < MIN_SAMPLES or limits < 2:
-        raise TooFewSamples(
-            f"duty_cycle needs {MIN_SAMPLES} samples with power_w and power_limit_w at two limits or more; "
-            f"{len(known)} of {len(samples)} have both, at {limits}"
-        )
+    measured = _measured(samples)
     log_batch = np.log(measured.at.batch)
     known_facts = {
         "log_batch_scaling": np.array(
@@ -67,6 +58,20 @@ def fit(samples: Samples) -> Coefficients:
     return Coefficients(arrays={"parameters": parameters, **known_facts})
 
 
+def _measured(samples: Samples) -> Samples:
+    """Those with watts and a power limit."""
+    has_limit = np.isfinite(samples.at.power_limit_w)
+    measured = samples.take(np.flatnonzero(np.isfinite(samples.power_w) & has_limit))
+    # At one limit the busy share and the keeping of the limit cannot be told apart.
+    limits = len(set(measured.at.power_limit_w.tolist()))
+    if len(measured) < MIN_SAMPLES or limits < 2:
+        raise TooFewSamples(
+            f"duty_cycle needs {MIN_SAMPLES} samples with power_w and power_limit_w at two limits or more; "
+            f"{len(measured)} of {len(samples)} have both, at {limits}"
+        )
+    return measured
+
+
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) average watts of the GPU, idle watts included."""
     return _watts(coefficients.arrays, queries)
@@ -80,8 +85,7 @@ def _watts(arrays: Mapping[str, Reals], queries: Queries) -> Reals:
     scaled = (np.log(queries.batch) - centre) / spread
     powers = np.column_stack((np.ones(len(queries)), scaled, scaled**2))
     busy = 1.0 / (1.0 + np.exp(-(powers @ parameters[3:6])))
-    limits = queries.power_limit_w
-    limit = np.where(np.isnan(limits), arrays["highest_limit_w"], limits)
+    limit = queries.power_limit_or(arrays["highest_limit_w"])
     demand = np.exp(powers @ parameters[:3])
     busy_watts = soft_minimum(demand, keeping * limit, sharpness=sharpness)
     watts: Reals = idle + busy * np.maximum(0.0, busy_watts - idle)

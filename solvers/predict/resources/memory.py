@@ -25,29 +25,37 @@ _MAX_SAMPLES = 400
 
 def fit(samples: Samples) -> Coefficients:
     """Coefficients from the samples of one group that have memory_mib, at two batches or more."""
-    known = np.flatnonzero(np.isfinite(samples.memory_mib))
-    batch = samples.at.batch[known]
-    memory = samples.memory_mib[known]
+    measured = _measured(samples)
+    batch = measured.at.batch
+    memory = measured.memory_mib
     batches = np.unique(batch)
-    if len(batches) < 2:
-        raise TooFewSamples(
-            f"memory needs samples with memory_mib at two batches or more; {len(known)} of {len(samples)} samples "
-            f"have it, at {len(batches)}"
-        )
     # Sorted, so that an even choice is one over the batches and not over the order of arrival.
     order = np.lexsort((memory, batch))
     chosen = order[even_choice(len(order), max_rows=_MAX_SAMPLES)]
     fixed, per_request = _line(batch[chosen], memory[chosen])
     highest = np.maximum.accumulate([memory[batch == value].max() for value in batches])
-    margin = _relative_margin(memory, fixed + per_request * batch)
-    arrays = {
-        "fixed_mib": np.array(fixed),
-        "per_request_mib": np.array(per_request),
-        "batch": batches,
-        "highest_mib": highest,
-        "relative_margin": np.array(margin),
-    }
-    return Coefficients(arrays=arrays)
+    line = fixed + per_request * batch
+    return Coefficients(
+        arrays={
+            "fixed_mib": np.array(fixed),
+            "per_request_mib": np.array(per_request),
+            "batch": batches,
+            "highest_mib": highest,
+            "relative_margin": np.array(_relative_margin(memory, line)),
+        }
+    )
+
+
+def _measured(samples: Samples) -> Samples:
+    measured = samples.take(np.flatnonzero(np.isfinite(samples.memory_mib)))
+    batches = len(np.unique(measured.at.batch))
+    # At one batch alone the fixed part cannot be told from that per request.
+    if batches < 2:
+        raise TooFewSamples(
+            f"memory needs samples with memory_mib at two batches or more; {len(measured)} of {len(samples)} samples "
+            f"have it, at {batches}"
+        )
+    return measured
 
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:

@@ -101,8 +101,7 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
 
 def _fit_gpu_type(samples: Samples) -> dict[Group, Coefficients]:
     measured = samples.take(_with_watts(samples))
-    clocks = samples.at.clock_mhz[np.isfinite(samples.at.clock_mhz)]
-    reference_mhz = float(clocks.max()) if len(clocks) else np.nan
+    reference_mhz = _highest_clock_mhz(samples)
     board, networks = _fit_board(measured, reference_mhz=reference_mhz)
     # The board is held from here on, so that a network's few samples cannot move what all others share.
     learned = {}
@@ -117,6 +116,12 @@ def _fit_gpu_type(samples: Samples) -> dict[Group, Coefficients]:
             }
             learned[group] = Coefficients(arrays=arrays)
     return learned
+
+
+def _highest_clock_mhz(samples: Samples) -> float:
+    """NaN where no sample names its clock."""
+    clocks = samples.at.clock_mhz[np.isfinite(samples.at.clock_mhz)]
+    return float(clocks.max()) if len(clocks) else np.nan
 
 
 def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Reals]:
@@ -204,7 +209,7 @@ def _fit_network(samples: Samples, board: _Board, *, typical: Reals) -> Reals:
 def _watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     """(N,) watts; `networks` (N or 1, 2) hold ln S and ln β of each row's network."""
     base, _, own_limit, _, sharpness, _ = np.exp(board.log)
-    limit = np.where(np.isnan(queries.power_limit_w), own_limit, queries.power_limit_w)
+    limit = queries.power_limit_or(own_limit)
     unlimited = base + _dynamic_watts(board, networks, queries)
     return soft_minimum(unlimited, limit, sharpness=sharpness)
 
