@@ -27,7 +27,7 @@ from solvers.backfill.residents import (
 )
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.plan import BoundGpu, BoundTask
-from solvers.types.state import Gpu, GpuId, Task
+from solvers.types.state import GpuId, Task
 
 Place = tuple[Host, HostTenant]
 SeatsOn = Callable[[Host], Sequence[HostTenant]]
@@ -87,23 +87,16 @@ class LeftOver:
         self._rows = OperatingRows(wanted.problem)
         self._seats = Seats(wanted.points)
         self._cordoned = frozenset(wanted.cordoned)
-        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         self._hosts: dict[GpuId, Host] = {}
         self._placed: set[str] = set()
-        running = wanted.running.gpus if wanted.running else ()
-        alone = [
-            gpu
-            for gpu in running
-            if gpu.tasks and not gpu.replicas and _is_same_type(gpu, self._unused)
-        ]
-        for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
+        for gpu in hosting_gpus(wanted):
             self.put(replace(gpu, tasks=()))
-            self._unused.pop(gpu.id, None)
-        self._keep_running(running)
+        self._unused = {gpu.id: gpu for gpu in wanted.gpus if gpu.id not in self._hosts}
+        self._keep_running()
 
-    def _keep_running(self, running: Iterable[BoundGpu]) -> None:
+    def _keep_running(self) -> None:
         tasks = {task.name: task for task in self._wanted.tasks}
-        for gpu in running:
+        for gpu in self._wanted.running.gpus if self._wanted.running else ():
             # One task per GPU: a second one, of another policy's plan, looks for a place of its own.
             for was in gpu.tasks[:1]:
                 task = tasks.get(was.name)
@@ -133,12 +126,7 @@ class LeftOver:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        hosts = (
-            host
-            for _, host in sorted(self._hosts.items())
-            if host.gpu.replicas or host.tasks
-        )
-        return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
+        return gpus_in_use(self._hosts.values())
 
     def seats(self, task: Task, host: Host) -> list[HostTenant]:
         """All seats of a task on a GPU, by share."""
@@ -146,8 +134,7 @@ class LeftOver:
 
     def widest_seat(self, task: Task, host: Host) -> HostTenant | None:
         """The largest share that is left."""
-        fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
-        return fitting[-1] if fitting else None
+        return widest_seat(self._seats, task, host)
 
     def take(self, task: Task, host: Host, seat: HostTenant) -> None:
         """Give a task its place."""
@@ -192,5 +179,28 @@ class LeftOver:
         self._placed.add(task.name)
 
 
-def _is_same_type(gpu: BoundGpu, unused: dict[GpuId, Gpu]) -> bool:
-    return gpu.id in unused and gpu.gpu_type == unused[gpu.id].gpu_type
+def hosting_gpus(wanted: FillProblem) -> list[BoundGpu]:
+    """The plan's GPUs with replicas, and those on which tasks run alone, if they are still there."""
+    types = {gpu.id: gpu.gpu_type for gpu in wanted.gpus}
+    alone = (
+        gpu
+        for gpu in (wanted.running.gpus if wanted.running else ())
+        # An id may stand for another GPU by now, on which the task's row says nothing.
+        if gpu.tasks and not gpu.replicas and types.get(gpu.id) == gpu.gpu_type
+    )
+    return [*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone]
+
+
+def gpus_in_use(hosts: Iterable[Host]) -> tuple[BoundGpu, ...]:
+    """The GPUs that carry replicas or tasks, with their tasks, by id."""
+    return tuple(
+        replace(host.gpu, tasks=host.tasks)
+        for host in sorted(hosts, key=lambda host: host.gpu.id)
+        if host.gpu.replicas or host.tasks
+    )
+
+
+def widest_seat(seats: Seats, task: Task, host: Host) -> HostTenant | None:
+    """The largest share for a task that a GPU has left; None where there is none."""
+    fitting = [seat for seat in seats.on(task, host) if host.fits(seat)]
+    return fitting[-1] if fitting else None
