@@ -4,7 +4,7 @@ Source: HetSev, section 4.2 and Algorithm 1. Changed: the worst fit of its lines
 that may be proven (`solvers.placement`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from solvers.greedy.arrange import Key
 from solvers.greedy.routing import ArrangedReplica, Carrier
@@ -30,7 +30,7 @@ def schedule_instances(
     counts: Mapping[Key, int],
     rows: Mapping[Key, OperatingPoint],
     budget: Budget,
-) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
+) -> tuple[list[Carrier], Sequence[tuple[Key, UnservedReason]], SolveReport]:
     """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
     names = _named(counts)
     pending = [_pending(problem, name, key, rows[key]) for name, key in names.items()]
@@ -42,9 +42,7 @@ def schedule_instances(
         ),
         budget,
     )
-    left_out: list[tuple[Key, UnservedReason]] = [
-        (names[entry.replica], entry.reason) for entry in solution.unplaced
-    ]
+    left_out = [(names[entry.replica], entry.reason) for entry in solution.unplaced]
     return _carriers(solution, names, rows), left_out, report
 
 

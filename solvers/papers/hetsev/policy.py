@@ -14,7 +14,7 @@ without a cap); memory, SM and power totals are per GPU type; all services are s
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -236,11 +236,7 @@ def _count(
 
     `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
     """
-    taken = (
-        Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
-        for key, times in sorted(lost.items())
-    )
-    program = _program(problem, configurations, taken, running)
+    program = _program(problem, configurations, lost, running)
     solution, report = solve_autoscale(program, budget)
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     return cut(problem, positive_counts(solution), reasons), reasons, report
@@ -249,9 +245,13 @@ def _count(
 def _program(
     problem: Problem,
     configurations: Configurations,
-    taken: Iterable[Taken],
+    lost: Mapping[Key, int],
     running: Mapping[Key, int],
 ) -> AutoscaleProblem:
+    taken = (
+        Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
+        for key, times in sorted(lost.items())
+    )
     # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that the
     # first would take what a more important one needs: here one program has all of them.
     return AutoscaleProblem(
@@ -324,24 +324,31 @@ def _limited(
 ) -> LimitedCurve:
     """The worst-neighbours curve at the configuration's batch, with the longest time that still carries its part."""
     service = problem.service(configuration.service)
-    points = problem.points_of(service.network, configuration.gpu_type)
-    assert points is not None, "a configuration has operating points"
-    batch = configuration.row.batch
-    rows = sorted(
-        row for row in neighbour_sets.rows(service.name) if row.batch == batch
-    )
-    executions = neighbour_sets.of(service.name).executions_ms(
-        rows, sensitivity=points.sensitivity
-    )
     return LimitedCurve(
         name=f"{service.name} on {configuration.gpu_type}",
-        curve=ShareCurve(
-            sm_percent=tuple(row.sm_percent for row in rows),
-            execution_ms=tuple(executions.tolist()),
-        ),
+        curve=_curve(problem, neighbour_sets, configuration),
         limit_ms=_longest_ms(
             problem, service, configuration, capacity_rps[service.name]
         ),
+    )
+
+
+def _curve(
+    problem: Problem,
+    neighbour_sets: TypeNeighbours,
+    configuration: Configuration,
+) -> ShareCurve:
+    name = configuration.service
+    points = problem.points_of(problem.service(name).network, configuration.gpu_type)
+    assert points is not None, "a configuration has operating points"
+    batch = configuration.row.batch
+    rows = sorted(row for row in neighbour_sets.rows(name) if row.batch == batch)
+    executions = neighbour_sets.of(name).executions_ms(
+        rows, sensitivity=points.sensitivity
+    )
+    return ShareCurve(
+        sm_percent=tuple(row.sm_percent for row in rows),
+        execution_ms=tuple(executions.tolist()),
     )
 
 

@@ -279,9 +279,7 @@ def _add(
     choices: Sequence[_Choice],
 ) -> bool:
     """One more replica, at the best row that finds a place; whether there is any."""
-    fullest = sorted(
-        range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at)
-    )[:MAX_HOSTS]
+    fullest = _fullest(carriers)
     types_left = _types_left(problem, carriers)
     for choice in choices:
         seat = ArrangedReplica(service=service.name, row=choice.row)
@@ -296,6 +294,14 @@ def _add(
             carriers.append(alone)
             return True
     return False
+
+
+def _fullest(carriers: Sequence[Carrier]) -> list[int]:
+    """The places of the GPUs with most replicas, at most MAX_HOSTS."""
+    by_seats = sorted(
+        range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at)
+    )
+    return by_seats[:MAX_HOSTS]
 
 
 def _types_left(problem: Problem, carriers: Sequence[Carrier]) -> set[str]:
