@@ -140,10 +140,14 @@ def setting_to_train(
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
+    world = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz)
+    return replace(setting, services=_hardest_first(world))
+
+
+def _hardest_first(world: ProvisioningWorld) -> tuple[str, ...]:
     # A service that carries little needs many SMs, of which the first to choose find most.
-    max_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).max_rps
-    ranked = sorted(zip(max_rps.tolist(), setting.services, strict=True))
-    return replace(setting, services=tuple(name for _, name in ranked))
+    ranked = sorted(zip(world.max_rps.tolist(), world.setting.services, strict=True))
+    return tuple(name for _, name in ranked)
 
 
 def actor_of(
@@ -195,12 +199,17 @@ def propose(
         seen = world.features(chosen, slot, used, rates, queued).astype(np.float32)
         logits = _head(actor.layers, seen, slot, world.options)
         logits[~world.allowed(chosen, slot, rates)] = -np.inf
-        # The largest of logits plus Gumbel noise is a draw from their softmax.
-        noise = random.gumbel(size=logits.shape)
-        # The first round is what the paper takes: every head's best option.
-        noise[0] = 0.0
-        chosen[:, slot] = (logits + noise).argmax(axis=1)
+        chosen[:, slot] = _drawn(logits, random)
     return chosen
+
+
+def _drawn(logits: Reals, random: np.random.Generator) -> Indices:
+    """(N,) the best option of the first row; of the others draws from the softmax."""
+    # The largest of logits plus Gumbel noise is a draw from their softmax.
+    noise = random.gumbel(size=logits.shape)
+    # The first round is what the paper takes: every head's best option.
+    noise[0] = 0.0
+    return np.asarray((logits + noise).argmax(axis=1))
 
 
 def _head(layers: Layers, seen: Floats, slot: int, options: int) -> Reals:
