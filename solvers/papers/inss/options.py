@@ -42,10 +42,9 @@ def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
     by_place = {world.place(option): option for option in range(nowhere)}
     names = [world.setting.services[int(service)] for service in world.service_of]
     for gpu in provision:
-        at = next((at for at in free if world.setting.gpus[at] == gpu.gpu_type), None)
+        at = _take_gpu(world, free, gpu.gpu_type)
         if at is None:
             return chosen[:0]
-        free.remove(at)
         for share in gpu.shares:
             open_slots = [
                 slot
@@ -58,6 +57,19 @@ def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
                 return chosen[:0]
             chosen[0, open_slots[0]] = option
     return chosen
+
+
+def _take_gpu(
+    world: ProvisioningWorld,
+    free: list[int],
+    gpu_type: str,
+) -> int | None:
+    """The place of a GPU of that type, which is free no more; None where none is left."""
+    # A provision's GPUs have no identity: each stands for the first of its type that is left.
+    at = next((at for at in free if world.setting.gpus[at] == gpu_type), None)
+    if at is not None:
+        free.remove(at)
+    return at
 
 
 STARTS = 16
@@ -134,10 +146,8 @@ def situation_of(
     used = np.zeros(len(world.setting.gpus))
     free = list(range(len(used)))
     for gpu, batches in zip(held.provision, held.batches, strict=True):
-        # A provision's GPUs have no identity: each stands for the first of its type that is left.
-        at = next((at for at in free if world.setting.gpus[at] == gpu.gpu_type), None)
+        at = _take_gpu(world, free, gpu.gpu_type)
         if at is not None:
-            free.remove(at)
             used[at] = sum(batch.row.memory_mib for batch in batches)
     return Situation(rates_rps=figures.rates_rps, queued=figures.queued, used_mib=used)
 
