@@ -29,7 +29,12 @@ from dataclasses import dataclass, replace
 from solvers.backfill.problem import FillProblem
 from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas
 from solvers.baselines.leftover_fill import best_fit, fill_left_over
-from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
+from solvers.baselines.type_by_type import (
+    TypePolicy,
+    TypeStage,
+    plan_type_by_type,
+    replace_one,
+)
 from solvers.greedy.arrange import obeys
 from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier
 from solvers.laws.colocation import ALONE, Neighbours, beside
@@ -117,7 +122,7 @@ class _Partitioning:
             if found is None:
                 break
             old, new = found
-            self._replace(old, new)
+            replace_one(self._gpus, old or None, new)
             left_rps -= _gain_rps(old, new, service.name)
             # A merge widens the gpu-let that is there: then there is no replica more.
             replicas += len(new) - len(old)
@@ -141,13 +146,13 @@ class _Partitioning:
     ) -> tuple[Gpu, Gpu] | None:
         """The GPU that changes (empty: a new one) and what it becomes; None where nothing fits."""
         min_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
+        enough_rps = min_rps * (1.0 - ROUNDING)
         # The smallest free half first, as in the paper's best fit.
         halves = sorted((gpu for gpu in self._gpus if len(gpu) == 1), key=_free_percent)
         for gpu in halves:
-            if _free_percent(gpu) < ideal:
-                continue
-            grown = self._beside(gpu, service, left_rps)
-            enough_rps = min_rps * (1.0 - ROUNDING)
+            grown = None
+            if _free_percent(gpu) >= ideal:
+                grown = self._beside(gpu, service, left_rps)
             if grown is not None and _gain_rps(gpu, grown, service) >= enough_rps:
                 return gpu, grown
         stock = self._stage.gpu_type.count
@@ -173,13 +178,11 @@ class _Partitioning:
 
     def _beside(self, gpu: Gpu, service: str, left_rps: float) -> Gpu | None:
         """The GPU with its free half given to the service; None where they may not share, or nothing is won."""
-        profile, (tenant,) = self._stage.profiles[service], gpu
+        profile = self._stage.profiles[service]
+        (tenant,) = gpu
         if tenant.service == service:
             return _merged(profile, tenant, left_rps)
-        sm_percent = max(
-            (percent for percent in profile.rates_rps if percent <= _free_percent(gpu)),
-            default=None,
-        )
+        sm_percent = _widest_within(profile, _free_percent(gpu))
         if sm_percent is None:
             return None
         new = _GpuLet(service=service, sm_percent=sm_percent, rate_rps=0.0)
@@ -216,13 +219,6 @@ class _Partitioning:
         )
         return Carrier(gpu_type=self._stage.gpu_type.name, seats=seats)
 
-    def _replace(self, old: Gpu, new: Gpu) -> None:
-        if old:
-            self._gpus[old] -= 1
-            if not self._gpus[old]:
-                del self._gpus[old]
-        self._gpus[new] += 1
-
 
 def _merged(profile: SoloProfile, tenant: _GpuLet, left_rps: float) -> Gpu | None:
     """One gpu-let as large as the GPU; None where nothing is asked of it any more."""
@@ -231,6 +227,12 @@ def _merged(profile: SoloProfile, tenant: _GpuLet, left_rps: float) -> Gpu | Non
     widest = max(profile.rates_rps)
     rate_rps = min(tenant.rate_rps + left_rps, profile.rates_rps[widest])
     return (replace(tenant, sm_percent=widest, rate_rps=rate_rps),)
+
+
+def _widest_within(profile: SoloProfile, free_percent: float) -> float | None:
+    """The widest share that serves anything and is no wider than that; None where there is none."""
+    fitting = (percent for percent in profile.rates_rps if percent <= free_percent)
+    return max(fitting, default=None)
 
 
 def _free_percent(gpu: Gpu) -> float:

@@ -22,7 +22,7 @@ may break; no priority but in who is placed first.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from solvers.backfill.problem import FillProblem
@@ -41,6 +41,7 @@ from solvers.baselines.gslice_tuning import (
     tuning_to_json,
 )
 from solvers.baselines.half_slo import (
+    SoloProfile,
     half_slo_rps,
     profiles,
     replicas_for,
@@ -61,7 +62,7 @@ from solvers.greedy.routing import ArrangedReplica, Carrier, reasons_short, rout
 from solvers.greedy.scaling_rules import remembered_services
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import BoundGpu, Plan
-from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Json, Observed
 
 NAME = "gslice"
@@ -78,10 +79,7 @@ def make_plan(
     begun = budget.elapsed()
     running = running_carriers(problem)
     carriers = list(running)
-    before = {
-        name: tuning_from_json(entry, now_s=observed.at_s)
-        for name, entry in remembered_services(memory, MEMORY_VERSION).items()
-    }
+    before = _remembered(memory, now_s=observed.at_s)
     tuned = [
         _tune(one, observed, before.get(one.service.name, FRESH))
         for one in _slices(problem, carriers)
@@ -99,13 +97,18 @@ def make_plan(
         plan,
         seconds=budget.elapsed() - begun,
         method=NAME,
-        messages=(
-            f"{one.service.name}: step {one.tuning.steps:+d} from the knee"
-            for one in tuned
-            if one.tuning.steps != before.get(one.service.name, FRESH).steps
-        ),
+        messages=_messages(tuned, before),
     )
     return plan, report, _remember(tuned, running, carriers, now_s=observed.at_s)
+
+
+def _messages(
+    tuned: Sequence[ServiceSlices],
+    before: Mapping[str, Tuning],
+) -> Iterator[str]:
+    for one in tuned:
+        if one.tuning.steps != before.get(one.service.name, FRESH).steps:
+            yield f"{one.service.name}: step {one.tuning.steps:+d} from the knee"
 
 
 def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
@@ -122,26 +125,32 @@ def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[ServiceSlices
     """Every service with its ways, by falling priority."""
     by_type = [profiles(problem, gpu_type) for gpu_type in problem.gpu_types]
     counts = replica_counts(carriers)
-    slices = []
-    for service in sorted(
+    by_priority = sorted(
         problem.services, key=lambda service: (-service.priority, service.name)
-    ):
-        found = [
-            share_ladder(able[service.name]) for able in by_type if service.name in able
-        ]
-        running = {way.gpu_type: counts[service.name, way.gpu_type] for way in found}
-        # Where it runs comes first, since a replica on another type would have to start.
-        found.sort(
-            key=lambda way: (
-                -running[way.gpu_type],
-                knee_usd_per_hour(service, way),
-                way.gpu_type,
-            )
+    )
+    return [_slices_of(service, by_type, counts) for service in by_priority]
+
+
+def _slices_of(
+    service: ServiceDemand,
+    by_type: Sequence[Mapping[str, SoloProfile]],
+    counts: Mapping[Key, int],
+) -> ServiceSlices:
+    ways = [
+        share_ladder(able[service.name]) for able in by_type if service.name in able
+    ]
+    running = {
+        way.gpu_type: counts.get((service.name, way.gpu_type), 0) for way in ways
+    }
+    # Where it runs comes first, since a replica on another type would have to start.
+    ways.sort(
+        key=lambda way: (
+            -running[way.gpu_type],
+            knee_usd_per_hour(service, way),
+            way.gpu_type,
         )
-        slices.append(
-            ServiceSlices(service=service, ways=tuple(found), running=running)
-        )
-    return slices
+    )
+    return ServiceSlices(service=service, ways=tuple(ways), running=running)
 
 
 def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlices:
@@ -149,20 +158,17 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
     if not one.ways:
         return one
     service = one.service
-    first = one.ways[0]
-    top = len(first.shares) - 1 - first.knee
-    # At most twice the replicas: where that does not help, more of them would not either.
-    needed = replicas_for(service.arrival_rate_rps, first.rate_rps(top))
-    highest = top + max(1, needed)
+    narrowest = -one.ways[0].knee
+    highest = _highest_steps(one)
     # Shares may have been profiled anew since: remembered steps are brought into the range that there is now.
-    steps = min(max(before.steps, -first.knee), highest)
+    steps = min(max(before.steps, narrowest), highest)
     # Where nothing runs, nothing was measured that a share could have changed.
     reading = observed.reading(service.name) if any(one.running.values()) else None
     rate_rps = service.arrival_rate_rps
     if reading is not None:
         rate_rps = max(rate_rps, reading.arrival_rate_rps)
     is_enough_narrower = _carried_rps(one, steps - 1) >= rate_rps
-    lowest = max(-first.knee, steps - 1) if is_enough_narrower else steps
+    lowest = max(narrowest, steps - 1) if is_enough_narrower else steps
     tuning = tune(
         before.at(steps),
         reading,
@@ -171,6 +177,15 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
         now_s=observed.at_s,
     )
     return replace(one, tuning=tuning)
+
+
+def _highest_steps(one: ServiceSlices) -> int:
+    """Steps from the knee to the widest share, and beyond it one for each replica more that it may ask for."""
+    first = one.ways[0]
+    top = len(first.shares) - 1 - first.knee
+    # At most twice the replicas: where that does not help, more of them would not either.
+    needed = replicas_for(one.service.arrival_rate_rps, first.rate_rps(top))
+    return top + max(1, needed)
 
 
 def _carried_rps(one: ServiceSlices, steps: int) -> float:
@@ -282,6 +297,13 @@ def _grow(problem: Problem, one: ServiceSlices, carriers: list[Carrier]) -> None
             placed = add(problem, carriers, key, way.row(steps), asked)
             want.get(rate_rps, placed)
             room -= placed
+
+
+def _remembered(memory: Json, *, now_s: float) -> dict[str, Tuning]:
+    return {
+        name: tuning_from_json(entry, now_s=now_s)
+        for name, entry in remembered_services(memory, MEMORY_VERSION).items()
+    }
 
 
 def _remember(

@@ -71,25 +71,31 @@ def tune(
     if changed_at_s is not None and now_s - reading.age_s < changed_at_s + SETTLE_S:
         return tuning
     if _is_miss(reading, slo_ms):
-        missed = replace(
-            tuning,
-            missed_steps=tuning.steps,
-            missed_rps=reading.arrival_rate_rps,
-            missed_at_s=now_s,
-        )
-        # A miss at the highest step is remembered, too, but changes nothing that a reading would have to wait for.
-        if tuning.steps >= allowed.highest:
-            return missed
-        return replace(missed, steps=tuning.steps + 1, changed_at_s=now_s)
+        return _after_miss(tuning, reading, allowed, now_s)
     down = tuning.steps - 1
-    if (
-        down >= allowed.lowest
-        and reading.latency_ms is not None
-        and reading.latency_ms < SLACK * slo_ms
-        and not _is_known_to_miss(tuning, down, reading, now_s)
-    ):
-        return replace(tuning, steps=down, changed_at_s=now_s)
-    return tuning
+    has_slack = reading.latency_ms is not None and reading.latency_ms < SLACK * slo_ms
+    may_miss = _is_known_to_miss(tuning, down, reading, now_s)
+    if down < allowed.lowest or not has_slack or may_miss:
+        return tuning
+    return replace(tuning, steps=down, changed_at_s=now_s)
+
+
+def _after_miss(
+    tuning: Tuning,
+    reading: ServiceObservation,
+    allowed: StepRange,
+    now_s: float,
+) -> Tuning:
+    missed = replace(
+        tuning,
+        missed_steps=tuning.steps,
+        missed_rps=reading.arrival_rate_rps,
+        missed_at_s=now_s,
+    )
+    # A miss at the highest step is remembered, too, but changes nothing that a reading would have to wait for.
+    if tuning.steps >= allowed.highest:
+        return missed
+    return replace(missed, steps=tuning.steps + 1, changed_at_s=now_s)
 
 
 def _is_miss(reading: ServiceObservation, slo_ms: float) -> bool:

@@ -29,7 +29,12 @@ from solvers.baselines.half_slo import (
     max_replicas,
     replicas_for,
 )
-from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
+from solvers.baselines.type_by_type import (
+    TypePolicy,
+    TypeStage,
+    plan_type_by_type,
+    replace_one,
+)
 from solvers.greedy.arrange import obeys
 from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.laws.colocation import Neighbours, beside, neighbours_of
@@ -112,18 +117,15 @@ def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
     )
     # Equal GPUs are one entry: they are equally good for the next replica.
     gpus: Counter[Seats] = Counter()
-    room = stage.room
     # Widest first, while GPUs are empty: a wide replica would find no place later.
-    for workload in sorted(
-        workloads, key=lambda one: (-one.row.sm_percent, one.service)
-    ):
+    workloads.sort(key=lambda one: (-one.row.sm_percent, one.service))
+    room = stage.room
+    for workload in workloads:
         seat = ArrangedReplica(service=workload.service, row=workload.row)
-        placed = 0
-        while placed < min(workload.replicas, room) and _place(
-            problem, stage, needs, gpus, seat
-        ):
-            placed += 1
-        room -= placed
+        for _ in range(min(workload.replicas, room)):
+            if not _place(problem, stage, needs, gpus, seat):
+                break
+            room -= 1
     return [
         Carrier(gpu_type=stage.gpu_type.name, seats=seats)
         for seats, count in gpus.items()
@@ -180,17 +182,13 @@ def _place(
             # The first GPU of equals stays; the tolerance keeps rounding from deciding.
             if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
                 best = extra, seats, widened
-    if best is not None:
-        _, seats, widened = best
-        gpus[seats] -= 1
-        if not gpus[seats]:
-            del gpus[seats]
-        gpus[widened] += 1
-        return True
     stock = stage.gpu_type.count
-    if stock is not None and gpus.total() >= stock:
+    if best is not None:
+        replace_one(gpus, best[1], best[2])
+    elif stock is None or gpus.total() < stock:
+        replace_one(gpus, None, (seat,))
+    else:
         return False
-    gpus[(seat,)] += 1
     return True
 
 

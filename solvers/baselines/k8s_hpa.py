@@ -16,7 +16,7 @@ one; and its rate is spread evenly but never beyond what a replica can serve. Wh
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from solvers.baselines.one_per_gpu import by_law
@@ -71,14 +71,19 @@ def make_plan(
         plan,
         seconds=budget.elapsed() - begun,
         method=NAME,
-        messages=(
-            f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, but no GPU is free for them"
-            for fleet in fleets
-            if fleet.ways and not _is_enough(fleet)
-        ),
+        messages=_messages(fleets),
     )
     services: Json = {fleet.service.name: _remember(fleet) for fleet in fleets}
     return plan, report, {"version": _VERSION, "services": services}
+
+
+def _messages(fleets: Iterable["_Fleet"]) -> Iterator[str]:
+    for fleet in fleets:
+        if fleet.ways and not _is_enough(fleet):
+            yield (
+                f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, "
+                "but no GPU is free for them"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,20 +135,28 @@ def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
     ):
         entry = remembered.get(service.name)
         fields = entry if isinstance(entry, Mapping) else {}
-        draws = fields.get("draws")
-        fleet = _Fleet(
-            service=service,
-            ways=_ways(problem, service),
-            # Numbered for ever: a draw that was made again would give every new replica the same type.
-            draws=draws if isinstance(draws, int) else 0,
-            hpa=fields.get("hpa"),
-        )
+        fleet = _empty_fleet(problem, service, fields)
         for name in _oldest_first(problem, service.name, fields.get("gpu_types")):
             if name in fleet.ways and free[name] > 0:
                 fleet.gpu_types.append(name)
                 free[name] -= 1
         fleets.append(fleet)
     return fleets
+
+
+def _empty_fleet(
+    problem: Problem,
+    service: ServiceDemand,
+    remembered: Mapping[str, Json],
+) -> _Fleet:
+    draws = remembered.get("draws")
+    return _Fleet(
+        service=service,
+        ways=_ways(problem, service),
+        # Numbered for ever: a draw that was made again would give every new replica the same type.
+        draws=draws if isinstance(draws, int) else 0,
+        hpa=remembered.get("hpa"),
+    )
 
 
 def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]:
@@ -161,26 +174,32 @@ def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]
 
 
 def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _EntireGpu]:
+    allowed = [each for each in problem.gpu_types if service.allows(each.name)]
     ways = {}
-    for gpu_type in sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name):
-        points = problem.points_of(service.network, gpu_type.name)
-        if points is None or not points.rows or not service.allows(gpu_type.name):
-            continue
-        # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
-        widest = max(row.sm_percent for row in points.rows)
-        able = [
-            _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
-            for row in points.rows
-            if row.sm_percent == widest and _fits(row, gpu_type)
-        ]
+    for gpu_type in sorted(allowed, key=lambda gpu_type: gpu_type.name):
         best = max(
-            able,
+            _able(problem, service, gpu_type),
             key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch),
             default=None,
         )
         if best is not None and best.capacity_rps >= MIN_CAPACITY_RPS:
             ways[gpu_type.name] = best
     return ways
+
+
+def _able(
+    problem: Problem,
+    service: ServiceDemand,
+    gpu_type: GpuType,
+) -> Iterator[_EntireGpu]:
+    """The rows of the widest share that fit on one GPU."""
+    points = problem.points_of(service.network, gpu_type.name)
+    rows = points.rows if points else ()
+    # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
+    widest = max((row.sm_percent for row in rows), default=100.0)
+    for row in rows:
+        if row.sm_percent == widest and _fits(row, gpu_type):
+            yield _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
 
 
 def _fits(row: OperatingPoint, gpu_type: GpuType) -> bool:

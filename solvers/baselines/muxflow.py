@@ -11,6 +11,7 @@ its plans may break promises; one task per GPU.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -97,13 +98,23 @@ def _match(
     speeds = np.full((len(online), len(offline)), _FORBIDDEN)
     for at, pair in pairs.items():
         if pair is not None:
-            speeds[at] = pair[2]
+            speeds[at] = pair.speed
     # A maximum matching, as in the paper: greedy pairs would leave the last tasks the worst GPUs.
     for o, f in zip(*linear_sum_assignment(speeds, maximize=True), strict=True):
         pair = pairs[int(o), int(f)]
         if pair is not None:
-            row, seat, _ = pair
-            left.take(offline[f], left.put(_at_row(online[o].gpu, row)), seat)
+            left.take(offline[f], left.put(_at_row(online[o].gpu, pair.row)), pair.seat)
+
+
+class _Pair(NamedTuple):
+    """A replica and a task on one GPU."""
+
+    row: OperatingPoint
+    """The replica's."""
+    seat: HostTenant
+    """The task's."""
+    speed: float
+    """The task's, over its own on the whole GPU."""
 
 
 def _pair(
@@ -111,8 +122,8 @@ def _pair(
     left: LeftOver,
     host: Host,
     task: Task,
-) -> tuple[OperatingPoint, HostTenant, float] | None:
-    """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
+) -> _Pair | None:
+    """The widest seat that the replica leaves idle on average; None where they cannot share the GPU."""
     max_percent = idle_percent(problem, host) + SM_PERCENT_TOLERANCE
     seats = left.seats(task, host)
     # Widest first: the task takes what the service leaves idle on average, and the service the rest.
@@ -125,7 +136,8 @@ def _pair(
         replica = replace(host.replicas[0], row=row)
         beside = Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=(replica,))
         if beside.fits(seat):
-            return row, seat, seats[-1].row.solo_ms / beside.iteration_ms(seat)
+            speed = seats[-1].row.solo_ms / beside.iteration_ms(seat)
+            return _Pair(row, seat, speed)
     return None
 
 

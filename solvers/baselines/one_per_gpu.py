@@ -39,7 +39,7 @@ from solvers.laws.colocation import capacity_rps
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.types.state import Json, Observed
+from solvers.types.state import GpuType, Json, Observed
 
 MEMORY_VERSION = 1
 HOLD_S = 60.0
@@ -290,29 +290,34 @@ def _ways(
     carries: Carries,
 ) -> tuple[_Way, ...]:
     """The GPU types on which a service can keep its SLO."""
-    ways = []
-    for gpu_type in problem.gpu_types:
-        if not service.allows(gpu_type.name):
-            continue
-        clock_mhz = planning_clock_mhz(problem, gpu_type)
-        rows = tuple(
-            row
-            for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
-            if obeys(problem, _alone(service, gpu_type.name, row))
-        )
-        rates_rps = {row: carries(problem, service, row) for row in rows}
-        # Of equal rates the widest: nobody else needs the SMs, and tasks get what `fill` leaves them.
-        best = max(rows, key=lambda row: (rates_rps[row], row.sm_percent), default=None)
-        if best is not None and rates_rps[best] >= MIN_CAPACITY_RPS:
-            ways.append(
-                _Way(
-                    gpu_type=gpu_type.name,
-                    row=best,
-                    rows=rows,
-                    capacity_rps=rates_rps[best],
-                )
-            )
-    return tuple(ways)
+    ways = (
+        _way(problem, service, gpu_type, carries)
+        for gpu_type in problem.gpu_types
+        if service.allows(gpu_type.name)
+    )
+    return tuple(way for way in ways if way is not None)
+
+
+def _way(
+    problem: Problem,
+    service: ServiceDemand,
+    gpu_type: GpuType,
+    carries: Carries,
+) -> _Way | None:
+    clock_mhz = planning_clock_mhz(problem, gpu_type)
+    rows = tuple(
+        row
+        for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
+        if obeys(problem, _alone(service, gpu_type.name, row))
+    )
+    rates_rps = {row: carries(problem, service, row) for row in rows}
+    # Of equal rates the widest: nobody else needs the SMs, and tasks get what `fill` leaves them.
+    best = max(rows, key=lambda row: (rates_rps[row], row.sm_percent), default=None)
+    if best is None or rates_rps[best] < MIN_CAPACITY_RPS:
+        return None
+    return _Way(
+        gpu_type=gpu_type.name, row=best, rows=rows, capacity_rps=rates_rps[best]
+    )
 
 
 def _equal_parts(

@@ -11,6 +11,7 @@ what happens to the rest; and a plan of the same policy that runs, and still ser
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from solvers.baselines.half_slo import SoloProfile, profiles
 from solvers.greedy.arrange import running_carriers
@@ -21,6 +22,8 @@ from solvers.types.outcome import Budget, PlanReport, PlanStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +85,40 @@ def _fill(
     left, types = problem, sorted(name for name, found in by_type.items() if found)
     while types and left.services:
         room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
-        trials = {}
-        for name in types:
-            gpu_type = problem.gpu_type(name)
-            stage = TypeStage(gpu_type=gpu_type, profiles=by_type[name], room=room)
-            filled = rules.fill(left, stage)
-            # Judged by what the policy believes its replicas to serve, which the capacity law may not confirm.
-            plan = route(left, rules.name, filled, {}, capacities=rules.capacities)
-            trials[name] = (filled, plan)
+        stages = (
+            TypeStage(
+                gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room
+            )
+            for name in types
+        )
+        trials = {stage.gpu_type.name: _trial(left, rules, stage) for stage in stages}
         best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
         filled, plan = trials[best]
         carriers.extend(filled)
         types.remove(best)
         left = _without_served(left, filled, plan)
     return carriers
+
+
+def _trial(
+    problem: Problem,
+    rules: TypePolicy,
+    stage: TypeStage,
+) -> tuple[Sequence[Carrier], Plan]:
+    """The filled GPUs of one type and their plan."""
+    filled = rules.fill(problem, stage)
+    # Judged by what the policy believes its replicas to serve, which the capacity law may not confirm.
+    plan = route(problem, rules.name, filled, {}, capacities=rules.capacities)
+    return filled, plan
+
+
+def replace_one(gpus: Counter[_T], old: _T | None, new: _T) -> None:
+    """Turn one of equal GPUs, which are counted, into another; `old` None: one that was empty."""
+    if old is not None:
+        gpus[old] -= 1
+        if not gpus[old]:
+            del gpus[old]
+    gpus[new] += 1
 
 
 def _without_served(
