@@ -78,17 +78,12 @@ def make_plan(
     """The plan after one step of tuning, its report, and where every service's tuning stands."""
     begun = budget.elapsed()
     running = running_carriers(problem)
-    carriers = list(running)
     before = _remembered(memory, now_s=observed.at_s)
     tuned = [
         _tune(one, observed, before.get(one.service.name, FRESH))
-        for one in _slices(problem, carriers)
+        for one in _slices(problem, running)
     ]
-    # Shares first, then removals, then additions: another replica is the last resort, and needs what the others free.
-    _resize(problem, tuned, carriers)
-    carriers = _without_surplus(problem, tuned, carriers)
-    for one in tuned:
-        _grow(problem, one, carriers)
+    carriers = _changed(problem, tuned, running)
     able = {one.service.name for one in tuned if one.ways}
     reasons = reasons_short(problem, carriers, able)
     plan = route(problem, NAME, carriers, reasons, capacities=_capacities)
@@ -100,6 +95,21 @@ def make_plan(
         messages=_messages(tuned, before),
     )
     return plan, report, _remember(tuned, running, carriers, now_s=observed.at_s)
+
+
+def _changed(
+    problem: Problem,
+    tuned: Sequence[ServiceSlices],
+    running: Sequence[Carrier],
+) -> list[Carrier]:
+    """The running carriers with the shares and the replicas that tuning asks for."""
+    carriers = list(running)
+    # Shares first, then removals, then additions: another replica is the last resort, and needs what the others free.
+    _resize(problem, tuned, carriers)
+    carriers = _without_surplus(problem, tuned, carriers)
+    for one in tuned:
+        _grow(problem, one, carriers)
+    return carriers
 
 
 def _messages(

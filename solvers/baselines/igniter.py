@@ -106,19 +106,13 @@ def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
 
 
 def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
-    workloads = [
-        _workload(service, stage.profiles[service.name], stage.room)
-        for service in problem.services
-        if service.name in stage.profiles
-    ]
+    workloads = _workloads(problem, stage)
     needs = _Needs(
         profiles=stage.profiles,
         rates_rps={one.service: one.rate_rps for one in workloads},
     )
     # Equal GPUs are one entry: they are equally good for the next replica.
     gpus: Counter[Seats] = Counter()
-    # Widest first, while GPUs are empty: a wide replica would find no place later.
-    workloads.sort(key=lambda one: (-one.row.sm_percent, one.service))
     room = stage.room
     for workload in workloads:
         seat = ArrangedReplica(service=workload.service, row=workload.row)
@@ -131,6 +125,16 @@ def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
         for seats, count in gpus.items()
         for _ in range(count)
     ]
+
+
+def _workloads(problem: Problem, stage: TypeStage) -> list[_Workload]:
+    workloads = (
+        _workload(service, stage.profiles[service.name], stage.room)
+        for service in problem.services
+        if service.name in stage.profiles
+    )
+    # Widest first, while GPUs are empty: a wide replica would find no place later.
+    return sorted(workloads, key=lambda one: (-one.row.sm_percent, one.service))
 
 
 def _workload(service: ServiceDemand, profile: SoloProfile, room: int) -> _Workload:

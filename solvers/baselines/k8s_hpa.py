@@ -61,11 +61,7 @@ def make_plan(
     free = _free_gpus(problem, fleets)
     for fleet in fleets:
         _grow(fleet, free, seed=budget.seed)
-    plan = Plan(
-        policy=NAME,
-        gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
-        unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
-    )
+    plan = _plan(fleets)
     report = heuristic_report(
         problem,
         plan,
@@ -269,6 +265,14 @@ def _is_enough(fleet: _Fleet) -> bool:
     return (
         replicas >= rule.min_replicas
         and fleet.service.arrival_rate_rps <= TARGET * fleet.capacity_rps
+    )
+
+
+def _plan(fleets: Sequence[_Fleet]) -> Plan:
+    return Plan(
+        policy=NAME,
+        gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
+        unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
     )
 
 

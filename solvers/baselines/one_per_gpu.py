@@ -326,26 +326,27 @@ def _equal_parts(
     carries: Carries,
 ) -> Callable[[Problem, Carrier], Sequence[float]]:
     """What each replica is to get: the same for all of a service, or less where it carries less."""
-
-    def carried_rps(seat: ArrangedReplica) -> float:
-        return carries(problem, problem.service(seat.service), seat.row)
-
     by_service: dict[str, list[float]] = {
         service.name: [] for service in problem.services
     }
     for carrier in carriers:
         (seat,) = carrier.seats
-        by_service[seat.service].append(carried_rps(seat))
+        by_service[seat.service].append(_seat_rps(problem, seat, carries))
     levels = {
-        name: _level(problem.service(name).arrival_rate_rps, rates)
-        for name, rates in by_service.items()
+        service.name: _level(service.arrival_rate_rps, by_service[service.name])
+        for service in problem.services
     }
 
     # Given to `route` as capacities, which it fills in proportion: equal ones get equal rates.
-    def parts(_: Problem, carrier: Carrier) -> list[float]:
-        return [min(levels[seat.service], carried_rps(seat)) for seat in carrier.seats]
+    def parts(problem: Problem, carrier: Carrier) -> list[float]:
+        (seat,) = carrier.seats
+        return [min(levels[seat.service], _seat_rps(problem, seat, carries))]
 
     return parts
+
+
+def _seat_rps(problem: Problem, seat: ArrangedReplica, carries: Carries) -> float:
+    return carries(problem, problem.service(seat.service), seat.row)
 
 
 def _level(rate_rps: float, capacities_rps: Sequence[float]) -> float:
