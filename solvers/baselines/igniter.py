@@ -20,7 +20,7 @@ unserved though a part of it might fit.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.baselines.half_slo import (
@@ -177,6 +177,25 @@ def _place(
     seat: ArrangedReplica,
 ) -> bool:
     """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
+    change = _least_change(problem, stage, needs, gpus, seat)
+    stock = stage.gpu_type.count
+    if change is not None:
+        replace_one(gpus, *change)
+    elif stock is None or gpus.total() < stock:
+        replace_one(gpus, None, (seat,))
+    else:
+        return False
+    return True
+
+
+def _least_change(
+    problem: Problem,
+    stage: TypeStage,
+    needs: _Needs,
+    gpus: Iterable[Seats],
+    seat: ArrangedReplica,
+) -> tuple[Seats, Seats] | None:
+    """The GPU that needs the least extra SM percent for one replica more, before and after; None without room."""
     best: tuple[float, Seats, Seats] | None = None
     for seats in gpus:
         before = _percent(seats) + seat.row.sm_percent
@@ -186,14 +205,7 @@ def _place(
             # The first GPU of equals stays; the tolerance keeps rounding from deciding.
             if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
                 best = extra, seats, widened
-    stock = stage.gpu_type.count
-    if best is not None:
-        replace_one(gpus, best[1], best[2])
-    elif stock is None or gpus.total() < stock:
-        replace_one(gpus, None, (seat,))
-    else:
-        return False
-    return True
+    return None if best is None else best[1:]
 
 
 def _joined(

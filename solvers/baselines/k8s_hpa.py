@@ -69,7 +69,7 @@ def make_plan(
         method=NAME,
         messages=_messages(fleets),
     )
-    services: Json = {fleet.service.name: _remember(fleet) for fleet in fleets}
+    services = {fleet.service.name: _remember(fleet) for fleet in fleets}
     return plan, report, {"version": _VERSION, "services": services}
 
 

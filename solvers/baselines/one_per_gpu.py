@@ -15,7 +15,7 @@ service has is given there; counting them is ours, as are the types.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -326,9 +326,7 @@ def _equal_parts(
     carries: Carries,
 ) -> Callable[[Problem, Carrier], Sequence[float]]:
     """What each replica is to get: the same for all of a service, or less where it carries less."""
-    by_service: dict[str, list[float]] = {
-        service.name: [] for service in problem.services
-    }
+    by_service: dict[str, list[float]] = defaultdict(list)
     for carrier in carriers:
         (seat,) = carrier.seats
         by_service[seat.service].append(_seat_rps(problem, seat, carries))

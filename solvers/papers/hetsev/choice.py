@@ -107,7 +107,7 @@ def _choose_by_cost(
         return Choice(draft=changed, reason=Reason(kind=ChoiceKind.CHANGED))
 
     # A clock that was set back must not make the consolidation wait for longer than the hold.
-    began_s = now_s if since_s is None or since_s > now_s else since_s
+    began_s = now_s if since_s is None else min(since_s, now_s)
     waited_s = now_s - began_s
     figures = {
         "cost": cost,

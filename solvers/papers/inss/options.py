@@ -13,7 +13,7 @@ from solvers.papers.inss.provisioning import (
     Settled,
     Share,
 )
-from solvers.papers.inss.training.actor import Situation
+from solvers.papers.inss.training.actor import Situation, fleet_of, gpus_of
 from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.papers.inss.training.world_rows import ActorSetting, Indices, Reals
 
@@ -108,11 +108,6 @@ def world_of(decider: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
 def setting_without_actor(decider: BatchDecider) -> ActorSetting:
     """The setting of a problem for which there is no actor."""
     problem = decider.problem
-    gpus = sorted(
-        name
-        for gpu_type in problem.gpu_types
-        for name in [gpu_type.name] * (gpu_type.count or 0)
-    )
     services = sorted(
         service.name for service in problem.services if service.max_replicas != 0
     )
@@ -128,7 +123,7 @@ def setting_without_actor(decider: BatchDecider) -> ActorSetting:
     )
     is_few = 2 * len(services) <= MAX_SLOTS
     return ActorSetting(
-        gpus=tuple(gpus),
+        gpus=gpus_of(fleet_of(problem.gpu_types)),
         services=tuple(services),
         slots=2 if may_repeat and is_few else 1,
         # One where no service has any: a world needs at least one SM percent.

@@ -109,6 +109,17 @@ def _fill(
     return _fair(problem, stage, tenants, wanted)
 
 
+def _placed(
+    problem: Problem,
+    stage: TypeStage,
+    tenants: Mapping[str, MorakTenant],
+    counts: Mapping[str, int],
+) -> list[Carrier] | None:
+    """GPUs with so many replicas; None where not all of them have a place."""
+    carriers = packed(problem, stage, tenants, counts)
+    return carriers if _are_placed(carriers, counts) else None
+
+
 def _fair(
     problem: Problem,
     stage: TypeStage,
@@ -119,11 +130,7 @@ def _fair(
 
     Widest first, as `packed` goes, would leave the narrow ones nothing.
     """
-
-    def place(counts: Mapping[str, int]) -> list[Carrier] | None:
-        carriers = packed(problem, stage, tenants, counts)
-        return carriers if _are_placed(carriers, counts) else None
-
+    place = partial(_placed, problem, stage, tenants)
     placed, carriers = _largest_part(wanted, place)
     # A part that is too much for all together may fit for some: those with the smallest part are tried first.
     for name in sorted(

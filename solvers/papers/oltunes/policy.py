@@ -282,7 +282,7 @@ def _add(
     fullest = _fullest(carriers)
     types_left = _types_left(problem, carriers)
     for choice in choices:
-        seat = ArrangedReplica(service=service.name, row=choice.row)
+        seat = ArrangedReplica(service.name, choice.row)
         # Whether it may join is costly to find out, so the GPU type is compared first.
         same_type = (at for at in fullest if carriers[at].gpu_type == choice.gpu_type)
         for at in same_type:

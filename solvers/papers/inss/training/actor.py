@@ -72,6 +72,11 @@ def fleet_of(gpu_types: Sequence[GpuType]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts))
 
 
+def gpus_of(fleet: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """The GPU type of each GPU of a fleet, sorted as the fleet is."""
+    return tuple(name for name, count in fleet for _ in range(count))
+
+
 def known_service(service: ServiceDemand) -> KnownService:
     """What an actor knows a service by."""
     return KnownService(
@@ -105,7 +110,7 @@ def setting_of(actor: Actor, problem: Problem) -> ActorSetting:
     """The world's setting in the order of the actor's heads; heads of absent services get a name that nobody has."""
     names = {known_service(service): service.name for service in problem.services}
     return ActorSetting(
-        gpus=tuple(name for name, count in actor.fleet for _ in range(count)),
+        gpus=gpus_of(actor.fleet),
         services=tuple(
             names.get(key, f"\0{place}") for place, key in enumerate(actor.services)
         ),
@@ -133,9 +138,8 @@ def setting_to_train(
         raise ValueError(
             "there is nothing to train for: no service has an operating point on this fleet"
         )
-    fleet = fleet_of(problem.gpu_types)
     setting = ActorSetting(
-        gpus=tuple(name for name, count in fleet for _ in range(count)),
+        gpus=gpus_of(fleet_of(problem.gpu_types)),
         services=tuple(sorted(service.name for service in problem.services)),
         slots=slots,
         sm_percents=tuple(sorted(percents)),
