@@ -182,6 +182,7 @@ class _Partitioning:
         (tenant,) = gpu
         if tenant.service == service:
             return _merged(profile, tenant, left_rps)
+        # The free half whole: with two gpu-lets the GPU is full, and what neither takes is lost.
         sm_percent = _widest_within(profile, _free_percent(gpu))
         if sm_percent is None:
             return None

@@ -177,7 +177,7 @@ def _place(
     seat: ArrangedReplica,
 ) -> bool:
     """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
-    change = _least_change(problem, stage, needs, gpus, seat)
+    change = _best_change(problem, stage, needs, gpus, seat)
     stock = stage.gpu_type.count
     if change is not None:
         replace_one(gpus, *change)
@@ -188,7 +188,7 @@ def _place(
     return True
 
 
-def _least_change(
+def _best_change(
     problem: Problem,
     stage: TypeStage,
     needs: _Needs,

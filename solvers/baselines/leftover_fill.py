@@ -203,4 +203,5 @@ def gpus_in_use(hosts: Iterable[Host]) -> tuple[BoundGpu, ...]:
 def widest_seat(seats: Seats, task: Task, host: Host) -> HostTenant | None:
     """The largest share for a task that a GPU has left; None where there is none."""
     fitting = [seat for seat in seats.on(task, host) if host.fits(seat)]
+    # Seats ascend by share.
     return fitting[-1] if fitting else None

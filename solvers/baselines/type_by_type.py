@@ -116,6 +116,7 @@ def replace_one(gpus: Counter[_T], old: _T | None, new: _T) -> None:
     """Turn one of equal GPUs, which are counted, into another; `old` None: one that was empty."""
     if old is not None:
         gpus[old] -= 1
+        # An entry without a GPU would be tried for the next replica all the same.
         if not gpus[old]:
             del gpus[old]
     gpus[new] += 1

@@ -89,6 +89,7 @@ class _Filling:
 
     def _take(self, option: "_Option", service: str, left_rps: float) -> None:
         at = option.at
+        # A GPU that was empty until now follows last, so that the places of the others stay.
         if at is None:
             at = len(self._gpus)
             self._gpus.append(option.gpu)

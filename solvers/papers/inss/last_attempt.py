@@ -119,6 +119,7 @@ def tried_from_json(document: Json) -> Tried | None:
 
 def _points_of(problem: Problem) -> list[OperatingPoints]:
     """Those of the services' networks, by network and GPU type."""
+    # Proposals do not depend on networks that nobody runs.
     networks = {service.network for service in problem.services}
     return sorted(
         (entry for entry in problem.points if entry.network in networks),

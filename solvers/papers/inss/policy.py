@@ -260,6 +260,7 @@ def _searched(
     begin = random_starts(world, figures.rates_rps, count=STARTS, seed=seed)
     if proposed is not None:
         begin = np.concatenate([proposed, begin])
+    # What is held is a search of its own: among the others a start that moves more would win.
     for tried in (begin, options_of(world, held.provision)):
         if len(tried):
             chosen, _ = improve(world, tried, figures, passes=_PASSES)
