@@ -342,6 +342,7 @@ def _curve(
     points = problem.points_of(problem.service(name).network, configuration.gpu_type)
     assert points is not None, "a configuration has operating points"
     batch = configuration.row.batch
+    # Rows sort by SM percent first, as the shares of a curve must ascend.
     rows = sorted(row for row in neighbour_sets.rows(name) if row.batch == batch)
     executions = neighbour_sets.of(name).executions_ms(
         rows, sensitivity=points.sensitivity

@@ -147,6 +147,7 @@ def _largest_part(
     place: Callable[[Mapping[str, int]], list[Carrier] | None],
 ) -> tuple[Mapping[str, int], list[Carrier]]:
     """The counts of the largest part of what everybody wants that has a place, and its GPUs."""
+    # Halved instead of tried one by one: every trial packs all GPUs anew.
     low, high = 0.0, 1.0
     placed: Mapping[str, int] = dict.fromkeys(wanted, 0)
     carriers: list[Carrier] = []

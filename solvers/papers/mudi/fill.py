@@ -115,6 +115,7 @@ class MudiFilling:
         self._unused = {gpu.id: gpu for gpu in wanted.gpus if gpu.id not in self._sites}
 
     def _site(self, gpu: BoundGpu) -> MudiSite:
+        # Tasks follow one by one, those that run first.
         bare = replace(gpu, tasks=())
         return MudiSite(make_host(self.wanted.problem, self.tuning.rows, bare))
 
@@ -130,6 +131,7 @@ class MudiFilling:
         """Leave tasks where they are; one that was swapped out for long looks for another place."""
         before = {task.name: (gpu, task) for gpu in self._running for task in gpu.tasks}
         ran = [task for task in self.wanted.tasks if task.name in before]
+        # The more important first, in case a GPU may not keep all of them.
         for task in sorted(ran, key=lambda task: (-task.priority, task.name)):
             gpu, was = before[task.name]
             site = self._sites.get(gpu.id)

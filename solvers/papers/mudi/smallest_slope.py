@@ -201,6 +201,7 @@ def _rows_by_batch(
         for row in points.rows
         if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
     )
+    # SM percent is the first field of a row, so that each list ascends by it.
     for batch in sorted({row.batch for row in rows}):
         yield [row for row in rows if row.batch == batch]
 

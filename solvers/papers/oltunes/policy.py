@@ -241,6 +241,7 @@ def _does_without(
     count: int,
 ) -> bool:
     """Whether a service that has so many replicas may lose the one that the rest of the carriers lacks."""
+    # One too many goes whatever it carries: the largest number is a limit.
     if service.max_replicas is not None and count > service.max_replicas:
         return True
     carried_rps = total_capacity_rps(problem, rest, service.name)
@@ -298,6 +299,7 @@ def _add(
 
 def _fullest(carriers: Sequence[Carrier]) -> list[int]:
     """The places of the GPUs with most replicas, at most MAX_HOSTS."""
+    # Not all of a large fleet: to find out whether a replica may join is costly.
     by_seats = sorted(
         range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at)
     )
