@@ -69,19 +69,8 @@ class _Filling:
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         """GPUs that are no host."""
         self._hosts: dict[GpuId, Host] = {}
-        self._add_hosts(wanted)
-
-    def _add_hosts(self, wanted: FillProblem) -> None:
-        """GPUs with replicas, and those on which tasks run alone, if they are still there and unused."""
-        for gpu in wanted.bound.gpus:
-            if gpu.replicas:
-                self._add_host(gpu)
-        for gpu in wanted.running_gpus:
-            unused = self._unused.get(gpu.id)
-            # An id may stand for another GPU by now, on which the task's row says nothing.
-            is_there = unused is not None and unused.gpu_type == gpu.gpu_type
-            if is_there and gpu.tasks and not gpu.replicas:
-                self._add_host(gpu)
+        for gpu in wanted.hosting_gpus:
+            self._add_host(gpu)
 
     def _add_host(self, gpu: BoundGpu) -> None:
         bare = replace(gpu, tasks=())
@@ -90,7 +79,7 @@ class _Filling:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        return bound_gpus(self._hosts)
+        return bound_gpus(self._hosts.values())
 
     def keep(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
         """Leave a task where it is, swapped out where it fits no more; False where it must look for another place."""

@@ -1,6 +1,6 @@
 """A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from solvers.laws.colocation import execution_ms, max_execution_ms, neighbours_of
@@ -8,7 +8,7 @@ from solvers.laws.operating_rows import OperatingRows
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica, BoundTask
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.types.state import GpuId, GpuType
+from solvers.types.state import GpuType
 
 TOLERANCE = 1e-9
 """Relative rounding of sums; a thousandth of what the checker allows."""
@@ -92,12 +92,13 @@ class Host:
         )
 
 
-def bound_gpus(hosts: Mapping[GpuId, Host]) -> tuple[BoundGpu, ...]:
+def bound_gpus(hosts: Iterable[Host]) -> tuple[BoundGpu, ...]:
     """The GPUs that carry anything, with their tasks, by id."""
-    used = (
-        host for _, host in sorted(hosts.items()) if host.gpu.replicas or host.tasks
+    return tuple(
+        replace(host.gpu, tasks=host.tasks)
+        for host in sorted(hosts, key=lambda host: host.gpu.id)
+        if host.gpu.replicas or host.tasks
     )
-    return tuple(replace(host.gpu, tasks=host.tasks) for host in used)
 
 
 def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:

@@ -52,6 +52,20 @@ class FillProblem:
         """The GPUs of the plan in force."""
         return self.running.gpus if self.running else ()
 
+    @property
+    def hosting_gpus(self) -> list[BoundGpu]:
+        """The plan's GPUs with replicas, and those on which tasks run alone, if they are still there and unused."""
+        hosting = [gpu for gpu in self.bound.gpus if gpu.replicas]
+        used = {gpu.id for gpu in hosting}
+        unused = {gpu.id: gpu.gpu_type for gpu in self.gpus if gpu.id not in used}
+        hosting += (
+            gpu
+            for gpu in self.running_gpus
+            # An id may stand for another GPU by now, on which the task's row says nothing.
+            if gpu.tasks and not gpu.replicas and unused.get(gpu.id) == gpu.gpu_type
+        )
+        return hosting
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillLimits:

@@ -35,6 +35,11 @@ class Seats:
             self._found[key] = sorted(seats, key=lambda seat: seat.row)
         return self._found[key]
 
+    def widest(self, task: Task, host: Host) -> HostTenant | None:
+        """The largest share that the host has left for a task; None where there is none."""
+        fitting = [seat for seat in self.on(task, host) if host.fits(seat)]
+        return fitting[-1] if fitting else None
+
     def of_share(self, task: Task, host: Host, sm_percent: float) -> HostTenant | None:
         """The one of that share."""
         near = (

@@ -27,7 +27,7 @@ from solvers.backfill.residents import (
 )
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.plan import BoundGpu, BoundTask
-from solvers.types.state import Gpu, GpuId, Task
+from solvers.types.state import GpuId, Task
 
 Place = tuple[Host, HostTenant]
 SeatsOn = Callable[[Host], Sequence[HostTenant]]
@@ -87,24 +87,12 @@ class LeftOver:
         self._rows = OperatingRows(wanted.problem)
         self._seats = Seats(wanted.points)
         self._cordoned = frozenset(wanted.cordoned)
-        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
         self._hosts: dict[GpuId, Host] = {}
         self._placed: set[str] = set()
-        self._put_used()
-        self._keep_running()
-
-    def _put_used(self) -> None:
-        """Take the GPUs with replicas, and those on which tasks run alone."""
-        wanted = self._wanted
-        with_replicas = [gpu for gpu in wanted.bound.gpus if gpu.replicas]
-        with_tasks_alone = [
-            gpu
-            for gpu in wanted.running_gpus
-            if gpu.tasks and not gpu.replicas and _is_same_type(gpu, self._unused)
-        ]
-        for gpu in (*with_replicas, *with_tasks_alone):
+        for gpu in wanted.hosting_gpus:
             self.put(replace(gpu, tasks=()))
-            self._unused.pop(gpu.id, None)
+        self._unused = {gpu.id: gpu for gpu in wanted.gpus if gpu.id not in self._hosts}
+        self._keep_running()
 
     def _keep_running(self) -> None:
         tasks = {task.name: task for task in self._wanted.tasks}
@@ -138,7 +126,7 @@ class LeftOver:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        return bound_gpus(self._hosts)
+        return bound_gpus(self._hosts.values())
 
     def seats(self, task: Task, host: Host) -> list[HostTenant]:
         """All seats of a task on a GPU, by share."""
@@ -146,8 +134,7 @@ class LeftOver:
 
     def widest_seat(self, task: Task, host: Host) -> HostTenant | None:
         """The largest share that is left."""
-        fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
-        return fitting[-1] if fitting else None
+        return self._seats.widest(task, host)
 
     def take(self, task: Task, host: Host, seat: HostTenant) -> None:
         """Give a task its place."""
@@ -190,7 +177,3 @@ class LeftOver:
         else:
             host.swapped.append(again(was, task, is_resident=False))
         self._placed.add(task.name)
-
-
-def _is_same_type(gpu: BoundGpu, unused: dict[GpuId, Gpu]) -> bool:
-    return gpu.id in unused and gpu.gpu_type == unused[gpu.id].gpu_type

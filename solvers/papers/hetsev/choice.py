@@ -107,14 +107,15 @@ def _choose_by_cost(
         return Choice(draft=changed, reason=Reason(kind=ChoiceKind.CHANGED))
 
     # A clock that was set back must not make the consolidation wait for longer than the hold.
-    began_s = now_s if since_s is None or since_s > now_s else since_s
+    began_s = now_s if since_s is None else min(since_s, now_s)
+    waited_s = now_s - began_s
     figures = {
         "cost": cost,
         "fresh_cost": fresh_cost,
-        "waited_s": now_s - began_s,
+        "waited_s": waited_s,
         "hold_s": CONSOLIDATION_HOLD_S,
     }
-    if now_s - began_s >= CONSOLIDATION_HOLD_S:
+    if waited_s >= CONSOLIDATION_HOLD_S:
         reason = Reason(kind=ChoiceKind.CONSOLIDATED, figures=figures)
         return Choice(draft=fresh, reason=reason)
     reason = Reason(kind=ChoiceKind.CONSOLIDATION_WAITS, figures=figures)

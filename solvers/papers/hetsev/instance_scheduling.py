@@ -4,12 +4,17 @@ Source: HetSev, section 4.2 and Algorithm 1. Changed: the worst fit of its lines
 that may be proven (`solvers.placement`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from solvers.greedy.arrange import Key
 from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
-from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
+from solvers.placement.problem import (
+    GpuStock,
+    PendingReplica,
+    PlacementProblem,
+    PlacementSolution,
+)
 from solvers.placement.solve import solve as solve_placement
 from solvers.types.outcome import Budget, SolveReport
 from solvers.types.plan import UnservedReason
@@ -25,11 +30,9 @@ def schedule_instances(
     counts: Mapping[Key, int],
     rows: Mapping[Key, OperatingPoint],
     budget: Budget,
-) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
+) -> tuple[list[Carrier], Sequence[tuple[Key, UnservedReason]], SolveReport]:
     """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
-    waiting = [key for key, count in sorted(counts.items()) for _ in range(count)]
-    # Zero-padded, so that names sort as numbers do.
-    names = {f"{number:06d}": key for number, key in enumerate(waiting)}
+    names = _named(counts)
     pending = [_pending(problem, name, key, rows[key]) for name, key in names.items()]
     solution, report = solve_placement(
         PlacementProblem(
@@ -39,20 +42,33 @@ def schedule_instances(
         ),
         budget,
     )
+    left_out = [(names[entry.replica], entry.reason) for entry in solution.unplaced]
+    return _carriers(solution, names, rows), left_out, report
+
+
+def _named(counts: Mapping[Key, int]) -> dict[str, Key]:
+    """A name for each replica."""
+    waiting = [key for key, count in sorted(counts.items()) for _ in range(count)]
+    # Zero-padded, so that names sort as numbers do.
+    return {f"{number:06d}": key for number, key in enumerate(waiting)}
+
+
+def _carriers(
+    solution: PlacementSolution,
+    names: Mapping[str, Key],
+    rows: Mapping[Key, OperatingPoint],
+) -> list[Carrier]:
     seats = {
         name: ArrangedReplica(service=key[0], row=rows[key])
         for name, key in names.items()
     }
-    carriers = [
+    return [
         Carrier(
-            gpu_type=gpu.gpu_type, seats=tuple(map(seats.__getitem__, gpu.replicas))
+            gpu_type=gpu.gpu_type,
+            seats=tuple(seats[name] for name in gpu.replicas),
         )
         for gpu in solution.gpus
     ]
-    left_out: list[tuple[Key, UnservedReason]] = [
-        (names[entry.replica], entry.reason) for entry in solution.unplaced
-    ]
-    return carriers, left_out, report
 
 
 def _fair_names(

@@ -53,7 +53,7 @@ from solvers.types.outcome import (
     SolveStatus,
 )
 from solvers.types.plan import WANT_OF_GPUS, Plan, UnservedReason, diff
-from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Json, Observed
 
 NAME = "hetsev"
@@ -169,8 +169,8 @@ def _draft(
     for key, reason in left_out:
         reasons.setdefault(key[0], reason)
     plan = route(problem, NAME, carriers, reasons)
-    draft = Draft(plan=plan, steps=(count_report, share_report, place_report))
-    return draft, [key for key, _ in left_out]
+    steps = (count_report, share_report, place_report)
+    return Draft(plan=plan, steps=steps), [key for key, _ in left_out]
 
 
 def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
@@ -236,26 +236,33 @@ def _count(
 
     `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
     """
+    program = _program(problem, configurations, lost, running)
+    solution, report = solve_autoscale(program, budget)
+    reasons = {entry.service: entry.reason for entry in solution.unserved}
+    return cut(problem, positive_counts(solution), reasons), reasons, report
+
+
+def _program(
+    problem: Problem,
+    configurations: Configurations,
+    lost: Mapping[Key, int],
+    running: Mapping[Key, int],
+) -> AutoscaleProblem:
     taken = (
         Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
         for key, times in sorted(lost.items())
     )
     # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that the
     # first would take what a more important one needs: here one program has all of them.
-    solution, report = solve_autoscale(
-        AutoscaleProblem(
-            services=tuple(map(service_target, problem.services)),
-            options=tuple(
-                option(one, running.get(key, 0))
-                for key, one in sorted(configurations.items())
-            ),
-            totals=type_totals(problem, taken),
-            launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
+    return AutoscaleProblem(
+        services=tuple(map(service_target, problem.services)),
+        options=tuple(
+            option(one, running.get(key, 0))
+            for key, one in sorted(configurations.items())
         ),
-        budget,
+        totals=type_totals(problem, taken),
+        launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
     )
-    reasons = {entry.service: entry.reason for entry in solution.unserved}
-    return cut(problem, positive_counts(solution), reasons), reasons, report
 
 
 def _shrink(
@@ -268,9 +275,7 @@ def _shrink(
     neighbour_sets = {
         each.name: TypeNeighbours(problem, each) for each in problem.gpu_types
     }
-    capacity_rps: dict[str, float] = defaultdict(float)
-    for key, count in counts.items():
-        capacity_rps[key[0]] += configurations[key].capacity_rps * count
+    capacity_rps = _capacity_rps(configurations, counts)
     keys = sorted(counts)
     pairs = [(neighbour_sets[key[1]], configurations[key]) for key in keys]
     limited = tuple(_limited(problem, *pair, capacity_rps) for pair in pairs)
@@ -280,6 +285,17 @@ def _shrink(
         for key, pair, sm_percent in zip(keys, pairs, solution.sm_percent, strict=True)
     }
     return rows, report
+
+
+def _capacity_rps(
+    configurations: Configurations,
+    counts: Mapping[Key, int],
+) -> Mapping[str, float]:
+    """By service, what its replicas carry together."""
+    capacity_rps: dict[str, float] = defaultdict(float)
+    for key, count in counts.items():
+        capacity_rps[key[0]] += configurations[key].capacity_rps * count
+    return capacity_rps
 
 
 def _row_with_share(
@@ -308,31 +324,50 @@ def _limited(
 ) -> LimitedCurve:
     """The worst-neighbours curve at the configuration's batch, with the longest time that still carries its part."""
     service = problem.service(configuration.service)
-    points = problem.points_of(service.network, configuration.gpu_type)
+    return LimitedCurve(
+        name=f"{service.name} on {configuration.gpu_type}",
+        curve=_curve(problem, neighbour_sets, configuration),
+        limit_ms=_longest_ms(
+            problem, service, configuration, capacity_rps[service.name]
+        ),
+    )
+
+
+def _curve(
+    problem: Problem,
+    neighbour_sets: TypeNeighbours,
+    configuration: Configuration,
+) -> ShareCurve:
+    name = configuration.service
+    points = problem.points_of(problem.service(name).network, configuration.gpu_type)
     assert points is not None, "a configuration has operating points"
     batch = configuration.row.batch
-    rows = sorted(
-        row for row in neighbour_sets.rows(service.name) if row.batch == batch
-    )
-    executions = neighbour_sets.of(service.name).executions_ms(
+    # Rows sort by SM percent first, as the shares of a curve must ascend.
+    rows = sorted(row for row in neighbour_sets.rows(name) if row.batch == batch)
+    executions = neighbour_sets.of(name).executions_ms(
         rows, sensitivity=points.sensitivity
     )
-    load = min(1.0, service.arrival_rate_rps / capacity_rps[service.name])
-    limit_ms = max_execution_ms(
+    return ShareCurve(
+        sm_percent=tuple(row.sm_percent for row in rows),
+        execution_ms=tuple(executions.tolist()),
+    )
+
+
+def _longest_ms(
+    problem: Problem,
+    service: ServiceDemand,
+    configuration: Configuration,
+    capacity_rps: float,
+) -> float:
+    """The longest execution with which a replica carries its part; `capacity_rps`: what all of them carry."""
+    load = min(1.0, service.arrival_rate_rps / capacity_rps)
+    return max_execution_ms(
         problem.capacity_law,
         percentile=service.percentile,
-        batch=batch,
+        batch=configuration.row.batch,
         slo_ms=service.slo_ms,
         # Never 0, for which the law allows any execution time, beyond the SLO too.
         rate_rps=max(load * configuration.capacity_rps, 1e-6),
-    )
-    return LimitedCurve(
-        name=f"{service.name} on {configuration.gpu_type}",
-        curve=ShareCurve(
-            sm_percent=tuple(row.sm_percent for row in rows),
-            execution_ms=tuple(executions.tolist()),
-        ),
-        limit_ms=limit_ms,
     )
 
 

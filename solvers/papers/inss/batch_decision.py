@@ -125,11 +125,7 @@ def decide_batches(
 ) -> tuple[BatchDecision, ...] | None:
     """A batch for every tenant, in their order; None where the GPU has not even room for the smallest ones."""
     smallest = [tenant.rows[0] for tenant in tenants]
-    gpu_type = host.gpu_type
-    room_mib = gpu_type.memory_mib * (1.0 + _ROUNDING)
-    room_mib -= sum(row.memory_mib for row in smallest)
-    room_w = gpu_type.power_cap_w * (1.0 + _ROUNDING) - gpu_type.idle_w
-    room_w -= sum(row.power_w for row in smallest)
+    room_mib, room_w = _left_beside(smallest, host.gpu_type)
     if room_mib < 0.0 or room_w < 0.0:
         return None
     decided = []
@@ -141,15 +137,37 @@ def decide_batches(
             if row.memory_mib - first.memory_mib <= room_mib
             and row.power_w - first.power_w <= room_w
         ]
-        best = _best(host, tenant, rows, others)
-        if best.carried_rps == 0.0 and tenant.queued > 0.0:
-            # The queue is too long for every batch: the one that carries most ends it soonest.
-            best = _best(host, replace(tenant, queued=0.0), rows, others)
+        best = _decided(host, tenant, rows, others)
         room_mib -= best.row.memory_mib - first.memory_mib
         # A larger batch may draw less by its profile; the others are not given what may be noise.
         room_w -= max(0.0, best.row.power_w - first.power_w)
         decided.append(best)
     return tuple(decided)
+
+
+def _left_beside(
+    rows: Sequence[OperatingPoint], gpu_type: GpuType
+) -> tuple[float, float]:
+    """MiB and watts of a GPU that these rows leave; below 0 where they need more."""
+    room_mib = gpu_type.memory_mib * (1.0 + _ROUNDING)
+    room_w = gpu_type.power_cap_w * (1.0 + _ROUNDING) - gpu_type.idle_w
+    return (
+        room_mib - sum(row.memory_mib for row in rows),
+        room_w - sum(row.power_w for row in rows),
+    )
+
+
+def _decided(
+    host: BatchHost,
+    tenant: BatchTenant,
+    rows: Sequence[OperatingPoint],
+    neighbours: Neighbours,
+) -> BatchDecision:
+    best = _best(host, tenant, rows, neighbours)
+    if best.carried_rps > 0.0 or tenant.queued == 0.0:
+        return best
+    # The queue is too long for every batch: the one that carries most ends it soonest.
+    return _best(host, replace(tenant, queued=0.0), rows, neighbours)
 
 
 def _best(

@@ -29,12 +29,8 @@ def make_plan(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of `gpulets` with other batches, its report; it remembers nothing."""
-    # `gpulets` keeps only a running plan that names it as its policy, and our plans have its partition.
-    current = problem.current
-    if current is not None:
-        current = replace(current, policy=gpulets.NAME)
     partitioned, report, _ = gpulets.make_plan(
-        replace(problem, current=current), observed, memory, budget
+        _as_of_gpulets(problem), observed, memory, budget
     )
     decider = BatchDecider(problem=problem, rules=ProvisioningRules())
     carriers = decider.settle(provision_of_plan(partitioned)).carriers()
@@ -54,3 +50,10 @@ def make_plan(
         steps=report.steps,
     )
     return plan, report, None
+
+
+def _as_of_gpulets(problem: Problem) -> Problem:
+    # `gpulets` keeps only a running plan that names it as its policy, and our plans have its partition.
+    if problem.current is None:
+        return problem
+    return replace(problem, current=replace(problem.current, policy=gpulets.NAME))

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS
 from solvers.greedy.routing import ROUNDING
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
+from solvers.papers.inss.batch_decision import BatchDecision
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     Provision,
     Provisioned,
     Settled,
     Share,
+    replicas_by_service,
 )
 from solvers.types.problem import ServiceDemand
 from solvers.types.state import GpuType
@@ -82,13 +84,18 @@ class _Filling:
             if best is None:
                 self._replicas[name] -= 1
                 break
-            if best.at is None:
-                self._gpus.append(best.gpu)
-                self._needs.append({})
-            at = len(self._gpus) - 1 if best.at is None else best.at
-            self._gpus[at] = best.gpu
-            self._needs[at][name] = min(left_rps, best.carried_rps)
+            self._take(best, name, left_rps)
             left_rps -= best.carried_rps
+
+    def _take(self, option: "_Option", service: str, left_rps: float) -> None:
+        at = option.at
+        # A GPU that was empty until now follows last, so that the places of the others stay.
+        if at is None:
+            at = len(self._gpus)
+            self._gpus.append(option.gpu)
+            self._needs.append({})
+        self._gpus[at] = option.gpu
+        self._needs[at][service] = min(left_rps, option.carried_rps)
 
     def _options(self, service: ServiceDemand, left_rps: float) -> Iterator["_Option"]:
         for gpu_type in sorted(
@@ -153,11 +160,8 @@ class _Filling:
         batches = self._decider.settle_gpu(gpu, self._replicas)
         if batches is None or batches[-1].carried_rps < MIN_CAPACITY_RPS:
             return None
-        needs = {} if at is None else self._needs[at]
-        # The services that are there may lose what they have beyond their needs, and nothing else.
-        for other, batch in zip(before.shares, batches[:-1], strict=True):
-            if batch.carried_rps < needs.get(other.service, 0.0) * (1.0 - ROUNDING):
-                return None
+        if at is not None and not self._keeps_needs(at, batches):
+            return None
         carried = batches[-1].carried_rps
         is_short = carried < left_rps * (1.0 - ROUNDING)
         rank = (
@@ -169,6 +173,14 @@ class _Filling:
             at or 0,
         )
         return _Option(at=at, gpu=gpu, carried_rps=carried, rank=rank)
+
+    def _keeps_needs(self, at: int, batches: Sequence[BatchDecision]) -> bool:
+        """Whether the services that are there lose only what they have beyond their needs; the last batch is new."""
+        needs = self._needs[at]
+        return all(
+            batch.carried_rps >= needs.get(other.service, 0.0) * (1.0 - ROUNDING)
+            for other, batch in zip(self._gpus[at].shares, batches[:-1], strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,27 +196,29 @@ class _Option:
 
 def _hardest_first(decider: BatchDecider) -> list[ServiceDemand]:
     """By the part of a whole GPU that the rate takes, the greatest first."""
-
-    def part(service: ServiceDemand) -> float:
-        max_rps = 0.0
-        for gpu_type in decider.problem.gpu_types:
-            percents = decider.percents(service.name, gpu_type.name)
-            if percents:
-                alone = Provisioned(gpu_type.name, (Share(service.name, percents[-1]),))
-                batches = decider.settle_gpu(alone, {})
-                max_rps = max(max_rps, batches[0].carried_rps if batches else 0.0)
-        return service.arrival_rate_rps / max_rps if max_rps > 0.0 else 0.0
-
-    parts = {service.name: part(service) for service in decider.problem.services}
+    services = decider.problem.services
+    parts = {service.name: _part(decider, service) for service in services}
     return sorted(
-        decider.problem.services,
+        services,
         key=lambda service: (-service.priority, -parts[service.name], service.name),
     )
 
 
+def _part(decider: BatchDecider, service: ServiceDemand) -> float:
+    """The service's rate over the most that one replica alone on a GPU carries; 0 where that is nothing."""
+    max_rps = 0.0
+    for gpu_type in decider.problem.gpu_types:
+        percents = decider.percents(service.name, gpu_type.name)
+        if percents:
+            alone = Provisioned(gpu_type.name, (Share(service.name, percents[-1]),))
+            batches = decider.settle_gpu(alone, {})
+            max_rps = max(max_rps, batches[0].carried_rps if batches else 0.0)
+    return service.arrival_rate_rps / max_rps if max_rps > 0.0 else 0.0
+
+
 def _widened(decider: BatchDecider, provision: Provision) -> Provision:
     """The provision with what is free given, step by step, to whoever has least room on its GPU."""
-    replicas = Counter(share.service for gpu in provision for share in gpu.shares)
+    replicas = replicas_by_service(provision)
     widened: dict[Provisioned, Provisioned] = {}
     for gpu in provision:
         if gpu not in widened:

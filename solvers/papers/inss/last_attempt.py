@@ -19,7 +19,7 @@ from solvers.papers.inss.provisioning import (
     Share,
     provision_of_plan,
 )
-from solvers.types.problem import OperatingPoints, Problem
+from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import Json
 
 MEMORY_VERSION = 1
@@ -55,34 +55,41 @@ def tried_with(
     seed: int,
 ) -> Tried:
     """What is asked now."""
-    services = sorted(problem.services, key=lambda service: service.name)
-    networks = {service.network for service in services}
-    points = sorted(
-        (entry for entry in problem.points if entry.network in networks),
-        key=lambda entry: (entry.network, entry.gpu_type),
-    )
-    # Sorted by name, since order means nothing; the `repr` of a dataclass has all of its fields.
     facts = (
-        sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name),
-        # Rates and times are compared by how far they drifted, and so are left out of the hash.
-        [replace(service, arrival_rate_rps=0.0) for service in services],
-        [_without_times(entry) for entry in points],
-        problem.capacity_law,
-        problem.max_replicas_per_gpu,
+        *_facts(problem),
         rules,
         None if actor is None else hashlib.sha256(actor).hexdigest(),
         seed,
     )
     return Tried(
         fingerprint=hashlib.sha256(repr(facts).encode()).hexdigest(),
-        rates_rps={service.name: service.arrival_rate_rps for service in services},
+        rates_rps={
+            service.name: service.arrival_rate_rps for service in _services_of(problem)
+        },
         times_ms={
             f"{entry.network} on {entry.gpu_type}": math.fsum(
                 row.solo_ms / row.batch for row in entry.rows
             )
-            for entry in points
+            for entry in _points_of(problem)
         },
     )
+
+
+def _facts(problem: Problem) -> tuple[object, ...]:
+    """What of a problem must be equal, for the `repr` of a dataclass has all of its fields."""
+    # Sorted by name, since order means nothing.
+    return (
+        sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name),
+        # Rates and times are compared by how far they drifted, and so are left out of the hash.
+        [replace(each, arrival_rate_rps=0.0) for each in _services_of(problem)],
+        [_without_times(entry) for entry in _points_of(problem)],
+        problem.capacity_law,
+        problem.max_replicas_per_gpu,
+    )
+
+
+def _services_of(problem: Problem) -> list[ServiceDemand]:
+    return sorted(problem.services, key=lambda service: service.name)
 
 
 def tried_to_json(tried: Tried | None) -> Json:
@@ -107,6 +114,16 @@ def tried_from_json(document: Json) -> Tried | None:
         return None
     return Tried(
         fingerprint=fingerprint, rates_rps=_figures(rates), times_ms=_figures(times)
+    )
+
+
+def _points_of(problem: Problem) -> list[OperatingPoints]:
+    """Those of the services' networks, by network and GPU type."""
+    # Proposals do not depend on networks that nobody runs.
+    networks = {service.network for service in problem.services}
+    return sorted(
+        (entry for entry in problem.points if entry.network in networks),
+        key=lambda entry: (entry.network, entry.gpu_type),
     )
 
 

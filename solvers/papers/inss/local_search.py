@@ -54,20 +54,29 @@ def improve(
 ) -> tuple[Indices, float]:
     """The best provision (J,) that is reached from N starts, and its score."""
     chosen = starts.copy()
-    count = len(starts)
     scores = _scores(world, chosen, figures)
     for _ in range(passes):
-        before = scores.copy()
-        for slot in range(world.slots):
-            trials = np.repeat(chosen, world.options, axis=0)
-            trials[:, slot] = np.tile(np.arange(world.options), count)
-            chosen, scores = _best_of(world, trials, count, figures)
-        # Two slots that hold each other's best place cannot improve one after the other.
-        chosen, scores = _best_of(world, _swaps(chosen), count, figures)
+        before = scores
+        chosen, scores = _after_pass(world, chosen, figures)
         if (scores <= before + _GAIN).all():
             break
     best = int(scores.argmax())
     return chosen[best], float(scores[best])
+
+
+def _after_pass(
+    world: ProvisioningWorld,
+    chosen: Indices,
+    figures: ServiceFigures,
+) -> tuple[Indices, Reals]:
+    """The provisions (N, J) after each slot has taken its best option and the best pair has swapped; their scores."""
+    count = len(chosen)
+    for slot in range(world.slots):
+        trials = np.repeat(chosen, world.options, axis=0)
+        trials[:, slot] = np.tile(np.arange(world.options), count)
+        chosen, _ = _best_of(world, trials, count, figures)
+    # Two slots that hold each other's best place cannot improve one after the other.
+    return _best_of(world, _swaps(chosen), count, figures)
 
 
 def _best_of(
@@ -106,12 +115,15 @@ def _scores(
         return np.zeros(len(chosen))
     decided = world.decide(chosen, np.broadcast_to(queued, (len(chosen), len(queued))))
     room = world.carried_of_services(decided) / np.maximum(rates_rps, 1e-9)
-    value = rates_rps * weights
-    values = (np.minimum(room, 1.0) * value)[:, wanted]
-    served = values.sum(axis=1) / value[wanted].sum()
+    served = _served_shares(room[:, wanted], (rates_rps * weights)[wanted])
     min_room = np.minimum(room[:, wanted].min(axis=1), _MAX_ROOM)
     percents = world.option_percents[chosen].sum(axis=1)
     even = EVEN_WEIGHT * np.minimum(min_room, 1.0)
     score = served + even + _ROOM_WEIGHT * min_room - _PERCENT_WEIGHT * percents
     # A second replica of a service on the same GPU is never lawful, but a trial may have one.
     return np.where(world.repeats_service(chosen), -1.0, score)
+
+
+def _served_shares(room: Reals, values: Reals) -> Reals:
+    """(N,) what is served of all that services (S,) are worth; room (N, S): what they carry over their rates."""
+    return np.asarray((np.minimum(room, 1.0) * values).sum(axis=1) / values.sum())

@@ -13,7 +13,7 @@ from solvers.papers.inss.provisioning import (
     Settled,
     Share,
 )
-from solvers.papers.inss.training.actor import Situation
+from solvers.papers.inss.training.actor import Situation, fleet_of, gpus_of
 from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.papers.inss.training.world_rows import ActorSetting, Indices, Reals
 
@@ -42,10 +42,9 @@ def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
     by_place = {world.place(option): option for option in range(nowhere)}
     names = [world.setting.services[int(service)] for service in world.service_of]
     for gpu in provision:
-        at = next((at for at in free if world.setting.gpus[at] == gpu.gpu_type), None)
+        at = _take_gpu(world, free, gpu.gpu_type)
         if at is None:
             return chosen[:0]
-        free.remove(at)
         for share in gpu.shares:
             open_slots = [
                 slot
@@ -58,6 +57,19 @@ def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
                 return chosen[:0]
             chosen[0, open_slots[0]] = option
     return chosen
+
+
+def _take_gpu(
+    world: ProvisioningWorld,
+    free: list[int],
+    gpu_type: str,
+) -> int | None:
+    """The place of a GPU of that type, which is free no more; None where none is left."""
+    # A provision's GPUs have no identity: each stands for the first of its type that is left.
+    at = next((at for at in free if world.setting.gpus[at] == gpu_type), None)
+    if at is not None:
+        free.remove(at)
+    return at
 
 
 STARTS = 16
@@ -96,11 +108,6 @@ def world_of(decider: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
 def setting_without_actor(decider: BatchDecider) -> ActorSetting:
     """The setting of a problem for which there is no actor."""
     problem = decider.problem
-    gpus = sorted(
-        name
-        for gpu_type in problem.gpu_types
-        for name in [gpu_type.name] * (gpu_type.count or 0)
-    )
     services = sorted(
         service.name for service in problem.services if service.max_replicas != 0
     )
@@ -116,7 +123,7 @@ def setting_without_actor(decider: BatchDecider) -> ActorSetting:
     )
     is_few = 2 * len(services) <= MAX_SLOTS
     return ActorSetting(
-        gpus=tuple(gpus),
+        gpus=gpus_of(fleet_of(problem.gpu_types)),
         services=tuple(services),
         slots=2 if may_repeat and is_few else 1,
         # One where no service has any: a world needs at least one SM percent.
@@ -134,10 +141,8 @@ def situation_of(
     used = np.zeros(len(world.setting.gpus))
     free = list(range(len(used)))
     for gpu, batches in zip(held.provision, held.batches, strict=True):
-        # A provision's GPUs have no identity: each stands for the first of its type that is left.
-        at = next((at for at in free if world.setting.gpus[at] == gpu.gpu_type), None)
+        at = _take_gpu(world, free, gpu.gpu_type)
         if at is not None:
-            free.remove(at)
             used[at] = sum(batch.row.memory_mib for batch in batches)
     return Situation(rates_rps=figures.rates_rps, queued=figures.queued, used_mib=used)
 

@@ -21,7 +21,7 @@ cost, uses the whole fleet, knows no clocks but the highest and no price of a mo
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -149,13 +149,12 @@ def _find(
     is_same = set(held.provision) == {gpu for gpu in before if gpu.shares}
     tried = remembered_try(memory) if is_same else None
     if not decider.short(held):
-        message = "batches: what is provisioned serves all rates"
-        return _Found(held, "kept", (message,)), tried
+        return _kept(held, "batches: what is provisioned serves all rates"), tried
     asked = tried_with(decider.problem, decider.rules, actor=observed.actor, seed=seed)
     # The same question has the same answer: another search would cost seconds and find nothing new.
     if tried is not None and asked.is_like(tried):
         message = "no provision served clearly more when rates were last like these"
-        return _Found(held, "kept", (message,)), tried
+        return _kept(held, message), tried
     return _provision(decider, held, observed, seed=seed), asked
 
 
@@ -164,6 +163,10 @@ class _Found:
     settled: Settled
     status: PlanStatus
     messages: tuple[str, ...]
+
+
+def _kept(held: Settled, *messages: str) -> _Found:
+    return _Found(held, "kept", messages)
 
 
 def _provision(
@@ -177,27 +180,52 @@ def _provision(
     short = ", ".join(service.name for service in decider.short(held))
     messages = [f"batches do not suffice for {short}"]
     actor, why_not = _valid_actor(observed, decider.problem)
-    proposals: list[_Found] = []
-    starts: Indices | None = None
     if actor is None:
         messages.append(f"no actor: {why_not}")
+        proposals = _without_actor(decider, held, seed=seed)
     else:
-        proposal, starts = _ask_actor(decider, actor, held, seed=seed)
-        proposals.append(proposal)
-    # The search is ours: it is run only where the paper's actor does not serve all.
-    if not proposals or decider.short(proposals[0].settled):
-        proposals += _searched(decider, held, starts, actor, seed=seed)
+        proposals = _with_actor(decider, actor, held, seed=seed)
     # Of equals the first: the actor's before the search's.
-    best = max(
-        proposals, key=lambda each: _merit(decider, each.settled, held), default=None
-    )
-    if (
-        best is None
-        or _merit(decider, best.settled, held)[0] <= _worth(decider, held) + _TRIFLE
-    ):
+    best = max(proposals, key=lambda each: _merit(decider, each.settled, held))
+    gained = _merit(decider, best.settled, held)[0]
+    if gained <= _worth(decider, held) + _TRIFLE:
         message = "no provision serves clearly more than the present one"
-        return _Found(held, "kept", (*messages, message))
+        return _kept(held, *messages, message)
     return replace(best, messages=(*messages, *best.messages))
+
+
+def _without_actor(
+    decider: BatchDecider,
+    held: Settled,
+    *,
+    seed: int,
+) -> list[_Found]:
+    """What the greedy provisioner and the local search propose."""
+    message = "the greedy provisioner provisioned"
+    greedy = _Found(provision_greedily(decider), "greedy", (message,))
+    setting = setting_without_actor(decider)
+    return [greedy, *_searched(decider, held, setting, None, seed=seed)]
+
+
+def _with_actor(
+    decider: BatchDecider,
+    actor: Actor,
+    held: Settled,
+    *,
+    seed: int,
+) -> list[_Found]:
+    """What the actor proposes, first, and where that still falls short what the local search does."""
+    proposal, starts = _ask_actor(decider, actor, held, seed=seed)
+    # The search is ours: it is run only where the paper's actor does not serve all.
+    if not decider.short(proposal.settled):
+        return [proposal]
+    own = setting_without_actor(decider)
+    trained = setting_of(actor, decider.problem)
+    return [
+        proposal,
+        *_searched(decider, held, own, None, seed=seed),
+        *_searched(decider, held, trained, starts, seed=seed),
+    ]
 
 
 def _ask_actor(
@@ -219,40 +247,25 @@ def _ask_actor(
 def _searched(
     decider: BatchDecider,
     held: Settled,
-    starts: Indices | None,
-    actor: Actor | None,
+    setting: ActorSetting,
+    proposed: Indices | None,
     *,
     seed: int,
-) -> list[_Found]:
-    """What the greedy provisioner, where there is no actor, and the local search propose.
-
-    The search begins from the actor's proposals, from drawn ones, and once from what is held alone, which finds what
-    moves little.
-    """
-    found = []
-    if actor is None:
-        greedy = provision_greedily(decider)
-        found.append(_Found(greedy, "greedy", ("the greedy provisioner provisioned",)))
+) -> Iterator[_Found]:
+    """What the local search finds from proposals and drawn starts, and from what is held alone, which moves little."""
     if not _is_searchable(decider.problem):
-        return found
-    settings: list[tuple[ActorSetting, Indices | None]] = [
-        (setting_without_actor(decider), None)
-    ]
-    if actor is not None:
-        settings.append((setting_of(actor, decider.problem), starts))
-    for setting, proposed in settings:
-        world = world_of(decider, setting)
-        figures = figures_of(decider, world)
-        begin = random_starts(world, figures.rates_rps, count=STARTS, seed=seed)
-        if proposed is not None:
-            begin = np.concatenate([proposed, begin])
-        for tried in (begin, options_of(world, held.provision)):
-            if len(tried):
-                chosen, _ = improve(world, tried, figures, passes=_PASSES)
-                settled = decider.settle(provision_of(world, chosen))
-                message = "a local search provisioned"
-                found.append(_Found(settled, "feasible", (message,)))
-    return found
+        return
+    world = world_of(decider, setting)
+    figures = figures_of(decider, world)
+    begin = random_starts(world, figures.rates_rps, count=STARTS, seed=seed)
+    if proposed is not None:
+        begin = np.concatenate([proposed, begin])
+    # What is held is a search of its own: among the others a start that moves more would win.
+    for tried in (begin, options_of(world, held.provision)):
+        if len(tried):
+            chosen, _ = improve(world, tried, figures, passes=_PASSES)
+            settled = decider.settle(provision_of(world, chosen))
+            yield _Found(settled, "feasible", ("a local search provisioned",))
 
 
 def _is_searchable(problem: Problem) -> bool:

@@ -6,7 +6,7 @@ A provision says nothing of batches or rates: those are decided for the rates of
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -115,12 +115,7 @@ class BatchDecider:
                 rows: Iterable[OperatingPoint] = ()
                 if service.allows(gpu_type.name):
                     rows = fitting_rows(self.problem, service, gpu_type, clock_mhz)
-                by_percent: defaultdict[float, list[OperatingPoint]] = defaultdict(list)
-                for row in sorted(rows):
-                    by_percent[round(row.sm_percent, SM_PERCENT_DIGITS)].append(row)
-                found[service.name, gpu_type.name] = {
-                    key: tuple(group) for key, group in by_percent.items()
-                }
+                found[service.name, gpu_type.name] = _by_percent(rows)
         return found
 
     def percents(self, service: str, gpu_type: str) -> tuple[float, ...]:
@@ -159,22 +154,31 @@ class BatchDecider:
     def settle(self, provision: Provision) -> Settled:
         """The provision with its batches; GPUs that cannot hold their shares lose them."""
         replicas = replicas_by_service(provision)
-        lawful, found = [], []
-        carried: dict[str, list[float]] = {
-            service.name: [] for service in self.problem.services
-        }
+        lawful: list[Provisioned] = []
+        found: list[tuple[BatchDecision, ...]] = []
         for gpu in provision:
             batches = self.settle_gpu(gpu, replicas)
             # An empty GPU stays in the provision, so that each GPU keeps its place among the batches.
             lawful.append(gpu if batches is not None else Provisioned(gpu.gpu_type))
             found.append(batches or ())
-            for share, batch in zip(lawful[-1].shares, found[-1], strict=True):
-                carried[share.service].append(batch.carried_rps)
         return Settled(
             provision=tuple(lawful),
             batches=tuple(found),
-            carried_rps={name: math.fsum(values) for name, values in carried.items()},
+            carried_rps=self._carried_rps(lawful, found),
         )
+
+    def _carried_rps(
+        self,
+        gpus: Sequence[Provisioned],
+        batches: Sequence[Sequence[BatchDecision]],
+    ) -> dict[str, float]:
+        carried: dict[str, list[float]] = {
+            service.name: [] for service in self.problem.services
+        }
+        for gpu, decided in zip(gpus, batches, strict=True):
+            for share, batch in zip(gpu.shares, decided, strict=True):
+                carried[share.service].append(batch.carried_rps)
+        return {name: math.fsum(values) for name, values in carried.items()}
 
     def max_replicas(self, service: ServiceDemand) -> int:
         """How many replicas the service may have."""
@@ -234,6 +238,13 @@ class BatchDecider:
         )
 
 
+def _by_percent(rows: Iterable[OperatingPoint]) -> RowsByPercent:
+    by_percent: defaultdict[float, list[OperatingPoint]] = defaultdict(list)
+    for row in sorted(rows):
+        by_percent[round(row.sm_percent, SM_PERCENT_DIGITS)].append(row)
+    return {percent: tuple(group) for percent, group in by_percent.items()}
+
+
 def replicas_by_service(provision: Iterable[Provisioned]) -> Counter[str]:
     """How many replicas each service has."""
     return Counter(share.service for gpu in provision for share in gpu.shares)
@@ -250,8 +261,12 @@ def lawful(decider: BatchDecider, provision: Iterable[Provisioned]) -> Provision
         by_type[gpu.gpu_type].append(Provisioned(gpu.gpu_type, shares))
     kept: list[Provisioned] = []
     for gpu_type in sorted(decider.problem.gpu_types, key=lambda one: one.name):
-        gpus = by_type[gpu_type.name]
-        # A provision does not say which GPUs are lost. The emptiest are given up: fewest replicas start elsewhere.
-        fullest = sorted(range(len(gpus)), key=lambda at: (-gpus[at].given_percent, at))
-        kept.extend(gpus[at] for at in sorted(fullest[: gpu_type.count]))
+        kept += _stocked(by_type[gpu_type.name], gpu_type.count)
     return tuple(kept)
+
+
+def _stocked(gpus: Sequence[Provisioned], stock: int | None) -> list[Provisioned]:
+    """As many as there are GPUs, the fullest ones, in their order."""
+    # A provision does not say which GPUs are lost. The emptiest are given up: fewest replicas start elsewhere.
+    fullest = sorted(range(len(gpus)), key=lambda at: (-gpus[at].given_percent, at))
+    return [gpus[at] for at in sorted(fullest[:stock])]

@@ -67,22 +67,22 @@ def partition(requests: Sequence[ShareRequest]) -> tuple[float, ...] | None:
         each.place_up_to(part) for each, part in zip(requests, parts, strict=True)
     ]
 
-    def given() -> list[float]:
-        return [each.shares[at] for each, at in zip(requests, places, strict=True)]
-
     # A smallest share may lie above its part; then the others give way, the one farthest above its part first.
-    while sum(given()) > 100.0 + _TOLERANCE:
+    while sum(shares := _given(requests, places)) > 100.0 + _TOLERANCE:
         able = [at for at, place in enumerate(places) if place > 0]
         if not able:
             return None
-        shares = given()
         places[max(able, key=lambda at: (shares[at] / parts[at], -at))] -= 1
 
     # What rounding down left over is given away: SMs that no replica holds are idle under MPS.
-    while able := _able_to_grow(requests, places, given()):
-        shares = given()
+    while able := _able_to_grow(requests, places, shares):
         places[min(able, key=lambda at: (shares[at] / parts[at], at))] += 1
-    return tuple(given())
+        shares = _given(requests, places)
+    return tuple(shares)
+
+
+def _given(requests: Sequence[ShareRequest], places: Sequence[int]) -> list[float]:
+    return [each.shares[at] for each, at in zip(requests, places, strict=True)]
 
 
 def _able_to_grow(

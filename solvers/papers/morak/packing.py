@@ -76,7 +76,12 @@ class _Packing:
 
     def add(self, name: str, wanted: int) -> None:
         """Seat a service's replicas: beside others on the fullest GPUs first, then on GPUs of their own."""
-        left = min(wanted, self._room)
+        self._add_alone(name, self._add_beside(name, min(wanted, self._room)))
+        # Sets that no GPU has any more would only be asked again by the next service.
+        self._gpus = +self._gpus
+
+    def _add_beside(self, name: str, left: int) -> int:
+        """Seat as many beside others as have room there; how many are left."""
         for neighbours in self._with_room_for(name):
             grown = tuple(sorted((*neighbours, name)))
             count = min(left, self._gpus[neighbours])
@@ -85,13 +90,14 @@ class _Packing:
                 self._gpus[grown] += count
                 self._room -= count
                 left -= count
+        return left
+
+    def _add_alone(self, name: str, left: int) -> None:
         stock = self._stage.gpu_type.count
         fresh = left if stock is None else min(left, stock - self._gpus.total())
         if fresh > 0 and self._carrier_of((name,)) is not None:
             self._gpus[name,] += fresh
             self._room -= fresh
-        # Sets that no GPU has any more would only be asked again by the next service.
-        self._gpus = +self._gpus
 
     def _with_room_for(self, name: str) -> list[NeighbourSet]:
         """The sets of neighbours whose knees leave room for this one's, the fullest first."""

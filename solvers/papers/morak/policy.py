@@ -25,7 +25,7 @@ cheaper with knees than with smaller shares; it knows no price of a move, and no
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -63,9 +63,7 @@ def make_plan(
     """The plan of knees for the Problem's rates, its report, and which services count as wider."""
     names = {service.name for service in problem.services}
     wider, heard_at_s = _remembered(memory, names, observed.at_s)
-    is_settled = heard_at_s is None or observed.at_s >= heard_at_s + SETTLING_S
-    # Algorithm 1, line 18: governors ask after three failing periods; the policy decides what becomes of it.
-    asked = observed.repartition if is_settled else ()
+    asked = _asked(observed, heard_at_s)
     for name in asked:
         wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
     rules = TypePolicy(
@@ -78,15 +76,14 @@ def make_plan(
         message = f"another partition for {', '.join(sorted(asked))}"
         report = replace(report, messages=(*report.messages, message))
         heard_at_s = observed.at_s
-    return (
-        plan,
-        report,
-        {
-            "version": MEMORY_VERSION,
-            "wider": dict(sorted(wider.items())),
-            "heard_at_s": heard_at_s,
-        },
-    )
+    return plan, report, _memory_of(wider, heard_at_s)
+
+
+def _asked(observed: Observed, heard_at_s: float | None) -> tuple[str, ...]:
+    """The services whose governors ask for another partition; none while a former request settles."""
+    is_settled = heard_at_s is None or observed.at_s >= heard_at_s + SETTLING_S
+    # Algorithm 1, line 18: governors ask after three failing periods; the policy decides what becomes of it.
+    return observed.repartition if is_settled else ()
 
 
 def _fill(
@@ -94,13 +91,7 @@ def _fill(
     problem: Problem,
     stage: TypeStage,
 ) -> list[Carrier]:
-    tenants = {}
-    for service in problem.services:
-        if service.name in stage.profiles:
-            extra_percent = STEP_PERCENT * wider.get(service.name, 0)
-            tenant = _tenant(problem, stage, service, extra_percent)
-            if tenant is not None:
-                tenants[service.name] = tenant
+    tenants = _tenants(problem, stage, wider)
     wanted = {
         name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()
     }
@@ -108,12 +99,25 @@ def _fill(
     for _ in range(_ROUNDS):
         carriers = packed(problem, stage, tenants, wanted)
         more = _more(problem, stage, tenants, carriers)
-        if all(more[name] <= wanted[name] for name in wanted):
-            break
         # Never fewer than before: more replicas change who shares a GPU, and counts could swing for ever.
-        wanted = {name: max(more[name], wanted[name]) for name in wanted}
-    is_placed = _seats(carriers) >= sum(wanted.values())
-    return carriers if is_placed else _fair(problem, stage, tenants, wanted)
+        grown = {name: max(more[name], count) for name, count in wanted.items()}
+        if grown == wanted:
+            break
+        wanted = grown
+    if _are_placed(carriers, wanted):
+        return carriers
+    return _fair(problem, stage, tenants, wanted)
+
+
+def _placed(
+    problem: Problem,
+    stage: TypeStage,
+    tenants: Mapping[str, MorakTenant],
+    counts: Mapping[str, int],
+) -> list[Carrier] | None:
+    """GPUs with so many replicas; None where not all of them have a place."""
+    carriers = packed(problem, stage, tenants, counts)
+    return carriers if _are_placed(carriers, counts) else None
 
 
 def _fair(
@@ -126,11 +130,24 @@ def _fair(
 
     Widest first, as `packed` goes, would leave the narrow ones nothing.
     """
+    place = partial(_placed, problem, stage, tenants)
+    placed, carriers = _largest_part(wanted, place)
+    # A part that is too much for all together may fit for some: those with the smallest part are tried first.
+    for name in sorted(
+        placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)
+    ):
+        more = {**placed, name: placed[name] + 1}
+        if placed[name] < wanted[name] and (trial := place(more)) is not None:
+            placed, carriers = more, trial
+    return carriers
 
-    def place(counts: Mapping[str, int]) -> list[Carrier] | None:
-        carriers = packed(problem, stage, tenants, counts)
-        return carriers if _seats(carriers) >= sum(counts.values()) else None
 
+def _largest_part(
+    wanted: Mapping[str, int],
+    place: Callable[[Mapping[str, int]], list[Carrier] | None],
+) -> tuple[Mapping[str, int], list[Carrier]]:
+    """The counts of the largest part of what everybody wants that has a place, and its GPUs."""
+    # Halved instead of tried one by one: every trial packs all GPUs anew.
     low, high = 0.0, 1.0
     placed: Mapping[str, int] = dict.fromkeys(wanted, 0)
     carriers: list[Carrier] = []
@@ -142,18 +159,27 @@ def _fair(
             high = middle
         else:
             low, placed, carriers = middle, counts, trial
-    # A part that is too much for all together may fit for some: those with the smallest part are tried first.
-    for name in sorted(
-        placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)
-    ):
-        more = {**placed, name: placed[name] + 1}
-        if placed[name] < wanted[name] and (trial := place(more)) is not None:
-            placed, carriers = more, trial
-    return carriers
+    return placed, carriers
 
 
-def _seats(carriers: Sequence[Carrier]) -> int:
-    return sum(len(carrier.seats) for carrier in carriers)
+def _are_placed(carriers: Sequence[Carrier], counts: Mapping[str, int]) -> bool:
+    return sum(len(carrier.seats) for carrier in carriers) >= sum(counts.values())
+
+
+def _tenants(
+    problem: Problem,
+    stage: TypeStage,
+    wider: Mapping[str, int],
+) -> dict[str, MorakTenant]:
+    """By name, the services that the GPU type can serve."""
+    tenants = {}
+    for service in problem.services:
+        if service.name in stage.profiles:
+            extra_percent = STEP_PERCENT * wider.get(service.name, 0)
+            tenant = _tenant(problem, stage, service, extra_percent)
+            if tenant is not None:
+                tenants[service.name] = tenant
+    return tenants
 
 
 def _tenant(
@@ -166,17 +192,28 @@ def _tenant(
     points = problem.points_of(service.network, stage.gpu_type.name)
     if row is None or points is None:
         return None
-    rows: defaultdict[tuple[float, float], list[OperatingPoint]] = defaultdict(list)
-    for each in sorted(points.rows, key=lambda each: -each.batch):
-        # The knee's batch is the limit of the node's governor, so that the plan counts with no larger one.
-        if each.batch <= row.batch and each.memory_mib <= stage.gpu_type.memory_mib:
-            rows[each.sm_percent, each.clock_mhz].append(each)
+    # The knee's batch is the limit of the node's governor, so that the plan counts with no larger one.
+    able = (
+        each
+        for each in points.rows
+        if each.batch <= row.batch and each.memory_mib <= stage.gpu_type.memory_mib
+    )
     return MorakTenant(
         service=service,
         knee_percent=min(100.0, row.sm_percent + extra_percent),
         row=row,
-        rows={key: tuple(same) for key, same in rows.items()},
+        rows=_by_share_and_clock(able),
     )
+
+
+def _by_share_and_clock(
+    rows: Iterable[OperatingPoint],
+) -> dict[tuple[float, float], tuple[OperatingPoint, ...]]:
+    """By (SM percent, clock), each by falling batch."""
+    found: defaultdict[tuple[float, float], list[OperatingPoint]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: -row.batch):
+        found[row.sm_percent, row.clock_mhz].append(row)
+    return {key: tuple(same) for key, same in found.items()}
 
 
 def _knee_row(profile: SoloProfile) -> OperatingPoint | None:
@@ -224,14 +261,7 @@ def _more(
     carriers: Sequence[Carrier],
 ) -> dict[str, int]:
     """Replicas that each service needs if its next ones carry as much as those that it has."""
-    carried_rps: defaultdict[str, float] = defaultdict(float)
-    counts: Counter[str] = Counter()
-    # Most GPUs are copies of few: what their replicas carry is worked out once.
-    for carrier, copies in Counter(carriers).items():
-        capacities = true_capacities(problem, carrier)
-        for seat, rps in zip(carrier.seats, capacities, strict=True):
-            carried_rps[seat.service] += copies * rps
-            counts[seat.service] += copies
+    counts, carried_rps = _carried(problem, carriers)
     wanted = {}
     for name, tenant in tenants.items():
         service = tenant.service
@@ -242,6 +272,30 @@ def _more(
             count = math.ceil(count * min(needed_rps / has_rps, float(stage.room)))
         wanted[name] = min(max(counts[name], count), _max_count(service, stage))
     return wanted
+
+
+def _carried(
+    problem: Problem,
+    carriers: Sequence[Carrier],
+) -> tuple[Counter[str], defaultdict[str, float]]:
+    """By service, how many replicas it has and what they carry together."""
+    counts: Counter[str] = Counter()
+    carried_rps: defaultdict[str, float] = defaultdict(float)
+    # Most GPUs are copies of few: what their replicas carry is worked out once.
+    for carrier, copies in Counter(carriers).items():
+        capacities = true_capacities(problem, carrier)
+        for seat, rps in zip(carrier.seats, capacities, strict=True):
+            carried_rps[seat.service] += copies * rps
+            counts[seat.service] += copies
+    return counts, carried_rps
+
+
+def _memory_of(wider: Mapping[str, int], heard_at_s: float | None) -> Json:
+    return {
+        "version": MEMORY_VERSION,
+        "wider": dict(sorted(wider.items())),
+        "heard_at_s": heard_at_s,
+    }
 
 
 def _remembered(

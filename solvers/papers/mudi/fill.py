@@ -17,11 +17,12 @@ Source: Mudi (EuroSys 2025). Changed: deadlines are no reason to pay for an idle
 other policies leave behind, keep their tasks and get no new ones.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from solvers.backfill.hosts import Host, HostTenant, make_host
+from solvers.backfill.hosts import Host, bound_gpus, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.residents import (
     Seats,
@@ -31,6 +32,7 @@ from solvers.backfill.residents import (
     is_same,
     urgency,
 )
+from solvers.baselines.leftover_fill import Place
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.papers.mudi.iterations import Iterations
 from solvers.papers.mudi.sites import (
@@ -43,7 +45,7 @@ from solvers.papers.mudi.sites import (
 from solvers.papers.mudi.smallest_slope import NOWHERE, Demanded, Slopes
 from solvers.papers.mudi.tune import Tuner, tuning_limit_ms
 from solvers.types.plan import BoundGpu, BoundTask
-from solvers.types.state import GpuId, Task
+from solvers.types.state import Gpu, GpuId, Task
 
 LEFT_S = 60.0
 """What needs less until it is done is not started anew elsewhere."""
@@ -58,8 +60,6 @@ CALM = 2.0
 LOOSE_PERCENT = 20.0
 """SMs that nobody holds, or that the replica could spare: with fewer it is not asked whether to divide anew."""
 
-Before = tuple[BoundGpu, BoundTask]
-
 
 def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
     """The bound plan's GPUs with their tasks and tuned replicas, and idle ones that tasks were given, by id.
@@ -68,9 +68,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     O(tasks · sites) for slopes, at most MAX_TUNINGS tunings.
     """
     filling = MudiFilling(wanted, limits or FillLimits())
-    before = {task.name: (gpu, task) for gpu in filling.running for task in gpu.tasks}
-    for task in sorted(wanted.tasks, key=lambda task: (-task.priority, task.name)):
-        filling.keep(task, before.get(task.name))
+    filling.keep_running()
     # Promises before new tasks: a new one must find the GPU as it will be.
     filling.settle()
     waiting = [task for task in wanted.tasks if task.name not in filling.placed]
@@ -88,8 +86,9 @@ class MudiFilling:
 
     def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
         problem = wanted.problem
-        self.wanted, self._limits = wanted, limits
-        self.running = wanted.running.gpus if wanted.running else ()
+        self.wanted = wanted
+        self._limits = limits
+        self._running = wanted.running_gpus
         self._seats = Seats(wanted.points)
         self._tasks = {task.name: task for task in wanted.tasks}
         self._cordoned = frozenset(wanted.cordoned)
@@ -99,7 +98,7 @@ class MudiFilling:
         self.tuner = Tuner(
             problem=problem,
             seats=self._seats,
-            iterations=Iterations(problem, self._seats, wanted.tasks, self.running),
+            iterations=Iterations(problem, self._seats, wanted.tasks, self._running),
         )
         self.tuning = SiteTuning(
             problem, self._tasks, seats=self._seats, tuner=self.tuner
@@ -107,21 +106,13 @@ class MudiFilling:
         self.placed: set[str] = set()
         self._hopeless: set[tuple[str, int, bool]] = set()
         """Network, batch and patience of tasks that found no place; places only get fewer."""
-        self._unused = {gpu.id: gpu for gpu in wanted.gpus}
-        self._sites: dict[GpuId, MudiSite] = {}
-        for gpu in self._used_gpus():
-            host = make_host(problem, self.tuning.rows, replace(gpu, tasks=()))
-            self._sites[gpu.id] = MudiSite(host)
-            self._unused.pop(gpu.id, None)
+        self._sites = {gpu.id: self._site(gpu) for gpu in wanted.hosting_gpus}
+        self._unused = {gpu.id: gpu for gpu in wanted.gpus if gpu.id not in self._sites}
 
-    def _used_gpus(self) -> list[BoundGpu]:
-        """GPUs with replicas by the plan, and those on which tasks are alone and that the plan leaves to them."""
-        alone = [
-            gpu
-            for gpu in self.running
-            if gpu.tasks and not gpu.replicas and self._is_unused(gpu)
-        ]
-        return [*(gpu for gpu in self.wanted.bound.gpus if gpu.replicas), *alone]
+    def _site(self, gpu: BoundGpu) -> MudiSite:
+        # Tasks follow one by one, those that run first.
+        bare = replace(gpu, tasks=())
+        return MudiSite(make_host(self.wanted.problem, self.tuning.rows, bare))
 
     def host(self, key: GpuId) -> Host:
         """A GPU as it stands. Raises KeyError."""
@@ -129,25 +120,27 @@ class MudiFilling:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        hosts = (
-            site.host
-            for _, site in sorted(self._sites.items())
-            if site.host.gpu.replicas or site.host.tasks
-        )
-        return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
+        return bound_gpus(site.host for site in self._sites.values())
 
-    def keep(self, task: Task, ran: Before | None) -> None:
-        """Leave a task where it is; one that was swapped out for long looks for another place."""
-        if ran is None:
-            return
-        gpu, was = ran
-        site = self._sites.get(gpu.id)
-        if site is None or not is_same(task, was):
-            return
-        if len(site.host.tasks) >= self._limits.max_tasks_per_gpu:
-            return
-        if not was.is_resident and task.waiting_s >= self._limits.move_s:
-            return
+    def keep_running(self) -> None:
+        """Leave tasks where they are; one that was swapped out for long looks for another place."""
+        before = {task.name: (gpu, task) for gpu in self._running for task in gpu.tasks}
+        ran = [task for task in self.wanted.tasks if task.name in before]
+        # The more important first, in case a GPU may not keep all of them.
+        for task in sorted(ran, key=lambda task: (-task.priority, task.name)):
+            gpu, was = before[task.name]
+            site = self._sites.get(gpu.id)
+            if site is not None and self._may_stay(task, was, site):
+                self._keep(task, was, site)
+
+    def _may_stay(self, task: Task, was: BoundTask, site: MudiSite) -> bool:
+        return (
+            is_same(task, was)
+            and len(site.host.tasks) < self._limits.max_tasks_per_gpu
+            and (was.is_resident or task.waiting_s < self._limits.move_s)
+        )
+
+    def _keep(self, task: Task, was: BoundTask, site: MudiSite) -> None:
         seat = self._seats.of_share(task, site.host, was.sm_percent)
         if was.is_resident and seat is not None:
             site.host.residents.append((again(was, task, is_resident=True), seat))
@@ -178,28 +171,28 @@ class MudiFilling:
                 return
         while host.residents and not host.holds():
             # The slides swap tasks out against running out of memory; here a broken promise is reason enough.
-            last = max(
-                host.residents, key=lambda each: urgency(self._tasks[each[0].name])
-            )
+            last = max(host.residents, key=lambda each: self._urgency(each[0]))
             host.residents.remove(last)
             host.swapped.append(replace(last[0], is_resident=False))
 
     def _let_back(self, site: MudiSite) -> None:
         host = site.host
-
-        def key(each: BoundTask) -> tuple[float, float, float, str]:
-            return urgency(self._tasks[each.name])
-
-        for task in sorted(host.swapped, key=key):
+        for task in sorted(host.swapped, key=self._urgency):
             seat = self._seats.of_share(self._tasks[task.name], host, task.sm_percent)
             if seat is not None and host.fits(seat):
                 host.swapped.remove(task)
                 host.residents.append((replace(task, is_resident=True), seat))
-        waits_s = [self._tasks[task.name].waiting_s for task in host.swapped]
-        # A share without a row can never fit again, so that nothing is gained by waiting for the burst to end.
-        is_due = max(waits_s, default=0.0) >= RETUNE_S or (waits_s and site.is_uneven)
-        if site.is_tunable and is_due:
+        if site.is_tunable and self._is_due(site):
             self.tuning.divide(site)
+
+    def _is_due(self, site: MudiSite) -> bool:
+        """Whether somebody has been swapped out for so long that the GPU is to be divided anew."""
+        waits_s = [self._tasks[task.name].waiting_s for task in site.host.swapped]
+        # A share without a row can never fit again, so that nothing is gained by waiting for the burst to end.
+        return bool(waits_s) and (site.is_uneven or max(waits_s) >= RETUNE_S)
+
+    def _urgency(self, task: BoundTask) -> tuple[float, float, float, str]:
+        return urgency(self._tasks[task.name])
 
     def place(self, task: Task) -> None:
         """Give a task a share of the GPU with the smallest slope, or an idle GPU when it has waited for long."""
@@ -215,11 +208,7 @@ class MudiFilling:
 
     def spread(self) -> None:
         """Move one task, the first that is worth it of the slowest, to a GPU without tasks."""
-        sites = [
-            site
-            for key, site in sorted(self._sites.items())
-            if site.is_tunable and key not in self._cordoned
-        ]
+        sites = self._open_sites()
         empty = [site for site in sites if not site.host.tasks]
         if not empty:
             return
@@ -233,21 +222,31 @@ class MudiFilling:
             key=lambda each: each[:3],
         )
         for *_, at, site in slowest[:MAX_TRIES]:
-            if self._moved(site, at, empty):
-                # One a tick: after it, places and slownesses are others.
+            # One a tick: after it, places and slownesses are others.
+            if self._may_move(site.host, at) and self._moved(site, at, empty):
                 break
 
+    def _open_sites(self) -> list[MudiSite]:
+        """Sites with one replica, on which tasks may start."""
+        return [
+            site
+            for key, site in self._sites.items()
+            if site.is_tunable and key not in self._cordoned
+        ]
+
+    def _may_move(self, host: Host, at: int) -> bool:
+        """Whether the resident at that place has enough left to do, and there are tunings left to try."""
+        task = self._tasks[host.residents[at][0].name]
+        left = task.iterations - task.done_iterations
+        left_s = left * host.pace_ms(at) / 1000.0
+        return left_s >= LEFT_S and len(self.tuner.searches) < MAX_TUNINGS
+
     def _moved(self, site: MudiSite, at: int, empty: Sequence[MudiSite]) -> bool:
-        """Whether the resident at that place moves; not beyond MAX_TUNINGS."""
-        host, (was, _) = site.host, site.host.residents[at]
+        """Whether the resident at that place moves to an empty site: where it is tuned for, and that is worth it."""
+        host = site.host
+        was, _ = host.residents[at]
         task = self._tasks[was.name]
-        left_s = (task.iterations - task.done_iterations) * host.pace_ms(at) / 1000.0
-        if left_s < LEFT_S or len(self.tuner.searches) >= MAX_TUNINGS:
-            return False
-        there = min(
-            empty,
-            key=lambda each: (self.slopes.of(each.host, [task]), each.host.gpu.id),
-        )
+        there = min(empty, key=lambda each: self._order(each.host, task))
         alone = self.tuner.tune(there.host, [task])
         left = self._left_behind(host, was.name)
         if alone is None or left is None:
@@ -289,50 +288,62 @@ class MudiFilling:
 
     def _ranked(self, task: Task) -> list[MudiSite]:
         """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
-        by_count: dict[int, list[tuple[GpuId, MudiSite]]] = {}
-        for key, site in self._sites.items():
+        by_count: defaultdict[int, list[MudiSite]] = defaultdict(list)
+        for site in self._open_sites():
             # Tasks that are swapped out on a GPU have the first claim to what becomes free there.
-            if site.is_tunable and key not in self._cordoned and not site.host.swapped:
-                by_count.setdefault(len(site.host.residents), []).append((key, site))
+            if not site.host.swapped:
+                by_count[len(site.host.residents)].append(site)
         ranked: list[MudiSite] = []
         for count in range(self._limits.max_tasks_per_gpu):
-            demanded = [
-                (self._slope_with(site.host, task), key, site)
-                for key, site in by_count.get(count, ())
-                if self.tuning.has_memory(site.host, task)
-            ]
-            fitting = [each for each in demanded if each[0] != NOWHERE]
-            fitting.sort(key=lambda each: each[:2])
-            ranked.extend(site for *_, site in fitting)
+            ranked += self._by_slope(by_count[count], task)
             # Slopes are the costly part: once there are enough sites, fuller ones need none.
             if len(ranked) >= MAX_TRIES:
                 break
         return ranked[:MAX_TRIES]
 
-    def _slope_with(self, host: Host, task: Task) -> Demanded:
-        return self.slopes.of(host, [*self.tuning.tasks_of(host.residents), task])
+    def _by_slope(self, sites: Iterable[MudiSite], task: Task) -> list[MudiSite]:
+        """Those with memory and rows for one task more, the smallest slope first."""
+        demanded = [
+            (self._order(site.host, task), site)
+            for site in sites
+            if self.tuning.has_memory(site.host, task)
+        ]
+        fitting = [each for each in demanded if each[0][0] != NOWHERE]
+        return [site for _, site in sorted(fitting, key=lambda each: each[0])]
+
+    def _order(self, host: Host, task: Task) -> tuple[Demanded, GpuId]:
+        """Sorts first whose service asks for least beside one task more; of equals the lowest id."""
+        tasks = [*self.tuning.tasks_of(host.residents), task]
+        return self.slopes.of(host, tasks), host.gpu.id
 
     def _take_idle(self, task: Task) -> None:
         """Seat a task on the idle GPU that costs least per iteration, with all its SMs."""
-        idle = [
+        hosts = (empty_host(self.wanted.problem, gpu) for gpu in self._idle_gpus())
+        places = [
+            (host, seat)
+            for host in hosts
+            if (seat := self._seats.widest(task, host)) is not None
+        ]
+        if places:
+            host, seat = min(places, key=_cost_order)
+            host.residents.append((bound_task(task, seat), seat))
+            self._sites[host.gpu.id] = MudiSite(host)
+            del self._unused[host.gpu.id]
+            self.placed.add(task.name)
+
+    def _idle_gpus(self) -> Iterable[Gpu]:
+        """One GPU of each type that carries nothing, the lowest id."""
+        idle = (
             gpu
             for key, gpu in sorted(self._unused.items(), reverse=True)
             if key not in self._cordoned
-        ]
-        places: list[tuple[float, GpuId, Host, HostTenant]] = []
-        # GPUs of a type are alike: only the first by id of each is asked, which comes last here.
-        for gpu in {gpu.gpu_type: gpu for gpu in idle}.values():
-            host = empty_host(self.wanted.problem, gpu)
-            fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
-            if fitting:
-                usd = host.gpu_type.price_usd_per_hour * host.iteration_ms(fitting[-1])
-                places.append((usd, gpu.id, host, fitting[-1]))
-        if places:
-            _, key, host, seat = min(places, key=lambda each: each[:2])
-            host.residents.append((bound_task(task, seat), seat))
-            self._sites[key] = MudiSite(host)
-            del self._unused[key]
-            self.placed.add(task.name)
+        )
+        # GPUs of a type are alike: the lowest id stands for all, since descending order puts it in last.
+        return {gpu.gpu_type: gpu for gpu in idle}.values()
 
-    def _is_unused(self, gpu: BoundGpu) -> bool:
-        return gpu.id in self._unused and gpu.gpu_type == self._unused[gpu.id].gpu_type
+
+def _cost_order(place: Place) -> tuple[float, GpuId]:
+    """Sorts GPUs by what an iteration costs there."""
+    host, seat = place
+    usd = host.gpu_type.price_usd_per_hour * host.iteration_ms(seat)
+    return usd, host.gpu.id

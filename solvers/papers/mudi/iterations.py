@@ -18,7 +18,7 @@ from solvers.backfill.hosts import Host, HostTenant
 from solvers.backfill.residents import Seats
 from solvers.laws.operating_rows import OperatingRows
 from solvers.predict.data.samples import Reals
-from solvers.types.plan import BoundGpu
+from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import Problem
 from solvers.types.state import Task
 
@@ -78,13 +78,28 @@ class Iterations:
         rows: OperatingRows,
     ) -> Iterator[tuple[Task, Seen]]:
         """What is seen of the tasks beside one replica; nothing where the laws know the GPU only in part."""
+        host = self._known_host(gpu, rows)
+        if host is None:
+            return
+        row = host.replicas[0].row
+        features = _features(row.batch, row.sm_percent)
+        for at, (bound, _) in enumerate(host.residents):
+            task = self._tasks[bound.name]
+            ratio = task.iteration_ms / host.pace_ms(at)
+            yield task, (features, float(np.log(ratio)))
+
+    def _known_host(self, gpu: BoundGpu, rows: OperatingRows) -> Host | None:
+        """The GPU as the laws know it; None without one replica and tasks, or where one of them has no row."""
         if len(gpu.replicas) != 1 or not gpu.tasks:
-            return
+            return None
         (replica,) = gpu.replicas
-        place = (replica.sm_percent, replica.batch, gpu.clock_mhz)
-        row = rows.find(replica.network, gpu.gpu_type, place)
+        row = rows.find(
+            replica.network,
+            gpu.gpu_type,
+            (replica.sm_percent, replica.batch, gpu.clock_mhz),
+        )
         if row is None:
-            return
+            return None
         host = Host(
             gpu=gpu,
             gpu_type=self._problem.gpu_type(gpu.gpu_type),
@@ -92,19 +107,18 @@ class Iterations:
         )
         for bound in gpu.tasks:
             if bound.is_resident:
-                task = self._tasks.get(bound.name)
+                seat = self._seat(bound, host)
                 # All of them or none: one that is left out would count as slowness that the replica causes.
-                if task is None:
-                    return
-                seat = self._seats.of_share(task, host, bound.sm_percent)
                 if seat is None:
-                    return
+                    return None
                 host.residents.append((bound, seat))
-        features = _features(row.batch, row.sm_percent)
-        for at, (bound, _) in enumerate(host.residents):
-            task = self._tasks[bound.name]
-            ratio = task.iteration_ms / host.pace_ms(at)
-            yield task, (features, float(np.log(ratio)))
+        return host
+
+    def _seat(self, bound: BoundTask, host: Host) -> HostTenant | None:
+        task = self._tasks.get(bound.name)
+        if task is None:
+            return None
+        return self._seats.of_share(task, host, bound.sm_percent)
 
 
 def learned(seen: Iterable[Seen]) -> Reals:

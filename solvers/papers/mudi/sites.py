@@ -72,25 +72,29 @@ class SiteTuning:
     def reuse(self, site: MudiSite, task: Task) -> bool:
         """Seat a task in the share that is free, if that is worth as much as a part of an even division."""
         host = site.host
-        held_percent = sum(seat.row.sm_percent for _, seat in host.residents)
-        even_percent = (host.free_sm_percent + held_percent) / (len(host.residents) + 1)
-        # Not beyond the even share: what is more belongs to all, and `divide` gives it to them.
-        free = [
-            seat
-            for seat in self._seats.on(task, host)
-            if REUSED * even_percent
-            <= seat.row.sm_percent
-            <= even_percent + SM_PERCENT_TOLERANCE
-            and host.fits(seat)
-        ]
-        if not host.residents or not free:
+        seat = self._left_share(host, task)
+        if not host.residents or seat is None:
             return False
-        newest = (bound_task(task, free[-1]), free[-1])
+        newest = (bound_task(task, seat), seat)
         joined = replace(host, residents=[*host.residents, newest])
-        if not self._is_worth(task, self.speed(host), self.speed(joined)):
+        if not self._is_worth(task, host, self.speed(joined)):
             return False
         site.host = joined
         return True
+
+    def _left_share(self, host: Host, task: Task) -> HostTenant | None:
+        """The largest share that fits and is about an even one; None where there is none."""
+        held_percent = sum(seat.row.sm_percent for _, seat in host.residents)
+        even_percent = (host.free_sm_percent + held_percent) / (len(host.residents) + 1)
+        # Not beyond the even share: what is more belongs to all, and `divide` gives it to them.
+        max_percent = even_percent + SM_PERCENT_TOLERANCE
+        fitting = [
+            seat
+            for seat in self._seats.on(task, host)
+            if REUSED * even_percent <= seat.row.sm_percent <= max_percent
+            and host.fits(seat)
+        ]
+        return fitting[-1] if fitting else None
 
     def divide(
         self,
@@ -105,14 +109,14 @@ class SiteTuning:
             return False
         host = site.host
         # Those that were swapped out are tuned for as well: a division is to bring them back.
-        was = [*(task for task, _ in host.residents), *host.swapped]
+        was = host.tasks
         tasks = [self._tasks[task.name] for task in was]
         if new is not None:
             tasks.append(new)
         tuned = self._tuner.tune(host, tasks, room=room)
         if tuned is None or tuned.slowness > at_most:
             return False
-        if new is not None and not self._is_worth(new, self.speed(host), tuned.speed):
+        if not self._is_worth(new, host, tuned.speed):
             return False
         site.host = self.tuned(host, tuned, tasks, was)
         site.is_uneven = False
@@ -165,9 +169,12 @@ class SiteTuning:
         fresh.swapped.extend(host.swapped)
         return fresh
 
-    def _is_worth(self, task: Task, before: float, after: float) -> bool:
+    def _is_worth(self, new: Task | None, host: Host, speed: float) -> bool:
+        """Whether that speed of all is enough for a task to join those of the host; it is where none joins."""
+        if new is None or new.waiting_s >= PATIENCE_S:
+            return True
         # Each new task slows the others: where all together gain little, it had better wait for its turn.
-        return after >= before * (1.0 + GAIN) or task.waiting_s >= PATIENCE_S
+        return speed >= self.speed(host) * (1.0 + GAIN)
 
     def speed(self, host: Host) -> float:
         """How fast its tasks get done together, each over its own speed on a whole GPU."""

@@ -34,7 +34,12 @@ from solvers.predict.regression.two_segments import (
     TwoSegments,
     fit_two_segments,
 )
-from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import Task
 
 Limit = Callable[[ServiceDemand, int, float], float]
@@ -72,24 +77,31 @@ class Stretched(NamedTuple):
 
     def demanded(self, limit_ms: float) -> Demanded:
         """Where the curve reaches the limit, and how steep it begins."""
+        limit_ms = max(limit_ms, _MIN_MS)
+        # k1 of the slide, over the limit: a millisecond means more to a service with a short SLO.
+        slope = self._first_slope_ms() / limit_ms
+        return Demanded(self._share_percent(limit_ms), slope)
+
+    def _first_slope_ms(self) -> float:
+        """Milliseconds that one SM percent more saves at the least share; 0 where there is no other share."""
+        if len(self.shares) == 1:
+            return 0.0
+        fall_ms = self.times_ms[0] - self.times_ms[1]
+        return float(fall_ms / (self.shares[1] - self.shares[0]))
+
+    def _share_percent(self, limit_ms: float) -> float:
+        """Where the curve reaches the limit."""
         shares = self.shares
         times_ms = self.times_ms
-        limit_ms = max(limit_ms, _MIN_MS)
-        slope = 0.0
-        if len(shares) > 1:
-            # k1 of the slide, over the limit: a millisecond means more to a service with a short SLO.
-            slope_ms = (times_ms[0] - times_ms[1]) / (shares[1] - shares[0])
-            slope = float(slope_ms / limit_ms)
         within = np.flatnonzero(times_ms <= limit_ms)
         if not len(within):
             # No share is enough: by how many times it misses, so that GPUs that miss can be ordered as well.
-            return Demanded(float(100.0 * times_ms.min() / limit_ms), slope)
+            return float(100.0 * times_ms.min() / limit_ms)
         at = int(within[0])
         if at == 0:
-            return Demanded(float(shares[0]), slope)
+            return float(shares[0])
         part = (times_ms[at - 1] - limit_ms) / (times_ms[at - 1] - times_ms[at])
-        share = shares[at - 1] + part * (shares[at] - shares[at - 1])
-        return Demanded(float(share), slope)
+        return float(shares[at - 1] + part * (shares[at] - shares[at - 1]))
 
 
 class Slopes:
@@ -103,24 +115,28 @@ class Slopes:
     def of(self, host: Host, tasks: Sequence[Task]) -> Demanded:
         """What the host's one service asks for beside these tasks; NOWHERE where one of them finds no row there."""
         (replica,) = host.gpu.replicas
-        neighbours = tuple(sorted((task.network, task.batch) for task in tasks))
-        place = (host.gpu.gpu_type, host.gpu.clock_mhz, neighbours)
-        key = (replica.service, replica.arrival_rate_rps, *place)
+        rate_rps = replica.arrival_rate_rps
+        key = (replica.service, rate_rps, *_place(host, tasks))
         if key not in self._demanded:
             service = self._problem.service(replica.service)
-            # Curves are the network's; what is asked of them depends on the service and its rate as well.
-            curve_key = (service.network, *place)
-            if curve_key not in self._stretched:
-                curves = tuple(self._stretch(service.network, host, tasks))
-                self._stretched[curve_key] = curves
             demanded = (
-                curve.demanded(
-                    self._limit(service, curve.batch, replica.arrival_rate_rps)
-                )
-                for curve in self._stretched[curve_key]
+                curve.demanded(self._limit(service, curve.batch, rate_rps))
+                for curve in self._curves(service.network, host, tasks)
             )
             self._demanded[key] = min(demanded, default=NOWHERE)
         return self._demanded[key]
+
+    def _curves(
+        self,
+        network: str,
+        host: Host,
+        tasks: Sequence[Task],
+    ) -> tuple[Stretched, ...]:
+        # Curves are the network's; what is asked of them depends on the service and its rate as well.
+        key = (network, *_place(host, tasks))
+        if key not in self._stretched:
+            self._stretched[key] = tuple(self._stretch(network, host, tasks))
+        return self._stretched[key]
 
     def _stretch(
         self,
@@ -132,30 +148,35 @@ class Slopes:
         points = self._problem.points_of(network, host.gpu.gpu_type)
         if points is None or not all(self._seats.on(task, host) for task in tasks):
             return
-        rows = sorted(
-            row
-            for row in points.rows
-            if abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
-        )
-        for batch in sorted({row.batch for row in rows}):
-            curve = [row for row in rows if row.batch == batch]
+        for curve in _rows_by_batch(points, host.gpu.clock_mhz):
             shares = np.array([row.sm_percent for row in curve])
-            # Execution times are linear in the neighbours' pressure, which differs from share to share.
-            without_ms, with_one_ms = (
-                executions_ms(
-                    curve,
-                    Neighbours(count=len(tasks), pressure=pressure),
-                    sensitivity=points.sensitivity,
-                    gpu_type=host.gpu_type,
-                )
-                for pressure in (0.0, 1.0)
-            )
-            pressures = self._pressures(host, shares, tasks)
-            beside_ms = without_ms + (with_one_ms - without_ms) * pressures
+            beside_ms = self._beside_ms(curve, points.sensitivity, host, tasks)
             alone_ms = np.array([row.solo_ms for row in curve])
             # The fit is stretched and not the rows, so that one measurement's noise is no slope.
             fitted_ms = _solo_fit(curve).latency_ms(shares)
-            yield Stretched(batch, shares, fitted_ms * beside_ms / alone_ms)
+            yield Stretched(curve[0].batch, shares, fitted_ms * beside_ms / alone_ms)
+
+    def _beside_ms(
+        self,
+        curve: Sequence[OperatingPoint],
+        sensitivity: float,
+        host: Host,
+        tasks: Sequence[Task],
+    ) -> Reals:
+        """(N,) execution times of a curve's rows beside tasks that divide evenly what each leaves over."""
+        without_ms, with_one_ms = (
+            executions_ms(
+                curve,
+                Neighbours(count=len(tasks), pressure=pressure),
+                sensitivity=sensitivity,
+                gpu_type=host.gpu_type,
+            )
+            for pressure in (0.0, 1.0)
+        )
+        shares = np.array([row.sm_percent for row in curve])
+        # Execution times are linear in the neighbours' pressure, which differs from share to share.
+        pressures = self._pressures(host, shares, tasks)
+        return without_ms + (with_one_ms - without_ms) * pressures
 
     def _pressures(self, host: Host, shares: Reals, tasks: Sequence[Task]) -> Reals:
         """(N,) summed pressure of tasks that divide evenly what these shares leave over."""
@@ -169,6 +190,26 @@ class Slopes:
                 [row.pressure for row in rows],
             )
         return pressures
+
+
+def _rows_by_batch(
+    points: OperatingPoints, clock_mhz: float
+) -> Iterator[list[OperatingPoint]]:
+    """The rows at that clock of one batch after the other, each by SM percent."""
+    rows = sorted(
+        row
+        for row in points.rows
+        if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+    )
+    # SM percent is the first field of a row, so that each list ascends by it.
+    for batch in sorted({row.batch for row in rows}):
+        yield [row for row in rows if row.batch == batch]
+
+
+def _place(host: Host, tasks: Sequence[Task]) -> tuple[object, ...]:
+    """What curves depend on besides the network."""
+    neighbours = tuple(sorted((task.network, task.batch) for task in tasks))
+    return host.gpu.gpu_type, host.gpu.clock_mhz, neighbours
 
 
 def _solo_fit(curve: Sequence[OperatingPoint]) -> TwoSegments:

@@ -117,6 +117,19 @@ class Tuner:
         return max(0.0, replica.sm_percent - min_percent)
 
     def _tune(self, bench: "_Bench") -> Tuned | None:
+        best = self._searched(bench)
+        if best is None:
+            return None
+        best = bench.confirmed(best)
+        (replica,) = bench.host.gpu.replicas
+        staying = bench.staying(replica)
+        # Another share costs a shadow instance, which must be worth SAME.
+        if staying is not None and staying.slowness <= best.slowness * (1.0 + SAME):
+            return staying
+        return best
+
+    def _searched(self, bench: "_Bench") -> Tuned | None:
+        """The best of the batches that the search tries; None where none keeps its limits."""
         tunings: dict[int, Tuned | None] = {}
 
         def value_of(batch: int) -> float | None:
@@ -127,14 +140,7 @@ class Tuner:
         batches = [row.batch for row in bench.rows]
         search = search_batch(batches, value_of, first=replica.batch)
         self.searches.append(search)
-        best = tunings[search.best] if search.best is not None else None
-        if best is None:
-            return None
-        best, staying = bench.confirmed(best), bench.staying(replica)
-        # Another share costs a shadow instance, which must be worth SAME.
-        if staying is not None and staying.slowness <= best.slowness * (1.0 + SAME):
-            return staying
-        return best
+        return tunings[search.best] if search.best is not None else None
 
 
 class _Bench:

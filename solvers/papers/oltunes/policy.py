@@ -38,13 +38,13 @@ from solvers.greedy.routing import (
     route,
     total_capacity_rps,
 )
-from solvers.laws.colocation import ALONE, capacities_rps, executions_ms
+from solvers.laws.colocation import capacities_rps, executions_ms
 from solvers.papers.oltunes.affinity import Character, sensitivity_ratio, suits
 from solvers.papers.oltunes.tuning_score import (
-    BASE_W,
-    TYPES_KEPT,
     ScoredSettings,
-    estimated_power_consumption,
+    first_types,
+    jobs_per_gpu,
+    power_consumption_at_base,
     scores,
 )
 from solvers.types.jobs import MAX_JOBS, JobDemand
@@ -74,11 +74,7 @@ def make_plan(
     begun = budget.elapsed()
     carriers = _without_surplus(problem, running_carriers(problem))
     choices = _choices(problem, len(carriers))
-    # Priority is the operator's and comes before the paper's urgency, which knows none.
-    for service in sorted(
-        problem.services,
-        key=lambda one: (-one.priority, _urgency(one, choices), one.name),
-    ):
+    for service in _by_urgency(problem, choices):
         _serve(problem, carriers, service, choices.get(service.name, ()))
     plan = route(problem, NAME, carriers, reasons_short(problem, carriers, choices))
     report = heuristic_report(
@@ -121,6 +117,7 @@ def _ranked(
     rows = [
         choice
         for gpu_type in problem.gpu_types
+        if service.allows(gpu_type.name)
         for choice in _rows(problem, service, gpu_type)
     ]
     if not rows:
@@ -132,7 +129,7 @@ def _ranked(
     score = scores(demand, _scored(problem, rows))
     ordered = [rows[at] for at in np.argsort(-score, kind="stable").tolist()]
     # Equation 5 keeps no others. Here these come after the best two: a service must be served, a job may wait.
-    best = tuple(dict.fromkeys(choice.gpu_type for choice in ordered))[:TYPES_KEPT]
+    best = first_types(choice.gpu_type for choice in ordered)
     return tuple(sorted(ordered, key=lambda choice: choice.gpu_type not in best))
 
 
@@ -140,23 +137,20 @@ def _scored(problem: Problem, rows: Sequence[_Choice]) -> ScoredSettings:
     """What equation 4 asks of each row."""
     types = [problem.gpu_type(choice.gpu_type) for choice in rows]
     latency_s = np.array([choice.execution_ms for choice in rows]) / 1000.0
-    percent = np.array([choice.row.sm_percent for choice in rows])
+    percents = np.array([choice.row.sm_percent for choice in rows])
     rates_rps = np.array([choice.capacity_rps for choice in rows])
-    memory_share = [
-        choice.row.memory_mib / gpu_type.memory_mib
-        for choice, gpu_type in zip(rows, types, strict=True)
-    ]
+    memory_mib = np.array([choice.row.memory_mib for choice in rows])
+    epc = power_consumption_at_base(
+        # The cap stands for the TDP, which a Problem lacks.
+        tdp_w=[each.power_cap_w for each in types],
+        sm_percent=percents,
+        memory_share=memory_mib / [each.memory_mib for each in types],
+        latency_s=latency_s,
+    )
     return ScoredSettings(
         latency_s=latency_s,
-        per_gpu_rps=rates_rps * np.minimum(MAX_JOBS, 100.0 / percent),
-        epc=estimated_power_consumption(
-            base_w=BASE_W,
-            # The cap stands for the TDP, which a Problem lacks; EPC is not defined for one below the base.
-            tdp_w=np.array([max(BASE_W, each.power_cap_w) for each in types]),
-            sm_percent=percent,
-            memory_share=memory_share,
-            latency_s=latency_s,
-        ),
+        per_gpu_rps=rates_rps * jobs_per_gpu(percents),
+        epc=epc,
     )
 
 
@@ -167,16 +161,12 @@ def _rows(
 ) -> Iterator[_Choice]:
     """The rows on one GPU type that keep the SLO alone."""
     points = problem.points_of(service.network, gpu_type.name)
-    if points is None or not service.allows(gpu_type.name):
+    if points is None:
         return
     # One clock for all of a type: OLTunes tunes none, and replicas that share a GPU share its clock.
     clock_mhz = planning_clock_mhz(problem, gpu_type)
     rows = sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
-    if not rows:
-        return
-    times_ms = executions_ms(
-        rows, ALONE, sensitivity=points.sensitivity, gpu_type=gpu_type
-    )
+    times_ms = executions_ms(rows, sensitivity=points.sensitivity, gpu_type=gpu_type)
     rates_rps = capacities_rps(
         problem.capacity_law,
         rows,
@@ -194,6 +184,17 @@ def _rows(
                 execution_ms=time_ms,
                 capacity_rps=rate_rps,
             )
+
+
+def _by_urgency(
+    problem: Problem,
+    choices: Mapping[str, Sequence[_Choice]],
+) -> list[ServiceDemand]:
+    # Priority is the operator's and comes before the paper's urgency, which knows none.
+    return sorted(
+        problem.services,
+        key=lambda one: (-one.priority, _urgency(one, choices), one.name),
+    )
 
 
 def _urgency(service: ServiceDemand, choices: Mapping[str, Sequence[_Choice]]) -> float:
@@ -227,16 +228,26 @@ def _drop_surplus(
     for at in sorted(holders, key=lambda at: (-len(carriers[at].seats), at)):
         before = carriers[at]
         carriers[at] = without(before, service.name)
-        is_over = service.max_replicas is not None and count > service.max_replicas
-        carried_rps = total_capacity_rps(problem, carriers, service.name)
-        is_spare = (
-            count > service.min_replicas
-            and carried_rps >= SPARE * service.arrival_rate_rps
-        )
-        if is_over or is_spare:
+        if _does_without(problem, carriers, service, count):
             count -= 1
         else:
             carriers[at] = before
+
+
+def _does_without(
+    problem: Problem,
+    rest: Sequence[Carrier],
+    service: ServiceDemand,
+    count: int,
+) -> bool:
+    """Whether a service that has so many replicas may lose the one that the rest of the carriers lacks."""
+    # One too many goes whatever it carries: the largest number is a limit.
+    if service.max_replicas is not None and count > service.max_replicas:
+        return True
+    carried_rps = total_capacity_rps(problem, rest, service.name)
+    return (
+        count > service.min_replicas and carried_rps >= SPARE * service.arrival_rate_rps
+    )
 
 
 def _serve(
@@ -269,26 +280,44 @@ def _add(
     choices: Sequence[_Choice],
 ) -> bool:
     """One more replica, at the best row that finds a place; whether there is any."""
-    used = Counter(carrier.gpu_type for carrier in carriers)
-    fullest = sorted(
-        range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at)
-    )[:MAX_HOSTS]
+    fullest = _fullest(carriers)
+    types_left = _types_left(problem, carriers)
     for choice in choices:
-        seat = ArrangedReplica(service=service.name, row=choice.row)
-        for at in fullest:
-            # Whether it may join is costly to find out, so the GPU type is compared first.
-            if carriers[at].gpu_type == choice.gpu_type and _may_join(
-                problem, carriers, at, seat
-            ):
-                seats = (*carriers[at].seats, seat)
-                carriers[at] = Carrier(gpu_type=choice.gpu_type, seats=seats)
+        seat = ArrangedReplica(service.name, choice.row)
+        # Whether it may join is costly to find out, so the GPU type is compared first.
+        same_type = (at for at in fullest if carriers[at].gpu_type == choice.gpu_type)
+        for at in same_type:
+            if _may_join(problem, carriers, at, seat):
+                carriers[at] = _joined(carriers[at], seat)
                 return True
-        alone = Carrier(gpu_type=choice.gpu_type, seats=(seat,))
-        stock = problem.gpu_type(choice.gpu_type).count
-        if (stock is None or used[choice.gpu_type] < stock) and obeys(problem, alone):
+        alone = _joined(Carrier(gpu_type=choice.gpu_type, seats=()), seat)
+        if choice.gpu_type in types_left and obeys(problem, alone):
             carriers.append(alone)
             return True
     return False
+
+
+def _fullest(carriers: Sequence[Carrier]) -> list[int]:
+    """The places of the GPUs with most replicas, at most MAX_HOSTS."""
+    # Not all of a large fleet: to find out whether a replica may join is costly.
+    by_seats = sorted(
+        range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at)
+    )
+    return by_seats[:MAX_HOSTS]
+
+
+def _types_left(problem: Problem, carriers: Sequence[Carrier]) -> set[str]:
+    """The GPU types with a GPU that carries nothing."""
+    used = Counter(carrier.gpu_type for carrier in carriers)
+    return {
+        gpu_type.name
+        for gpu_type in problem.gpu_types
+        if gpu_type.count is None or used[gpu_type.name] < gpu_type.count
+    }
+
+
+def _joined(carrier: Carrier, seat: ArrangedReplica) -> Carrier:
+    return Carrier(gpu_type=carrier.gpu_type, seats=(*carrier.seats, seat))
 
 
 def _may_join(
@@ -299,24 +328,36 @@ def _may_join(
 ) -> bool:
     """Whether a new replica suits those on a GPU, keeps the rules there, and no service loses what it carries."""
     host = carriers[at]
-    joined = Carrier(gpu_type=host.gpu_type, seats=(*host.seats, seat))
+    joined = _joined(host, seat)
     if len(joined.seats) > MAX_JOBS or not obeys(problem, joined):
         return False
-    neighbours = [_character(problem, host, each) for each in host.seats]
-    load = _load(problem, len(carriers))
-    if not suits(_character(problem, host, seat), neighbours, load):
+    if not _has_affinity(problem, host, seat, load=_load(problem, len(carriers))):
         return False
-    new_rps = total_capacity_rps(problem, [joined], seat.service)
+    if total_capacity_rps(problem, [joined], seat.service) < MIN_CAPACITY_RPS:
+        return False
     after = [*carriers[:at], joined, *carriers[at + 1 :]]
-    # A service may lose what it does not need: its rate, or what it carried before, is to stay.
-    return new_rps >= MIN_CAPACITY_RPS and all(
+    return all(
         total_capacity_rps(problem, after, each.service)
-        >= min(
-            problem.service(each.service).arrival_rate_rps * (1.0 + ROUNDING),
-            total_capacity_rps(problem, carriers, each.service),
-        )
+        >= _kept_rps(problem, carriers, each.service)
         for each in host.seats
     )
+
+
+def _has_affinity(
+    problem: Problem,
+    host: Carrier,
+    seat: ArrangedReplica,
+    *,
+    load: float,
+) -> bool:
+    neighbours = [_character(problem, host, each) for each in host.seats]
+    return suits(_character(problem, host, seat), neighbours, load)
+
+
+def _kept_rps(problem: Problem, carriers: Sequence[Carrier], name: str) -> float:
+    """What a service must not lose: its rate, or what it carries where that is less."""
+    rate_rps = problem.service(name).arrival_rate_rps * (1.0 + ROUNDING)
+    return min(rate_rps, total_capacity_rps(problem, carriers, name))
 
 
 def _character(problem: Problem, carrier: Carrier, seat: ArrangedReplica) -> Character:

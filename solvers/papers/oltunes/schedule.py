@@ -76,15 +76,25 @@ def schedule(
         _seat(job, loads)
     waiting = _in_order(without(state.queues, {job.name for job in first}), now_s)
     batches, held = _form_batches(loads, waiting, moment, limits)
+    return Round(
+        batches=tuple(batches),
+        state=_following(state, batches, rules),
+        held_until_s=min(held, default=None),
+    )
+
+
+def _following(
+    state: DispatchState,
+    batches: Sequence[JobBatch],
+    rules: DispatchRules,
+) -> DispatchState:
+    """The state after a round that started these batches."""
     started = {member.job.name for batch in batches for member in batch.members}
-    following = DispatchState(
+    return DispatchState(
         queues=without(state.queues, started),
         window_ms=adjusted_ms(state.window_ms, state.queues.critical_share),
         # `feedback` lowers the limit at a failure: a round that forms batches gives one job back.
         max_jobs=min(rules.max_jobs, state.max_jobs + 1) if batches else state.max_jobs,
-    )
-    return Round(
-        batches=tuple(batches), state=following, held_until_s=min(held, default=None)
     )
 
 
@@ -107,10 +117,7 @@ def _form_batches(
         if load.is_open and moment.now_s < goes_s - ROUNDING:
             held.append(goes_s)
         else:
-            members, tuned = auto_tune(load.members, load.room)
-            batches.append(
-                JobBatch(gpu=load.gpu.id, members=members, tuned=tuned, limits=limits)
-            )
+            batches.append(load.batch(limits))
     return batches, held
 
 
@@ -162,6 +169,11 @@ class _Load:
     def take(self, job: Job, setting: JobSetting) -> None:
         self.members.append(PlacedJob(job, setting))
         self.room = _room(self.gpu, self.members)
+
+    def batch(self, limits: DispatchLimits) -> JobBatch:
+        """What it takes, tuned for the room that is left."""
+        members, tuned = auto_tune(self.members, self.room)
+        return JobBatch(gpu=self.gpu.id, members=members, tuned=tuned, limits=limits)
 
 
 def _seat(job: Job, loads: Sequence[_Load]) -> None:

@@ -22,7 +22,7 @@ predicted are scored; memory is what the network needs at that batch. The two GP
 (equation 5; the text says three combinations, the formula two types: all settings of these types are kept).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,20 +56,12 @@ def tune(
     usable = _usable(options, boards, demand.inputs)
     if not usable:
         return ()
-    latency_s = np.array([latency_of(one, demand.inputs) for one in usable])
-    # As many such jobs as share a GPU at most: section 3.4.2 limits a batch to four.
-    jobs = np.minimum(MAX_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
-    per_gpu_rps = jobs * demand.inputs / latency_s
-    found = ScoredSettings(
-        latency_s=latency_s,
-        per_gpu_rps=per_gpu_rps,
-        epc=_epc(usable, boards, latency_s),
-    )
+    found = _predicted(usable, boards, demand.inputs)
     score = scores(demand, found) - GAMMA * (1.0 - demand.load) * _loss(usable)
     # Stable, on options that are sorted: equal scores keep the documented order.
     order = np.argsort(-score, kind="stable")
     return tuple(
-        _setting(usable[at], latency_s[at], per_gpu_rps[at], score[at])
+        _setting(usable[at], found.latency_s[at], found.per_gpu_rps[at], score[at])
         for at in order.tolist()
     )
 
@@ -101,7 +93,12 @@ def latency_of(option: JobOption, inputs: int) -> float:
 
 def best_types(settings: Sequence[JobSetting]) -> tuple[str, ...]:
     """The GPU types of the best scores, at most two, the best first."""
-    return tuple(dict.fromkeys(setting.gpu_type for setting in settings))[:TYPES_KEPT]
+    return first_types(setting.gpu_type for setting in settings)
+
+
+def first_types(gpu_types: Iterable[str]) -> tuple[str, ...]:
+    """The first different GPU types, at most two."""
+    return tuple(dict.fromkeys(gpu_types))[:TYPES_KEPT]
 
 
 def mean_latency_s(settings: Sequence[JobSetting], types: Sequence[str]) -> float:
@@ -133,6 +130,31 @@ def _usable(
     return sorted(one for one in fitting if one.batch <= max(largest, smallest))
 
 
+def _predicted(
+    options: Sequence[JobOption],
+    boards: Mapping[str, PowerFacts],
+    inputs: int,
+) -> ScoredSettings:
+    latency_s = np.array([latency_of(one, inputs) for one in options])
+    percents = np.array([one.sm_percent for one in options])
+    memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
+    return ScoredSettings(
+        latency_s=latency_s,
+        per_gpu_rps=jobs_per_gpu(percents) * inputs / latency_s,
+        epc=power_consumption_at_base(
+            tdp_w=[boards[one.gpu_type].tdp_w for one in options],
+            sm_percent=percents,
+            memory_share=memory,
+            latency_s=latency_s,
+        ),
+    )
+
+
+def jobs_per_gpu(sm_percents: Reals) -> Reals:
+    """(N,) as many jobs of these SM percents as share a GPU at most: section 3.4.2 limits a batch to four."""
+    return np.minimum(MAX_JOBS, 100.0 / sm_percents)
+
+
 def _normalised(values: Reals) -> Reals:
     low = float(values.min())
     high = float(values.max())
@@ -145,22 +167,6 @@ def _slack(latency_s: Reals, left_s: float) -> Reals:
     if not np.isfinite(left_s) or left_s <= 0.0:
         return np.zeros(len(latency_s))
     return np.maximum(0.0, left_s - latency_s) / left_s
-
-
-def _epc(
-    options: Sequence[JobOption],
-    boards: Mapping[str, PowerFacts],
-    latency_s: Reals,
-) -> Reals:
-    memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
-    return estimated_power_consumption(
-        base_w=BASE_W,
-        # A GPU's TDP may be below the paper's base of 60 W: its variable part is then 0.
-        tdp_w=np.maximum(BASE_W, [boards[one.gpu_type].tdp_w for one in options]),
-        sm_percent=[one.sm_percent for one in options],
-        memory_share=memory,
-        latency_s=latency_s,
-    )
 
 
 def _loss(options: Sequence[JobOption]) -> Reals:
@@ -187,6 +193,24 @@ def _setting(
         latency_s=float(latency_s),
         gpu_throughput_rps=float(per_gpu_rps),
         score=float(score),
+    )
+
+
+def power_consumption_at_base(
+    *,
+    tdp_w: npt.ArrayLike,
+    sm_percent: npt.ArrayLike,
+    memory_share: npt.ArrayLike,
+    latency_s: npt.ArrayLike,
+) -> Reals:
+    """EPC with the paper's base for every GPU."""
+    return estimated_power_consumption(
+        base_w=BASE_W,
+        # A GPU's TDP may be below the paper's base of 60 W: its variable part is then 0.
+        tdp_w=np.maximum(BASE_W, tdp_w),
+        sm_percent=sm_percent,
+        memory_share=memory_share,
+        latency_s=latency_s,
     )
 
 

@@ -72,6 +72,11 @@ def fleet_of(gpu_types: Sequence[GpuType]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts))
 
 
+def gpus_of(fleet: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """The GPU type of each GPU of a fleet, sorted as the fleet is."""
+    return tuple(name for name, count in fleet for _ in range(count))
+
+
 def known_service(service: ServiceDemand) -> KnownService:
     """What an actor knows a service by."""
     return KnownService(
@@ -105,7 +110,7 @@ def setting_of(actor: Actor, problem: Problem) -> ActorSetting:
     """The world's setting in the order of the actor's heads; heads of absent services get a name that nobody has."""
     names = {known_service(service): service.name for service in problem.services}
     return ActorSetting(
-        gpus=tuple(name for name, count in actor.fleet for _ in range(count)),
+        gpus=gpus_of(actor.fleet),
         services=tuple(
             names.get(key, f"\0{place}") for place, key in enumerate(actor.services)
         ),
@@ -133,17 +138,20 @@ def setting_to_train(
         raise ValueError(
             "there is nothing to train for: no service has an operating point on this fleet"
         )
-    fleet = fleet_of(problem.gpu_types)
     setting = ActorSetting(
-        gpus=tuple(name for name, count in fleet for _ in range(count)),
+        gpus=gpus_of(fleet_of(problem.gpu_types)),
         services=tuple(sorted(service.name for service in problem.services)),
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
+    world = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz)
+    return replace(setting, services=_hardest_first(world))
+
+
+def _hardest_first(world: ProvisioningWorld) -> tuple[str, ...]:
     # A service that carries little needs many SMs, of which the first to choose find most.
-    max_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).max_rps
-    ranked = sorted(zip(max_rps.tolist(), setting.services, strict=True))
-    return replace(setting, services=tuple(name for _, name in ranked))
+    ranked = sorted(zip(world.max_rps.tolist(), world.setting.services, strict=True))
+    return tuple(name for _, name in ranked)
 
 
 def actor_of(
@@ -195,12 +203,17 @@ def propose(
         seen = world.features(chosen, slot, used, rates, queued).astype(np.float32)
         logits = _head(actor.layers, seen, slot, world.options)
         logits[~world.allowed(chosen, slot, rates)] = -np.inf
-        # The largest of logits plus Gumbel noise is a draw from their softmax.
-        noise = random.gumbel(size=logits.shape)
-        # The first round is what the paper takes: every head's best option.
-        noise[0] = 0.0
-        chosen[:, slot] = (logits + noise).argmax(axis=1)
+        chosen[:, slot] = _drawn(logits, random)
     return chosen
+
+
+def _drawn(logits: Reals, random: np.random.Generator) -> Indices:
+    """(N,) the best option of the first row; of the others draws from the softmax."""
+    # The largest of logits plus Gumbel noise is a draw from their softmax.
+    noise = random.gumbel(size=logits.shape)
+    # The first round is what the paper takes: every head's best option.
+    noise[0] = 0.0
+    return np.asarray((logits + noise).argmax(axis=1))
 
 
 def _head(layers: Layers, seen: Floats, slot: int, options: int) -> Reals:

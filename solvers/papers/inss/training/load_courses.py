@@ -56,12 +56,15 @@ class Courses:
         jumps = np.flatnonzero(self._random.random(len(self._levels)) < _JUMP_CHANCE)
         self._levels[jumps] = self._draw(len(jumps))
         self.rates_rps[jumps] = self._levels[jumps]
+        self.rates_rps = self._wandered()
 
+    def _wandered(self) -> Reals:
+        """The rates a step later, near their levels."""
         # Wandering is in logarithms, so that no rate becomes negative; an absent service stays at 0.
         towards = self._levels / np.maximum(self.rates_rps, 1e-9)
         noise = self._random.normal(0.0, _WANDER, self.rates_rps.shape)
         wandered = self.rates_rps * towards**_PULL * np.exp(noise)
-        self.rates_rps = np.where(self._levels > 0.0, wandered, 0.0)
+        return np.where(self._levels > 0.0, wandered, 0.0)
 
     def _draw(self, count: int) -> Reals:
         services = self._levels.shape[1]

@@ -16,7 +16,6 @@ rate that a replica carries is that of the capacity law, not b / t, at which a q
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -25,11 +24,11 @@ from solvers.papers.inss.training.world_rows import (
     NEVER,
     TOLERANCE,
     ActorSetting,
-    BatchNeeds,
     DecidedBatches,
     Flags,
     GpuRooms,
     Indices,
+    Places,
     Reals,
     at_batch,
     batches_of,
@@ -37,9 +36,6 @@ from solvers.papers.inss.training.world_rows import (
     take_batches,
 )
 from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
-
-Places: TypeAlias = tuple[Indices, Indices, Indices]
-"""Slot, GPU type and place of the SM percent, which index the operating arrays as (N, J)."""
 
 PENALTY = 100.0
 """ω (section 6.1)."""
@@ -140,15 +136,7 @@ class ProvisioningWorld:
         Nowhere is allowed to a service's second slot, and to a first one that finds no other place.
         """
         service = self.service_of[slot]
-        room = self._room(chosen[:, :slot])
-        min_mib, min_w = self._rows.min_mib[slot], self._rows.min_w[slot]
-        # (N, K, P): by GPU and SM percent, at the batch that needs least, since batches are decided later.
-        fits = (
-            (self._percents <= room.sm_percent[:, :, None] + TOLERANCE)
-            & (min_mib[self.type_of] <= room.memory_mib[:, :, None])
-            & (min_w[self.type_of] <= room.power_w[:, :, None])
-            & (room.replicas < self._max_replicas)[:, :, None]
-        )
+        fits = self._fits(slot, self._room(chosen[:, :slot]))
         for other in np.flatnonzero(self.service_of[:slot] == service):
             on = chosen[:, other] // len(self._percents)
             placed = np.flatnonzero(chosen[:, other] < self.options - 1)
@@ -157,8 +145,21 @@ class ProvisioningWorld:
         flat = fits.reshape(len(chosen), -1)
         is_first = slot == 0 or self.service_of[slot - 1] != service
         # Some option must always be left: a softmax over none has no value.
-        nowhere = ~flat.any(axis=1) if is_first else np.ones(len(chosen), dtype=bool)
-        return np.concatenate([flat, nowhere[:, None]], axis=1)
+        nowhere = ~flat.any(axis=1, keepdims=True) | (not is_first)
+        return np.concatenate([flat, nowhere], axis=1)
+
+    def _fits(self, slot: int, room: GpuRooms) -> Flags:
+        """(N, K, P) whether one replica more keeps (1a), (1b) and the limit of replicas, by GPU and SM percent."""
+        # At the batch that needs least, since batches are decided later.
+        min_mib = self._rows.min_mib[slot][self.type_of]
+        min_w = self._rows.min_w[slot][self.type_of]
+        fits: Flags = (
+            (self._percents <= room.sm_percent[:, :, None] + TOLERANCE)
+            & (min_mib <= room.memory_mib[:, :, None])
+            & (min_w <= room.power_w[:, :, None])
+            & (room.replicas < self._max_replicas)[:, :, None]
+        )
+        return fits
 
     def decide(self, chosen: Indices, queued: Reals) -> DecidedBatches:
         """The batches that carry most under the SLO, slot by slot as memory lasts, and what they carry.
@@ -171,11 +172,7 @@ class ProvisioningWorld:
         room = self._room(chosen)
         is_lawful = self._obeys(room)[np.arange(len(chosen))[:, None], gpu] & is_placed
         carried[~is_lawful] = 0.0
-        # The room is what smallest batches leave: a larger one takes from it only what it needs beyond.
-        more = BatchNeeds(
-            memory_mib=self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None],
-            power_w=self._rows.power_w[at] - self._rows.min_w[at][:, :, None],
-        )
+        more = self._rows.beyond_smallest(at)
         batch = take_batches(gpu, carried, more, room)
         has_batch = batch >= 0
         carried_rps = np.where(has_batch, at_batch(carried, batch), 0.0)
@@ -249,13 +246,6 @@ class ProvisioningWorld:
 
         All are near 0 to 1. The last J · K are the SM percents of the slots before, by GPU.
         """
-        gpu, share, is_placed = self._split(chosen[:, :slot])
-        given = np.zeros((len(chosen), self.slots, len(self.setting.gpus)))
-        rows = np.arange(len(chosen))
-        for before in range(slot):
-            given[rows, before, gpu[:, before]] = np.where(
-                is_placed[:, before], self._percents[share[:, before]] / 100.0, 0.0
-            )
         room = self._room(chosen[:, :slot])
         # Capped at 1: what exceeds one SLO's worth of requests is late in any case.
         queue = np.minimum(1.0, 1000.0 * queued / (self.max_rps * self.slo_ms))
@@ -265,9 +255,20 @@ class ProvisioningWorld:
             queue,
             room.sm_percent / 100.0,
             room.memory_mib / self._memory_mib,
-            given.reshape(len(chosen), -1),
+            self._given(chosen[:, :slot]).reshape(len(chosen), -1),
         )
         return np.concatenate(parts, axis=1)
+
+    def _given(self, chosen: Indices) -> Reals:
+        """(N, J, K) the part of each GPU's SMs that each slot holds; 0 for slots beyond those chosen."""
+        gpu, share, is_placed = self._split(chosen)
+        given = np.zeros((len(chosen), self.slots, len(self.setting.gpus)))
+        rows = np.arange(len(chosen))
+        for slot in range(chosen.shape[1]):
+            given[rows, slot, gpu[:, slot]] = np.where(
+                is_placed[:, slot], self._percents[share[:, slot]] / 100.0, 0.0
+            )
+        return given
 
     @property
     def feature_count(self) -> int:

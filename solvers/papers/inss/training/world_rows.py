@@ -3,17 +3,24 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 
 Reals = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
+Places: TypeAlias = tuple[Indices, Indices, Indices]
+"""Slot, GPU type and place of the SM percent, which index the operating arrays as (N, J)."""
 
 NEVER = 1e12  # Milliseconds, MiB and watts of an operating row that is not there: more than any SLO and GPU has.
 TOLERANCE = 1e-6
@@ -52,6 +59,13 @@ class OperatingArrays:
     sensitivity: Reals
     """(J, G)."""
 
+    def beyond_smallest(self, at: Places) -> "BatchNeeds":
+        """What batches take from the room that the smallest ones leave."""
+        return BatchNeeds(
+            memory_mib=self.memory_mib[at] - self.min_mib[at][:, :, None],
+            power_w=self.power_w[at] - self.min_w[at][:, :, None],
+        )
+
 
 _FIGURES = ("transfer_ms", "launch_ms", "run_ms", "memory_mib", "power_w")
 
@@ -77,9 +91,7 @@ def read_rows(
         enumerate(demands), enumerate(types)
     ):
         # Where there is no row the arrays stay at NEVER, which exceeds every limit.
-        if demand is None or not demand.allows(gpu_type.name):
-            continue
-        points = problem.points_of(demand.network, gpu_type.name)
+        points = _points_of(problem, demand, gpu_type.name)
         if points is None:
             continue
         sensitivity[slot, kind] = points.sensitivity
@@ -96,6 +108,15 @@ def read_rows(
         worst_pressure=pressure.max(axis=3),
         sensitivity=sensitivity,
     )
+
+
+def _points_of(
+    problem: Problem, demand: ServiceDemand | None, gpu_type: str
+) -> OperatingPoints | None:
+    """A service's points on a GPU type; None where it is absent, not allowed there or not profiled."""
+    if demand is None or not demand.allows(gpu_type):
+        return None
+    return problem.points_of(demand.network, gpu_type)
 
 
 def _known_rows(
