@@ -127,19 +127,21 @@ def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
 
 
 def prune(
-    tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]
+    tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]
 ) -> dict[int, int]:
     """The counts less what is superfluous, most expensive GPUs first, by number among equals."""
-    taken = carried(tables, columns, counts)
+    columns = tools.columns
+    taken = tools.carried(counts)
     rps, replicas = taken.rps.copy(), taken.replicas.copy()
+    min_rps = demand.rate * _ROUNDING
     kept = Counter(counts)
     for number in sorted(counts, key=lambda one: (-columns[one].price, one)):
-        service, capacity = columns[number].service, columns[number].capacity
-        min_rps = demand.rate[service] * _ROUNDING
-        min_replicas = demand.fewest[service]
+        service = columns[number].service
         while kept[number] > 0:
-            left, present = rps[service] - capacity, replicas[service] - 1.0
-            if (left < min_rps).any() or (present < min_replicas).any():
+            left = rps[service] - columns[number].capacity
+            present = replicas[service] - 1.0
+            is_short = (left < min_rps[service]).any()
+            if is_short or (present < demand.fewest[service]).any():
                 break
             rps[service], replicas[service] = left, present
             kept[number] -= 1
