@@ -206,8 +206,8 @@ def _unused(plant: AnnealingProblem) -> State:
 
 def _flat(tables: Tables, starts: Numbers) -> Flat:
     modes = tables.modes
-    kinds = np.array([mode.gpu_type for mode in modes])
-    of_type = np.searchsorted(kinds, np.arange(len(tables.stock) + 1)).astype(np.int32)
+    types = np.arange(len(tables.stock) + 1)
+    of_type = np.searchsorted(tables.mode_types, types).astype(np.int32)
     max_clocks = int(np.diff(of_type).max(initial=1))
     flat = Flat(
         **_joined_candidates(tables),

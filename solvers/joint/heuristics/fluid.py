@@ -199,12 +199,11 @@ class _Program:
         values = np.column_stack((np.ones(flows), steps_per_rps))
         self._add(np.zeros(flows), demand.rate[self._service], rows, values)
 
-        kinds = np.array([mode.gpu_type for mode in tables.modes])
+        kinds = tables.mode_types
         mode_rows = self._services + np.arange(modes)
         rows = np.column_stack((mode_rows, self._services + modes + kinds))
         values = np.column_stack((-self._room, np.ones(modes)))
-        prices = np.array([mode.price for mode in tables.modes])
-        self._add(prices, demand.stock[kinds], rows, values)
+        self._add(tables.mode_prices, demand.stock[kinds], rows, values)
 
     def _add(
         self, costs: Reals, high: Reals, rows: npt.NDArray[np.int64], values: Reals

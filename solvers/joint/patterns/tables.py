@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.laws import find_dominated
-from solvers.joint.kernels.types import Flags, GpuMode, Law, Reals
+from solvers.joint.kernels.types import Flags, GpuMode, Law, Numbers, Reals
 from solvers.laws.colocation import launch_factor
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.problem import (
@@ -61,11 +61,36 @@ class Tables(NamedTuple):
     idle_w: Reals = np.zeros(0)
     """(G,) what a GPU draws without any replica."""
 
+    @property
+    def mode_types(self) -> Numbers:
+        """(M,) the GPU type of each mode."""
+        return np.array([mode.gpu_type for mode in self.modes], np.int32)
+
+    @property
+    def mode_prices(self) -> Reals:
+        """(M,) USD per hour of an idle GPU in each mode."""
+        return np.array([mode.price for mode in self.modes])
+
 
 def make_tables(problem: Problem) -> Tables:
     """The tables of a problem. Modes by type and clock, candidates by service, SM steps, batch."""
     law = _law(problem.capacity_law)
     rate = np.array([service.arrival_rate_rps for service in problem.services])
+    return Tables(
+        law=law,
+        modes=_modes(problem, law, rate),
+        rate=rate,
+        priority=np.array([service.priority for service in problem.services]),
+        stock=stock_of(problem),
+        price=np.array(
+            [_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]
+        ),
+        idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
+    )
+
+
+def _modes(problem: Problem, law: Law, rate: Reals) -> tuple[GpuMode, ...]:
+    """By type and clock, without modes that nothing can run on."""
     # Once, since many services may share a network.
     rows = {(one.network, one.gpu_type): _rows(one) for one in problem.points}
     modes = [
@@ -75,18 +100,8 @@ def make_tables(problem: Problem) -> Tables:
         for index, gpu_type in enumerate(problem.gpu_types)
         for clock_mhz in gpu_type.clocks_mhz
     ]
-    return Tables(
-        law=law,
-        # A mode that nothing can run on would have no patterns, and kernels ask for one candidate at least.
-        modes=tuple(mode for mode in modes if len(mode.service)),
-        rate=rate,
-        priority=np.array([service.priority for service in problem.services]),
-        stock=stock_of(problem),
-        price=np.array(
-            [_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]
-        ),
-        idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
-    )
+    # Without candidates there would be no patterns, and kernels ask for one candidate at least.
+    return tuple(mode for mode in modes if len(mode.service))
 
 
 def stock_of(problem: Problem) -> Reals:

@@ -35,7 +35,7 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
-from solvers.joint.relaxation.master_solution import Duals, Solution
+from solvers.joint.relaxation.master_solution import Duals, Solution, replica_duals
 
 _FIRST_CUTS = 2
 """Each service begins with so many rounding cuts; others follow where they are violated."""
@@ -333,17 +333,10 @@ class Master:
         yield from ((-INFINITE, float(high)) for high in demand.stock)
 
     def _duals(self, prices: Reals) -> Duals:
-        # Each price is cut to the sign that its row allows: a rounding error must not make a bound too good.
         services = self._services
         demand = self.demand
-        min_value = np.maximum(prices[services : 2 * services], 0.0)
-        max_value = np.minimum(prices[2 * services : 3 * services], 0.0)
+        min_value, max_value = replica_duals(prices, services)
         stock = prices[3 * services : 3 * services + len(demand.stock)]
-        # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
-        limited = np.isfinite(demand.most)
-        replicas_value = (
-            min_value @ demand.fewest + max_value[limited] @ demand.most[limited]
-        )
         stairs, cuts_value = self._cut_duals(prices)
         free = self._free_dual(prices)
         watt_price = self._watt_dual(prices)
@@ -352,7 +345,7 @@ class Master:
             rps=np.clip(prices[:services], 0.0, -free * demand.shortage_price),
             presence=min_value + max_value,
             stock=np.minimum(stock, 0.0),
-            replicas_value=float(replicas_value),
+            replicas_value=_replicas_value(demand, min_value, max_value),
             stairs=stairs,
             cuts_value=cuts_value,
             free_value=free * demand.free_shortage,
@@ -396,3 +389,11 @@ class Master:
                 stairs[service] += price * steps
                 value += price
         return stairs, value
+
+
+def _replicas_value(demand: CoverDemand, min_value: Reals, max_value: Reals) -> float:
+    """What the rows of the fewest and most replicas add to the dual objective."""
+    # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
+    limited = np.isfinite(demand.most)
+    of_most = max_value[limited] @ demand.most[limited]
+    return float(min_value @ demand.fewest + of_most)
