@@ -229,7 +229,7 @@ class WattSearch(JointSearch):
         counts: Counter[int],
     ) -> Mapping[int, int] | None:
         """GPUs by column, some of which are planned anew: by an integer program, or as if a watt had a price."""
-        size = int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
+        size = int(self._rng.integers(*_SIZES, endpoint=True))
         removed = choose(search, counts, size)
         if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
             return self._completed(counts - removed, relaxation, search.is_over)

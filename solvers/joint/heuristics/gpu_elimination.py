@@ -203,7 +203,7 @@ def _choose(
     search: DiveContext, plan: Counter[int], taken: Carried, short: Reals
 ) -> Counter[int]:
     """GPUs to plan anew: wasteful ones that share services with each other and, mostly, with one that is short."""
-    size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+    size = int(search.rng.integers(*_SIZES, endpoint=True))
     first = None
     if search.rng.random() < _SHORT:
         first = int(search.rng.choice(len(short), p=short / short.sum()))

@@ -234,7 +234,7 @@ def _walk(search: DiveContext, best: "_Best") -> None:
     for _ in range(_STEPS):
         if search.is_over():
             return
-        size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+        size = int(search.rng.integers(*_SIZES, endpoint=True))
         removed = choose(search, current, size)
         slack = best.cost * (1.0 + _WALK) - best.cost_of(current)
         other = recreate(search, current, removed, slack)
