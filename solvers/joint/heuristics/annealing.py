@@ -17,9 +17,10 @@ from solvers.joint.kernels.anneal_moves import (
     State,
 )
 from solvers.joint.kernels.types import Numbers
+from solvers.joint.patterns.candidates import CANDIDATE_FIELDS
 from solvers.joint.patterns.columns import Column, Pattern
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.patterns.tables import CANDIDATE_FIELDS, Tables
+from solvers.joint.patterns.tables import Tables
 
 _HOT, _WARM, _COLD = 0.2, 0.1, 0.015
 """Temperatures in mean prices of a GPU: at the beginning from nothing and from a plan, and at the end."""
