@@ -46,10 +46,7 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
     budget_w = problem.power_budget_w
     if budget_w is None or fits(problem, plan):
         return plan
-    # By single GPUs: of several that run the same, some may go and the others stay.
-    gpus = Counter[GpuPlan]()
-    for gpu in plan.gpus:
-        gpus[replace(gpu, count=1)] += gpu.count
+    gpus = _single_gpus(plan)
     lost = Counter[str]()
     drawn_w = draws_w(problem, plan)
     while gpus and drawn_w > budget_w * (1.0 + _ROUNDING):
@@ -73,6 +70,14 @@ class _Cut(NamedTuple):
     before: GpuPlan
     after: GpuPlan | None
     removed: tuple[ReplicaPlan, ...]
+
+
+def _single_gpus(plan: Plan) -> Counter[GpuPlan]:
+    """Entries of one GPU with their number: of several that run the same, some may go and the others stay."""
+    gpus = Counter[GpuPlan]()
+    for gpu in plan.gpus:
+        gpus[replace(gpu, count=1)] += gpu.count
+    return gpus
 
 
 def _cuts(problem: Problem, gpus: Counter[GpuPlan]) -> Iterator[_Cut]:

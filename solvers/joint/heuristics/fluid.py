@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.joint.kernels.types import GpuMode, Reals
+from solvers.joint.kernels.types import Flags, GpuMode, Reals
 from solvers.joint.patterns.columns import Columns, Pattern, capacities
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
@@ -265,12 +265,8 @@ class _Pouring:
             own = [vessel for vessel in self._vessels if vessel.mode == number]
             wanted = max(0.0, min(float(rps[number, service]), float(left[service])))
             left[service] -= self._fill(own, service, wanted, _LITTLE_TOO_MUCH)
-        # What is left over goes anywhere: at first without waste, at last at any price.
-        for too_much in (_LITTLE_TOO_MUCH, np.inf):
-            for service in np.flatnonzero(left > _NOTHING * self._rate).tolist():
-                wanted = float(left[service])
-                left[service] -= self._fill(self._vessels, service, wanted, too_much)
-        if (left > _NOTHING * self._rate).any():
+        self._pour_rest(left)
+        if self._is_left(left).any():
             return None
         used = (vessel for vessel in self._vessels if vessel.items)
         return Counter(
@@ -278,9 +274,20 @@ class _Pouring:
             for vessel in used
         )
 
+    def _pour_rest(self, left: Reals) -> None:
+        """What is left over goes anywhere: at first without waste, at last at any price."""
+        for too_much in (_LITTLE_TOO_MUCH, np.inf):
+            for service in np.flatnonzero(self._is_left(left)).tolist():
+                wanted = float(left[service])
+                left[service] -= self._fill(self._vessels, service, wanted, too_much)
+
+    def _is_left(self, rps: Reals) -> Flags:
+        """Whether so much is more than rounding, of the rate of each service."""
+        return rps > _NOTHING * self._rate
+
     def _order(self, rps: Reals) -> list[tuple[int, int]]:
         """Mode and service of each part in the order in which they are poured."""
-        parts = np.argwhere(rps > _NOTHING * self._rate)
+        parts = np.argwhere(self._is_left(rps))
         number, service = parts.T
         sizes = self._sizes(rps)[number, service]
         # Services on several modes first: while there is room everywhere, their parts can be as large as they should.

@@ -23,6 +23,7 @@ from solvers.joint.heuristics.diving import DiveContext, plan_rest
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.heuristics.ruin_and_recreate import related_gpus, wasteful
 from solvers.joint.kernels.exchange import ExchangeState, exchange
+from solvers.joint.kernels.scan import Stack
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.carried import Carried, left_of
 from solvers.joint.patterns.formulation import CoverDemand
@@ -173,18 +174,23 @@ def _exchanged(
     fleet = _fleet(soft, losses.carried(plan), gpus)
     columns = pool.stack()
     for weight in _LOSSES:
-        stack = columns._replace(
-            service=columns.service[numbers],
-            capacity=columns.capacity[numbers],
-            price=weight * columns.price[numbers],
-            gpu_type=columns.gpu_type[numbers],
-        )
+        stack = _weighted(columns, numbers, weight)
         # The compiled kernel draws random numbers of its own, from a state seeded by the search's generator.
         state = search.rng.integers(1, 2**63, 1, dtype=np.uint64)
         exchange(stack, fleet, _EXCHANGES, state)
         if search.is_over():
             break
     return Counter(numbers[fleet.gpus].tolist())
+
+
+def _weighted(columns: Stack, numbers: Numbers, weight: float) -> Stack:
+    """Some of the columns, at so many times their losses."""
+    return Stack(
+        service=columns.service[numbers],
+        capacity=columns.capacity[numbers],
+        price=weight * columns.price[numbers],
+        gpu_type=columns.gpu_type[numbers],
+    )
 
 
 def _fleet(soft: CoverDemand, taken: Carried, gpus: Numbers) -> ExchangeState:
@@ -215,20 +221,15 @@ def _rearranged(
 ) -> Counter[int] | None:
     """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
     tools, base = target.tools, plan - out
-    taken = tools.carried(base)
     gone = tools.carried(out)
-    rest = left_of(target.demand, taken)
-    # As many GPUs of each type as were taken out, and as many more as the cost limit alone leaves money for.
-    money = target.limit - taken.cost - gone.cost
-    stock = np.minimum(rest.stock, gone.gpus + _affordable(tools, money))
-    rest = replace(rest, stock=stock)
+    rest = _affordable_rest(target, tools.carried(base), gone)
     prices = tools.pool.price
     lost = sum(count * float(prices[number]) for number, count in out.items())
     below = lost + float(_short(rest, gone).sum())
 
     # The prices of this pool are losses, which contain the duals already.
     free = replace(
-        search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock))
+        search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(rest.stock))
     )
     cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, free), _COLUMNS)
     last = plan_rest(tools, rest, [*out, *cheap], below)
@@ -238,6 +239,15 @@ def _rearranged(
         return None
     other = base + last.counts
     return other if tools.carried(other).cost <= target.limit else None
+
+
+def _affordable_rest(target: _Target, taken: Carried, gone: Carried) -> CoverDemand:
+    """What is left to plan beside what is taken, in place of the GPUs that are gone."""
+    rest = left_of(target.demand, taken)
+    # As many GPUs of each type as were taken out, and as many more as the cost limit alone leaves money for.
+    money = target.limit - taken.cost - gone.cost
+    more = _affordable(target.tools, money)
+    return replace(rest, stock=np.minimum(rest.stock, gone.gpus + more))
 
 
 def _affordable(tools: SearchContext, money: float) -> Reals:
