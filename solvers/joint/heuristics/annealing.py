@@ -16,7 +16,7 @@ from solvers.joint.kernels.anneal_moves import (
     Flat,
     State,
 )
-from solvers.joint.kernels.types import Numbers
+from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.candidates import CANDIDATE_FIELDS
 from solvers.joint.patterns.columns import Column, Pattern
 from solvers.joint.patterns.formulation import CoverDemand
@@ -69,9 +69,8 @@ class Annealer:
         plant = AnnealingProblem(self._flat, self._tables.law, self._wanted, gpu_type)
         # Temperatures in GPU prices, so that they suit fleets of cheap and of expensive types.
         mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
-        parts = max(1, -(-moves // _MOVES_AT_ONCE))
         hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
-        steps = mean_price * np.geomspace(hot, cold, parts + 1)
+        steps = mean_price * _cooling(hot, cold, moves)
         state = self._state(plant, start)
         return Chain(plant, self._starts, steps.tolist(), seed, state)
 
@@ -95,6 +94,12 @@ class Annealer:
             state.items[gpu, :count] = self._starts[number] + items
             state.carried[gpu, :count] = column.capacity
         return state
+
+
+def _cooling(hot: float, cold: float, moves: int) -> Reals:
+    """Temperatures at the ends of the parts that so many moves are done in."""
+    parts = max(1, -(-moves // _MOVES_AT_ONCE))
+    return np.geomspace(hot, cold, parts + 1)
 
 
 class Chain:

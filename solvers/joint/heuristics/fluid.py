@@ -121,7 +121,8 @@ def solve_fluid(
         if mix is None or mix.gpus.sum() > _MAX_GPUS:
             return None
         # Only the program without a margin bounds the cost: with one it asks for more than plans need.
-        bound = max(bound, mix.bound) if margin == 0.0 else bound
+        if margin == 0.0:
+            bound = max(bound, mix.bound)
         patterns = _Pouring(tables, demand, carried, mix.gpus).pour(mix.rps)
         if patterns is not None:
             columns.add(patterns)

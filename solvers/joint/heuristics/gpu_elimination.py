@@ -13,6 +13,7 @@ first and less later; then small neighbourhoods with new columns for just what t
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -172,9 +173,8 @@ def _exchanged(
     numbers = np.unique([*cheap, *plan]).astype(np.int32)
     gpus = np.searchsorted(numbers, sorted(plan.elements())).astype(np.int32)
     fleet = _fleet(soft, losses.carried(plan), gpus)
-    columns = pool.stack()
     for weight in _LOSSES:
-        stack = _weighted(columns, numbers, weight)
+        stack = _weighted(pool.stack(), numbers, weight)
         # The compiled kernel draws random numbers of its own, from a state seeded by the search's generator.
         state = search.rng.integers(1, 2**63, 1, dtype=np.uint64)
         exchange(stack, fleet, _EXCHANGES, state)
@@ -284,28 +284,39 @@ def eliminate_by_annealing(
     out too, later any wasteful ones.
     """
     tools, losing = search.tools, _losing(search, plan)
-    chains, kept = [], []
+    attempts: list[_Attempt] = []
     for number in range(_CHAINS):
         chance = 0.0 if is_first and number == 0 else 1.0
         left = _without(search, plan, gpus, chance)
         fixed = _fixed(left, losing)
         if left - fixed:
             rest = left_of(soft, tools.carried(fixed))
-            chains.append(_chain(search, annealer.for_demand(rest), left - fixed))
-            kept.append(fixed)
+            chain = _chain(search, annealer.for_demand(rest), left - fixed)
+            attempts.append(_Attempt(fixed, chain))
+    found = [
+        attempt.fixed + _numbered(search, attempt.chain)
+        for attempt in _met(search, attempts)
+    ]
+    return min(found, key=lambda one: tools.carried(one).cost, default=None)
 
+
+class _Attempt(NamedTuple):
+    """A plan whose open GPUs are annealed beside those that stay."""
+
+    fixed: Counter[int]
+    chain: Chain
+
+
+def _met(search: DiveContext, attempts: Sequence[_Attempt]) -> list[_Attempt]:
+    """Those of which annealing found a plan that serves as much."""
+    chains = [attempt.chain for attempt in attempts]
     # One plan is enough: the caller goes on from it with fewer GPUs still.
     advance(
         chains,
-        tools.pricer.executor,
+        search.tools.pricer.executor,
         lambda: search.is_over() or any(chain.is_met() for chain in chains),
     )
-    found = [
-        fixed + _numbered(search, chain)
-        for fixed, chain in zip(kept, chains, strict=True)
-        if chain.is_met()
-    ]
-    return min(found, key=lambda one: tools.carried(one).cost, default=None)
+    return [attempt for attempt in attempts if attempt.chain.is_met()]
 
 
 def _fixed(plan: Counter[int], losing: set[int]) -> Counter[int]:

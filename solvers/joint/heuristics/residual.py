@@ -73,13 +73,7 @@ def relax_rest(
     for _ in range(rounds):
         before = solution.objective
         # Columns at hand take one pass over the pool, which is far less work than pricing.
-        for _ in range(_POOL_ROUNDS):
-            costs = tools.pool.reduced_costs(rest, solution.duals)
-            cheap = tools.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)
-            if not master.use(cheap):
-                break
-            solution = master.solve()
-
+        solution = master.use_pool(solution)
         if is_over():
             break
         duals = tools.pool.pricing_duals(solution.duals)
@@ -110,6 +104,16 @@ class _ResidualMaster(Master):
             columns[number]._replace(price=float(prices[number])) for number in new
         )
         return bool(new)
+
+    def use_pool(self, solution: Solution) -> Solution:
+        """The optimum with what the pool has to give; `solution`: the one so far."""
+        pool = self._tools.pool
+        for _ in range(_POOL_ROUNDS):
+            costs = pool.reduced_costs(self.demand, solution.duals)
+            if not self.use(pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)):
+                break
+            solution = self.solve()
+        return solution
 
 
 def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
