@@ -52,8 +52,8 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
     while gpus and drawn_w > budget_w * (1.0 + _ROUNDING):
         cut = min(_cuts(problem, gpus), key=lambda cut: cut.weight_per_w)
         gpus[cut.before] -= 1
-        # Adding an empty counter drops the entries of which none is left.
-        gpus += Counter()
+        # Unary plus drops the entries of which none is left.
+        gpus = +gpus
         if cut.after is not None:
             gpus[cut.after] += 1
         drawn_w -= cut.saved_w

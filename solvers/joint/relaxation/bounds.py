@@ -52,8 +52,8 @@ def lower_bound(
 
     Infinite when no plan is within the limits.
     """
-    rps_value = float(duals.rps @ demand.rate)
-    value = rps_value + duals.rows_value + _limits_value(duals, limits)
+    value = float(duals.rps @ demand.rate) + duals.rows_value
+    value += _limits_value(duals, limits)
     boxes = make_boxes(tables, demand.stock, limits)
     gpu_types = tables.mode_types
     if duals.watt_price > 0.0:

@@ -35,7 +35,12 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
-from solvers.joint.relaxation.master_solution import Duals, Solution, replica_duals
+from solvers.joint.relaxation.master_solution import (
+    Duals,
+    Solution,
+    replica_duals,
+    replicas_value,
+)
 
 _FIRST_CUTS = 2
 """Each service begins with so many rounding cuts; others follow where they are violated."""
@@ -179,16 +184,13 @@ class Master:
 
     def _solution(self) -> Solution:
         solution = self._highs.getSolution()
-        info = self._highs.getInfo()
         values = np.array(solution.col_value)
-        prices = np.array(solution.row_dual)
         # An integer program has no duals.
-        if not len(prices):
-            prices = np.zeros(self._highs.getNumRow())
+        prices = np.array(solution.row_dual or np.zeros(self._highs.getNumRow()))
         # The first columns are u and v of each service in turn.
         shortages = values[: 2 * self._services].reshape(self._services, 2)
         return Solution(
-            objective=float(info.objective_function_value),
+            objective=float(self._highs.getInfo().objective_function_value),
             counts=values[self._places],
             shortage_rps=shortages[:, 0],
             replicas_missing=shortages[:, 1],
@@ -345,14 +347,13 @@ class Master:
             rps=np.clip(prices[:services], 0.0, -free * demand.shortage_price),
             presence=min_value + max_value,
             stock=np.minimum(stock, 0.0),
-            replicas_value=_replicas_value(demand, min_value, max_value),
+            replicas_value=replicas_value(demand, min_value, max_value),
             stairs=stairs,
             cuts_value=cuts_value,
             free_value=free * demand.free_shortage,
             limits={row: self._limit_dual(prices, row) for row in self._limits},
             watt_price=watt_price,
-            # An infinite budget at a price of 0 adds nothing, but 0 · ∞ is NaN.
-            watts_value=-watt_price * demand.watts if watt_price > 0.0 else 0.0,
+            watts_value=self._watts_value(watt_price),
         )
 
     def _free_dual(self, prices: Reals) -> float:
@@ -366,6 +367,11 @@ class Master:
         if self._watt_row is None:
             return 0.0
         return max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW
+
+    def _watts_value(self, watt_price: float) -> float:
+        """What the row of watts adds to the dual objective."""
+        # An infinite budget at a price of 0 adds nothing, but 0 · ∞ is NaN.
+        return -watt_price * self.demand.watts if watt_price > 0.0 else 0.0
 
     def _limit_dual(self, prices: Reals, row: BranchingRow) -> float:
         """Without the rounding that would give an infinite limit a price."""
@@ -389,11 +395,3 @@ class Master:
                 stairs[service] += price * steps
                 value += price
         return stairs, value
-
-
-def _replicas_value(demand: CoverDemand, min_value: Reals, max_value: Reals) -> float:
-    """What the rows of the fewest and most replicas add to the dual objective."""
-    # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
-    limited = np.isfinite(demand.most)
-    of_most = max_value[limited] @ demand.most[limited]
-    return float(min_value @ demand.fewest + of_most)

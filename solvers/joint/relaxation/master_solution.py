@@ -7,6 +7,7 @@ import numpy as np
 
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.branching_rows import BranchingRow
+from solvers.joint.patterns.formulation import CoverDemand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,3 +71,11 @@ class Solution:
     limits_missing: float
     """GPUs by which limits fall short of their low sides."""
     duals: Duals
+
+
+def replicas_value(demand: CoverDemand, of_fewest: Reals, of_most: Reals) -> float:
+    """What the rows of the fewest and most replicas add to the dual objective, by their duals."""
+    # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
+    limited = np.isfinite(demand.most)
+    value_of_most = of_most[limited] @ demand.most[limited]
+    return float(of_fewest @ demand.fewest + value_of_most)

@@ -182,8 +182,8 @@ class MoveProgram:
     def __init__(self, moves: MoveMaster, left: Left) -> None:
         self._moves, self._left = moves, left
         demand = left.demand
-        self._services, self._types = len(demand.rate), len(demand.stock)
-        self._kinds_at = 3 * self._services + self._types
+        self._services = len(demand.rate)
+        self._kinds_at = 3 * self._services + len(demand.stock)
         self._numbers: list[int] = list(left.keeps)
         self._kept = len(self._numbers)
         self._used: set[int] = set()
@@ -256,7 +256,7 @@ class MoveProgram:
         kinds = self._left.kinds
         no_low = np.full(self._services, -INFINITE)
         no_high = np.full(self._services, INFINITE)
-        others = np.full(self._types + len(kinds), -INFINITE)
+        others = np.full(len(demand.stock) + len(kinds), -INFINITE)
         lower = np.concatenate((demand.rate, demand.fewest, no_low, others))
         high = (no_high, no_high, demand.most, demand.stock, kinds)
         # HiGHS has an infinity of its own.
