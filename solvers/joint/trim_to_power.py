@@ -73,7 +73,8 @@ class _Cut(NamedTuple):
 
 
 def _single_gpus(plan: Plan) -> Counter[GpuPlan]:
-    """Entries of one GPU with their number: of several that run the same, some may go and the others stay."""
+    """Entries of one GPU each, with their number."""
+    # Of several GPUs that run the same, some may go and the others stay.
     gpus = Counter[GpuPlan]()
     for gpu in plan.gpus:
         gpus[replace(gpu, count=1)] += gpu.count

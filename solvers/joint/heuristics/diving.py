@@ -275,7 +275,7 @@ def _fixed(
     for number, count in floors(counts, part.columns).items():
         gpus.take(number, count)
 
-    for at in _largest_fractions(counts, pace, rng, has_whole=bool(gpus.plan)):
+    for at in _largest_fractions(counts, pace, rng, has_floors=bool(gpus.plan)):
         # At least one GPU is fixed, whatever is left to do for it, so that the dive goes on.
         if not gpus.plan or gpus.use(part.columns[at]) >= _MIN_USE:
             gpus.take(part.columns[at], 1)
@@ -283,7 +283,7 @@ def _fixed(
 
 
 def _largest_fractions(
-    counts: Reals, pace: DiveEffort, rng: np.random.Generator, *, has_whole: bool
+    counts: Reals, pace: DiveEffort, rng: np.random.Generator, *, has_floors: bool
 ) -> list[int]:
     """Positions of the fractions that may be rounded up, the largest first.
 
@@ -291,7 +291,7 @@ def _largest_fractions(
     """
     fractions = counts - np.floor(counts + _INTEGRALITY)
     limit = max(1, int(pace.step * fractions.sum()))
-    if has_whole:
+    if has_floors:
         fractions[fractions < _NEARLY_ONE] = 0.0
     if pace.spread > 0.0:
         fractions *= 1.0 - pace.spread * rng.random(len(fractions))

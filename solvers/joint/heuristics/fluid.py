@@ -276,7 +276,8 @@ class _Pouring:
         )
 
     def _pour_rest(self, left: Reals) -> None:
-        """What is left over goes anywhere: at first without waste, at last at any price."""
+        """Put what is left over anywhere."""
+        # At first without waste, at last at any price.
         for too_much in (_LITTLE_TOO_MUCH, np.inf):
             for service in np.flatnonzero(self._is_left(left)).tolist():
                 wanted = float(left[service])

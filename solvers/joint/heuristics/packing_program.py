@@ -73,7 +73,8 @@ class PackingProgram:
         return len(new)
 
     def _add_missing(self, price: float) -> None:
-        """A column per service for what is missing: with these the program is feasible whatever patterns there are."""
+        """A column per service for what is missing, at a price."""
+        # With these the program is feasible whatever patterns there are.
         for service in range(self._services):
             row = np.array([service], np.int32)
             self._highs.addCol(price, 0.0, INFINITE, 1, row, np.ones(1))

@@ -49,7 +49,8 @@ Rows = Mapping[tuple[str, str], Reals]
 
 
 def rows_of(problem: Problem) -> Rows:
-    """The operating rows of a problem, once for all services of a network."""
+    """The operating rows of a problem."""
+    # Once, since many services may share a network.
     return {(one.network, one.gpu_type): _rows(one) for one in problem.points}
 
 

@@ -57,7 +57,8 @@ def decode(
 
 
 def _shares(rate: Reals, capacity: Reals) -> Reals:
-    """(S,) parts of the capacities that the rates take, at most all; 0 where nothing serves, not 0 / 0."""
+    """(S,) parts of the capacities that the rates take, at most all."""
+    # What nothing serves has share 0, not 0 / 0.
     share = np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0)
     return np.minimum(SAFE, share)
 

@@ -35,12 +35,7 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
-from solvers.joint.relaxation.master_solution import (
-    Duals,
-    Solution,
-    replica_duals,
-    replicas_value,
-)
+from solvers.joint.relaxation.master_solution import Duals, Solution, replica_duals
 
 _FIRST_CUTS = 2
 """Each service begins with so many rounding cuts; others follow where they are violated."""
@@ -347,7 +342,7 @@ class Master:
             rps=np.clip(prices[:services], 0.0, -free * demand.shortage_price),
             presence=min_value + max_value,
             stock=np.minimum(stock, 0.0),
-            replicas_value=replicas_value(demand, min_value, max_value),
+            replicas_value=self._replicas_value(min_value, max_value),
             stairs=stairs,
             cuts_value=cuts_value,
             free_value=free * demand.free_shortage,
@@ -355,6 +350,14 @@ class Master:
             watt_price=watt_price,
             watts_value=self._watts_value(watt_price),
         )
+
+    def _replicas_value(self, min_value: Reals, max_value: Reals) -> float:
+        """What the rows of the fewest and most replicas add to the dual objective."""
+        demand = self.demand
+        # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
+        limited = np.isfinite(demand.most)
+        of_limits = max_value[limited] @ demand.most[limited]
+        return float(min_value @ demand.fewest + of_limits)
 
     def _free_dual(self, prices: Reals) -> float:
         """τ, the factor of shortage prices; −1, so that they count in full, where no shortage is free."""

@@ -7,7 +7,6 @@ import numpy as np
 
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.branching_rows import BranchingRow
-from solvers.joint.patterns.formulation import CoverDemand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,13 +43,11 @@ class Duals:
 
 
 def replica_duals(prices: Reals, services: int) -> tuple[Reals, Reals]:
-    """(S,) duals of the fewest replicas, ≥ 0, and of the most, ≤ 0, where these rows come after those of the rates.
-
-    Each is cut to the sign that its row allows: what is beyond is rounding, which must not make a bound too good.
-    """
-    of_fewest = prices[services : 2 * services]
-    of_most = prices[2 * services : 3 * services]
-    return np.maximum(of_fewest, 0.0), np.minimum(of_most, 0.0)
+    """(S,) duals of the fewest replicas, ≥ 0, and of the most, ≤ 0, where these rows come after those of the rates."""
+    # Each is cut to the sign that its row allows: a rounding error must not make a bound too good.
+    min_value = np.maximum(prices[services : 2 * services], 0.0)
+    max_value = np.minimum(prices[2 * services : 3 * services], 0.0)
+    return min_value, max_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,11 +68,3 @@ class Solution:
     limits_missing: float
     """GPUs by which limits fall short of their low sides."""
     duals: Duals
-
-
-def replicas_value(demand: CoverDemand, of_fewest: Reals, of_most: Reals) -> float:
-    """What the rows of the fewest and most replicas add to the dual objective, by their duals."""
-    # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
-    limited = np.isfinite(demand.most)
-    value_of_most = of_most[limited] @ demand.most[limited]
-    return float(of_fewest @ demand.fewest + value_of_most)
