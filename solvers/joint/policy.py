@@ -54,7 +54,7 @@ from solvers.joint.shortage import (
     is_short,
     keeps_medians,
 )
-from solvers.joint.solution import OPTIMAL_GAP
+from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed
 from solvers.types.outcome import (
@@ -326,10 +326,7 @@ def _report(problem: Problem, found: FoundPlan) -> PlanReport:
     weight = draft.served_weight
     is_goodput = problem.objective == "max_goodput"
 
-    bound = solution.cost_bound
-    if bound is not None:
-        # Of a plan that costs something, a bound of 0 proves nothing; it would have no relative gap either.
-        bound = min(bound, cost) if bound > 0.0 or cost <= 0.0 else None
+    bound = _cost_bound(solution, cost)
     weight_bound = max(weight, solution.served_weight_bound)
     weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
 
@@ -356,6 +353,15 @@ def _is_cheapest(problem: Problem, draft: PlanDraft, bound: float | None) -> boo
     migration_cost = problem.migration_cost_usd_per_hour * draft.starts
     gap = _cost_gap(draft.cost_usd_per_hour + migration_cost, bound)
     return gap is not None and gap <= OPTIMAL_GAP
+
+
+def _cost_bound(solution: JointSolution, cost: float) -> float | None:
+    """What is proven of a plan of that cost, in USD per hour."""
+    bound = solution.cost_bound
+    # Of a plan that costs something, a bound of 0 proves nothing; it would have no relative gap either.
+    if bound is None or (bound <= 0.0 and cost > 0.0):
+        return None
+    return min(bound, cost)
 
 
 def _bound_messages(problem: Problem, plan: Plan) -> Iterator[str]:

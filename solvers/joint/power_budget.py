@@ -32,7 +32,12 @@ from solvers.joint.patterns.decode import patterns_of
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.proofs import Proofs, leaves_short
-from solvers.joint.relaxation.column_generation import PHASES, Relaxation, generate
+from solvers.joint.relaxation.column_generation import (
+    PHASES,
+    Phase,
+    Relaxation,
+    generate,
+)
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.master import Master
 from solvers.joint.relaxation.master_solution import Duals
@@ -156,15 +161,8 @@ class WattSearch(JointSearch):
         columns = start
         for share in _TIGHT:
             tight = replace(self._demand, watts=share * self._demand.watts)
-            rough = generate(
-                self._tables,
-                tight,
-                self._pricer,
-                self._columns,
-                start=columns,
-                phases=PHASES[:2],
-                is_over=self._deadline.part(_ROUGH_SHARE),
-            )
+            is_over = self._deadline.part(_ROUGH_SHARE)
+            rough = self._roughly(tight, columns, PHASES[:2], is_over)
             columns = rough.columns
             # Where much is unserved, the dual is one of shortage prices, beside which GPUs would cost nothing.
             max_watt_price = _DEAR * self._gpu_watt()
@@ -175,6 +173,24 @@ class WattSearch(JointSearch):
         best = min(plans, key=partial(rank, self._demand))
         self._record(best)
         return best, columns
+
+    def _roughly(
+        self,
+        demand: CoverDemand,
+        start: Sequence[int],
+        phases: Sequence[Phase],
+        is_over: Callable[[], bool],
+    ) -> Relaxation:
+        """A demand's relaxation after the first phases only."""
+        return generate(
+            self._tables,
+            demand,
+            self._pricer,
+            self._columns,
+            start=start,
+            phases=phases,
+            is_over=is_over,
+        )
 
     def _gpu_watt(self) -> float:
         """USD per hour of a GPU, by each of the watts that it may draw; of the type where that is least."""
@@ -229,7 +245,7 @@ class WattSearch(JointSearch):
         counts: Counter[int],
     ) -> Mapping[int, int] | None:
         """GPUs by column, some of which are planned anew: by an integer program, or as if a watt had a price."""
-        size = int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
+        size = int(self._rng.integers(*_SIZES, endpoint=True))
         removed = choose(search, counts, size)
         if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
             return self._completed(counts - removed, relaxation, search.is_over)
@@ -249,15 +265,7 @@ class WattSearch(JointSearch):
             return fixed
         weighted = zip(relaxation.columns, relaxation.solution.counts, strict=True)
         used = [number for number, count in weighted if count > 0.0 or number in fixed]
-        found = generate(
-            self._tables,
-            rest,
-            self._pricer,
-            self._columns,
-            start=used,
-            phases=PHASES[:1],
-            is_over=is_over,
-        )
+        found = self._roughly(rest, used, PHASES[:1], is_over)
         numbers = self._cheapest(rest, found)
         master = Master(self._tables, rest)
         master.add(self._columns[number] for number in numbers)

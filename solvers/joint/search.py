@@ -247,7 +247,7 @@ class JointSearch(SearchState):
 
     def _record_patterns(self, plan: Counter[Pattern]) -> None:
         counts = self._columns.numbered(plan)
-        self._record(state_plan(self._tables, self._columns, self._demand, counts))
+        self._record(state_plan(self._tools, self._demand, counts))
 
     def judge(
         self,

@@ -133,15 +133,15 @@ class SearchState:
 
     def _cutoff(self, packed: Counter[int]) -> float:
         """The bound that proves a plan to be optimal; infinite where there is none, or it leaves something over."""
-        plan = state_plan(self._tables, self._columns, self._demand, packed)
+        plan = state_plan(self._tools, self._demand, packed)
         if leaves_short(plan):
             return np.inf
         return min_to_reach(self._tables, plan.cost_usd_per_hour)
 
     def _pruned(self, counts: Mapping[int, int]) -> IntegerPlan:
         """The plan of these GPUs by column, less what is superfluous."""
-        kept = prune(self._tables, self._columns, self._demand, counts)
-        return state_plan(self._tables, self._columns, self._demand, kept)
+        kept = prune(self._tools, self._demand, counts)
+        return state_plan(self._tools, self._demand, kept)
 
     def _answer(
         self,

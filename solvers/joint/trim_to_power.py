@@ -46,17 +46,14 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
     budget_w = problem.power_budget_w
     if budget_w is None or fits(problem, plan):
         return plan
-    # By single GPUs: of several that run the same, some may go and the others stay.
-    gpus = Counter[GpuPlan]()
-    for gpu in plan.gpus:
-        gpus[replace(gpu, count=1)] += gpu.count
+    gpus = _single_gpus(plan)
     lost = Counter[str]()
     drawn_w = draws_w(problem, plan)
     while gpus and drawn_w > budget_w * (1.0 + _ROUNDING):
         cut = min(_cuts(problem, gpus), key=lambda cut: cut.weight_per_w)
         gpus[cut.before] -= 1
-        # Adding an empty counter drops the entries of which none is left.
-        gpus += Counter()
+        # Unary plus drops the entries of which none is left.
+        gpus = +gpus
         if cut.after is not None:
             gpus[cut.after] += 1
         drawn_w -= cut.saved_w
@@ -73,6 +70,15 @@ class _Cut(NamedTuple):
     before: GpuPlan
     after: GpuPlan | None
     removed: tuple[ReplicaPlan, ...]
+
+
+def _single_gpus(plan: Plan) -> Counter[GpuPlan]:
+    """Entries of one GPU each, with their number."""
+    # Of several GPUs that run the same, some may go and the others stay.
+    gpus = Counter[GpuPlan]()
+    for gpu in plan.gpus:
+        gpus[replace(gpu, count=1)] += gpu.count
+    return gpus
 
 
 def _cuts(problem: Problem, gpus: Counter[GpuPlan]) -> Iterator[_Cut]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import highspy
 import numpy as np
 
+from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.kernels.types import GpuMode
 from solvers.joint.patterns.columns import (
     Column,
@@ -18,6 +19,7 @@ from solvers.joint.patterns.columns import (
 )
 from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand
 from solvers.joint.patterns.tables import Tables, make_tables
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.types.problem import Problem
 
@@ -32,6 +34,15 @@ class Setting(NamedTuple):
     def pricer(self) -> Pricer:
         """One without any memory of earlier prices."""
         return Pricer(self.tables)
+
+    def tools(self, pricer: Pricer | None = None) -> SearchContext:
+        """What the heuristics work with, and a pool of the columns at hand."""
+        return SearchContext(
+            self.tables,
+            pricer if pricer is not None else self.pricer(),
+            self.columns,
+            ColumnPool(self.tables, self.columns),
+        )
 
 
 def set_up(problem: Problem, *, has_stock: bool = True) -> Setting:

@@ -16,10 +16,11 @@ from solvers.joint.kernels.anneal_moves import (
     Flat,
     State,
 )
-from solvers.joint.kernels.types import Numbers
+from solvers.joint.kernels.types import Numbers, Reals
+from solvers.joint.patterns.candidates import CANDIDATE_FIELDS
 from solvers.joint.patterns.columns import Column, Pattern
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.patterns.tables import CANDIDATE_FIELDS, Tables
+from solvers.joint.patterns.tables import Tables
 
 _HOT, _WARM, _COLD = 0.2, 0.1, 0.015
 """Temperatures in mean prices of a GPU: at the beginning from nothing and from a plan, and at the end."""
@@ -68,9 +69,8 @@ class Annealer:
         plant = AnnealingProblem(self._flat, self._tables.law, self._wanted, gpu_type)
         # Temperatures in GPU prices, so that they suit fleets of cheap and of expensive types.
         mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
-        parts = max(1, -(-moves // _MOVES_AT_ONCE))
         hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
-        steps = mean_price * np.geomspace(hot, cold, parts + 1)
+        steps = mean_price * _cooling(hot, cold, moves)
         state = self._state(plant, start)
         return Chain(plant, self._starts, steps.tolist(), seed, state)
 
@@ -94,6 +94,12 @@ class Annealer:
             state.items[gpu, :count] = self._starts[number] + items
             state.carried[gpu, :count] = column.capacity
         return state
+
+
+def _cooling(hot: float, cold: float, moves: int) -> Reals:
+    """Temperatures at the ends of the parts that so many moves are done in."""
+    parts = max(1, -(-moves // _MOVES_AT_ONCE))
+    return np.geomspace(hot, cold, parts + 1)
 
 
 class Chain:
@@ -206,8 +212,8 @@ def _unused(plant: AnnealingProblem) -> State:
 
 def _flat(tables: Tables, starts: Numbers) -> Flat:
     modes = tables.modes
-    kinds = np.array([mode.gpu_type for mode in modes])
-    of_type = np.searchsorted(kinds, np.arange(len(tables.stock) + 1)).astype(np.int32)
+    types = np.arange(len(tables.stock) + 1)
+    of_type = np.searchsorted(tables.mode_types, types).astype(np.int32)
     max_clocks = int(np.diff(of_type).max(initial=1))
     flat = Flat(
         **_joined_candidates(tables),

@@ -275,20 +275,30 @@ def _fixed(
     for number, count in floors(counts, part.columns).items():
         gpus.take(number, count)
 
-    fractions = counts - np.floor(counts + _INTEGRALITY)
-    limit = max(1, int(pace.step * fractions.sum()))
-    if gpus.plan:
-        fractions[fractions < _NEARLY_ONE] = 0.0
-    if pace.spread > 0.0:
-        fractions *= 1.0 - pace.spread * rng.random(len(fractions))
-    # A stable order: of equal fractions the column that was added first goes first.
-    for at in np.argsort(-fractions, kind="stable")[:limit]:
-        if fractions[at] <= _INTEGRALITY:
-            break
+    for at in _largest_fractions(counts, pace, rng, has_floors=bool(gpus.plan)):
         # At least one GPU is fixed, whatever is left to do for it, so that the dive goes on.
         if not gpus.plan or gpus.use(part.columns[at]) >= _MIN_USE:
             gpus.take(part.columns[at], 1)
     return gpus.plan
+
+
+def _largest_fractions(
+    counts: Reals, pace: DiveEffort, rng: np.random.Generator, *, has_floors: bool
+) -> list[int]:
+    """Positions of the fractions that may be rounded up, the largest first.
+
+    Beside whole parts only those that are nearly whole.
+    """
+    fractions = counts - np.floor(counts + _INTEGRALITY)
+    limit = max(1, int(pace.step * fractions.sum()))
+    if has_floors:
+        fractions[fractions < _NEARLY_ONE] = 0.0
+    if pace.spread > 0.0:
+        fractions *= 1.0 - pace.spread * rng.random(len(fractions))
+    # A stable order: of equal fractions the column that was added first goes first.
+    order = np.argsort(-fractions, kind="stable")[:limit]
+    largest: list[int] = order[fractions[order] > _INTEGRALITY].tolist()
+    return largest
 
 
 class FixedGpus:

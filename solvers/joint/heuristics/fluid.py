@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.joint.kernels.types import GpuMode, Reals
+from solvers.joint.kernels.types import Flags, GpuMode, Reals
 from solvers.joint.patterns.columns import Columns, Pattern, capacities
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
@@ -121,7 +121,8 @@ def solve_fluid(
         if mix is None or mix.gpus.sum() > _MAX_GPUS:
             return None
         # Only the program without a margin bounds the cost: with one it asks for more than plans need.
-        bound = max(bound, mix.bound) if margin == 0.0 else bound
+        if margin == 0.0:
+            bound = max(bound, mix.bound)
         patterns = _Pouring(tables, demand, carried, mix.gpus).pour(mix.rps)
         if patterns is not None:
             columns.add(patterns)
@@ -199,12 +200,11 @@ class _Program:
         values = np.column_stack((np.ones(flows), steps_per_rps))
         self._add(np.zeros(flows), demand.rate[self._service], rows, values)
 
-        kinds = np.array([mode.gpu_type for mode in tables.modes])
+        kinds = tables.mode_types
         mode_rows = self._services + np.arange(modes)
         rows = np.column_stack((mode_rows, self._services + modes + kinds))
         values = np.column_stack((-self._room, np.ones(modes)))
-        prices = np.array([mode.price for mode in tables.modes])
-        self._add(prices, demand.stock[kinds], rows, values)
+        self._add(tables.mode_prices, demand.stock[kinds], rows, values)
 
     def _add(
         self, costs: Reals, high: Reals, rows: npt.NDArray[np.int64], values: Reals
@@ -266,12 +266,8 @@ class _Pouring:
             own = [vessel for vessel in self._vessels if vessel.mode == number]
             wanted = max(0.0, min(float(rps[number, service]), float(left[service])))
             left[service] -= self._fill(own, service, wanted, _LITTLE_TOO_MUCH)
-        # What is left over goes anywhere: at first without waste, at last at any price.
-        for too_much in (_LITTLE_TOO_MUCH, np.inf):
-            for service in np.flatnonzero(left > _NOTHING * self._rate).tolist():
-                wanted = float(left[service])
-                left[service] -= self._fill(self._vessels, service, wanted, too_much)
-        if (left > _NOTHING * self._rate).any():
+        self._pour_rest(left)
+        if self._is_left(left).any():
             return None
         used = (vessel for vessel in self._vessels if vessel.items)
         return Counter(
@@ -279,9 +275,21 @@ class _Pouring:
             for vessel in used
         )
 
+    def _pour_rest(self, left: Reals) -> None:
+        """Put what is left over anywhere."""
+        # At first without waste, at last at any price.
+        for too_much in (_LITTLE_TOO_MUCH, np.inf):
+            for service in np.flatnonzero(self._is_left(left)).tolist():
+                wanted = float(left[service])
+                left[service] -= self._fill(self._vessels, service, wanted, too_much)
+
+    def _is_left(self, rps: Reals) -> Flags:
+        """Whether so much is more than rounding, of the rate of each service."""
+        return rps > _NOTHING * self._rate
+
     def _order(self, rps: Reals) -> list[tuple[int, int]]:
         """Mode and service of each part in the order in which they are poured."""
-        parts = np.argwhere(rps > _NOTHING * self._rate)
+        parts = np.argwhere(self._is_left(rps))
         number, service = parts.T
         sizes = self._sizes(rps)[number, service]
         # Services on several modes first: while there is room everywhere, their parts can be as large as they should.

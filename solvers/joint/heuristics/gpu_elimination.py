@@ -13,6 +13,7 @@ first and less later; then small neighbourhoods with new columns for just what t
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from solvers.joint.heuristics.diving import DiveContext, plan_rest
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.heuristics.ruin_and_recreate import related_gpus, wasteful
 from solvers.joint.kernels.exchange import ExchangeState, exchange
+from solvers.joint.kernels.scan import Stack
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.carried import Carried, left_of
 from solvers.joint.patterns.formulation import CoverDemand
@@ -171,20 +173,24 @@ def _exchanged(
     numbers = np.unique([*cheap, *plan]).astype(np.int32)
     gpus = np.searchsorted(numbers, sorted(plan.elements())).astype(np.int32)
     fleet = _fleet(soft, losses.carried(plan), gpus)
-    columns = pool.stack()
     for weight in _LOSSES:
-        stack = columns._replace(
-            service=columns.service[numbers],
-            capacity=columns.capacity[numbers],
-            price=weight * columns.price[numbers],
-            gpu_type=columns.gpu_type[numbers],
-        )
+        stack = _weighted(pool.stack(), numbers, weight)
         # The compiled kernel draws random numbers of its own, from a state seeded by the search's generator.
         state = search.rng.integers(1, 2**63, 1, dtype=np.uint64)
         exchange(stack, fleet, _EXCHANGES, state)
         if search.is_over():
             break
     return Counter(numbers[fleet.gpus].tolist())
+
+
+def _weighted(columns: Stack, numbers: Numbers, weight: float) -> Stack:
+    """Some of the columns, at so many times their losses."""
+    return Stack(
+        service=columns.service[numbers],
+        capacity=columns.capacity[numbers],
+        price=weight * columns.price[numbers],
+        gpu_type=columns.gpu_type[numbers],
+    )
 
 
 def _fleet(soft: CoverDemand, taken: Carried, gpus: Numbers) -> ExchangeState:
@@ -203,7 +209,7 @@ def _choose(
     search: DiveContext, plan: Counter[int], taken: Carried, short: Reals
 ) -> Counter[int]:
     """GPUs to plan anew: wasteful ones that share services with each other and, mostly, with one that is short."""
-    size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+    size = int(search.rng.integers(*_SIZES, endpoint=True))
     first = None
     if search.rng.random() < _SHORT:
         first = int(search.rng.choice(len(short), p=short / short.sum()))
@@ -215,20 +221,15 @@ def _rearranged(
 ) -> Counter[int] | None:
     """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
     tools, base = target.tools, plan - out
-    taken = tools.carried(base)
     gone = tools.carried(out)
-    rest = left_of(target.demand, taken)
-    # As many GPUs of each type as were taken out, and as many more as the cost limit alone leaves money for.
-    money = target.limit - taken.cost - gone.cost
-    stock = np.minimum(rest.stock, gone.gpus + _affordable(tools, money))
-    rest = replace(rest, stock=stock)
+    rest = _affordable_rest(target, tools.carried(base), gone)
     prices = tools.pool.price
     lost = sum(count * float(prices[number]) for number, count in out.items())
     below = lost + float(_short(rest, gone).sum())
 
     # The prices of this pool are losses, which contain the duals already.
     free = replace(
-        search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock))
+        search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(rest.stock))
     )
     cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, free), _COLUMNS)
     last = plan_rest(tools, rest, [*out, *cheap], below)
@@ -238,6 +239,15 @@ def _rearranged(
         return None
     other = base + last.counts
     return other if tools.carried(other).cost <= target.limit else None
+
+
+def _affordable_rest(target: _Target, taken: Carried, gone: Carried) -> CoverDemand:
+    """What is left to plan beside what is taken, in place of the GPUs that are gone."""
+    rest = left_of(target.demand, taken)
+    # As many GPUs of each type as were taken out, and as many more as the cost limit alone leaves money for.
+    money = target.limit - taken.cost - gone.cost
+    more = _affordable(target.tools, money)
+    return replace(rest, stock=np.minimum(rest.stock, gone.gpus + more))
 
 
 def _affordable(tools: SearchContext, money: float) -> Reals:
@@ -274,28 +284,39 @@ def eliminate_by_annealing(
     out too, later any wasteful ones.
     """
     tools, losing = search.tools, _losing(search, plan)
-    chains, kept = [], []
+    attempts: list[_Attempt] = []
     for number in range(_CHAINS):
         chance = 0.0 if is_first and number == 0 else 1.0
         left = _without(search, plan, gpus, chance)
         fixed = _fixed(left, losing)
         if left - fixed:
             rest = left_of(soft, tools.carried(fixed))
-            chains.append(_chain(search, annealer.for_demand(rest), left - fixed))
-            kept.append(fixed)
+            chain = _chain(search, annealer.for_demand(rest), left - fixed)
+            attempts.append(_Attempt(fixed, chain))
+    found = [
+        attempt.fixed + _numbered(search, attempt.chain)
+        for attempt in _met(search, attempts)
+    ]
+    return min(found, key=lambda one: tools.carried(one).cost, default=None)
 
+
+class _Attempt(NamedTuple):
+    """A plan whose open GPUs are annealed beside those that stay."""
+
+    fixed: Counter[int]
+    chain: Chain
+
+
+def _met(search: DiveContext, attempts: Sequence[_Attempt]) -> list[_Attempt]:
+    """Those of which annealing found a plan that serves as much."""
+    chains = [attempt.chain for attempt in attempts]
     # One plan is enough: the caller goes on from it with fewer GPUs still.
     advance(
         chains,
-        tools.pricer.executor,
+        search.tools.pricer.executor,
         lambda: search.is_over() or any(chain.is_met() for chain in chains),
     )
-    found = [
-        fixed + _numbered(search, chain)
-        for fixed, chain in zip(kept, chains, strict=True)
-        if chain.is_met()
-    ]
-    return min(found, key=lambda one: tools.carried(one).cost, default=None)
+    return [attempt for attempt in attempts if attempt.chain.is_met()]
 
 
 def _fixed(plan: Counter[int], losing: set[int]) -> Counter[int]:

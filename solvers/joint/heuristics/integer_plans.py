@@ -24,11 +24,9 @@ from solvers.joint.heuristics.gpu_elimination import (
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
-from solvers.joint.patterns.carried import carried, rest_of
-from solvers.joint.patterns.columns import Columns
+from solvers.joint.patterns.carried import rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import Relaxation
 
 _PACE = DiveEffort(rounds=8, min_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
@@ -68,10 +66,10 @@ class IntegerPlan:
 
 
 def state_plan(
-    tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]
+    tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]
 ) -> IntegerPlan:
     """These GPUs with what they cost and what they leave short."""
-    taken = carried(tables, columns, counts)
+    taken = tools.carried(counts)
     short = demand.rate - taken.rps
     return IntegerPlan(
         counts=dict(sorted(counts.items())),
@@ -236,7 +234,7 @@ def _walk(search: DiveContext, best: "_Best") -> None:
     for _ in range(_STEPS):
         if search.is_over():
             return
-        size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+        size = int(search.rng.integers(*_SIZES, endpoint=True))
         removed = choose(search, current, size)
         slack = best.cost * (1.0 + _WALK) - best.cost_of(current)
         other = recreate(search, current, removed, slack)
@@ -278,7 +276,7 @@ class _Best:
     def offer(self, plan: Mapping[int, int]) -> Counter[int]:
         """The plan less what is superfluous in it; kept and reported if it is better."""
         tools = self._tools
-        pruned = Counter(prune(tools.tables, tools.columns, self._demand, plan))
+        pruned = Counter(prune(tools, self._demand, plan))
         stated = self._state(pruned)
         if rank(self._demand, stated) < rank(self._demand, self.stated):
             self.plan = pruned
@@ -290,4 +288,4 @@ class _Best:
         return shortage_cost(self._demand, plan) + plan.cost_usd_per_hour
 
     def _state(self, plan: Mapping[int, int]) -> IntegerPlan:
-        return state_plan(self._tools.tables, self._tools.columns, self._demand, plan)
+        return state_plan(self._tools, self._demand, plan)

@@ -197,17 +197,20 @@ class _Search:
         assert self._cover is not None, "relaxed first"
         if self._rng.random() < _DIVES or not self.best:
             return []
-        count = int(self._rng.integers(_RUINED[0], _RUINED[1] + 1))
-        # GPUs that hold little of value leave room unused.
-        held = np.array(
-            [self._cover.values[self._services(one)].sum() for one in self.best]
-        )
-        prices = np.array([self._tables.modes[one.mode].price for one in self.best])
-        waste = np.maximum(prices - held, 0.0) + 0.05 * prices + _TOLERANCE
+        count = int(self._rng.integers(*_RUINED, endpoint=True))
         size = min(count, len(self.best))
+        waste = self._waste(self._cover.values)
         chances = waste / waste.sum()
         out = self._rng.choice(len(self.best), size, replace=False, p=chances).tolist()
         return [one for at, one in enumerate(self.best) if at not in out]
+
+    def _waste(self, values: Reals) -> Reals:
+        """USD per hour that each GPU of the best plan costs beyond its replicas' values, and a little for all."""
+        # GPUs that hold little of value leave room unused.
+        held = np.array([values[self._services(one)].sum() for one in self.best])
+        prices = np.array([self._tables.modes[one.mode].price for one in self.best])
+        waste: Reals = np.maximum(prices - held, 0.0) + 0.05 * prices + _TOLERANCE
+        return waste
 
     def dive(self, fixed: list[Pattern]) -> None:
         """From these GPUs to an integer plan, a few more fixed at a time."""

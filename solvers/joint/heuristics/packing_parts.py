@@ -26,7 +26,7 @@ from solvers.joint.kernels.types import (
 from solvers.joint.patterns.columns import Pattern
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.pricing import make_scratch, pressure_range
+from solvers.joint.relaxation.pricing import make_scratch, make_slots, pressure_range
 
 _LEVELS = 24
 """Ceilings of pressure for every number of replicas: patterns are sought below each of them."""
@@ -85,16 +85,21 @@ class PartTables:
         longest = longest_ms(mode, self.tables.law, self.rate)
         is_part = longest > 0.0
         np.minimum.at(self.size, mode.service[is_part], _shares(mode)[is_part])
-        ceiling = _ceilings(mode)
-        replicas = np.repeat(np.arange(len(ceiling)), _LEVELS).astype(np.int32)
-        inside = find_parts(mode, longest, replicas, ceiling.ravel())
-        items = np.nonzero(inside)[1].astype(np.int32)
-        ends = np.concatenate(([0], np.cumsum(inside.sum(axis=1)))).astype(np.int32)
-        # Cells lie end to end, so that the last one of a row ends where the next row begins.
-        begins = ends[:-1].reshape(-1, _LEVELS)
-        first = np.column_stack((begins, ends[_LEVELS::_LEVELS]))
-        # Contiguous: kernels are compiled for one layout of arrays.
-        return PackingCells(ceiling, np.ascontiguousarray(first), items)
+        return _cells(mode, longest)
+
+
+def _cells(mode: GpuMode, longest: Reals) -> PackingCells:
+    """The mode's cells; longest: (C,) ms that an execution of each candidate may last."""
+    ceiling = _ceilings(mode)
+    replicas = np.repeat(np.arange(len(ceiling)), _LEVELS).astype(np.int32)
+    inside = find_parts(mode, longest, replicas, ceiling.ravel())
+    items = np.nonzero(inside)[1].astype(np.int32)
+    ends = np.concatenate(([0], np.cumsum(inside.sum(axis=1)))).astype(np.int32)
+    # Cells lie end to end, so that the last one of a row ends where the next row begins.
+    begins = ends[:-1].reshape(-1, _LEVELS)
+    first = np.column_stack((begins, ends[_LEVELS::_LEVELS]))
+    # Contiguous: kernels are compiled for one layout of arrays.
+    return PackingCells(ceiling, np.ascontiguousarray(first), items)
 
 
 def _shares(mode: GpuMode) -> Reals:
@@ -147,24 +152,16 @@ class Packer:
         self, wanted: PackingDemand, is_late: Callable[[], bool] = never
     ) -> GreedyPacking:
         """All of it in patterns of positive worth; what is left when no more fits, or when it is late, is missing."""
-        is_part = self._parts.is_part
-        sizes = self._parts.size
         price = float(self._tables.price.max())
-        left = np.where(is_part, wanted.replicas, 0)
-        min_values = _MIN_VALUE * price * np.where(is_part, sizes, 0.0)
-        values = np.where(left > 0, np.maximum(wanted.values, min_values), 0.0)
+        left = np.where(self._parts.is_part, wanted.replicas, 0)
+        values = np.where(left > 0, self._values(wanted, price), 0.0)
         # Shared by the tasks of all modes: a service that is packed is worth nothing to any of them.
         stairs = np.column_stack((np.zeros(len(values)), values))
         offers = [
             self._offer(number, stairs, _MIN_WORTH * price, wanted.rents)
             for number in range(len(self._parts.parts))
         ]
-        better = [
-            _pattern(offer, slot)
-            for offer in offers
-            for slot in np.flatnonzero(offer.found.worth > offer.price).tolist()
-            if offer.found.size[slot] > 0
-        ]
+        better = _better(offers)
         ratios = [offer.found.worth.max() / offer.price for offer in offers]
         # `left` and the stairs are used up by the packing, so it comes last.
         plan = self._pack_all(offers, left, wanted.stock.copy(), stairs, is_late)
@@ -174,6 +171,12 @@ class Packer:
             better=better,
             excess=float(max(ratios, default=0.0)),
         )
+
+    def _values(self, wanted: PackingDemand, price: float) -> Reals:
+        """(S,) USD per hour of one replica, in proportion to its size at least; price: that of a GPU."""
+        sizes = np.where(self._parts.is_part, self._parts.size, 0.0)
+        values: Reals = np.maximum(wanted.values, _MIN_VALUE * price * sizes)
+        return values
 
     def _pack_all(
         self,
@@ -204,11 +207,7 @@ class Packer:
         slots = len(self._memories[number].start)
         task = self._task(number, stairs, threshold)
         price = task.mode.price + rents[task.mode.gpu_type]
-        found = PricedPatterns(
-            np.zeros((slots, slots - 1), np.int32),
-            np.zeros(slots, np.int32),
-            np.zeros(slots),
-        )
+        found = make_slots(slots, slots - 1)
         # What is not worth half of its price is priced only when nothing better is left (`next_pattern`).
         higher = task._replace(threshold=0.5 * price)
         # The fields one by one: kernels are slower where they take a tuple out of another one.
@@ -251,6 +250,16 @@ class _Offers(NamedTuple):
     price: float
     """USD per hour of a GPU, its rent included."""
     found: PricedPatterns
+
+
+def _better(offers: Sequence[_Offers]) -> list[Pattern]:
+    """The patterns that are worth more than they cost."""
+    return [
+        _pattern(offer, slot)
+        for offer in offers
+        for slot in np.flatnonzero(offer.found.worth > offer.price).tolist()
+        if offer.found.size[slot] > 0
+    ]
 
 
 def _pattern(offer: _Offers, slot: int) -> Pattern:

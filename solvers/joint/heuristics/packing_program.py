@@ -49,11 +49,7 @@ class PackingProgram:
         for _ in range(self._services + len(stock)):
             self._highs.addRow(0.0, 0.0, 0, *empty)
         self.want(wanted, stock)
-        # With a column for what is missing the program is feasible whatever patterns there are.
-        price = _MISSING_OVER_GPU * float(tables.price.max())
-        for service in range(self._services):
-            row = np.array([service], np.int32)
-            self._highs.addCol(price, 0.0, INFINITE, 1, row, np.ones(1))
+        self._add_missing(_MISSING_OVER_GPU * float(tables.price.max()))
 
     def add(self, patterns: Iterable[Pattern]) -> int:
         """Let the program use these patterns too; returns how many are new to it."""
@@ -75,6 +71,13 @@ class PackingProgram:
             self._add_columns(rows, prices)
         self.patterns += new
         return len(new)
+
+    def _add_missing(self, price: float) -> None:
+        """A column per service for what is missing, at a price."""
+        # With these the program is feasible whatever patterns there are.
+        for service in range(self._services):
+            row = np.array([service], np.int32)
+            self._highs.addCol(price, 0.0, INFINITE, 1, row, np.ones(1))
 
     def _add_columns(
         self, rows: Sequence[Sequence[int]], prices: Sequence[float]

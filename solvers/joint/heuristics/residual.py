@@ -73,13 +73,7 @@ def relax_rest(
     for _ in range(rounds):
         before = solution.objective
         # Columns at hand take one pass over the pool, which is far less work than pricing.
-        for _ in range(_POOL_ROUNDS):
-            costs = tools.pool.reduced_costs(rest, solution.duals)
-            cheap = tools.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)
-            if not master.use(cheap):
-                break
-            solution = master.solve()
-
+        solution = master.use_pool(solution)
         if is_over():
             break
         duals = tools.pool.pricing_duals(solution.duals)
@@ -111,6 +105,16 @@ class _ResidualMaster(Master):
         )
         return bool(new)
 
+    def use_pool(self, solution: Solution) -> Solution:
+        """The optimum with what the pool has to give; `solution`: the one so far."""
+        pool = self._tools.pool
+        for _ in range(_POOL_ROUNDS):
+            costs = pool.reduced_costs(self.demand, solution.duals)
+            if not self.use(pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)):
+                break
+            solution = self.solve()
+        return solution
+
 
 def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
     """Numbers of the columns that pricing proposes; types without stock are passed over at an infinite price."""
@@ -127,19 +131,21 @@ def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
 
 
 def prune(
-    tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]
+    tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]
 ) -> dict[int, int]:
     """The counts less what is superfluous, most expensive GPUs first, by number among equals."""
-    taken = carried(tables, columns, counts)
+    columns = tools.columns
+    taken = tools.carried(counts)
     rps, replicas = taken.rps.copy(), taken.replicas.copy()
+    min_rps = demand.rate * _ROUNDING
     kept = Counter(counts)
     for number in sorted(counts, key=lambda one: (-columns[one].price, one)):
-        service, capacity = columns[number].service, columns[number].capacity
-        min_rps = demand.rate[service] * _ROUNDING
-        min_replicas = demand.fewest[service]
+        service = columns[number].service
         while kept[number] > 0:
-            left, present = rps[service] - capacity, replicas[service] - 1.0
-            if (left < min_rps).any() or (present < min_replicas).any():
+            left = rps[service] - columns[number].capacity
+            present = replicas[service] - 1.0
+            is_short = (left < min_rps[service]).any()
+            if is_short or (present < demand.fewest[service]).any():
                 break
             rps[service], replicas[service] = left, present
             kept[number] -= 1

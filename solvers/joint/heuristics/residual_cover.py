@@ -54,10 +54,6 @@ def _task(
 ) -> CoverProblem:
     service = pool.service[numbers]
     first, of_service = _columns_of(service, len(demand.rate))
-    # One dual stands for both limits to the number of replicas: positive for the lower one, negative for the upper one.
-    # An infinite limit has no dual; its rounding times infinity would spoil the bound.
-    is_limited = np.isfinite(demand.most)
-    max_price = np.where(is_limited, np.minimum(duals.presence, 0.0), 0.0)
     return CoverProblem(
         service=service,
         capacity=pool.capacity[numbers],
@@ -69,8 +65,9 @@ def _task(
         shortage_price=_padded(demand.shortage_price, demand.missing_price),
         max_replicas=np.append(demand.most, np.inf),
         stock=demand.stock.copy(),
+        # One dual stands for both limits to the number of replicas: positive for the lower one, negative for the upper.
         worth=_padded(duals.rps, np.maximum(duals.presence, 0.0)),
-        max_price=np.append(max_price, 0.0),
+        max_price=_max_price(demand, duals),
         stock_price=np.where(np.isfinite(demand.stock), duals.stock, 0.0),
     )
 
@@ -82,6 +79,14 @@ def _columns_of(service: Numbers, services: int) -> tuple[Numbers, Numbers]:
     order = np.argsort(flat, kind="stable")
     first = np.searchsorted(flat[order], np.arange(services + 1))
     return first.astype(np.int32), (order // service.shape[1]).astype(np.int32)
+
+
+def _max_price(demand: CoverDemand, duals: Duals) -> Reals:
+    """(S + 1,) duals of the most replicas, ≤ 0, and 0 for the padding."""
+    # An infinite limit has no dual; its rounding times infinity would spoil the bound.
+    is_limited = np.isfinite(demand.most)
+    prices = np.where(is_limited, np.minimum(duals.presence, 0.0), 0.0)
+    return np.append(prices, 0.0)
 
 
 def _padded(rps: Reals, replicas: Reals) -> Reals:

@@ -324,13 +324,11 @@ class _FleetSearch:
         self, search: DiveContext, current: Counter[int], patience: int, price: float
     ) -> tuple[Counter[int], float]:
         """The plan of lowest cost met, with shortages at `price` times mild prices, and its cost at mild ones."""
-        shortage_price = price * search.demand.shortage_price
-        demand = replace(search.demand, shortage_price=shortage_price)
-        search = search._replace(demand=demand)
+        search = _with_shortage_price(search, price)
         cost = best_cost = self._cost_of(current, price)
         best, failures = current, 0
         while current and failures < patience and not search.is_over():
-            size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+            size = int(search.rng.integers(*_SIZES, endpoint=True))
             removed = choose(search, current, size)
             slack = best_cost * (1.0 + _WALK) - cost
             other = recreate(search, current, removed, slack)
@@ -375,3 +373,10 @@ def mild_prices(demand: CoverDemand, duals: Duals) -> Reals:
     worth = np.maximum(worth, min_worth)
     price: Reals = np.divide(worth, demand.rate, out=np.zeros_like(worth), where=wanted)
     return _SHORTAGE_OVER_DUAL * price
+
+
+def _with_shortage_price(search: DiveContext, factor: float) -> DiveContext:
+    """The same with shortages at so many times their prices."""
+    shortage_price = factor * search.demand.shortage_price
+    demand = replace(search.demand, shortage_price=shortage_price)
+    return search._replace(demand=demand)

@@ -104,19 +104,21 @@ def read_solution(
     places, room, count, group = replicas, mode.steps, 0, 0
     while scratch.first[group] < short.shape[0] and places > 0:
         total, after = table[group, places, room], table[group + 1]
-        if total > after[places, room]:
-            for at in range(scratch.first[group], scratch.first[group + 1]):
-                width = mode.width[ids[short[at]]]
-                if (
-                    width <= room
-                    and after[places - 1, room - width] + value[short[at]] == total
-                ):
-                    scratch.solution[count] = ids[short[at]]
-                    count += 1
-                    places -= 1
-                    room -= width
-                    break
         group += 1
+        # The services behind do as well without this one.
+        if total <= after[places, room]:
+            continue
+        for at in range(scratch.first[group - 1], scratch.first[group]):
+            width = mode.width[ids[short[at]]]
+            if (
+                width <= room
+                and after[places - 1, room - width] + value[short[at]] == total
+            ):
+                scratch.solution[count] = ids[short[at]]
+                count += 1
+                places -= 1
+                room -= width
+                break
     return count
 
 
@@ -137,9 +139,15 @@ def max_pressure(mode: GpuMode) -> Reals:
             while at < size and mode.service[at] == service and mode.width[at] == width:
                 pressure = max(pressure, mode.pressure[at])
                 at += 1
-            for replicas in range(1, reached.shape[0]):
-                for room in range(reached.shape[1] - width):
-                    total = before[replicas - 1, room] + pressure
-                    if total > reached[replicas, room + width]:
-                        reached[replicas, room + width] = total
+            _reach(reached, before, width, pressure)
     return reached[:, -1].copy()
+
+
+@compiled
+def _reach(reached: Reals, before: Reals, width: int, pressure: float) -> None:
+    """Raise what is reached to what a replica of that width and pressure adds to the sets before."""
+    for replicas in range(1, reached.shape[0]):
+        # Slices from zero, so that the loop runs on vectors.
+        rest, total = before[replicas - 1], reached[replicas, width:]
+        for room in range(total.shape[0]):
+            total[room] = max(total[room], rest[room] + pressure)

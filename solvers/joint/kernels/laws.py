@@ -144,20 +144,34 @@ def find_dominated(
     # Names decide the machine code here: with `worst` and `best` for these two, this took four times as long.
     dominated = np.zeros(needs.shape[0], np.bool_)
     for service in range(first.shape[0] - 1):
-        for at in range(first[service], first[service + 1]):
-            for other in range(first[service], first[service + 1]):
-                # Candidates ascend in this need: no later one needs as little.
-                if needs[other, 0] > needs[at, 0]:
-                    break
-                # Of two that dominate each other one must stay; what dominates a dominated one dominates `at` as well.
-                if (
-                    other != at
-                    and not dominated[other]
-                    and _dominates(needs, lowest, maximum, other, at)
-                ):
-                    dominated[at] = True
-                    break
+        begin, end = first[service], first[service + 1]
+        _find_dominated_of(
+            needs[begin:end],
+            lowest[begin:end],
+            maximum[begin:end],
+            dominated[begin:end],
+        )
     return dominated
+
+
+@compiled
+def _find_dominated_of(
+    needs: Reals, lowest: Reals, maximum: Reals, dominated: npt.NDArray[np.bool_]
+) -> None:
+    """The same among the candidates of one service, into `dominated`."""
+    for at in range(needs.shape[0]):
+        for other in range(needs.shape[0]):
+            # Candidates ascend in this need: no later one needs as little.
+            if needs[other, 0] > needs[at, 0]:
+                break
+            # Of two that dominate each other one must stay; what dominates a dominated one dominates `at` as well.
+            if (
+                other != at
+                and not dominated[other]
+                and _dominates(needs, lowest, maximum, other, at)
+            ):
+                dominated[at] = True
+                break
 
 
 @compiled

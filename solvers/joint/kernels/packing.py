@@ -147,10 +147,10 @@ def next_pattern(
     while True:
         sure, best, most, stale = task.threshold, -1, 0.0, -1
         for slot in range(found.worth.shape[0]):
-            if found.size[slot] > 0 and _is_intact(task, found, slot):
-                if found.worth[slot] > sure:
-                    sure, best = found.worth[slot], slot
-            elif found.worth[slot] > most:
+            is_sure = found.size[slot] > 0 and _is_intact(task, found, slot)
+            if is_sure and found.worth[slot] > sure:
+                sure, best = found.worth[slot], slot
+            elif not is_sure and found.worth[slot] > most:
                 most, stale = found.worth[slot], slot
         if most <= sure * (1.0 + task.effort.tolerance):
             return best

@@ -31,7 +31,7 @@ class BranchingRow(NamedTuple):
 
 def type_rows(tables: Tables) -> dict[int, BranchingRow]:
     """GPU type → GPUs of the type, for types that can run anything."""
-    kinds = [mode.gpu_type for mode in tables.modes]
+    kinds = tables.mode_types.tolist()
     return {
         one: BranchingRow(tuple(at for at, kind in enumerate(kinds) if kind == one))
         for one in sorted(set(kinds))
@@ -81,7 +81,7 @@ def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
 def min_cost(tables: Tables, boxes: Boxes, costs: Reals) -> float:
     """The least Σ costs_m · n_m over counts n within the boxes; infinite where there are none. costs: (M,)."""
     # Boxes of modes and types are nested, so that types do not depend on each other.
-    types = np.array([mode.gpu_type for mode in tables.modes], dtype=np.int32)
+    types = tables.mode_types
     return sum(
         _min_cost_of_type(types == one, boxes, one, costs)
         for one in range(len(boxes.type_low))

@@ -45,9 +45,7 @@ def decode(
     ]
     capacity, replicas = totals(used, len(problem.services))
     rate = np.array([service.arrival_rate_rps for service in problem.services])
-    # What nothing serves has share 0, not 0 / 0.
-    share = np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0)
-    share = np.minimum(SAFE, share)
+    share = _shares(rate, capacity)
     gpus = [_gpu_plan(problem, tables, column, count, share) for column, count in used]
     reasons = _Reasons(problem, tables, used, is_cut=is_cut)
     missing_rps = rate - capacity * share
@@ -56,6 +54,13 @@ def decode(
         gpus=tuple(sorted(gpus, key=_gpu_key)),
         unserved=_all_unserved(missing_rps, replicas, reasons),
     )
+
+
+def _shares(rate: Reals, capacity: Reals) -> Reals:
+    """(S,) parts of the capacities that the rates take, at most all."""
+    # What nothing serves has share 0, not 0 / 0.
+    share = np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0)
+    return np.minimum(SAFE, share)
 
 
 def totals(used: list[tuple[Column, int]], services: int) -> tuple[Reals, Reals]:

@@ -58,7 +58,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.joint.kernels.types import Reals
+from solvers.joint.kernels.types import Flags, Reals
 from solvers.joint.patterns.columns import Column
 from solvers.joint.patterns.tables import Tables
 from solvers.types.problem import Problem
@@ -127,9 +127,6 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDeman
 
     cheapest: (S,) USD per hour of one rps, as `cheapest_rps` says.
     """
-    can_run = np.zeros(len(tables.rate), dtype=bool)
-    for mode in tables.modes:
-        can_run[mode.service] = True
     # What no GPU can serve is left out: at any price it would be short in every plan, and blur what others cost.
     rate = np.where(np.isfinite(cheapest), tables.rate, 0.0)
     services = problem.services
@@ -137,17 +134,26 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDeman
         np.inf if one.max_replicas is None else float(one.max_replicas)
         for one in services
     ]
-    min_replicas = np.where(can_run, [float(one.min_replicas) for one in services], 0.0)
+    min_replicas = [float(one.min_replicas) for one in services]
+    missing_price = _MISSING_OVER_GPU * _gpu_price(tables)
     return CoverDemand(
         rate=rate,
         # The maximum is a limit and comes first: replicas beyond it are not missing.
-        fewest=np.minimum(min_replicas, max_replicas),
+        fewest=np.minimum(np.where(_can_run(tables), min_replicas, 0.0), max_replicas),
         most=np.array(max_replicas),
         stock=tables.stock,
         shortage_price=_weight_price(problem, tables, rate, cheapest) * tables.priority,
-        missing_price=np.full(len(rate), _MISSING_OVER_GPU * _gpu_price(tables)),
+        missing_price=np.full(len(rate), missing_price),
         watts=np.inf if problem.power_budget_w is None else problem.power_budget_w,
     )
+
+
+def _can_run(tables: Tables) -> Flags:
+    """(S,) services with a candidate on any GPU."""
+    can_run = np.zeros(len(tables.rate), np.bool_)
+    for mode in tables.modes:
+        can_run[mode.service] = True
+    return can_run
 
 
 def _weight_price(

@@ -4,10 +4,6 @@ A *mode* is a GPU type at one clock: the clock is shared by everything on the GP
 *candidate* of a mode is one service at one of its network's operating rows there. Candidates are sorted by service and
 SM steps, and only those are kept that meet their SLO, fit the GPU by themselves, and are not dominated.
 
-A replica that misses its SLO, alone or beside neighbours, carries nothing, yet may stand there and counts as one of its
-service's fewest replicas. So services with such a least number keep rows that miss their SLO as candidates that carry
-0; for others such a replica would only cost.
-
 Candidate j dominates i of the same service when it takes no more SM steps, memory and watts, presses no more on its
 neighbours, and carries no less of the service's rate next to any neighbours. Put j for i in any pattern that holds i:
 limits still hold, watts cost no more, the other replicas meet less pressure and carry no less (capacity falls as
@@ -19,31 +15,38 @@ at P_k. Between the two, j carries no less than at the upper knot and i no more 
 because whoever carries the whole rate carries no more than it.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.laws import find_dominated
-from solvers.joint.kernels.types import Flags, GpuMode, Law, Reals
+from solvers.joint.kernels.types import Flags, GpuMode, Law, Numbers, Reals
+from solvers.joint.patterns.candidates import (
+    CANDIDATE_FIELDS,
+    STEP_TOLERANCE,
+    Rows,
+    max_width,
+    room_w,
+    rows_of,
+    sorted_candidates,
+    utilisation_at,
+)
 from solvers.laws.colocation import launch_factor
-from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.problem import (
     CapacityLaw,
-    OperatingPoint,
-    OperatingPoints,
     Problem,
-    ServiceDemand,
 )
 from solvers.types.state import GpuType
 
-_STEP_TOLERANCE = 1e-6
 _W_PER_KW = 1000.0
 _KNOTS = 9
 """Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
 _BLOCK = 10_000
 """Candidates that are compared at a time: what they carry beside every set of neighbours takes memory."""
+_INTEGERS, _REALS = range(4), range(4, 12)
+"""Places of the candidates' fields by their types."""
+_MAY_IDLE = CANDIDATE_FIELDS.index("may_idle")
 
 
 class Tables(NamedTuple):
@@ -61,24 +64,24 @@ class Tables(NamedTuple):
     idle_w: Reals = np.zeros(0)
     """(G,) what a GPU draws without any replica."""
 
+    @property
+    def mode_types(self) -> Numbers:
+        """(M,) the GPU type of each mode."""
+        return np.array([mode.gpu_type for mode in self.modes], np.int32)
+
+    @property
+    def mode_prices(self) -> Reals:
+        """(M,) USD per hour of an idle GPU in each mode."""
+        return np.array([mode.price for mode in self.modes])
+
 
 def make_tables(problem: Problem) -> Tables:
     """The tables of a problem. Modes by type and clock, candidates by service, SM steps, batch."""
     law = _law(problem.capacity_law)
     rate = np.array([service.arrival_rate_rps for service in problem.services])
-    # Once, since many services may share a network.
-    rows = {(one.network, one.gpu_type): _rows(one) for one in problem.points}
-    modes = [
-        _undominated(
-            problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rate
-        )
-        for index, gpu_type in enumerate(problem.gpu_types)
-        for clock_mhz in gpu_type.clocks_mhz
-    ]
     return Tables(
         law=law,
-        # A mode that nothing can run on would have no patterns, and kernels ask for one candidate at least.
-        modes=tuple(mode for mode in modes if len(mode.service)),
+        modes=_modes(problem, law, rate),
         rate=rate,
         priority=np.array([service.priority for service in problem.services]),
         stock=stock_of(problem),
@@ -87,6 +90,20 @@ def make_tables(problem: Problem) -> Tables:
         ),
         idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
     )
+
+
+def _modes(problem: Problem, law: Law, rate: Reals) -> tuple[GpuMode, ...]:
+    """By type and clock, without modes that nothing can run on."""
+    rows = rows_of(problem)
+    modes = [
+        _undominated(
+            problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rate
+        )
+        for index, gpu_type in enumerate(problem.gpu_types)
+        for clock_mhz in gpu_type.clocks_mhz
+    ]
+    # Without candidates there would be no patterns, and kernels ask for one candidate at least.
+    return tuple(mode for mode in modes if len(mode.service))
 
 
 def stock_of(problem: Problem) -> Reals:
@@ -117,39 +134,27 @@ def _idle_price(problem: Problem, gpu_type: GpuType) -> float:
     )
 
 
-def _rows(points: OperatingPoints) -> Reals:
-    """(K, fields of a row)"""
-    return np.array(points.rows, dtype=np.float64).reshape(
-        -1, len(OperatingPoint._fields)
-    )
-
-
-Rows = Mapping[tuple[str, str], Reals]
-"""The operating rows of each (network, GPU type)."""
-
-
 def _mode(
     problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law
 ) -> GpuMode:
     gpu_type = problem.gpu_types[index]
-    table = _sorted_candidates(problem, rows, gpu_type, clock_mhz, law)
+    table = sorted_candidates(problem, rows, gpu_type, clock_mhz, law)
     service, row, width, law_row = (
         np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _INTEGERS
     )
     # In the greatest common divisor of all shares: the dynamic program of pricing takes time in proportion to steps.
     unit = max(1, int(np.gcd.reduce(width)))
-    replicas = range(problem.max_replicas_per_gpu + 1)
     return GpuMode(
         gpu_type=index,
         clock_mhz=float(clock_mhz),
-        steps=int(100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE) // unit,
+        steps=int(max_width(gpu_type)) // unit,
         max_replicas=problem.max_replicas_per_gpu,
         # Whole numbers are floats too, but not to compiled kernels.
         memory_mib=float(gpu_type.memory_mib),
-        power_w=_room_w(gpu_type),
+        power_w=room_w(gpu_type),
         price=float(_idle_price(problem, gpu_type)),
         watt_price=problem.energy_price_usd_per_kwh / _W_PER_KW,
-        launch_factor=np.array([launch_factor(gpu_type, count) for count in replicas]),
+        launch_factor=_launch_factors(gpu_type, problem.max_replicas_per_gpu),
         service=service,
         row=row,
         width=width // unit,
@@ -159,40 +164,11 @@ def _mode(
     )
 
 
-def _sorted_candidates(
-    problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float, law: Law
-) -> Reals:
-    """(K, fields) by service, SM steps and batch: kernels and branching take a service's candidates for a range."""
-    table = _candidates(problem, rows, gpu_type, clock_mhz)
-    table = table[_is_usable(table, gpu_type, law)]
-    return table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
-
-
-def _room_w(gpu_type: GpuType) -> float:
-    """Watts that replicas may draw beside the idle ones."""
-    return float(gpu_type.power_cap_w - gpu_type.idle_w)
-
-
-CANDIDATE_FIELDS = (
-    "service",
-    "row",
-    "width",
-    "law",
-    "batch",
-    "memory",
-    "power",
-    "pressure",
-    "alone_ms",
-    "launch_ms",
-    "growth_ms",
-    "slo_ms",
-    "may_idle",
-)
-"""Fields of a GpuMode with one entry per candidate."""
-_INTEGERS, _REALS = range(4), range(4, 12)
-_SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (
-    CANDIDATE_FIELDS.index(name) for name in ("service", "width", "batch", "may_idle")
-)
+def _launch_factors(gpu_type: GpuType, max_replicas: int) -> Reals:
+    """(N + 1,) by the number of replicas on the GPU."""
+    return np.array(
+        [launch_factor(gpu_type, count) for count in range(max_replicas + 1)]
+    )
 
 
 def _undominated(
@@ -270,17 +246,13 @@ def _carried(
 
     launch_factor: (N,), pressure: (N, K).
     """
-    carried = np.zeros((len(mode.service), *pressure.shape))
-    for row in np.unique(mode.law):
-        own = np.flatnonzero(mode.law == row)[:, None, None]
-        # As in the contract's laws: launches slow down with the count, execution with the pressure of neighbours.
-        launch_ms = mode.launch_ms[own] * launch_factor[:, None]
-        duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
-        utilisation = np.interp(
-            mode.slo_ms[own] / duration_ms, law.ratios, law.utilisation[row], left=0.0
-        )
-        capacity = 1000.0 * mode.batch[own] / duration_ms * utilisation
-        carried[own[:, 0, 0]] = np.minimum(capacity, rate[mode.service[own]])
+    own = np.arange(len(mode.service))[:, None, None]
+    # As in the contract's laws: launches slow down with the count, execution with the pressure of neighbours.
+    launch_ms = mode.launch_ms[own] * launch_factor[:, None]
+    duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
+    utilisation = utilisation_at(law, mode.law, mode.slo_ms[own] / duration_ms)
+    capacity = 1000.0 * mode.batch[own] / duration_ms * utilisation
+    carried: Reals = np.minimum(capacity, rate[mode.service[own]])
     return carried
 
 
@@ -293,7 +265,7 @@ def _is_running(problem: Problem, rows: Rows, mode: GpuMode) -> Flags:
         if table is None:
             continue
         own = slice(*np.searchsorted(mode.service, (number, number + 1)))
-        running[own] |= np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
+        running[own] |= np.abs(table[mode.row[own], 0] - percent) <= STEP_TOLERANCE
     return running
 
 
@@ -309,92 +281,3 @@ def _running_shares(problem: Problem, gpu_type: str) -> set[tuple[int, float]]:
         for each in gpu.replicas
         if each.service in number
     }
-
-
-def _candidates(
-    problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float
-) -> Reals:
-    """(K, fields) the rows at the clock of every service that may run on the type."""
-    at_clock = {
-        network: np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
-        for (network, name), table in rows.items()
-        if name == gpu_type.name
-    }
-    tables = [
-        _service_candidates(problem, rows, gpu_type, number, at_clock[service.network])
-        for number, service in enumerate(problem.services)
-        if service.network in at_clock
-        and service.allows(gpu_type.name)
-        and service.max_replicas != 0
-    ]
-    return np.vstack([np.zeros((0, len(CANDIDATE_FIELDS))), *tables])
-
-
-def _service_candidates(
-    problem: Problem,
-    rows: Rows,
-    gpu_type: GpuType,
-    number: int,
-    at: npt.NDArray[np.int64],
-) -> Reals:
-    """(K, fields) of one service, from these rows of its network."""
-    service = problem.services[number]
-    law = problem.capacity_law
-    own = rows[service.network, gpu_type.name][at]
-    share, batch, _, transfer, launch, run, memory, power, pressure = own.T
-    ones = np.ones(len(at))
-    return np.column_stack(
-        (
-            number * ones,
-            at,
-            np.round(share / gpu_type.sm_percent_step),
-            law.percentiles.index(service.percentile) * len(law.batches)
-            + _batch_rows(law, batch),
-            *(batch, memory, power, pressure, transfer + run, launch),
-            # What a unit of the others' pressure adds to the execution time.
-            run * _sensitivity(problem, service, gpu_type),
-            service.slo_ms * ones,
-            float(service.min_replicas > 0) * ones,
-        )
-    )
-
-
-def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> float:
-    points = problem.points_of(service.network, gpu_type.name)
-    assert points is not None, "it has rows"
-    return points.sensitivity
-
-
-def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
-    """(K,) positions among the batches of the law. Raises KeyError for one that is none of them."""
-    position = {float(size): at for at, size in enumerate(law.batches)}
-    sizes, inverse = np.unique(batch, return_inverse=True)
-    return np.array([position[size] for size in sizes.tolist()], dtype=np.float64)[
-        inverse
-    ]
-
-
-def _is_usable(table: Reals, gpu_type: GpuType, law: Law) -> Flags:
-    """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
-    column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
-    duration_ms = np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
-    ratio = column["slo_ms"] / duration_ms
-    utilisation = _utilisation(law, column["law"], ratio)
-    fits: Flags = (
-        (column["memory"] <= gpu_type.memory_mib)
-        & (column["power"] <= _room_w(gpu_type))
-        & (column["width"] <= 100.0 / gpu_type.sm_percent_step + _STEP_TOLERANCE)
-        & ((utilisation > 0.0) | (column["may_idle"] > 0.0))
-    )
-    return fits
-
-
-def _utilisation(law: Law, rows: Reals, ratio: Reals) -> Reals:
-    """(K,) what the law's row of each candidate allows at these ratios of SLO to duration."""
-    utilisation = np.zeros(len(ratio))
-    for row in np.unique(rows).astype(int):
-        own = rows == row
-        utilisation[own] = np.interp(
-            ratio[own], law.ratios, law.utilisation[row], left=0.0
-        )
-    return utilisation

@@ -52,16 +52,14 @@ def lower_bound(
 
     Infinite when no plan is within the limits.
     """
-    rows_value = (
-        duals.replicas_value + duals.cuts_value + duals.free_value + duals.watts_value
-    )
-    value = float(duals.rps @ demand.rate) + rows_value + _limits_value(duals, limits)
+    value = float(duals.rps @ demand.rate) + duals.rows_value
+    value += _limits_value(duals, limits)
     boxes = make_boxes(tables, demand.stock, limits)
-    gpu_types = [mode.gpu_type for mode in tables.modes]
+    gpu_types = tables.mode_types
     if duals.watt_price > 0.0:
         # What replicas draw is in their worths; the rest of a GPU's watts scales with the duals like these.
         worths = worths - duals.watt_price * tables.idle_w[gpu_types]
-    prices = np.array([mode.price for mode in tables.modes])
+    prices = tables.mode_prices
     endless = np.isinf(boxes.type_high[gpu_types]) & np.isinf(boxes.mode_high)
     best = -np.inf
     for scale in _scales(prices, worths, endless):

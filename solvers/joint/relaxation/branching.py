@@ -36,13 +36,7 @@ def find_split(
 
     counts: (columns,) GPUs of each column; idle: (M,) GPUs that serve nothing.
     """
-    activity = [np.zeros(len(mode.service)) for mode in tables.modes]
-    # Idle GPUs count for modes and types, as in the rows of the master.
-    of_mode = idle.copy()
-    for at in np.flatnonzero(counts > 0.0).tolist():
-        pattern = columns[at].pattern
-        of_mode[pattern.mode] += counts[at]
-        activity[pattern.mode][list(pattern.items)] += counts[at]
+    activity, of_mode = _activity(tables, columns, counts, idle)
     # Generators, from coarse to fine: what a coarser level decides is never computed on the finer ones.
     levels = (
         _types(tables, of_mode),
@@ -56,6 +50,20 @@ def find_split(
         if best is not None and _distance(best.value) > TOLERANCE:
             return best
     return None
+
+
+def _activity(
+    tables: Tables, columns: Sequence[Column], counts: Reals, idle: Reals
+) -> tuple[list[Reals], Reals]:
+    """By mode (C,) GPUs that run each candidate, and (M,) all GPUs of each mode."""
+    of_candidates = [np.zeros(len(mode.service)) for mode in tables.modes]
+    # Idle GPUs count for modes and types, as in the rows of the master.
+    of_mode = idle.copy()
+    for at in np.flatnonzero(counts > 0.0).tolist():
+        pattern = columns[at].pattern
+        of_mode[pattern.mode] += counts[at]
+        of_candidates[pattern.mode][list(pattern.items)] += counts[at]
+    return of_candidates, of_mode
 
 
 def is_integer(values: Reals) -> bool:

@@ -237,18 +237,14 @@ def price(
         _worth(demand, duals, bonus, threshold)
         for bonus, threshold in zip(bonuses, thresholds, strict=True)
     ]
-    floored = [
-        max(float(threshold), _MIN_THRESHOLD * mode.price)
-        for threshold, mode in zip(thresholds, tables.modes, strict=True)
-    ]
+    floored = np.maximum(thresholds, _MIN_THRESHOLD * tables.mode_prices).tolist()
     return pricer.price(worths, floored, effort, watt_price=duals.watt_price)
 
 
 def _thresholds(tables: Tables, duals: Duals) -> Reals:
     """(M,) USD per hour that a pattern of each mode must be worth to enter: an idle GPU with its stock and watts."""
-    gpu_types = [mode.gpu_type for mode in tables.modes]
-    prices = np.array([mode.price for mode in tables.modes])
-    thresholds: Reals = prices - duals.stock[gpu_types]
+    gpu_types = tables.mode_types
+    thresholds: Reals = tables.mode_prices - duals.stock[gpu_types]
     # The pricer counts the watts of replicas, which depend on the pattern; those of an idle GPU do not.
     if duals.watt_price > 0.0:
         thresholds += duals.watt_price * tables.idle_w[gpu_types]

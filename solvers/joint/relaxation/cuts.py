@@ -113,7 +113,13 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
     low = np.append(zeros, 1.0)
     high = np.append(0.0, ones)
     _add_columns(program, np.zeros(ends + 1), low, high)
+    _add_rows(program, used)
+    return program
 
+
+def _add_rows(program: highspy.Highs, used: Numbers) -> None:
+    """F_w + g(r − w) − g(r) ≥ 0 for every level w and every rest r."""
+    count, ends = len(used), PARTS + 1
     rows = np.arange(count * ends)
     # Three entries per row, one of each of F_w, g(r − w) and g(r); the g come after all F.
     columns = np.stack(
@@ -132,7 +138,6 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
         columns.T.astype(np.int32).ravel(),
         np.tile((1.0, 1.0, -1.0), len(rows)),
     )
-    return program
 
 
 def _add_columns(program: highspy.Highs, costs: Reals, low: Reals, high: Reals) -> None:

@@ -101,19 +101,13 @@ def relax(
     columns.add(patterns)
     numbers: Sequence[int] = [columns.number(pattern) for pattern in patterns]
     pricer = Pricer(tables, pool=pool)
-    for raises_left in range(RAISES, -1, -1):
+    # Under `max_goodput` shortages have the price of what they are worth, and no other.
+    raises = 0 if problem.objective == "max_goodput" else RAISES
+    for raises_left in range(raises, -1, -1):
         found = generate(
-            tables,
-            demand,
-            pricer,
-            columns,
-            start=numbers,
-            is_over=is_over,
+            tables, demand, pricer, columns, start=numbers, is_over=is_over
         )
-        # Under `max_goodput` shortages have the price of what they are worth, and no other.
-        if problem.objective == "max_goodput" or not raises_left or is_over():
-            break
-        if not _short(demand, found).any():
+        if not raises_left or is_over() or not _short(demand, found).any():
             break
         # Until no money that can be saved outweighs what is short.
         demand = replace(demand, shortage_price=RAISE * demand.shortage_price)
@@ -138,16 +132,11 @@ def prices_of(
     is_money = problem.objective == "min_cost" and not short.any()
     unit: PriceUnit = "usd_per_hour" if is_money else "weighted_rps"
     scale = 1.0 if is_money else _usd_per_weight(problem, demand, relaxation)
-    gpus = zip(problem.gpu_types, relaxation.solution.duals.stock, strict=True)
     names = [service.name for service in problem.services]
     return Prices(
         unit=unit,
         services=_service_prices(names, demand, columns, relaxation, scale),
-        gpu_types=tuple(
-            # The dual of a stock is what one GPU more adds to the cost, so never positive; the price is what it saves.
-            GpuTypePrice(gpu_type=gpu_type.name, per_gpu=_clean(-value / scale))
-            for gpu_type, value in gpus
-        ),
+        gpu_types=_gpu_type_prices(problem, relaxation, scale),
         short=tuple(name for name, is_one in zip(names, short, strict=True) if is_one),
         relaxation_usd_per_hour=relaxation.solution.objective if is_money else None,
         is_exact=relaxation.is_exact,
@@ -177,6 +166,17 @@ def _service_prices(
             duals.presence,
             strict=True,
         )
+    )
+
+
+def _gpu_type_prices(
+    problem: Problem, relaxation: Relaxation, scale: float
+) -> tuple[GpuTypePrice, ...]:
+    duals = relaxation.solution.duals
+    return tuple(
+        # The dual of a stock is what one GPU more adds to the cost, so never positive; the price is what it saves.
+        GpuTypePrice(gpu_type=gpu_type.name, per_gpu=_clean(-value / scale))
+        for gpu_type, value in zip(problem.gpu_types, duals.stock, strict=True)
     )
 
 

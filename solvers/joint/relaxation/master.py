@@ -35,7 +35,7 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
-from solvers.joint.relaxation.master_solution import Duals, Solution
+from solvers.joint.relaxation.master_solution import Duals, Solution, replica_duals
 
 _FIRST_CUTS = 2
 """Each service begins with so many rounding cuts; others follow where they are violated."""
@@ -179,16 +179,13 @@ class Master:
 
     def _solution(self) -> Solution:
         solution = self._highs.getSolution()
-        info = self._highs.getInfo()
         values = np.array(solution.col_value)
-        prices = np.array(solution.row_dual)
         # An integer program has no duals.
-        if not len(prices):
-            prices = np.zeros(self._highs.getNumRow())
+        prices = np.array(solution.row_dual or np.zeros(self._highs.getNumRow()))
         # The first columns are u and v of each service in turn.
         shortages = values[: 2 * self._services].reshape(self._services, 2)
         return Solution(
-            objective=float(info.objective_function_value),
+            objective=float(self._highs.getInfo().objective_function_value),
             counts=values[self._places],
             shortage_rps=shortages[:, 0],
             replicas_missing=shortages[:, 1],
@@ -333,17 +330,10 @@ class Master:
         yield from ((-INFINITE, float(high)) for high in demand.stock)
 
     def _duals(self, prices: Reals) -> Duals:
-        # Each price is cut to the sign that its row allows: a rounding error must not make a bound too good.
         services = self._services
         demand = self.demand
-        min_value = np.maximum(prices[services : 2 * services], 0.0)
-        max_value = np.minimum(prices[2 * services : 3 * services], 0.0)
+        min_value, max_value = replica_duals(prices, services)
         stock = prices[3 * services : 3 * services + len(demand.stock)]
-        # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
-        limited = np.isfinite(demand.most)
-        replicas_value = (
-            min_value @ demand.fewest + max_value[limited] @ demand.most[limited]
-        )
         stairs, cuts_value = self._cut_duals(prices)
         free = self._free_dual(prices)
         watt_price = self._watt_dual(prices)
@@ -352,15 +342,22 @@ class Master:
             rps=np.clip(prices[:services], 0.0, -free * demand.shortage_price),
             presence=min_value + max_value,
             stock=np.minimum(stock, 0.0),
-            replicas_value=float(replicas_value),
+            replicas_value=self._replicas_value(min_value, max_value),
             stairs=stairs,
             cuts_value=cuts_value,
             free_value=free * demand.free_shortage,
             limits={row: self._limit_dual(prices, row) for row in self._limits},
             watt_price=watt_price,
-            # An infinite budget at a price of 0 adds nothing, but 0 · ∞ is NaN.
-            watts_value=-watt_price * demand.watts if watt_price > 0.0 else 0.0,
+            watts_value=self._watts_value(watt_price),
         )
+
+    def _replicas_value(self, min_value: Reals, max_value: Reals) -> float:
+        """What the rows of the fewest and most replicas add to the dual objective."""
+        demand = self.demand
+        # The dual of an infinite limit is 0, but 0 · ∞ is NaN.
+        limited = np.isfinite(demand.most)
+        of_limits = max_value[limited] @ demand.most[limited]
+        return float(min_value @ demand.fewest + of_limits)
 
     def _free_dual(self, prices: Reals) -> float:
         """τ, the factor of shortage prices; −1, so that they count in full, where no shortage is free."""
@@ -373,6 +370,11 @@ class Master:
         if self._watt_row is None:
             return 0.0
         return max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW
+
+    def _watts_value(self, watt_price: float) -> float:
+        """What the row of watts adds to the dual objective."""
+        # An infinite budget at a price of 0 adds nothing, but 0 · ∞ is NaN.
+        return -watt_price * self.demand.watts if watt_price > 0.0 else 0.0
 
     def _limit_dual(self, prices: Reals, row: BranchingRow) -> float:
         """Without the rounding that would give an infinite limit a price."""

@@ -35,6 +35,20 @@ class Duals:
     watts_value: float = 0.0
     """−ω · power budget: what that adds to the dual objective."""
 
+    @property
+    def rows_value(self) -> float:
+        """What all rows but those of rates, stock and limits add to the dual objective."""
+        replicas_and_cuts = self.replicas_value + self.cuts_value
+        return replicas_and_cuts + self.free_value + self.watts_value
+
+
+def replica_duals(prices: Reals, services: int) -> tuple[Reals, Reals]:
+    """(S,) duals of the fewest replicas, ≥ 0, and of the most, ≤ 0, where these rows come after those of the rates."""
+    # Each is cut to the sign that its row allows: a rounding error must not make a bound too good.
+    min_value = np.maximum(prices[services : 2 * services], 0.0)
+    max_value = np.minimum(prices[2 * services : 3 * services], 0.0)
+    return min_value, max_value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:

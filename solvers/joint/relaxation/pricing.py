@@ -132,11 +132,7 @@ class _ModeCells:
     ) -> Priced:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
-        found = PricedPatterns(
-            items=np.zeros((slots, task.mode.max_replicas), np.int32),
-            size=np.zeros(slots, np.int32),
-            worth=np.zeros(slots),
-        )
+        found = make_slots(slots, task.mode.max_replicas)
         # The kernel improves the multipliers in place, so that the next round begins with good ones.
         cells = PricingCells(self._edges, self._capacities, self._multipliers)
 
@@ -152,6 +148,15 @@ class _ModeCells:
             own_bound = price_mode(task, cells, self._scratch, found, first, last)
             bound = max(bound, own_bound)
         return Priced(bound=bound, patterns=_patterns(number, found))
+
+
+def make_slots(slots: int, replicas: int) -> PricedPatterns:
+    """Room for as many patterns, each of at most so many replicas."""
+    return PricedPatterns(
+        items=np.zeros((slots, replicas), np.int32),
+        size=np.zeros(slots, np.int32),
+        worth=np.zeros(slots),
+    )
 
 
 def _patterns(mode: int, found: PricedPatterns) -> tuple[Pattern, ...]:

@@ -1,7 +1,7 @@
 """The running plan under new rates: kept as it is where that serves everything, else changed with few starts."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from solvers.joint.heuristics.integer_plans import shortage_cost, state_plan
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.kernels.types import Numbers
-from solvers.joint.patterns.carried import carried, is_met, rest_of
+from solvers.joint.patterns.carried import is_met, rest_of
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode
@@ -72,25 +72,26 @@ def change(
     tools = warm.tools(problem, executor)
     demand = _dear(warm.demand(problem))
     allowed = _allowed(tools, demand, running)
-    kept = prune(tools.tables, tools.columns, demand, allowed)
-    rest = rest_of(demand, tools.tables, carried(tools.tables, tools.columns, kept))
+    kept = prune(tools, demand, allowed)
+    rest = rest_of(demand, tools.tables, tools.carried(kept))
     changed = None
     if not is_met(rest) or may_rearrange:
         prices = _move_prices(problem, tools, allowed, start_usd_per_hour)
         task = _Task(problem, warm, tools, demand, prices, is_over, is_late)
         changed = _changed(task, allowed, rest, may_rearrange=may_rearrange)
     # Why a plan falls short takes long to say: not of one that the other makes good.
-    is_mended = changed is not None and _short_cost(
-        tools,
-        demand,
-        changed,
-    ) < _short_cost(tools, demand, kept)
-    gpus = problem.current.gpus if problem.current is not None else ()
+    is_mended = changed is not None and _serves_more(tools, demand, changed, kept)
     return Changed(
         kept=_decoded(problem, tools, None if is_mended else kept),
         changed=_decoded(problem, tools, changed),
-        is_complete=sum(running.values()) == sum(gpu.count for gpu in gpus),
+        is_complete=_is_complete(problem, running),
     )
+
+
+def _is_complete(problem: Problem, running: Mapping[int, int]) -> bool:
+    """Whether every running GPU is one of these columns."""
+    gpus = problem.current.gpus if problem.current is not None else ()
+    return sum(running.values()) == sum(gpu.count for gpu in gpus)
 
 
 def _decoded(
@@ -199,15 +200,18 @@ def _cheapest(task: _Task) -> list[int]:
     return tools.pool.cheapest(costs + task.prices.start * starts, _COLUMNS)
 
 
-def _short_cost(
+def _serves_more(
     tools: SearchContext,
     demand: CoverDemand,
     counts: Mapping[int, int],
-) -> float:
-    return shortage_cost(
-        demand,
-        state_plan(tools.tables, tools.columns, demand, counts),
+    others: Mapping[int, int],
+) -> bool:
+    """Whether these GPUs leave less short than the others, at the demand's prices."""
+    short, short_of_others = (
+        shortage_cost(demand, state_plan(tools, demand, one))
+        for one in (counts, others)
     )
+    return short < short_of_others
 
 
 def _few(demand: CoverDemand) -> float:
@@ -232,7 +236,7 @@ def _move_prices(
     """Prices of moves at this price of a start; where it is None, at one that keeps starts few."""
     start = start_usd_per_hour
     if start is None:
-        taken = carried(tools.tables, tools.columns, allowed)
+        taken = tools.carried(allowed)
         replicas = max(1.0, float(taken.replicas.sum()))
         few_starts = _START_OVER_REPLICA * taken.cost / replicas
         start = max(problem.migration_cost_usd_per_hour, few_starts)
@@ -250,13 +254,18 @@ def _near(
     # The last entry is for the padding of the pool, whose service is one past the last.
     short = np.append((rest.rate > 0.0) | (rest.fewest > 0.0), False)
     numbers = [number for number in allowed if short[tools.pool.service[number]].any()]
-    numbers.sort(key=lambda number: (len(tools.columns[number].service), number))
+    small_first = _by_replicas(tools, numbers)
     near: Counter[int] = Counter()
     for _ in range(_NEAR_GPUS):
-        for number in numbers:
+        for number in small_first:
             if near.total() < _NEAR_GPUS and near[number] < allowed[number]:
                 near[number] += 1
     return near
+
+
+def _by_replicas(tools: SearchContext, numbers: Iterable[int]) -> list[int]:
+    """The columns of the fewest replicas first, by number among equals."""
+    return sorted(numbers, key=lambda one: (len(tools.columns[one].service), one))
 
 
 def _allowed(
@@ -266,7 +275,7 @@ def _allowed(
 ) -> dict[int, int]:
     """Less GPUs beyond the stock or a service's most replicas, those of the fewest replicas before others."""
     counts = Counter(running)
-    taken = carried(tools.tables, tools.columns, counts)
+    taken = tools.carried(counts)
     gpus, replicas = taken.gpus.copy(), taken.replicas.copy()
     if (gpus <= demand.stock).all() and (replicas <= demand.most).all():
         return dict(counts)
@@ -275,10 +284,7 @@ def _allowed(
         has_too_many = (replicas[service] > demand.most[service]).any()
         return bool(gpus[gpu_type] > demand.stock[gpu_type] or has_too_many)
 
-    for number in sorted(
-        counts,
-        key=lambda one: (len(tools.columns[one].service), one),
-    ):
+    for number in _by_replicas(tools, counts):
         service = tools.columns[number].service
         gpu_type = tools.tables.modes[tools.columns[number].pattern.mode].gpu_type
         while counts[number] > 0 and exceeds(gpu_type, service):

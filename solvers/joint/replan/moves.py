@@ -47,7 +47,7 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
-from solvers.joint.relaxation.master_solution import Duals
+from solvers.joint.relaxation.master_solution import Duals, replica_duals
 
 _MIN_THRESHOLD = 1e-9
 """A pattern must be worth at least this share of a GPU's price, so that worthless ones are passed over."""
@@ -182,8 +182,8 @@ class MoveProgram:
     def __init__(self, moves: MoveMaster, left: Left) -> None:
         self._moves, self._left = moves, left
         demand = left.demand
-        self._services, self._types = len(demand.rate), len(demand.stock)
-        self._kinds_at = 3 * self._services + self._types
+        self._services = len(demand.rate)
+        self._kinds_at = 3 * self._services + len(demand.stock)
         self._numbers: list[int] = list(left.keeps)
         self._kept = len(self._numbers)
         self._used: set[int] = set()
@@ -212,8 +212,7 @@ class MoveProgram:
         duals = np.array(solution.row_dual)
         services = self._services
         numbers = np.array(self._numbers, np.int64)
-        min_value = np.maximum(duals[services : 2 * services], 0.0)
-        max_value = np.minimum(duals[2 * services : 3 * services], 0.0)
+        min_value, max_value = replica_duals(duals, services)
         return MoveSolution(
             numbers=numbers,
             counts=values[self._first :],
@@ -257,7 +256,7 @@ class MoveProgram:
         kinds = self._left.kinds
         no_low = np.full(self._services, -INFINITE)
         no_high = np.full(self._services, INFINITE)
-        others = np.full(self._types + len(kinds), -INFINITE)
+        others = np.full(len(demand.stock) + len(kinds), -INFINITE)
         lower = np.concatenate((demand.rate, demand.fewest, no_low, others))
         high = (no_high, no_high, demand.most, demand.stock, kinds)
         # HiGHS has an infinity of its own.
@@ -284,10 +283,16 @@ class MoveProgram:
         if not len(numbers):
             return
         moves = self._moves
+        prices = moves.tools.pool.price[numbers]
+        costs = prices + (moves.start_prices[numbers] if is_new else 0.0)
+        self._add_columns(costs, upper, *self._entries(numbers))
+
+    def _entries(self, numbers: Positions) -> tuple[Positions, Reals]:
+        """(V, E) rows and values of these columns; values of 0 are no entries."""
         demand = self._left.demand
         pool = self._moves.tools.pool
         service = pool.service[numbers].astype(np.int64)
-        kinds = moves.kinds[numbers]
+        kinds = self._moves.kinds[numbers]
         # Padding is sent to the first service with values of 0, which make no entry.
         is_there = service < self._services
         own = np.where(is_there, service, 0)
@@ -301,9 +306,7 @@ class MoveProgram:
             np.ones_like(stock_row, np.float64),
             kinds != NO_KIND,
         )
-        costs = pool.price[numbers] + (moves.start_prices[numbers] if is_new else 0.0)
-        entries = np.hstack((*rows, self._kinds_at + kinds))
-        self._add_columns(costs, upper, entries, np.hstack(values))
+        return np.hstack((*rows, self._kinds_at + kinds)), np.hstack(values)
 
     def _add_columns(
         self,

@@ -18,8 +18,8 @@ import numpy as np
 from solvers.joint.heuristics.diving import FixedGpus, complete_greedily
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.heuristics.residual import SearchContext, prune
-from solvers.joint.kernels.types import Effort
-from solvers.joint.patterns.carried import carried, is_met, rest_of
+from solvers.joint.kernels.types import Effort, Reals
+from solvers.joint.patterns.carried import is_met, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.replan.moves import (
@@ -87,10 +87,7 @@ def replan(
     fixed = Counter(request.fixed)
     found: MoveSolution | None = None
     integer: Counter[int] = Counter()
-    while True:
-        left = _left(moves, fixed, request)
-        if is_met(left.demand):
-            break
+    while not is_met((left := _left(moves, fixed, request)).demand):
         if is_over() and found is not None:
             fixed = complete_greedily(tools, demand, found.duals(), fixed)
             break
@@ -111,7 +108,7 @@ def replan(
         fixed.update(step)
     if integer and moves.value(demand, integer) <= moves.value(demand, fixed):
         fixed = integer
-    return prune(tools.tables, tools.columns, demand, fixed)
+    return prune(tools, demand, fixed)
 
 
 def _is_small(found: MoveSolution) -> bool:
@@ -136,8 +133,7 @@ def _integer_plan(
 def _left(moves: MoveMaster, fixed: Counter[int], request: ReplanRequest) -> Left:
     """What is still to be decided beside the GPUs that are fixed."""
     tools = moves.tools
-    taken = carried(tools.tables, tools.columns, fixed)
-    rest = rest_of(request.demand, tools.tables, taken)
+    rest = rest_of(request.demand, tools.tables, tools.carried(fixed))
     used = moves.used(fixed)[:-1]
     decided = fixed - Counter(request.fixed)
     # A GPU can go on only while its type has stock, which new ones may have taken.
@@ -228,10 +224,22 @@ def _step(
 ) -> Counter[int]:
     """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
     floors = np.floor(found.counts + _ROUNDING)
-    fractions = np.maximum(found.counts - floors, 0.0)
     plan = FixedGpus(moves.tools, left.demand, found.rps)
     for at in np.flatnonzero(floors > 0.0):
         plan.take(int(found.numbers[at]), int(floors[at]))
+    fractions = np.maximum(found.counts - floors, 0.0)
+    _round_up(plan, found, fractions, is_first=is_first)
+    return plan.plan
+
+
+def _round_up(
+    plan: FixedGpus,
+    found: MoveSolution,
+    fractions: Reals,
+    *,
+    is_first: bool,
+) -> None:
+    """Take one GPU more of columns with large fractions, the largest first."""
     has_floors = bool(plan.plan)
     ups_left = max(1, int(_STEP * fractions.sum()))
     for at in np.argsort(-fractions, kind="stable"):
@@ -249,4 +257,3 @@ def _step(
         if is_next and (not plan.plan or plan.use(number) >= _MIN_USE):
             plan.take(number, 1)
             ups_left -= 1
-    return plan.plan

@@ -65,7 +65,7 @@ def test_tiny_fleets_are_used_as_well_as_any_plan_could(seed: int) -> None:
     gpus = int(setting.demand.stock[0])
     plan = annealed(setting, (gpus,), moves=60_000)
     stated = state_plan(
-        free, free_setting.columns, setting.demand, numbered(free_setting, plan)
+        free_setting.tools(), setting.demand, numbered(free_setting, plan)
     )
     reached = stated.cost_usd_per_hour + shortage_cost(setting.demand, stated)
     assert reached == pytest.approx(optimum(free_setting), rel=1e-6, abs=1e-9)
@@ -88,10 +88,9 @@ def test_the_same_seed_gives_the_same_plan_on_any_number_of_threads() -> None:
 
 def test_more_moves_never_begin_worse_than_nothing() -> None:
     setting = set_up(random_problem(5, services=6, types=2, gpus=8))
-    nothing = state_plan(setting.tables, setting.columns, setting.demand, {})
+    nothing = state_plan(setting.tools(), setting.demand, {})
     plan = state_plan(
-        setting.tables,
-        setting.columns,
+        setting.tools(),
         setting.demand,
         numbered(setting, annealed(setting, (3, 3))),
     )
@@ -103,9 +102,7 @@ def test_annealing_from_a_plan_never_ends_worse() -> None:
     setting = set_up(random_problem(5, services=6, types=2, gpus=8))
 
     def reached(plan: Counter[Pattern]) -> float:
-        stated = state_plan(
-            setting.tables, setting.columns, setting.demand, numbered(setting, plan)
-        )
+        stated = state_plan(setting.tools(), setting.demand, numbered(setting, plan))
         watts = stated.cost_usd_per_hour - sum(
             count * setting.tables.modes[pattern.mode].price
             for pattern, count in plan.items()

@@ -10,11 +10,9 @@ import pytest
 from solvers.joint.heuristics.annealing import Annealer
 from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import eliminate_by_annealing, soft_demand
-from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
-from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.types.problem import Problem
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import set_up
@@ -30,12 +28,7 @@ def search_of(
         setting.tables, setting.demand, setting.pricer(), setting.columns
     )
     pricer = setting.pricer().on(executor)
-    tools = SearchContext(
-        setting.tables,
-        pricer,
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools(pricer)
     return DiveContext(
         tools,
         setting.demand,

@@ -8,12 +8,11 @@ import pytest
 
 from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import eliminate_gpus
-from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.kernels.exchange import ExchangeState, exchange
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
-from solvers.joint.relaxation.column_pool import ColumnPool, LossPool
+from solvers.joint.relaxation.column_pool import LossPool
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import set_up
 
@@ -23,12 +22,7 @@ def search_of(seed: int, is_over: Callable[[], bool] = never) -> DiveContext:
     relaxation = generate(
         setting.tables, setting.demand, setting.pricer(), setting.columns
     )
-    tools = SearchContext(
-        setting.tables,
-        setting.pricer(),
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools()
     return DiveContext(
         tools,
         setting.demand,
@@ -64,12 +58,7 @@ def test_a_superfluous_gpu_goes() -> None:
     relaxation = generate(
         setting.tables, setting.demand, setting.pricer(), setting.columns
     )
-    tools = SearchContext(
-        setting.tables,
-        setting.pricer(),
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools()
     search = DiveContext(
         tools,
         setting.demand,

@@ -9,10 +9,8 @@ import pytest
 
 from solvers.joint.heuristics.diving import complete_greedily, floors
 from solvers.joint.heuristics.integer_plans import IntegerPlan, IntegerPlans
-from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.relaxation.column_generation import Relaxation, generate
-from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.types.problem import Problem
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
@@ -37,12 +35,7 @@ def solved(
     setting = set_up(problem)
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
-    tools = SearchContext(
-        setting.tables,
-        pricer,
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools(pricer)
     return (
         setting,
         relaxation,
@@ -106,12 +99,7 @@ def test_searching_is_never_worse_than_rounding_down_and_completing_greedily(
     seed: int,
 ) -> None:
     setting, relaxation, plan = solved(random_problem(seed))
-    tools = SearchContext(
-        setting.tables,
-        setting.pricer(),
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools()
     whole = floors(relaxation.solution.counts, relaxation.columns)
     greedy = complete_greedily(tools, setting.demand, relaxation.solution.duals, whole)
     taken = carried(setting.tables, setting.columns, greedy)
@@ -124,12 +112,7 @@ def test_completing_greedily_is_as_if_gpu_by_gpu() -> None:
     repeated = 0
     for seed in range(6):
         setting, relaxation, _ = solved(random_problem(seed), calls=0)
-        tools = SearchContext(
-            setting.tables,
-            setting.pricer(),
-            setting.columns,
-            ColumnPool(setting.tables, setting.columns),
-        )
+        tools = setting.tools()
         duals, one_by_one = relaxation.solution.duals, Counter[int]()
         many = np.full_like(setting.demand.stock, 100.0)
         demand = replace(setting.demand, rate=5.0 * setting.demand.rate, stock=many)
@@ -168,12 +151,7 @@ def test_every_better_plan_is_reported_and_the_last_one_returned() -> None:
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
     reported: list[IntegerPlan] = []
-    tools = SearchContext(
-        setting.tables,
-        pricer,
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools(pricer)
     plan = run(
         IntegerPlans(tools, setting.demand, seed=0, on_better=reported.append),
         relaxation,

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from solvers.joint.heuristics.residual import SearchContext, prune, relax_rest
+from solvers.joint.heuristics.residual import prune, relax_rest
 from solvers.joint.heuristics.residual_cover import solve_small_program
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.relaxation.column_generation import Phase, generate, price
-from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.pricing import NarrowPricer
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
@@ -33,15 +32,6 @@ def single(columns: Columns, service: int) -> int:
         number
         for number, column in enumerate(columns)
         if column.service.tolist() == [service]
-    )
-
-
-def kit_of(setting: Setting) -> SearchContext:
-    return SearchContext(
-        setting.tables,
-        setting.pricer(),
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
     )
 
 
@@ -97,21 +87,19 @@ def test_prune_removes_what_is_superfluous_and_nothing_else() -> None:
     setting = two_services()
     chat, photo = single(setting.columns, 0), single(setting.columns, 1)
     # 130 rps need two GPUs; of photo one would carry the rate, but two replicas are wanted.
-    kept = prune(setting.tables, setting.columns, setting.demand, {chat: 3, photo: 3})
+    kept = prune(setting.tools(), setting.demand, {chat: 3, photo: 3})
     assert kept == {chat: 2, photo: 2}
 
 
 def test_prune_keeps_all_that_serves_though_it_is_not_enough() -> None:
     setting = two_services(chat_rps=1000.0)
     chat = single(setting.columns, 0)
-    assert prune(setting.tables, setting.columns, setting.demand, {chat: 3}) == {
-        chat: 3
-    }
+    assert prune(setting.tools(), setting.demand, {chat: 3}) == {chat: 3}
 
 
 def test_the_relaxation_of_a_whole_demand_is_that_of_column_generation() -> None:
     setting = set_up(random_problem(3))
-    tools = kit_of(setting)
+    tools = setting.tools()
     phases = (Phase(effort=CHEAP, min_gain=0.0),)
     found = generate(
         setting.tables,
@@ -130,7 +118,7 @@ def test_pricing_for_some_services_finds_patterns_of_the_whole_tables() -> None:
     )
     services = np.array([0, 2], dtype=np.int32)
     duals = relax_rest(
-        kit_of(setting), setting.demand, range(len(setting.columns)), rounds=0
+        setting.tools(), setting.demand, range(len(setting.columns)), rounds=0
     ).solution.duals
     priced = price(
         setting.tables,
@@ -155,7 +143,7 @@ def test_the_small_program_is_exact_where_it_has_all_columns_and_few_gpus(
     seed: int,
 ) -> None:
     setting = set_up(tiny_problem(seed, services=3))
-    tools = kit_of(setting)
+    tools = setting.tools()
     part = relax_rest(tools, setting.demand, range(len(setting.columns)), rounds=50)
     numbers = tools.pool.cheapest(
         tools.pool.reduced_costs(setting.demand, part.solution.duals), 400

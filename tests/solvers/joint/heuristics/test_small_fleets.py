@@ -15,7 +15,6 @@ from solvers.joint.heuristics.small_fleets import (
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import Relaxation, generate
-from solvers.joint.relaxation.column_pool import ColumnPool
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
 
@@ -26,12 +25,7 @@ def prepared(
     seed: int, *, services: int = 3, gpus: int = 2
 ) -> tuple[Setting, SearchContext, Relaxation]:
     setting = set_up(random_problem(seed, services=services, types=2, gpus=gpus))
-    tools = SearchContext(
-        setting.tables,
-        setting.pricer(),
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools()
     return (
         setting,
         tools,
@@ -64,7 +58,7 @@ def test_tiny_problems_are_solved_to_the_optimum(seed: int) -> None:
         assert plan is None
         return
     assert plan is not None
-    stated = state_plan(tools.tables, tools.columns, setting.demand, plan)
+    stated = state_plan(tools, setting.demand, plan)
     assert not stated.shortage_rps.any() and not stated.replicas_missing.any()
     taken = carried(tools.tables, tools.columns, plan)
     assert (taken.gpus <= setting.demand.stock).all() and (
@@ -99,12 +93,7 @@ def test_fleets_that_cost_more_than_is_wanted_are_left_out() -> None:
 
 def test_fleets_are_counted_where_there_are_as_many_gpus_as_wanted() -> None:
     setting = set_up(a_problem(a_service("chat", rate_rps=250.0), types=(a_type(),)))
-    tools = SearchContext(
-        setting.tables,
-        setting.pricer(),
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools()
     relaxation = generate(setting.tables, setting.demand, tools.pricer, setting.columns)
     # A GPU carries 100 rps.
     fleets = list_fleets(tools, setting.demand, relaxation, below=5.5, is_over=never)

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from solvers.joint.heuristics.integer_plans import IntegerPlans
-from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.deadline import Deadline
 from solvers.joint.relaxation.column_generation import Relaxation, generate, price
-from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.solve import solve
 from solvers.types.outcome import Budget
 from tests.solvers.instances import random_problem
@@ -93,12 +91,7 @@ def test_pricing_that_is_cut_short_proves_nothing() -> None:
 
 def test_a_whole_plan_is_there_before_the_relaxation_ends() -> None:
     setting = set_up(random_problem(2))
-    tools = SearchContext(
-        setting.tables,
-        setting.pricer(),
-        setting.columns,
-        ColumnPool(setting.tables, setting.columns),
-    )
+    tools = setting.tools()
     events: list[str] = []
     whole = IntegerPlans(
         tools, setting.demand, seed=0, on_better=lambda _: events.append("plan")

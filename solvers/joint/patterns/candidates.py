@@ -1,0 +1,167 @@
+"""Candidates: the operating rows of a Problem that may run on a GPU type at one clock, as one array of all fields.
+
+A replica that misses its SLO, alone or beside neighbours, carries nothing, yet may stand there and counts as one of its
+service's fewest replicas. So services with such a least number keep rows that miss their SLO as candidates that carry
+0; for others such a replica would only cost.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.joint.kernels.types import Flags, Law, Numbers, Reals
+from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
+from solvers.types.state import GpuType
+
+STEP_TOLERANCE = 1e-6
+"""Rounding of SM percents, and of how many steps they take."""
+
+CANDIDATE_FIELDS = (
+    "service",
+    "row",
+    "width",
+    "law",
+    "batch",
+    "memory",
+    "power",
+    "pressure",
+    "alone_ms",
+    "launch_ms",
+    "growth_ms",
+    "slo_ms",
+    "may_idle",
+)
+"""Fields of a GpuMode with one entry per candidate."""
+_SERVICE, _WIDTH, _BATCH = (
+    CANDIDATE_FIELDS.index(name) for name in ("service", "width", "batch")
+)
+
+Rows = Mapping[tuple[str, str], Reals]
+"""The operating rows of each (network, GPU type)."""
+
+
+def rows_of(problem: Problem) -> Rows:
+    """The operating rows of a problem."""
+    # Once, since many services may share a network.
+    return {(one.network, one.gpu_type): _rows(one) for one in problem.points}
+
+
+def _rows(points: OperatingPoints) -> Reals:
+    """(K, fields of a row)"""
+    return np.array(points.rows, dtype=np.float64).reshape(
+        -1, len(OperatingPoint._fields)
+    )
+
+
+def sorted_candidates(
+    problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float, law: Law
+) -> Reals:
+    """(K, fields) by service, SM steps and batch: kernels and branching take a service's candidates for a range."""
+    table = _candidates(problem, rows, gpu_type, clock_mhz)
+    table = table[_is_usable(table, gpu_type, law)]
+    return table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
+
+
+def max_width(gpu_type: GpuType) -> float:
+    """SM steps of the GPU, beyond a whole number by a tolerance for rounding."""
+    return 100.0 / gpu_type.sm_percent_step + STEP_TOLERANCE
+
+
+def room_w(gpu_type: GpuType) -> float:
+    """Watts that replicas may draw beside the idle ones."""
+    return float(gpu_type.power_cap_w - gpu_type.idle_w)
+
+
+def _candidates(
+    problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float
+) -> Reals:
+    """(K, fields) the rows at the clock of every service that may run on the type."""
+    at_clock = {
+        network: np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+        for (network, name), table in rows.items()
+        if name == gpu_type.name
+    }
+    tables = [
+        _service_candidates(problem, rows, gpu_type, number, at_clock[service.network])
+        for number, service in enumerate(problem.services)
+        if service.network in at_clock
+        and service.allows(gpu_type.name)
+        and service.max_replicas != 0
+    ]
+    return np.vstack([np.zeros((0, len(CANDIDATE_FIELDS))), *tables])
+
+
+def _service_candidates(
+    problem: Problem,
+    rows: Rows,
+    gpu_type: GpuType,
+    number: int,
+    at: npt.NDArray[np.int64],
+) -> Reals:
+    """(K, fields) of one service, from these rows of its network."""
+    service = problem.services[number]
+    law = problem.capacity_law
+    own = rows[service.network, gpu_type.name][at]
+    share, batch, _, transfer, launch, run, memory, power, pressure = own.T
+    ones = np.ones(len(at))
+    return np.column_stack(
+        (
+            number * ones,
+            at,
+            np.round(share / gpu_type.sm_percent_step),
+            _law_rows(law, service.percentile, batch),
+            *(batch, memory, power, pressure, transfer + run, launch),
+            # What a unit of the others' pressure adds to the execution time.
+            run * _sensitivity(problem, service, gpu_type),
+            service.slo_ms * ones,
+            float(service.min_replicas > 0) * ones,
+        )
+    )
+
+
+def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> float:
+    points = problem.points_of(service.network, gpu_type.name)
+    assert points is not None, "it has rows"
+    return points.sensitivity
+
+
+def _law_rows(law: CapacityLaw, percentile: float, batch: Reals) -> Reals:
+    """(K,) rows of the law. Raises KeyError for a batch that is none of its own."""
+    first = law.percentiles.index(percentile) * len(law.batches)
+    rows = {float(size): first + at for at, size in enumerate(law.batches)}
+    sizes, inverse = np.unique(batch, return_inverse=True)
+    return np.array([rows[size] for size in sizes.tolist()], np.float64)[inverse]
+
+
+def _is_usable(table: Reals, gpu_type: GpuType, law: Law) -> Flags:
+    """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
+    column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
+    duration_ms = np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
+    ratio = column["slo_ms"] / duration_ms
+    utilisation = utilisation_at(law, column["law"].astype(np.int32), ratio)
+    fits: Flags = (
+        (column["memory"] <= gpu_type.memory_mib)
+        & (column["power"] <= room_w(gpu_type))
+        & (column["width"] <= max_width(gpu_type))
+        & ((utilisation > 0.0) | (column["may_idle"] > 0.0))
+    )
+    return fits
+
+
+def utilisation_at(law: Law, rows: Numbers, ratio: Reals) -> Reals:
+    """What the law's row of each candidate allows at these ratios of SLO to duration: (K, ...) for (K, ...) of them."""
+    utilisation = np.zeros_like(ratio)
+    for row in np.unique(rows):
+        own = rows == row
+        utilisation[own] = np.interp(
+            ratio[own], law.ratios, law.utilisation[row], left=0.0
+        )
+    return utilisation
