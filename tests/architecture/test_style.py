@@ -13,7 +13,7 @@ from tools import house
 from tools.measures import Finding
 from tools.sources import PACKAGES, python_files, tree_of
 
-MAX_NESTED = 7
+MAX_NESTED = 3
 MAX_POSITIONAL = 12
 MAX_LARGE_FUNCTIONS = 2
 MAX_OF_DOCSTRINGS = 0
@@ -22,13 +22,13 @@ MAX_UNREACHABLE_LINES = 0
 MAX_TOKENS_MEDIAN = {
     "app": 65,
     "agents": 52,
-    "solvers": 82,
+    "solvers": 78,
 }
 MAX_TOKENS_P90 = {
-    "app": 154,
+    "app": 153,
     "agents": 143,
-    "solvers": 189,
-    "solvers/joint": 196,
+    "solvers": 162,
+    "solvers/joint": 180,
 }
 MAX_TOKENS_PER_CODE_LINE = {
     "app": 7.1,
@@ -38,7 +38,7 @@ MAX_TOKENS_PER_CODE_LINE = {
 MIN_COMMENTS_PER_100_LINES = {
     "app": 3.9,
     "agents": 3.4,
-    "solvers": 4.1,
+    "solvers": 4.0,
 }
 LONG_FILES = {
     "bench/compare.py": 529,
@@ -54,7 +54,7 @@ LONG_FILES = {
     "tests/agents/router/test_router_http.py": 521,
     "tests/integration/test_api_decisions.py": 635,
     "tests/integration/test_cli.py": 523,
-    "tests/integration/test_fits.py": 626,
+    "tests/integration/test_fits.py": 593,
     "tests/integration/test_postgres.py": 529,
     "tests/integration/test_repositories.py": 586,
     "tests/solvers/greedy/test_policy.py": 543,

@@ -8,6 +8,7 @@ import pytest
 from solvers.backfill.greedy import fill
 from solvers.backfill.problem import FillLimits
 from solvers.check import task_violations
+from solvers.policies.registry import fill_of, policies
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica
 from tests.solvers.factories import (
@@ -276,6 +277,18 @@ def test_a_gpu_that_only_tasks_use_is_given_back_with_the_last_of_them() -> None
     )
     assert fill(wanted) == running.gpus
     assert fill(replace(wanted, tasks=[])) == (bound_gpu(GPU, rate_rps=95.0),)
+
+
+@pytest.mark.parametrize("name", policies())
+def test_a_replica_planned_where_a_task_ran_alone_is_kept_by_every_fill(
+    name: str,
+) -> None:
+    alone = a_plan(bound_gpu(GPU, bound_task(sm_percent=100.0)))
+    wanted = to_fill(
+        a_plan(bound_gpu(GPU, rate_rps=60.0)), [a_task()], [GPU], running=alone
+    )
+    (gpu,) = fill_of(name)(wanted)
+    assert [replica.service for replica in gpu.replicas] == ["web"]
 
 
 def test_a_gpu_that_is_gone_takes_its_task_nowhere() -> None:
