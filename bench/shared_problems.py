@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not known:
         print("no such shared problem beside this checkout")
         return 0
+    # Before the minutes of planning, and before it is written: both may be the same file.
+    before = _plans_in(options.compare) if options.compare else None
     rows: list[Figures] = []
     for one in known:
         problem = load(one.name)
@@ -52,8 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if _row_count(problem) <= _ROWS_FOR_TRAINED or "inss" not in name
             ]
     print_table(rows)
-    # Read before it is written: both may be the same file.
-    before = _plans_in(options.compare) if options.compare else None
     write_results("shared_problems", rows, settings={"work": options.work})
     return 0 if before is None else _report_changes(before, rows)
 
