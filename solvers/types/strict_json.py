@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -51,8 +52,9 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     # Python's reader would silently keep the last of two values.
     document = dict(pairs)
     if len(document) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        # Counted in one go: an object may have as many fields as a body has room for.
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
         raise InvalidInput(
             _shown(repeated),
             "this field is given twice in one object; keep one of them",

@@ -64,6 +64,13 @@ def test_what_is_not_json_is_refused(text: bytes) -> None:
     assert (refused.value.pointer, refused.value.status_code) == ("", 400)
 
 
+def test_the_repeated_one_of_many_fields_is_named() -> None:
+    # Looked for field by field among all the others, it would take minutes.
+    fields = ",".join(f'"field-{number}": 1' for number in (*range(60_000), 59_999))
+    with pytest.raises(MalformedBody, match="field-59999"):
+        read_json(f"{{{fields}}}".encode())
+
+
 def test_a_constant_is_found_in_well_formed_text_only() -> None:
     assert pointer_to_constant(b'{"a": NaN}') == "/a"
     assert pointer_to_constant(b'{"a": NaN') is None
