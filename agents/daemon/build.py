@@ -104,7 +104,7 @@ async def closing_both(device: Device, transport: Transport) -> AsyncIterator[No
 
 @contextlib.asynccontextmanager
 async def _stop_event(parent: int) -> AsyncIterator[asyncio.Event]:
-    """Set when the agent shall end: by a signal, or because process `parent` has ended (0: nobody's)."""
+    """Set when the agent must end: by a signal, or because process `parent` has ended (0: nobody's)."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     # Both end the agent in good order, by which the device is given back.

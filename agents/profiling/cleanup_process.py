@@ -74,7 +74,7 @@ async def keeping(
         code = await asyncio.wait_for(process.wait(), FINISH_S)
     if code != 0:
         raise DeviceError(
-            f"the keeper ended with {code}: something of the profile may be left, see the lines above"
+            f"the cleanup process ended with {code}: something of the profile may be left, see the lines above"
         )
 
 
@@ -91,7 +91,7 @@ async def _start(duties: Duties, environment: Mapping[str, str]) -> Process:
             start_new_session=True,
         )
     except OSError as error:
-        raise LaunchFailed(f"the keeper cannot be started: {error}") from error
+        raise LaunchFailed(f"the cleanup process cannot be started: {error}") from error
 
 
 async def keep(duties: Duties) -> bool:

@@ -1,7 +1,7 @@
 """Preview: what the loop would decide if things were different. Runs on a live snapshot and writes nothing."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.answers.scenario import WhatIfScenario
@@ -148,12 +148,9 @@ async def _ask(
     """Today's plan and one per question, for a snapshot that is changed already."""
     settings, observed = snapshot.settings, observe(snapshot)
     # All of them before the first plan: a name that is not there is found out at once.
-    asked = [
-        await asyncio.to_thread(
-            _asked, snapshot, changes, problem, question, f"scenarios[{index}]."
-        )
-        for index, question in enumerate(questions.scenarios)
-    ]
+    asked = await asyncio.to_thread(
+        _all_asked, snapshot, changes, problem, questions.scenarios
+    )
 
     async def make_plan(of: Problem, share_s: float) -> tuple[Plan, PlanReport]:
         budget = Budget(seconds=share_s, work=settings.solve_work, seed=settings.seed)
@@ -174,6 +171,18 @@ async def _ask(
         seconds=questions.seconds,
         is_free_to_move=not settings.groups and settings.policy in FREE_TO_MOVE,
     )
+
+
+def _all_asked(
+    snapshot: Snapshot,
+    changes: PreviewChanges,
+    problem: Problem,
+    questions: Sequence[ScenarioQuestion],
+) -> list[tuple[WhatIfScenario, Problem]]:
+    return [
+        _asked(snapshot, changes, problem, question, f"scenarios[{index}].")
+        for index, question in enumerate(questions)
+    ]
 
 
 def _asked(

@@ -72,7 +72,7 @@ class Machine:
         return process.returncode, out, err
 
     def left(self) -> list[str]:
-        """Processes whose environment names this machine's directories: its benches, its MPS, its keeper."""
+        """Processes whose environment names this machine's directories: its benches, its MPS, its cleanup process."""
         needle = f"PROFILE_TEST={self.directory}".encode()
         found = []
         for path in Path("/proc").iterdir():
