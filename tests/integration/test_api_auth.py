@@ -110,6 +110,23 @@ def test_viewers_and_agents_write_nothing(
 
 
 @pytest.mark.parametrize(("method", "template"), WRITES)
+def test_a_body_is_not_read_before_its_callers_scope(
+    api: Api, method: Method, template: str
+) -> None:
+    answer = api.client.request(
+        method,
+        _path(template),
+        headers={
+            "Authorization": f"Bearer {api.secrets['a-viewer']}",
+            "Content-Type": "application/json",
+        },
+        # Whoever reads it answers 400.
+        content=b"not even JSON",
+    )
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(("method", "template"), WRITES)
 def test_operators_write_services_and_tasks_and_run_the_cluster_and_no_more(
     api: Api, method: Method, template: str
 ) -> None:

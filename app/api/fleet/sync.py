@@ -18,7 +18,7 @@ from starlette.types import Scope
 from agents.base.protocol import TIME_HEADER, NodeCommand, Observation, SyncReply
 from app.api.fleet.observations import decode_observation
 from app.api.http.answers import problems
-from app.api.http.auth import AGENT_SCOPES, Agent, require_scope
+from app.api.http.auth import AGENT, Agent
 from app.api.http.body import resource_router
 from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
@@ -129,9 +129,8 @@ _QUICK_QUERY = re.compile(rb"(?:wait_s=([0-9]{1,3}(?:\.[0-9]{1,9})?))?")
 
 
 async def _quick_sync(request: Request) -> Response:
-    context: Context = request.scope["plimsoll.context"]
     # The dependency that checks it for `sync` does not run here.
-    require_scope(context, AGENT_SCOPES, " or ".join(AGENT_SCOPES))
+    context = AGENT.check(request)
     params = request.scope["path_params"]
     return await _answer(context, request, params["name"], params["wait_s"])
 

@@ -6,13 +6,14 @@ their services and the catalogue, and nothing that would show other projects' bu
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, TypeAlias
 from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Security
+from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
@@ -192,67 +193,84 @@ async def _find_token(
     return await tokens.find(connection, sha256)
 
 
-def _allow(
-    *scopes: Scope, min_scope: Scope | None = None, everywhere: bool = False
-) -> Callable[..., Awaitable[Context]]:
-    """A dependency that gives the context to callers of these scopes, or of the least one and those above."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """Who may call a route: a dependency that gives the context to those, and a rule that a test can read."""
+
+    scopes: tuple[Scope, ...] = ()
+    """Named one by one; an agent's scope has no rank, so it is allowed where it is named and nowhere else."""
+    min_scope: Scope | None = None
+    """This scope and those above."""
+    everywhere: bool = False
+    """Not for tokens that are bound to projects: what the route says or does concerns the cluster."""
 
     # Not a plain function: FastAPI would send it to a thread.
-    async def allowed(
-        request: Request, _: Annotated[object, Security(bearer)]
+    async def __call__(
+        self, request: Request, _: Annotated[object, Security(bearer)]
     ) -> Context:
+        """The context of a caller who may. Raises Forbidden."""
+        return self.check(request)
+
+    def check(self, request: Request) -> Context:
+        """The context of a caller who may. Raises Forbidden, which names what is wanted."""
         context: Context = request.scope["plimsoll.context"]
         caller = context.caller
-        is_above = (
-            min_scope is not None and RANK.get(caller.scope, 0) >= RANK[min_scope]
-        )
-        # An agent's scope has no rank: it is allowed where it is named, and nowhere else.
-        if not is_above:
-            wanted = (
-                " or ".join(scopes) if min_scope is None else f"{min_scope} or above"
+        if not self._has_scope(caller.scope):
+            raise Forbidden(
+                f"this needs a token of scope {self._wanted()}; this one is of scope {caller.scope}"
             )
-            require_scope(context, scopes, wanted)
         # Cut down to its projects the answer would be wrong rather than partial: it is about the cluster.
-        if everywhere and caller.projects is not None:
+        if self.everywhere and caller.projects is not None:
             raise Forbidden(
                 f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}"
             )
         return context
 
-    return allowed
-
-
-def require_scope(context: Context, scopes: Collection[Scope], wanted: str) -> None:
-    """Raise Forbidden, which names what is wanted, unless the caller's token has one of the scopes."""
-    if context.caller.scope not in scopes:
-        raise Forbidden(
-            f"this needs a token of scope {wanted}; this one is of scope {context.caller.scope}"
+    def _has_scope(self, scope: Scope) -> bool:
+        is_above = (
+            self.min_scope is not None and RANK.get(scope, 0) >= RANK[self.min_scope]
         )
+        return is_above or scope in self.scopes
+
+    def _wanted(self) -> str:
+        above = () if self.min_scope is None else (f"{self.min_scope} or above",)
+        return " or ".join((*self.scopes, *above))
 
 
-Anyone = Annotated[Context, Depends(_allow("viewer", "operator", "admin", "agent"))]
+def who_may(route: Dependant) -> tuple[Allowed, ...]:
+    """The rules that a route's own parameters name; empty: its function takes no context of a caller."""
+    return tuple(
+        each.call for each in route.dependencies if isinstance(each.call, Allowed)
+    )
+
+
+Anyone = Annotated[
+    Context, Depends(Allowed(scopes=("viewer", "operator", "admin", "agent")))
+]
 """Any valid token."""
 
-Viewer = Annotated[Context, Depends(_allow(min_scope="viewer"))]
+Viewer = Annotated[Context, Depends(Allowed(min_scope="viewer"))]
 """Reads; what it sees is cut down to its projects."""
 
-ClusterViewer = Annotated[Context, Depends(_allow(min_scope="viewer", everywhere=True))]
+ClusterViewer = Annotated[
+    Context, Depends(Allowed(min_scope="viewer", everywhere=True))
+]
 """Reads what concerns all projects at once."""
 
-Operator = Annotated[Context, Depends(_allow(min_scope="operator"))]
+Operator = Annotated[Context, Depends(Allowed(min_scope="operator"))]
 """Writes services of its projects."""
 
 ClusterOperator = Annotated[
-    Context, Depends(_allow(min_scope="operator", everywhere=True))
+    Context, Depends(Allowed(min_scope="operator", everywhere=True))
 ]
 """Runs the cluster: approves, pauses, cordons."""
 
-Admin = Annotated[Context, Depends(_allow(min_scope="admin", everywhere=True))]
+Admin = Annotated[Context, Depends(Allowed(min_scope="admin", everywhere=True))]
 """Changes the catalogue, the policy and who may do what."""
 
-AGENT_SCOPES: tuple[Scope, ...] = ("agent", "admin")
+AGENT = Allowed(scopes=("agent", "admin"))
 
-Agent = Annotated[Context, Depends(_allow(*AGENT_SCOPES))]
+Agent = Annotated[Context, Depends(AGENT)]
 """A node's agent."""
 
 

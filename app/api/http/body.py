@@ -1,15 +1,27 @@
 """Bodies of requests: JSON as strict as the contract's, and text that PostgreSQL can keep; who takes gzip in return."""
 
+import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
+from app.api.http.auth import who_may
 from app.api.http.errors import MalformedBody, UnsupportedBody
 from solvers.types.errors import InvalidInput
 from solvers.types.strict_json import parse_json
+
+MAX_DEPTH = 32
+"""Objects and lists within each other; the deepest document that a route takes has about ten."""
+
+READ_ASIDE_BYTES = 65_536
+"""Larger bodies are parsed in a thread."""
+
+_Place: TypeAlias = "tuple[_Place, str | int] | None"
+"""Where a value stands: its parent's place and its key there, linked so that no path is written for most of them."""
 
 
 class StrictRequest(Request):
@@ -19,19 +31,29 @@ class StrictRequest(Request):
         """The parsed body. Raises MalformedBody."""
         # Kept under the name that Starlette uses, so that its own code finds the strictly parsed body.
         if not hasattr(self, "_json"):
-            self._json = read_json(await self.body())
+            body = await self.body()
+            # Megabytes take a tenth of a second, in which nobody else would be answered.
+            self._json = (
+                await asyncio.to_thread(read_json, body)
+                if len(body) > READ_ASIDE_BYTES
+                else read_json(body)
+            )
         return self._json
 
 
 class StrictRoute(APIRoute):
-    """A route that reads JSON strictly."""
+    """A route that reads JSON strictly, and only that of callers who may call it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler with our kind of request."""
         handler = super().get_route_handler()
         takes_json = self.body_field is not None
+        rules = who_may(self.dependant)
 
         async def strict(request: Request) -> Response:
+            # FastAPI asks dependencies after it has read and parsed the body, which must cost a stranger nothing.
+            for rule in rules:
+                rule.check(request)
             request = StrictRequest(request.scope, request.receive)
             # An empty body needs no type: many clients send none with a POST that takes nothing.
             if takes_json and await request.body():
@@ -68,22 +90,11 @@ def read_json(body: bytes) -> object:
                 f"{pointer}: NaN and infinities are not JSON numbers", pointer
             ) from error
         raise MalformedBody(str(error)) from error
-    refuse_unstorable(body, document)
+    _refuse_depth(body)
+    # Most bodies are not walked at all.
+    if _DOUBTFUL.search(body):
+        _refuse_unstorable(document)
     return document
-
-
-def refuse_unstorable(body: bytes, document: object) -> None:
-    """Raise MalformedBody for numbers beyond floating point, and for text with NUL or half a surrogate pair."""
-    # Only escapes can make such text, and only exponents such numbers: most bodies are not walked at all.
-    for pointer, value in (
-        _leaves(document, "") if b"\\u" in body or b"e" in body or b"E" in body else ()
-    ):
-        if isinstance(value, float) and abs(value) == float("inf"):
-            raise MalformedBody(f"{pointer}: the number is too large", pointer)
-        if isinstance(value, str) and ("\x00" in value or not _is_encodable(value)):
-            raise MalformedBody(
-                f"{pointer}: the text has a NUL or half a surrogate pair", pointer
-            )
 
 
 def pointer_to_constant(body: bytes) -> str | None:
@@ -95,21 +106,66 @@ def pointer_to_constant(body: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     return next(
-        (pointer for pointer, value in _leaves(document, "") if value is marker), None
+        (_pointer(place) for place, value in _leaves(document) if value is marker), None
     )
 
 
-def _leaves(value: object, pointer: str) -> Iterator[tuple[str, object]]:
-    """Every scalar and every key of a document with its JSON pointer."""
-    if isinstance(value, dict):
-        for key, entry in value.items():
-            yield pointer or "/", key
-            yield from _leaves(entry, f"{pointer}/{key}")
-    elif isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from _leaves(entry, f"{pointer}/{index}")
-    else:
-        yield pointer, value
+# NUL; half a surrogate pair, which whole pairs have, too; numbers that may be beyond 1.8e308.
+_DOUBTFUL = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{200}")
+
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _refuse_depth(body: bytes) -> None:
+    """Raise MalformedBody for well-formed JSON of more than MAX_DEPTH levels."""
+    brackets = _TEXT.sub(b"", body).translate(None, _NO_BRACKETS)
+    # Each round takes the innermost level away, for a tenth of what a walk through the parsed document costs.
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    if brackets:
+        raise MalformedBody(f"objects and lists are nested more than {MAX_DEPTH} deep")
+
+
+def _refuse_unstorable(document: object) -> None:
+    """Raise MalformedBody for numbers beyond floating point, and for text with NUL or half a surrogate pair."""
+    for place, value in _leaves(document):
+        if isinstance(value, float) and abs(value) == float("inf"):
+            pointer = _pointer(place)
+            raise MalformedBody(f"{pointer}: the number is too large", pointer)
+        if isinstance(value, str) and ("\x00" in value or not _is_encodable(value)):
+            pointer = _pointer(place)
+            raise MalformedBody(
+                f"{pointer}: the text has a NUL or half a surrogate pair", pointer
+            )
+
+
+def _leaves(document: object) -> Iterator[tuple[_Place, object]]:
+    """Every scalar and every key of a document, in its order, with its place."""
+    # A stack of its own: a generator per level would hand each leaf up through all levels.
+    waiting: list[tuple[_Place, object]] = [(None, document)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, dict):
+            yield from ((place, key) for key in value)
+            waiting.extend(
+                ((place, key), entry) for key, entry in reversed(value.items())
+            )
+        elif isinstance(value, list):
+            waiting.extend(
+                ((place, index), value[index]) for index in reversed(range(len(value)))
+            )
+        else:
+            yield place, value
+
+
+def _pointer(place: _Place) -> str:
+    """The JSON pointer of a place; `/` for the document itself."""
+    parts: list[str] = []
+    while place is not None:
+        place, key = place
+        parts.append(f"/{key}")
+    return "".join(reversed(parts)) or "/"
 
 
 def _is_encodable(value: str) -> bool:
