@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from app.answers.what_if import MIN_PLAN_S, gpus_by_type, unserved_percent
 from app.loop.forecast import make_demands
 from app.loop.make_problem import PlannedPoints, make_problem
-from app.loop.observe import observe, silent_nodes, without_silent_nodes
+from app.loop.observe import observe, usable_state
 from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailable
 from app.store.store import Snapshot
 from solvers.check import violations
@@ -88,7 +88,7 @@ async def compare_policies(
 def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
     """What the next tick would decide on: the present rates, from what runs."""
     # As the tick does: GPUs that nobody hears of are not planned with.
-    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    state = usable_state(snapshot)
     points = PlannedPoints().of(snapshot)
     problem = make_problem(
         state,

@@ -9,7 +9,7 @@ from app.answers.scenario import changed as changed_problem
 from app.answers.what_if import FREE_TO_MOVE, Planned, ScenarioAnswer, answers, ask
 from app.loop.forecast import make_demands
 from app.loop.make_problem import PlannedPoints, make_problem
-from app.loop.observe import observe, silent_nodes, without_silent_nodes
+from app.loop.observe import observe, usable_state
 from app.loop.plan import Decision, check_and_bind, decide
 from app.loop.planning import groups
 from app.solver.process import PlanAnswer, Solver
@@ -210,7 +210,7 @@ def _problem(
     snapshot: Snapshot, changes: PreviewChanges
 ) -> tuple[ClusterState, tuple[Demand, ...], Problem]:
     """State, demands and problem of a snapshot that is changed already."""
-    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    state = usable_state(snapshot)
     demands = _demands(snapshot, changes)
     # From nothing unless asked: what runs now would tie the answer to yesterday's decisions.
     target = snapshot.target if changes.from_running else None

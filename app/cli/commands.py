@@ -109,6 +109,16 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "Start nothing new on a node; what runs there stays.",
         ),
         Entry("uncordon", "objects.cordon:uncordon", "Use a node again."),
+        Entry(
+            "drain",
+            "objects.cordon:drain",
+            "Empty nodes: what runs there moves to others.",
+        ),
+        Entry(
+            "undrain",
+            "objects.cordon:undrain",
+            "Stop draining a node and use it again.",
+        ),
     ),
     "Decisions": (
         Entry(

@@ -27,7 +27,7 @@ from app.dispatch.jobs import (
 )
 from app.loop.fill import is_dispatched, is_used, task_places
 from app.loop.make_problem import cordoned_gpus, make_problem
-from app.loop.observe import silent_nodes, without_silent_nodes
+from app.loop.observe import usable_state
 from app.loop.planning.power_caps import is_limited
 from app.loop.planning.task_points import points_of_tasks
 from app.store.store import Snapshot
@@ -111,7 +111,7 @@ def _inputs(snapshot: Snapshot, layers: Sequence[LayerCounts]) -> _Inputs | None
     """None where no policy dispatches jobs, and as long as no target says what services leave over."""
     if snapshot.target is None or not is_used(snapshot.settings):
         return None
-    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    state = usable_state(snapshot)
     placed = _alive_places(snapshot.target, state)
     jobs = [task for task in state.tasks if is_dispatched(task, snapshot.settings)]
     # Whoever runs keeps its GPU: only jobs without a place are offered.

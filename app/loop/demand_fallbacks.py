@@ -1,5 +1,6 @@
 """Deciding where GPUs are short: with everything first, then without reserves, then without headroom.
 
+Draining nodes are done without, unless something would be left out for it before their deadline.
 Each attempt does without cordoned GPUs where there is no place for them.
 """
 
@@ -8,8 +9,8 @@ from typing import NamedTuple
 
 from app.loop.forecast import without_headroom, without_reserves
 from app.loop.make_problem import cordoned_gpus, make_problem
-from app.loop.observe import observe
-from app.loop.plan import Decision, decide
+from app.loop.observe import draining_nodes, observe, usable_state
+from app.loop.plan import Decision, decide, with_messages
 from app.solver.process import Solver
 from app.store.store import Snapshot
 from solvers.types.plan import WANT_OF_GPUS, Plan
@@ -23,9 +24,44 @@ class DecidedOn(NamedTuple):
     problem: Problem
     decision: Decision
     demands: tuple[Demand, ...]
+    state: ClusterState
+    """GPUs that were not to be used are not healthy there."""
 
 
 async def decide_with_fallbacks(
+    solver: Solver,
+    snapshot: Snapshot,
+    demands: tuple[Demand, ...],
+    *,
+    points: tuple[OperatingPoints, ...],
+    promises_may_break: bool,
+) -> DecidedOn:
+    """What is decided without silent and draining nodes; these serve on until their deadline where others cannot."""
+
+    async def decide_for(state: ClusterState) -> DecidedOn:
+        return await _decide_for(
+            solver,
+            snapshot,
+            state,
+            demands,
+            points=points,
+            promises_may_break=promises_may_break,
+        )
+
+    outcome = await decide_for(usable_state(snapshot))
+    patient = usable_state(snapshot, is_patient=True)
+    if patient == outcome.state or not _lacks_gpus(outcome.decision.plan):
+        return outcome
+    waits = await decide_for(patient)
+    # Where the draining nodes would not help, they need not wait.
+    if unserved_rps(waits.decision.plan) >= unserved_rps(outcome.decision.plan):
+        return outcome
+    nodes = ", ".join(draining_nodes(snapshot))
+    message = f"draining waits for room elsewhere, at most until its deadline: {nodes}"
+    return waits._replace(decision=with_messages(waits.decision, [message]))
+
+
+async def _decide_for(
     solver: Solver,
     snapshot: Snapshot,
     state: ClusterState,
@@ -65,7 +101,7 @@ async def decide_with_fallbacks(
             )
             if not (decision.is_without_place and cordoned_gpus(state)):
                 break
-        return DecidedOn(problem, decision, demands)
+        return DecidedOn(problem, decision, demands, state)
 
     outcome = await decide_on(demands)
     # Reserves go first: they are for bursts that may never come.
@@ -75,6 +111,16 @@ async def decide_with_fallbacks(
     if _lacks_foreseen(outcome.decision.plan, outcome.demands):
         outcome = await decide_on(without_headroom(outcome.demands))
     return outcome
+
+
+def unserved_rps(plan: Plan) -> float:
+    """All that a plan leaves out."""
+    return sum(entry.rate_rps for entry in plan.unserved)
+
+
+def _lacks_gpus(plan: Plan) -> bool:
+    """Whether a plan leaves something out for want of GPUs."""
+    return any(entry.reason in WANT_OF_GPUS for entry in plan.unserved)
 
 
 def _lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:

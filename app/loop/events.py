@@ -69,6 +69,16 @@ def silence_events(
     )
 
 
+def drained_events(at: datetime, nodes: Sequence[str]) -> tuple[AuditEvent, ...]:
+    """One line per node from which the last replica and task have gone."""
+    reason = (
+        "nothing is planned there any more, and its agent follows; it may be taken out"
+    )
+    return tuple(
+        _loop_event(at, "NodeDrained", f"node/{node}", reason) for node in nodes
+    )
+
+
 def repartition_events(
     at: datetime, *, before: Sequence[str], after: Sequence[str]
 ) -> tuple[AuditEvent, ...]:

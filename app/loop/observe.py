@@ -173,13 +173,47 @@ def silent_nodes(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-def without_silent_nodes(state: ClusterState, silent: Sequence[str]) -> ClusterState:
-    """The state in which the GPUs of silent nodes are not healthy, so that nothing is planned there."""
-    gone = set(silent)
+def usable_state(snapshot: Snapshot, *, is_patient: bool = False) -> ClusterState:
+    """The state in which the GPUs of silent and of draining nodes are not healthy, so that nothing is planned there.
+
+    `is_patient`: what runs on a draining node may stay until its deadline; nothing new starts there.
+    """
+    gone = {*silent_nodes(snapshot), *draining_nodes(snapshot, overdue=is_patient)}
     gpus = tuple(
-        replace(gpu, healthy=False) if gpu.node in gone else gpu for gpu in state.gpus
+        replace(gpu, healthy=False) if gpu.node in gone else gpu
+        for gpu in snapshot.state.gpus
     )
-    return replace(state, gpus=gpus)
+    return replace(snapshot.state, gpus=gpus)
+
+
+def draining_nodes(snapshot: Snapshot, *, overdue: bool = False) -> tuple[str, ...]:
+    """Nodes that are to be emptied, by name; `overdue`: those whose deadline has passed."""
+    return tuple(
+        sorted(
+            node.id
+            for node in snapshot.state.nodes
+            if node.drain_in_s is not None and (node.drain_in_s <= 0.0 or not overdue)
+        )
+    )
+
+
+def drained_nodes(snapshot: Snapshot) -> tuple[str, ...]:
+    """Draining nodes for which the target wants nothing, and whose agents follow it."""
+    target = snapshot.target
+    if target is None:
+        return draining_nodes(snapshot)
+    used = {gpu.id for gpu in target.gpus if gpu.replicas or gpu.tasks}
+    busy = {gpu.node for gpu in snapshot.state.gpus if gpu.id in used}
+    following = {
+        status.node
+        for status in snapshot.statuses
+        if status.generation >= target.generation
+    }
+    return tuple(
+        node
+        for node in draining_nodes(snapshot)
+        if node not in busy and node in following
+    )
 
 
 def age_s(window: ServiceWindow, now: datetime) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from app.loop.fill import with_tasks_of
 from app.loop.forecast import make_demands
 from app.loop.make_problem import PlannedPoints, make_problem
-from app.loop.observe import silent_nodes, without_silent_nodes
+from app.loop.observe import usable_state
 from app.loop.plan import Decision, check_and_bind, check_plan, make_record
 from app.solver.process import PlanAnswer
 from app.store.store import PlanRecord, Snapshot
@@ -51,7 +51,7 @@ async def restore(
     snapshot: Snapshot, earlier: BoundPlan, *, layers: Sequence[LayerCounts] = ()
 ) -> Restored:
     """The earlier plan on the present fleet, with the tasks of now on what it leaves over."""
-    state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    state = usable_state(snapshot)
     # Demands are recorded with the plan, though the plan is not made from them: they show what it would leave unserved.
     demands = make_demands(snapshot)
     problem = await asyncio.to_thread(_problem, snapshot, state, demands)

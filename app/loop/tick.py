@@ -14,9 +14,10 @@ import structlog
 
 from app.base.clock import ControlClock
 from app.loop.budgets import describe_degraded
-from app.loop.demand_fallbacks import DecidedOn, decide_with_fallbacks
+from app.loop.demand_fallbacks import DecidedOn, decide_with_fallbacks, unserved_rps
 from app.loop.events import (
     describe_hold,
+    drained_events,
     held_event,
     refused_event,
     refused_events,
@@ -31,8 +32,8 @@ from app.loop.observe import (
     HeardNodes,
     HoldKind,
     asking_gpus,
+    drained_nodes,
     silent_nodes,
-    without_silent_nodes,
 )
 from app.loop.plan import Decision, make_record, same_state, with_messages
 from app.loop.push import push_target
@@ -41,7 +42,7 @@ from app.store.store import PlanRecord, PlanState, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import BoundPlan
-from solvers.types.state import ClusterState, Demand, Mode
+from solvers.types.state import Demand, Mode
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,8 @@ class Loop:
     held_for: HoldKind | None = None
     """What it told last, while it holds."""
     silent: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
+    """Nodes that the audit knows to be drained."""
     refused_tasks: frozenset[str] = frozenset()
     asking: tuple[str, ...] = ()
     proposed: "Proposal | None" = None
@@ -121,13 +124,13 @@ async def tick(loop: Loop) -> TickOutcome:
     if snapshot.approved is not None and snapshot.approved_id is not None:
         return await _push_approved(loop, snapshot, watch)
 
-    # 4. Observe and forecast; GPUs of silent nodes are planned without.
-    state = await _heard_state(loop, snapshot)
+    # 4. Observe and forecast.
+    await _record_nodes(loop, snapshot)
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
 
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
-    outcome = await _decide(loop, snapshot, state, demands)
+    outcome = await _decide(loop, snapshot, demands)
     watch.lap("decide")
 
     # 6. Write the decision down, then what the policy wants to remember.
@@ -139,34 +142,36 @@ async def tick(loop: Loop) -> TickOutcome:
     return await _finish(loop, snapshot, outcome.decision, plan_id, watch)
 
 
-async def _heard_state(loop: Loop, snapshot: Snapshot) -> ClusterState:
-    """The state without the GPUs of silent nodes; what changed about nodes and governors goes to the audit."""
-    silent = silent_nodes(snapshot)
-    await _record_silence(loop, snapshot, silent)
+async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
+    """What changed about nodes and governors goes to the audit."""
+    await _record_silence(loop, snapshot, silent_nodes(snapshot))
     await _record_requests(loop, snapshot)
-    return without_silent_nodes(snapshot.state, silent)
+    drained = drained_nodes(snapshot)
+    new = [node for node in drained if node not in loop.drained]
+    if new:
+        await loop.store.add_events(*drained_events(snapshot.at, new))
+    loop.drained = drained
 
 
 async def _decide(
-    loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
+    loop: Loop, snapshot: Snapshot, demands: tuple[Demand, ...]
 ) -> DecidedOn:
     """What is decided for services, with tasks on what they leave over."""
     points = await asyncio.to_thread(loop.planned_points.of, snapshot)
     outcome = await decide_with_fallbacks(
         loop.solver,
         snapshot,
-        state,
         demands,
         points=points,
         promises_may_break=loop.promises_may_break,
     )
-    degraded = describe_degraded(state.services, snapshot.degradations)
+    degraded = describe_degraded(snapshot.state.services, snapshot.degradations)
     decision = await asyncio.to_thread(
         with_tasks_of,
         snapshot,
         with_messages(outcome.decision, degraded),
         outcome.problem,
-        state,
+        outcome.state,
         layers=loop.layers,
         promises_may_break=loop.promises_may_break,
     )
@@ -175,7 +180,7 @@ async def _decide(
 
 
 def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
-    problem, decision, demands = outcome
+    problem, decision, demands, _ = outcome
     # A loop that keeps its plan would store the same problem in every tick.
     stored = None if decision.state == "kept" else problem
     return make_record(snapshot, decision, demands, stored)
@@ -330,7 +335,7 @@ async def _finish(
         # The outcome goes through a pipe to the API's process after every tick, where nobody reads prices, of which
         # every service has one.
         report=replace(decision.report, prices=None),
-        unserved_rps=sum(entry.rate_rps for entry in decision.plan.unserved),
+        unserved_rps=unserved_rps(decision.plan),
         violations=decision.violations,
     )
 

@@ -81,6 +81,9 @@ class Node:
     """A cordoned node keeps what runs there and starts nothing new."""
     silent_for_s: float = 0.0
     """Seconds since its agent was last heard."""
+    drain_in_s: float | None = None
+    """Seconds until what runs there must leave, whatever that costs; it leaves earlier where others can take it.
+    None = it may stay."""
     power_cap_w: float | None = None
     """That its used GPUs together may draw, idle watts included; None = no such limit."""
 

@@ -56,6 +56,8 @@ OPERATORS = (
     "/cancel",
     "/cordon",
     "/uncordon",
+    "/drain",
+    "/undrain",
     "/approve",
     "/reject",
     "/restore",

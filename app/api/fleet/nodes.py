@@ -1,6 +1,7 @@
 """Nodes, their cordons, and the list of their GPUs."""
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from fastapi import Request, Response
 from pydantic import Field
@@ -24,9 +25,28 @@ from app.api.http.parts import Context
 from app.api.http.views import Page, View
 from app.db.base.transaction import Connection
 from app.db.fleet import nodes
-from app.db.fleet.nodes import NodeRow
+from app.db.fleet.nodes import DrainRow, NodeRow
 from app.manifests import objects as manifests
-from app.manifests.parts import Name
+from app.manifests.parts import Name, Strict
+
+
+class DrainView(View):
+    """How far a draining node has come; it is empty when nothing is left."""
+
+    deadline: datetime
+    replicas_left: int = Field(description="As its agent reported last")
+    tasks_left: int
+
+
+class DrainRequest(Strict):
+    """How a node is drained."""
+
+    deadline_s: int = Field(
+        default=600,
+        ge=0,
+        le=7 * 86_400,
+        description="Seconds after which all leaves, also where others have no room for it",
+    )
 
 
 class NodeStatus(View):
@@ -43,6 +63,9 @@ class NodeStatus(View):
     )
     problems: list[str]
     healthy_gpus: int
+    drain: DrainView | None = Field(
+        default=None, description="Null: the node is not drained"
+    )
 
 
 class NodeView(manifests.NodeManifest):
@@ -59,8 +82,15 @@ def node_gpu_types(manifest: manifests.NodeManifest) -> dict[int, str]:
     }
 
 
-def node_view(row: NodeRow) -> NodeView:
-    """A stored node as a manifest with what its agent last said."""
+async def node_views(connection: Connection, rows: Sequence[NodeRow]) -> list[NodeView]:
+    """Stored nodes as manifests with what their agents last said."""
+    # Most fleets drain nothing, and are then asked nothing.
+    draining = [row.node.id for row in rows if row.node.drain_in_s is not None]
+    drains = await nodes.list_drains(connection, draining) if draining else {}
+    return [_node_view(row, drains.get(row.node.id)) for row in rows]
+
+
+def _node_view(row: NodeRow, drain: DrainRow | None) -> NodeView:
     return NodeView(
         metadata=manifests.Metadata(
             name=row.node.id, labels=dict(row.labels), created_at=row.created_at
@@ -81,6 +111,7 @@ def node_view(row: NodeRow) -> NodeView:
             clock_skew_s=row.clock_skew_s,
             problems=list(row.problems),
             healthy_gpus=sum(gpu.healthy for gpu in row.gpus),
+            drain=None if drain is None else DrainView.model_validate(drain),
         ),
     )
 
@@ -96,7 +127,7 @@ async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
             connection, context.now(), after=paging.after, limit=paging.fetch
         )
         return await list_page(
-            KIND, connection, paging, [node_view(row) for row in rows]
+            KIND, connection, paging, await node_views(connection, rows)
         )
 
 
@@ -145,6 +176,39 @@ async def uncordon_node(
     return await _set_cordon(context, name, request, key, cordoned=False)
 
 
+@router.post("/{name}/drain", response_model=NodeView, responses=ACT)
+async def drain_node(
+    context: ClusterOperator,
+    name: Name,
+    request: Request,
+    wanted: DrainRequest | None = None,
+    key: IdempotencyKey = None,
+) -> Response:
+    """Empty a node: nothing starts there, and what runs moves to others, at the latest when the deadline has passed."""
+    deadline_s = (wanted or DrainRequest()).deadline_s
+
+    async def work(connection: Connection) -> NodeView:
+        until = context.now() + timedelta(seconds=deadline_s)
+        await nodes.set_drain(connection, name, until=until)
+        await context.audit(
+            connection,
+            "NodeDraining",
+            f"node/{name}",
+            after={"deadline": until.isoformat()},
+        )
+        return await _load(context, connection, name)
+
+    return await once(context, request, key, work)
+
+
+@router.post("/{name}/undrain", response_model=NodeView, responses=ACT)
+async def undrain_node(
+    context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None
+) -> Response:
+    """Use a node again."""
+    return await _set_cordon(context, name, request, key, cordoned=False)
+
+
 async def _set_cordon(
     context: Context, name: str, request: Request, key: str | None, *, cordoned: bool
 ) -> Response:
@@ -161,7 +225,8 @@ async def _set_cordon(
 
 
 async def _load(context: Context, connection: Connection, name: str) -> NodeView:
-    return node_view(await nodes.get(connection, name, context.now()))
+    row = await nodes.get(connection, name, context.now())
+    return (await node_views(connection, [row]))[0]
 
 
 async def _save(

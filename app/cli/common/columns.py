@@ -107,6 +107,8 @@ def _node_state(item: Document, gpus: int) -> ColouredCell:
     # A silent node's other figures are old: nothing else that it said may still be so.
     if (number(item, "status.silent_for_s") or 0.0) > SILENT_AFTER_S:
         return bad("silent")
+    if dig(item, "status.drain"):
+        return warn("draining")
     if dig(item, "spec.cordoned"):
         return warn("cordoned")
     if int(number(item, "status.healthy_gpus") or 0) < gpus:

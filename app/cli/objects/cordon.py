@@ -1,14 +1,21 @@
-"""`plimsoll cordon` and `uncordon`."""
+"""`plimsoll cordon`, `uncordon`, `drain` and `undrain`."""
 
+import time
 from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api
+from app.cli.common.client import Api, dig, number
 from app.cli.common.context import cli_context
+from app.cli.common.durations import parse_duration
+from app.cli.common.errors import CliError
 from app.cli.common.output import show_line
 
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE", help="Names of nodes")]
+
+POLL_S = 1.0
+GRACE_S = 60.0
+"""After the deadline, for replicas to hand over and for the agent to report that they are gone."""
 
 
 def cordon(context: typer.Context, nodes: Nodes) -> None:
@@ -19,6 +26,63 @@ def cordon(context: typer.Context, nodes: Nodes) -> None:
 def uncordon(context: typer.Context, nodes: Nodes) -> None:
     """Use a node again."""
     _set(context, nodes, "uncordon")
+
+
+def undrain(context: typer.Context, nodes: Nodes) -> None:
+    """Stop draining a node and use it again."""
+    _set(context, nodes, "undrain")
+
+
+def drain(
+    context: typer.Context,
+    nodes: Nodes,
+    *,
+    deadline: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="Then everything leaves, also what no other node has room for",
+        ),
+    ] = "10m",
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Until the nodes are empty")
+    ] = True,
+) -> None:
+    """Empty nodes: nothing starts there, and what runs moves to others.
+
+    Ctrl-C ends the waiting, not the draining; `plimsoll undrain NODE` ends that.
+    """
+    deadline_s = int(parse_duration(deadline).total_seconds())
+    with Api(cli_context(context)) as api:
+        for node in nodes:
+            api.post(f"/api/v1/nodes/{node}/drain", {"deadline_s": deadline_s})
+            show_line(f"Node {node} drains, at most {deadline}")
+        for node in nodes if wait else ():
+            _wait_until_empty(api, node, time.monotonic() + deadline_s + GRACE_S)
+
+
+def _wait_until_empty(api: Api, node: str, until_s: float) -> None:
+    """Print what is left whenever that changes. Raises CliError where something stays beyond the deadline."""
+    shown = ""
+    while True:
+        found = api.get(f"/api/v1/nodes/{node}")
+        if dig(found, "status.drain") is None:
+            raise CliError(f"somebody ended the draining of node {node}")
+        replicas = int(number(found, "status.drain.replicas_left") or 0)
+        tasks = int(number(found, "status.drain.tasks_left") or 0)
+        if not replicas and not tasks:
+            show_line(f"Node {node} is empty")
+            return
+        left = f"Node {node}: {replicas} replicas and {tasks} tasks left"
+        if left != shown:
+            show_line(left)
+            shown = left
+        if time.monotonic() > until_s:
+            raise CliError(
+                f"node {node} is not empty after its deadline",
+                hint=f"`plimsoll describe node {node}` says whether its agent follows the plan",
+            )
+        time.sleep(POLL_S)
 
 
 def _set(context: typer.Context, nodes: list[str], verb: str) -> None:

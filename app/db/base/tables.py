@@ -83,6 +83,7 @@ node = _table(
     Column("power_cap_w", Double),
     must("repartition", ARRAY(Integer)),
     must("metrics_address", Text),
+    Column("drain_at", TIME),
 )
 
 gpu = _table(

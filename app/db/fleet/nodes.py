@@ -8,7 +8,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import InvalidRequest, NotFound
-from app.db.base.rows import one_row
+from app.db.base.rows import all_rows, one_row
 from app.db.base.tables import AnyRow, cluster, gpu, gpu_type, node
 from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
@@ -30,6 +30,45 @@ class NodeRow:
     clock_skew_s: float = 0.0
     """Seconds by which the agent's clock is ahead."""
     problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRow:
+    """How far a draining node has come."""
+
+    deadline: datetime
+    replicas_left: int
+    """Replicas that its agent reported in its last window."""
+    tasks_left: int
+    """Tasks that run or are kept there."""
+
+
+async def list_drains(
+    connection: AsyncConnection, names: Sequence[str]
+) -> dict[str, DrainRow]:
+    """Those of these nodes that drain, by name."""
+    return {
+        row.id: DrainRow(
+            deadline=row.drain_at,
+            replicas_left=row.replicas_left,
+            tasks_left=row.tasks_left,
+        )
+        for row in await all_rows(connection, _DRAINS, names=list(names))
+    }
+
+
+# Of the last window alone: its start is one length before its end. The hour bounds what is searched.
+_DRAINS = """
+SELECT n.id, n.drain_at,
+    (SELECT count(DISTINCT r.replica) FROM replica_observation r
+     WHERE r.gpu IN (SELECT g.id FROM gpu g WHERE g.node = n.id) AND r.state <> 'failed'
+       AND r.window_start >= n.last_window_end - interval '1 hour'
+       AND r.window_start >= n.last_window_end - 1.5 * r.window_s * interval '1 second') AS replicas_left,
+    (SELECT count(*) FROM task t
+     WHERE t.gpu IN (SELECT g.id FROM gpu g WHERE g.node = n.id)
+       AND t.finished_at IS NULL AND t.cancelled_at IS NULL) AS tasks_left
+FROM node n WHERE n.id = ANY(CAST(:names AS text[])) AND n.drain_at IS NOT NULL
+"""
 
 
 async def list_rows(
@@ -140,9 +179,21 @@ async def _check_types(
 
 
 async def set_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
-    """Keep new replicas off a node, or let them on again. Raises NotFound."""
+    """Keep new replicas off a node, or let them on again, which ends its draining. Raises NotFound."""
+    values: dict[str, object] = {"cordoned": cordoned}
+    await _set(connection, name, values if cordoned else values | {"drain_at": None})
+
+
+async def set_drain(connection: AsyncConnection, name: str, *, until: datetime) -> None:
+    """Cordon a node and have it emptied, at the latest by then. Raises NotFound."""
+    await _set(connection, name, {"cordoned": True, "drain_at": until})
+
+
+async def _set(
+    connection: AsyncConnection, name: str, values: Mapping[str, object]
+) -> None:
     done = await connection.execute(
-        update(node).where(node.c.id == name).values(cordoned=cordoned)
+        update(node).where(node.c.id == name).values(**values)
     )
     if done.rowcount == 0:
         raise NotFound(_missing(name))
@@ -201,6 +252,9 @@ def _node(row: AnyRow, now: datetime) -> Node:
         cordoned=row.cordoned,
         silent_for_s=max(0.0, (now - heard_at).total_seconds()),
         power_cap_w=row.power_cap_w,
+        drain_in_s=None
+        if row.drain_at is None
+        else (row.drain_at - now).total_seconds(),
     )
 
 

@@ -13,7 +13,7 @@ from app.loop.observe import (
     make_reading,
     observe,
     silent_nodes,
-    without_silent_nodes,
+    usable_state,
 )
 from tests.app.fleets import SETTINGS, a_service
 from tests.app.snapshots import NOW, a_snapshot, a_state, windows_of
@@ -99,7 +99,7 @@ def test_a_silent_nodes_gpus_count_as_not_healthy() -> None:
     snapshot = a_snapshot(state=a_state(silent_for_s=(1.0, 16.0)))
     silent = silent_nodes(snapshot)
     assert silent == ("n2",)
-    state = without_silent_nodes(snapshot.state, silent)
+    state = usable_state(snapshot)
     assert [(gpu.id, gpu.healthy) for gpu in state.gpus] == [
         ("n1/gpu-0", True),
         ("n2/gpu-0", False),
