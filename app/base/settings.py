@@ -118,7 +118,7 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _tls_is_whole(self) -> "Settings":
+    def _check_tls(self) -> "Settings":
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together; give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:

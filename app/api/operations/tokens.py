@@ -144,12 +144,17 @@ async def create_token(
     responses=problems(404, 409, 413, 415),
 )
 async def rotate_token(
-    context: Anyone, token_id: TokenId, wanted: RotateRequest, request: Request
-) -> NewTokenView:
+    context: Anyone,
+    token_id: TokenId,
+    wanted: RotateRequest,
+    request: Request,
+    key: IdempotencyKey = None,
+) -> Response:
     """Replace a token by a new one that may do the same. Admins rotate any token, everybody else their own."""
     if token_id != context.caller.id:
         ADMIN.check(request)
-    async with context.transaction() as connection:
+
+    async def work(connection: Connection) -> NewTokenView:
         row = await tokens.get(connection, token_id)
         if not row.is_valid(context.now()):
             raise Conflict("this token has ended; make a new one")
@@ -166,8 +171,11 @@ async def rotate_token(
             f"token/{row.id}",
             after={"token": made.row.id, "grace_s": wanted.grace_s},
         )
+        return _new_view(made)
+
+    answer = await once(context, request, key, work, status=201, kept=_without_secret)
     forget_tokens(request)
-    return _new_view(made)
+    return answer
 
 
 @router.delete("/tokens/{token_id}", status_code=204, responses=problems(404))
