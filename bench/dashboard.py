@@ -29,7 +29,13 @@ from agents.base.protocol import Observation, ReplicaReading, ServiceReading
 from app.db.operations.token_secrets import create_locally
 from app.store.store import PolicySettings
 from app.web.pages import PAGES
-from bench.real_store import Fleet, observations, open_fleet, temporary_database
+from bench.real_store import (
+    Fleet,
+    observations,
+    open_fleet,
+    place_replicas,
+    temporary_database,
+)
 from bench.report import Figures, print_table, write_results
 from bench.sync import serving, until_ready
 from solvers.types.state import Mode
@@ -77,6 +83,8 @@ async def _fill(url: str) -> dict[str, str]:
     now = datetime.now(UTC)
     settings = PolicySettings(window_s=2.0, mode=Mode.OFF)
     async with open_fleet(url, FLEET, settings, now) as engine:
+        seen = observations(FLEET, {}, sequence=1, end=now, window_s=PERIOD_S)
+        await place_replicas(engine, [_full(each, Random(7)) for each in seen], now)
         return {
             scope: (
                 await create_locally(engine, name=scope, scope=scope, at=now)

@@ -28,7 +28,13 @@ import psutil
 from agents.base.protocol import Observation, ReplicaReading, ServiceReading, SyncReply
 from app.db.operations.token_secrets import create_locally
 from app.store.store import PolicySettings
-from bench.real_store import Fleet, observations, open_fleet, temporary_database
+from bench.real_store import (
+    Fleet,
+    observations,
+    open_fleet,
+    place_replicas,
+    temporary_database,
+)
 from bench.report import Figures, print_table, write_results
 
 FLEET = Fleet(nodes=500, gpus_per_node=4, services=4)
@@ -78,6 +84,7 @@ async def _fill(url: str) -> str:
     async with open_fleet(
         url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
     ) as engine:
+        await place_replicas(engine, [_full(entry) for entry in _window(1)], now)
         return (
             await create_locally(engine, name="bench", scope="agent", at=now)
         ).secret

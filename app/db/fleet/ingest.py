@@ -5,7 +5,8 @@ locked in one order everywhere (node, then service_window, service_step, service
 two processes that ingest at once wait for each other and never deadlock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 from sqlalchemy import text
@@ -24,6 +25,7 @@ from app.db.fleet.agent_boots import (
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
 from app.db.fleet.overuses import note_overuses
 from app.db.workloads.task_progress import note_reports
+from app.store.reportable import Reportable, admit, dropped_in
 from app.store.store import Ingested
 from app.store.windows import Sums, WindowKey, add_all, parts_of, sums_of
 
@@ -47,6 +49,7 @@ async def ingest(
     connection: AsyncConnection,
     placed: Sequence[WindowedObservation],
     received: datetime,
+    reportable: Reportable,
 ) -> Ingested:
     """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
     # Nodes first: while one is locked, nobody else can write what it reported.
@@ -66,13 +69,32 @@ async def ingest(
         acknowledged[entry.boot] = max(
             acknowledged[entry.boot], entry.observation.sequence
         )
+    fresh, dropped = _admitted(fresh, reportable, received)
     # Also where every observation is a replay: the agent was heard, whatever it repeats.
     await _mark_heard(connection, {entry.observation.node for entry in known}, received)
     if fresh:
         await _write(connection, fresh, ends, received)
         await note_shared_names(connection, rivals_of(fresh, boots), received)
         await save_sequences(connection, acknowledged)
-    return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(sorted(unknown)))
+    return Ingested(
+        acknowledged=acknowledged,
+        unknown_nodes=tuple(sorted(unknown)),
+        dropped=dropped,
+    )
+
+
+def _admitted(
+    fresh: Sequence[WindowedObservation], reportable: Reportable, received: datetime
+) -> tuple[list[WindowedObservation], Mapping[str, int]]:
+    """The observations with that alone of which their nodes may report, and how much was left out, by kind."""
+    admitted = [admit(entry.observation, reportable, received) for entry in fresh]
+    taken = [
+        replace(entry, observation=each.observation, held=each.held)
+        if each.dropped or each.held
+        else entry
+        for entry, each in zip(fresh, admitted, strict=True)
+    ]
+    return taken, dropped_in(admitted)
 
 
 async def _write(
