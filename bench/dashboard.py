@@ -35,6 +35,7 @@ from bench.real_store import (
     node_secrets,
     observations,
     open_fleet,
+    place_replicas,
     temporary_database,
 )
 from bench.report import Figures, print_table, write_results
@@ -86,6 +87,8 @@ async def _fill(url: str) -> dict[str, str]:
     settings = PolicySettings(window_s=2.0, mode=Mode.OFF)
     async with open_fleet(url, FLEET, settings, now) as engine:
         viewer = TokenOrder(name=VIEWER, scope="viewer")
+        seen = observations(FLEET, {}, sequence=1, end=now, window_s=PERIOD_S)
+        await place_replicas(engine, [_full(each, Random(7)) for each in seen], now)
         return {
             VIEWER: (await create_locally(engine, viewer, at=now)).secret,
             **await node_secrets(engine, FLEET, now),

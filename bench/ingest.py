@@ -19,7 +19,12 @@ from app.base.clock import WallClock
 from app.db.postgres_store import PostgresStore
 from app.store.ingest_queue import IngestQueue
 from app.store.store import PolicySettings
-from bench.real_store import Fleet, open_fleet, temporary_database
+from bench.real_store import (
+    Fleet,
+    open_fleet,
+    place_replicas,
+    temporary_database,
+)
 from bench.report import Figures, print_table, write_results
 
 FLEET = Fleet(nodes=200, gpus_per_node=4, services=30)
@@ -170,6 +175,9 @@ async def measure(url: str) -> tuple[list[Figures], list[Figures]]:
     """Both tables, on one database."""
     clock = WallClock()
     async with open_fleet(url, FLEET, PolicySettings(), clock.now()) as engine:
+        first = Agents("first", clock)
+        every_node = [first.next() for _ in range(FLEET.nodes)]
+        await place_replicas(engine, every_node, clock.now())
         return (
             [await in_batches(engine, clock, size) for size in BATCHES],
             [await at_rate(engine, clock, rate) for rate in RATES_PER_S],

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,12 +20,15 @@ from app.db.base.engine import make_engine
 from app.db.decisions import policies
 from app.db.fleet import gpu_types, nodes
 from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.predictions.profiles import StoredProfile
 from app.db.workloads import services
 from app.postgres import server as postgres
-from app.store.store import PolicySettings
-from solvers.types.state import Service, Slo
+from app.store.store import PlanRecord, PolicySettings
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
+from solvers.types.state import NodeId, ReplicaId, Service, Slo, gpu_id
 
 GPU_TYPES = ("V100-32GB", "T4")
 NETWORKS = (
@@ -176,4 +179,57 @@ def observations(
             ),
         )
         for position, (node, gpu_type) in enumerate(fleet.node_types().items())
+    )
+
+
+async def place_replicas(
+    engine: AsyncEngine, batch: Sequence[Observation], at: datetime
+) -> None:
+    """Push a target that puts the replicas of these observations where they are; others would be left out of them."""
+    store = PostgresStore(engine)
+    snapshot = await store.load_snapshot(at)
+    bound = BoundPlan(
+        generation=1,
+        parent=0,
+        policy=snapshot.settings.policy,
+        gpus=tuple(
+            _bound_gpu(entry, gpu.index, gpu.gpu_type)
+            for entry in batch
+            for gpu in entry.gpus
+        ),
+    )
+    record = PlanRecord(
+        at=at,
+        state="proposed",
+        policy_version=snapshot.settings.version,
+        catalogue_revision=snapshot.state.catalogue_revision,
+        plan=Plan(policy=bound.policy),
+        report=PlanReport(status="greedy", cost_usd_per_hour=0.0),
+        bound=bound,
+        problem=None,
+    )
+    plan_id = await store.record_plan(record)
+    assert await store.push_target(plan_id, bound, (), at)
+
+
+def _bound_gpu(entry: Observation, index: int, gpu_type: str) -> BoundGpu:
+    return BoundGpu(
+        id=gpu_id(entry.node, index),
+        node=NodeId(entry.node),
+        gpu_type=gpu_type,
+        clock_mhz=1000.0,
+        power_cap_w=100.0,
+        replicas=tuple(
+            BoundReplica(
+                id=ReplicaId(each.id),
+                service=each.service,
+                network=NETWORKS[0],
+                sm_percent=each.sm_percent,
+                batch=each.batch,
+                arrival_rate_rps=1.0,
+                memory_mib=each.memory_mib,
+            )
+            for each in entry.replicas
+            if each.gpu_index == index
+        ),
     )

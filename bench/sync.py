@@ -33,6 +33,7 @@ from bench.real_store import (
     node_secrets,
     observations,
     open_fleet,
+    place_replicas,
     temporary_database,
 )
 from bench.report import Figures, print_table, write_results
@@ -84,6 +85,7 @@ async def _fill(url: str) -> dict[str, str]:
     async with open_fleet(
         url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
     ) as engine:
+        await place_replicas(engine, [_full(entry) for entry in _window(1)], now)
         return await node_secrets(engine, FLEET, now)
 
 

@@ -11,11 +11,34 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+BUCKETS_PER_DOUBLING = 4
+MIN_BUCKET_MS = 0.25
+BUCKET_COUNT = 80
+"""Bucket i ends at 0.25 ms · 2^(i/4): 0.25 ms to 0.25 · 2^19.75 ms = 220 s in steps of 19 %."""
+
+# Every number and text has its bounds here, and nowhere else: they fit the columns that keep them, and sums of them do,
+# too. What passes can be written, so that no report fails the transaction that it shares with others.
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**12)]
+MAX_TEXT = 2000
+Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
+"""Counted in one window, which has an hour at most; nine billion of the largest still fit one sum (bigint)."""
+Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+"""Beyond it JSON parsers that know doubles alone would round."""
+Generation: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+GpuIndex: TypeAlias = Annotated[int, Meta(ge=0, le=64_999)]
+"""A slice (MIG) of GPU 63 has at most this index: 1000 * 64 + 10 * instance + compute instance."""
+MAX_GPUS = 128
+"""Sixteen GPUs in seven or eight slices each."""
+MAX_PROBLEMS = 64
+BatchSize: TypeAlias = Annotated[int, Meta(ge=1, le=65_536)]
+Bucket: TypeAlias = Annotated[int, Meta(ge=0, le=BUCKET_COUNT - 1)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e12)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1e12)]
+Iterations: TypeAlias = Annotated[float, Meta(ge=0.0, le=2.0**53)]
+"""A job of 10^9 iterations of batch 65,536 has more than 10^12 when it runs with batch 1."""
 Percent: TypeAlias = Annotated[float, Meta(gt=0.0, le=100.0)]
+PercentOrZero: TypeAlias = Annotated[float, Meta(ge=0.0, le=100.0)]
 
 ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "failed"]
 TaskKind: TypeAlias = Literal["training", "offline"]
@@ -33,11 +56,6 @@ TIME_HEADER = "Plimsoll-Agent-Time"
 METRICS_HEADER = "Plimsoll-Metrics"
 """host:port of the agent's own metrics, where it has some."""
 
-BUCKETS_PER_DOUBLING = 4
-MIN_BUCKET_MS = 0.25
-BUCKET_COUNT = 80
-"""Bucket i ends at 0.25 ms · 2^(i/4): 0.25 ms to 0.25 · 2^19.75 ms = 220 s in steps of 19 %."""
-
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every message: immutable, named fields only, unknown fields refused."""
@@ -46,7 +64,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class GpuReading(Wire, frozen=True, kw_only=True):
     """One GPU over the window."""
 
-    index: Count
+    index: GpuIndex
     gpu_type: Name
     memory_mib: Amount
     """Capacity."""
@@ -56,7 +74,7 @@ class GpuReading(Wire, frozen=True, kw_only=True):
     energy_j: Amount
     """Energy of the window."""
     clock_mhz: Amount
-    busy_percent: Annotated[float, Meta(ge=0.0, le=100.0)] | None
+    busy_percent: PercentOrZero | None
     """Share of the window in which at least one replica executed; None = the driver does not tell."""
     healthy: bool = True
 
@@ -66,10 +84,10 @@ class ReplicaReading(Wire, frozen=True, kw_only=True):
 
     id: Name
     service: Name
-    gpu_index: Count
+    gpu_index: GpuIndex
     state: ReplicaState
     sm_percent: Percent
-    batch: Annotated[int, Meta(ge=1)]
+    batch: BatchSize
     memory_mib: Amount
     batches: Count = 0
     """Batches executed in the window."""
@@ -83,11 +101,11 @@ class TaskReading(Wire, frozen=True, kw_only=True):
     """One task over the window."""
 
     name: Name
-    gpu_index: Count
+    gpu_index: GpuIndex
     state: TaskState
     sm_percent: Percent
-    batch: Annotated[int, Meta(ge=1)]
-    done_iterations: Amount
+    batch: BatchSize
+    done_iterations: Iterations
     """Since it was first started anywhere; what a restart would go on from."""
     iteration_ms: Amount = 0.0
     """Mean time of the window's iterations; 0 without any."""
@@ -105,7 +123,9 @@ class ServiceReading(Wire, frozen=True, kw_only=True):
     """Requests refused by a full queue or lost with a replica; each counts as an SLO miss."""
     queued: Count = 0
     """Requests that wait at the end of the window."""
-    latency_buckets: tuple[tuple[Count, Count], ...] = ()
+    latency_buckets: Annotated[
+        tuple[tuple[Bucket, Count], ...], Meta(max_length=BUCKET_COUNT)
+    ] = ()
     """(bucket, count) pairs of the finished requests' latencies, buckets ascending; see `bucket_of`."""
 
 
@@ -125,12 +145,12 @@ class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     kind: UseKind
     """`others`: processes that are not the node's; `idle`: what nobody used."""
     name: Name
-    gpu_index: Count
+    gpu_index: GpuIndex
     service: Annotated[str, Meta(max_length=253)] = ""
     """The service of a replica; empty for all else."""
     memory_used_mib: Amount | None = None
     """None = the driver does not tell."""
-    sm_percent: Annotated[float, Meta(ge=0.0, le=100.0)] | None = None
+    sm_percent: PercentOrZero | None = None
     """Mean share of the GPU's SMs that it kept busy; None = not known."""
     energy_j: Amount
     """Its share of the GPU's measured energy."""
@@ -142,9 +162,9 @@ class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
 class Ack(Wire, frozen=True, kw_only=True):
     """What became of the command of one generation."""
 
-    generation: Count
+    generation: Generation
     status: AckStatus
-    detail: Annotated[str, Meta(max_length=2000)] = ""
+    detail: Text = ""
 
 
 class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
@@ -153,21 +173,22 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     node: Name
     boot: Name
     """Identity of this start of the agent; a restart counts its sequence from 1 again."""
-    sequence: Annotated[int, Meta(ge=1)]
+    sequence: Ordinal
     window_start_s: Amount
     """Unix seconds by the agent's clock."""
-    window_s: Annotated[float, Meta(gt=0.0, le=3600.0)]
-    generation: Count
+    window_s: Annotated[float, Meta(ge=1e-7, le=3600.0)]
+    """Clocks in Unix seconds tell no shorter times apart, and what is divided by it stays finite."""
+    generation: Generation
     """Generation of the command in force; 0 = none."""
-    gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=64)] = ()
+    gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=MAX_GPUS)] = ()
     replicas: Annotated[tuple[ReplicaReading, ...], Meta(max_length=1024)] = ()
     services: Annotated[tuple[ServiceReading, ...], Meta(max_length=1024)] = ()
     tasks: Annotated[tuple[TaskReading, ...], Meta(max_length=1024)] = ()
     acks: Annotated[tuple[Ack, ...], Meta(max_length=64)] = ()
-    agent_version: str = ""
-    problems: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    agent_version: Annotated[str, Meta(max_length=253)] = ""
+    problems: Annotated[tuple[Text, ...], Meta(max_length=MAX_PROBLEMS)] = ()
     """What the node cannot do, in words."""
-    repartition: Annotated[tuple[Count, ...], Meta(max_length=64)] = ()
+    repartition: Annotated[tuple[GpuIndex, ...], Meta(max_length=MAX_GPUS)] = ()
     """Indices of the GPUs whose governor can keep neither cap nor latencies with the SM percents as they are."""
     uses: Annotated[tuple[UseReading, ...], Meta(max_length=1280)] = ()
     """Who used what of the GPUs, where that was measured."""
@@ -180,7 +201,7 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True):
     service: Name
     network: Name
     sm_percent: Percent
-    batch: Annotated[int, Meta(ge=1)]
+    batch: BatchSize
     memory_mib: Amount
     arrival_rate_rps: Amount
     """The plan's rate for this replica; its share of the service's routing weight."""
@@ -192,12 +213,12 @@ class TaskCommand(Wire, frozen=True, kw_only=True):
     name: Name
     kind: TaskKind
     network: Name
-    batch: Annotated[int, Meta(ge=1)]
+    batch: BatchSize
     sm_percent: Percent
     memory_mib: Amount
-    iterations: Annotated[int, Meta(ge=1)]
+    iterations: Ordinal
     """Until it is done."""
-    done_iterations: Amount = 0.0
+    done_iterations: Iterations = 0.0
     """Where it begins when it is started; one that runs goes on from where it is."""
     is_resident: bool = True
     """False: swapped out to the host's memory."""
@@ -221,7 +242,7 @@ class GovernorCommand(Wire, frozen=True, kw_only=True):
 class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU as it must be; a GPU that is not named carries nothing and runs at its defaults."""
 
-    index: Count
+    index: GpuIndex
     gpu_type: Name
     clock_mhz: Amount
     """0: not locked."""
@@ -247,7 +268,7 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
     """The complete wanted state of one node."""
 
     node: Name
-    generation: Annotated[int, Meta(ge=1)]
+    generation: Ordinal
     gpus: tuple[GpuCommand, ...] = ()
     routes: tuple[Route, ...] = ()
     """Every service of the cluster, also those without a replica here."""
@@ -266,7 +287,7 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     """The control plane's answer to one Observation."""
 
     boot: Name
-    acknowledged: Count
+    acknowledged: Generation
     """Observations of this boot up to this sequence number are durable."""
     server_time_s: Amount
     command: NodeCommand | None = None

@@ -25,7 +25,7 @@ from agents.base.clock import Clock
 from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
-from agents.daemon.notes import AgentNotes
+from agents.daemon.notes import AgentNotes, within_limits
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 
 MAX_WINDOW_S = 3600.0
 """What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
-MAX_PROBLEMS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,7 @@ class NodeAgent:
                 tasks=readings.tasks,
                 acks=acks,
                 agent_version=self.settings.version,
-                problems=(*readings.problems, *self._problems())[:MAX_PROBLEMS],
+                problems=within_limits((*readings.problems, *self._problems())),
                 repartition=self._governing.asks(),
                 uses=readings.uses,
             )

@@ -1,9 +1,11 @@
 """What the next observation of an agent must tell beside the readings of its device."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
-from agents.base.protocol import Ack
+from agents.base.protocol import MAX_PROBLEMS, MAX_TEXT, Ack
 
 
 @dataclass(slots=True)
@@ -30,3 +32,8 @@ class AgentNotes:
             else "",
         )
         return tuple(problem for problem in found if problem)
+
+
+def within_limits(problems: Iterable[str]) -> tuple[str, ...]:
+    """The problems as an observation may have them: a longer one would be refused with the counts beside it."""
+    return tuple(problem[:MAX_TEXT] for problem in islice(problems, MAX_PROBLEMS))

@@ -11,11 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from agents.base.protocol import NodeCommand, Observation
 from app.db.base.observation_rows import place
 from app.db.base.tables import cluster
+from app.db.base.unkeepable import refused_where_unkeepable
 from app.db.decisions import actors, plans, policies, targets
 from app.db.decisions.problem_archive import PartCache, pack, save_parts
 from app.db.fleet import gpu_types, nodes
 from app.db.fleet.ingest import ensure_days, ingest
 from app.db.fleet.overuses import lose_overuses
+from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.fleet.windows import load_windows
 from app.db.operations import events
 from app.db.predictions import forecasts, health, profiles, samples
@@ -45,6 +47,7 @@ class PostgresStore:
         self._engine = engine
         self._parts = PartCache()
         self._days: set[date] = set()
+        self._reportable = LoadedReportable()
         self._known = _Known()
         self._proposed: tuple[int, BoundPlan] | None = None
         self._choices: Mapping[str, TechniqueChoice] = {}
@@ -138,8 +141,11 @@ class PostgresStore:
                 await ensure_days(connection, missing)
             # Remembered, so that the database is asked once per day and process.
             self._days |= missing
-        async with self._engine.begin() as connection:
-            return await ingest(connection, placed, received)
+        with refused_where_unkeepable():
+            async with self._engine.begin() as connection:
+                known = await refresh(connection, self._reportable, received)
+                self._reportable = known
+                return await ingest(connection, placed, received, known.reportable)
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""

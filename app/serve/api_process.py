@@ -84,7 +84,12 @@ def _make_parts(plane: Plane, engine: Engine, metrics: ApiMetrics) -> ApiParts:
         engine=engine,
         store=store,
         clock=plane.clock,
-        ingest=IngestQueue(store, plane.clock, limit=plane.settings.sync_queue_limit),
+        ingest=IngestQueue(
+            store,
+            plane.clock,
+            limit=plane.settings.sync_queue_limit,
+            on_dropped=metrics.note_dropped,
+        ),
         commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         solver=SolverWorker(threads=plane.settings.solver_threads),

@@ -8,6 +8,14 @@ from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import Conflict, NotFound
 from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
+from app.store.reportable import (
+    Admitted,
+    Places,
+    Reportable,
+    admit,
+    dropped_in,
+    places_under,
+)
 from app.store.store import (
     AuditEvent,
     Execution,
@@ -71,6 +79,7 @@ class MemoryStore:
     _commands: dict[str, NodeCommand] = field(default_factory=dict)
     _observations: ObservationBook = field(default_factory=ObservationBook)
     _target: BoundPlan | None = None
+    _places: Places = field(default_factory=dict)
     _latency_sigma: dict[Group, tuple[float, ...]] = field(default_factory=dict)
     _fit_health: dict[Group, FitHealth] = field(default_factory=dict)
 
@@ -230,6 +239,7 @@ class MemoryStore:
             bound=bound,
         )
         self._target = bound
+        self._places = places_under(self._places, bound, at)
         self.pushed.append((at, bound))
         self.tasks.place(bound)
         # Only the newest command of a node is ever asked for, so older ones are not kept.
@@ -256,6 +266,7 @@ class MemoryStore:
             {entry.node for entry in observations if entry.node not in known}
         )
         acknowledged: dict[tuple[str, str], int] = {}
+        taken: list[Admitted] = []
         for observation in sorted(
             observations, key=lambda entry: (entry.node, entry.boot, entry.sequence)
         ):
@@ -264,12 +275,13 @@ class MemoryStore:
             # Also of a repeated report the agent is heard: only its content counts once.
             self._nodes.hear(observation.node, received)
             if self._observations.receive(observation):
-                self._take(observation, received)
+                taken.append(self._take(observation, received))
             boot = (observation.node, observation.boot)
             acknowledged[boot] = self._observations.newest_sequence(*boot)
         return Ingested(
             acknowledged=acknowledged,
             unknown_nodes=tuple(unknown),
+            dropped=dropped_in(taken),
         )
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
@@ -359,7 +371,15 @@ class MemoryStore:
             catalogue_revision=self._revision,
         )
 
-    def _take(self, observation: Observation, received: datetime) -> None:
+    def _take(self, observation: Observation, received: datetime) -> Admitted:
+        admitted = admit(
+            observation,
+            Reportable(
+                services=self._services, gpus=self._nodes.gpu_ids, places=self._places
+            ),
+            received,
+        )
+        observation = admitted.observation
         start_s = placed_start_s(observation, received.timestamp())
         end_s = start_s + observation.window_s
         if self._nodes.take(observation, end_s):
@@ -373,4 +393,6 @@ class MemoryStore:
         )
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
-        self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC))
+        end = datetime.fromtimestamp(end_s, UTC)
+        self.tasks.take(observation, end, admitted.held)
+        return admitted

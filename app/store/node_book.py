@@ -1,6 +1,6 @@
 """The node book: nodes, their GPUs, and what their agents last reported of them, for `MemoryStore`."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -30,6 +30,11 @@ class NodeBook:
     def names(self) -> Container[str]:
         """The nodes that are registered."""
         return self._rows
+
+    @property
+    def gpu_ids(self) -> Collection[GpuId]:
+        """The GPUs that are registered."""
+        return self._gpus.keys()
 
     def put(self, node: Node, gpus: Iterable[Gpu], *, at: datetime) -> None:
         """Add or replace a node with all its GPUs."""

@@ -315,6 +315,8 @@ class Ingested:
     acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
     """(node, boot) → highest sequence number that is durable."""
     unknown_nodes: tuple[str, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Readings of what their nodes may not report of, by kind (`app.store.reportable`)."""
 
 
 class Store(Protocol):
@@ -351,7 +353,10 @@ class Store(Protocol):
         observations: tuple[Observation, ...],
         received: datetime,
     ) -> Ingested:
-        """Make observations durable; one that came before (same node, boot, sequence) changes nothing."""
+        """Make observations durable; one that came before (same node, boot, sequence) changes nothing.
+
+        Raises InvalidRequest, and keeps none of them, where one has something that can never be written.
+        """
         ...
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:

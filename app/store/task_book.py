@@ -102,9 +102,14 @@ class TaskBook:
             for name, record in self.records.items()
         }
 
-    def take(self, observation: Observation, end: datetime) -> None:
-        """Note what a node reports of a window that ended then; where a task is not wanted only that it is done."""
-        report = report_of(observation, end)
+    def take(
+        self,
+        observation: Observation,
+        end: datetime,
+        held: frozenset[str] = frozenset(),
+    ) -> None:
+        """Note what a node reports of a window that ended then. `held`: see `TaskReport`."""
+        report = report_of(observation, end, held)
         self.records = {
             name: reported(record, report) for name, record in self.records.items()
         }
@@ -180,26 +185,37 @@ class TaskReport:
     """By task."""
     gpus: frozenset[GpuId]
     """All that it reports of."""
+    held: frozenset[str]
+    """Tasks that it says are finished where a target put them, now or not long before (`Admitted`)."""
 
 
-def report_of(observation: Observation, end: datetime) -> TaskReport:
+def report_of(
+    observation: Observation, end: datetime, held: frozenset[str]
+) -> TaskReport:
     """What an observation says of tasks; its window ended then."""
     return TaskReport(
         node=observation.node,
         end=end,
         readings={each.name: each for each in observation.tasks},
         gpus=frozenset(gpu_id(observation.node, gpu.index) for gpu in observation.gpus),
+        held=held,
     )
 
 
 def reported(record: TaskRecord, report: TaskReport) -> TaskRecord:
-    """The record after a report; where a task is not wanted it counts only that it is done."""
+    """The record after a report of the node where the target wants the task; of other nodes nothing counts.
+
+    But for one race: a task may finish while a new target moves it away. What the node that it leaves says then counts
+    until it is reported from its new place: the work would only be done twice, or wait in vain for a GPU. From then on
+    the new place alone speaks for it, or a node that had a task once could end it for ever.
+    """
     reading = report.readings.get(record.task.name)
     if record.is_over:
         return record
-    # Work that is finished counts wherever it was done; anything else only where the target wants it.
     if reading is not None and (
-        reading.state == "finished" or _place(report.node, reading) == record.place
+        _is_finished(record, reading, report)
+        if reading.state == "finished"
+        else _place(report.node, reading) == record.place
     ):
         return _noted(record, reading, report.end)
     # The node reports of the GPU, but not of the task: the task does not run there any more.
@@ -253,12 +269,31 @@ def _place(node: str, reading: TaskReading) -> Place:
     return gpu_id(node, reading.gpu_index), reading.sm_percent
 
 
+def _is_finished(record: TaskRecord, reading: TaskReading, report: TaskReport) -> bool:
+    """Whether the task is done: all its iterations are, where it is wanted or where it was until it moves on."""
+    gpu = gpu_id(report.node, reading.gpu_index)
+    # The GPU alone: a new target may have changed the share under it.
+    is_here = record.place is not None and record.place[0] == gpu
+    is_leaving = record.state is None and record.task.name in report.held
+    return (is_here or is_leaving) and _is_all_done(record, reading)
+
+
+def _is_all_done(record: TaskRecord, reading: TaskReading) -> bool:
+    done = reading.done_iterations * _factor(record, reading)
+    # Batches of another size are converted, which may round.
+    return done >= record.task.iterations * (1.0 - 1e-9)
+
+
+def _factor(record: TaskRecord, reading: TaskReading) -> float:
+    """Iterations as submitted in one as reported: a dispatcher may run a task with another batch."""
+    return reading.batch / record.task.batch
+
+
 def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecord:
     is_started = record.state in (None, "failed") and reading.state != "failed"
     is_out = reading.state in ("swapping", "swapped")
     has_run = reading.state in ("running", "finished")
-    # A dispatcher may run it with another batch than it was submitted with.
-    factor = reading.batch / record.task.batch
+    factor = _factor(record, reading)
     done_iterations = min(
         reading.done_iterations * factor, float(record.task.iterations)
     )

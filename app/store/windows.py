@@ -24,6 +24,10 @@ LATENESS = 0.5
 MAX_WINDOWS = 600
 """Ten minutes at the default length, Ray Serve's default downscale delay; a longer delay acts as this one."""
 
+MAX_ROWS = 8_000
+"""Rows of windows that one observation may add to, a second of PostgreSQL's time: 80 s of a hundred services. What it
+covers beyond them is in the totals by hour alone."""
+
 WindowKey = tuple[str, int]
 """(service, number of the window: its start divided by its length)."""
 
@@ -84,14 +88,16 @@ def parts_of(
 ) -> Iterator[tuple[WindowKey, Sums]]:
     """The counts of every service by the windows in which they count; `end_s`: where the agent's window ends.
 
-    Of a longer stretch than any snapshot holds, the newest windows alone: nobody reads the older ones.
+    Of a longer stretch than any snapshot holds, or than MAX_ROWS allow, the newest windows alone.
     """
     newest = window_number(end_s, window_s)
     # Agents' periods need not divide the loop's window, so the nearest number of windows is taken.
     covered = max(1, round(observation.window_s / window_s))
+    rows_each = max(1, len(observation.services))
+    limit = max(1, min(covered, MAX_WINDOWS, MAX_ROWS // rows_each))
     for service, counts in sums_of(observation):
         # From the newest backwards, so that the limit cuts the oldest.
-        for part in range(min(covered, MAX_WINDOWS)):
+        for part in range(limit):
             yield (
                 (service, newest - part),
                 counts if covered == 1 else counts.part(part, covered),

@@ -11,7 +11,7 @@ from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from app.store.store import PolicySettings
 from app.web.pages import PAGES
-from bench.real_store import Fleet, observations, open_fleet
+from bench.real_store import Fleet, observations, open_fleet, place_replicas
 from solvers.types.state import Mode
 from tests.browser.conftest import Open
 from tests.browser.dashboards import running_dashboard
@@ -59,6 +59,7 @@ async def _fill(url: str) -> None:
                 for place in range(2)
             )
             with_replicas.append(msgspec.structs.replace(entry, replicas=replicas))
+        await place_replicas(engine, with_replicas, NOW)
         await PostgresStore(engine).ingest(tuple(with_replicas), NOW)
 
 

@@ -56,10 +56,13 @@ def planned(api: Api) -> None:
     api.sync(services=[reading(arrivals=100)])
     assert api.tick().state == "target"
     api.clock.advance(2.0)
+    # The first observation again: a repetition changes nothing, and its answer has the command.
+    command = api.sync().json()["command"]
+    (gpu,) = (each for each in command["gpus"] if each["replicas"])
     chat = {
-        "id": "r-1",
+        "id": gpu["replicas"][0]["id"],
         "service": "chat",
-        "gpu_index": 0,
+        "gpu_index": gpu["index"],
         "state": "ready",
         "sm_percent": 50,
         "batch": 1,

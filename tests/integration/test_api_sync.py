@@ -63,15 +63,20 @@ def test_an_acknowledged_observation_is_in_the_database(api: Api) -> None:
 def test_an_observation_that_the_database_does_not_take_is_not_acknowledged(
     api: Api,
 ) -> None:
-    _execute(
-        api.url,
-        "ALTER TABLE agent_boot ADD CONSTRAINT disk_full CHECK (last_sequence < 2)",
-    )
+    _execute(api.url, _FULL_DISK)
     assert api.sync(sequence=1).status_code == 200
     refused = api.sync(sequence=2)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-    _execute(api.url, "ALTER TABLE agent_boot DROP CONSTRAINT disk_full")
+    _execute(api.url, "DROP TRIGGER full_disk ON agent_boot")
     assert api.sync(sequence=2).json()["acknowledged"] == 2
+
+
+_FULL_DISK = """
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = 'disk_full'; END $$;
+CREATE TRIGGER full_disk BEFORE UPDATE ON agent_boot FOR EACH ROW
+WHEN (NEW.last_sequence >= 2) EXECUTE FUNCTION fail();
+"""
 
 
 def test_replayed_and_reordered_observations_count_once(api: Api) -> None:
@@ -95,7 +100,7 @@ def test_replayed_and_reordered_observations_count_once(api: Api) -> None:
         ({"gpus": observation()["gpus"][:1] * 2}, "/gpus"),
         (
             {"services": [{**reading(), "latency_buckets": [[10**9, 1]]}]},
-            "/services/0/latency_buckets",
+            "/services/0/latency_buckets/0/0",
         ),
         ({"services": [{**reading(), "arrivals": -1}]}, "/services/0/arrivals"),
     ],

@@ -9,13 +9,14 @@ import msgspec
 import psycopg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.base.protocol import Ack, Observation, ReplicaReading
+from agents.base.protocol import Ack, Observation
+from app.base.errors import InvalidRequest
 from app.db.base.listen import conninfo
 from app.db.base.observation_rows import place
 from app.db.fleet import ingest as ingesting
+from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.postgres_store import PostgresStore
 from app.db.workloads import services
 from app.store.store import Ingested
@@ -84,21 +85,10 @@ def test_an_observation_that_was_overtaken_is_still_taken_once(database: str) ->
 def test_a_batch_that_fails_leaves_nothing_behind(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         good = make_observation(1, START, services=[make_service_reading()])
-        replica = ReplicaReading(
-            id="r",
-            service="chat",
-            gpu_index=0,
-            state="ready",
-            sm_percent=10.0,
-            batch=1,
-            memory_mib=1.0,
-        )
-        # Built past the wire's checks, as a fault in the middle of the transaction: the schema refuses the state.
-        bad = msgspec.structs.replace(
-            make_observation(2, START),
-            replicas=(msgspec.structs.replace(replica, state="asleep"),),
-        )
-        with pytest.raises((IntegrityError, psycopg.errors.CheckViolation)):
+        # Built past the wire's checks, as a fault in the middle of the transaction: the schema refuses the energy.
+        reading = make_gpu_reading(energy_j=-1.0)
+        bad = make_observation(2, START, gpus=[reading])
+        with pytest.raises(InvalidRequest, match="cannot keep it"):
             await store.ingest((good, bad), START)
         assert await scalar(engine, "SELECT count(*) FROM observation") == 0
         assert await store.ingest((good,), START) == Ingested(
@@ -115,7 +105,9 @@ def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observat
         observation = make_observation(1, START, services=[make_service_reading()])
         await store.ingest((make_observation(1, START, boot="b0"),), START)
         async with engine.connect() as connection:
-            await ingesting.ingest(connection, [place(observation, START)], START)
+            known = await refresh(connection, LoadedReportable(), START)
+            written = [place(observation, START)]
+            await ingesting.ingest(connection, written, START, known.reportable)
             pid = (
                 await connection.execute(text("SELECT pg_backend_pid()"))
             ).scalar_one()
@@ -143,7 +135,7 @@ def test_impossible_numbers_do_not_pass_the_wire(value: str) -> None:
 
 def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        with pytest.raises(psycopg.errors.CheckViolation):
+        with pytest.raises(InvalidRequest, match="cannot keep it"):
             await store.ingest(
                 (
                     make_observation(
@@ -152,6 +144,18 @@ def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> N
                 ),
                 START,
             )
+
+    with_fleet(database, work)
+
+
+def test_a_missing_partition_is_nobodys_fault(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await store.ingest((make_observation(1, START),), START)
+        async with engine.begin() as connection:
+            await connection.execute(text("SELECT drop_observation_days('2026-03-02')"))
+        # Refused as what can never be kept, the agents of a whole fleet would drop all that they have.
+        with pytest.raises(psycopg.errors.CheckViolation, match="no partition"):
+            await store.ingest((make_observation(2, START),), START)
 
     with_fleet(database, work)
 

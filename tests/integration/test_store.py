@@ -28,6 +28,8 @@ from agents.base.protocol import (
     Observation,
     ReplicaReading,
     ServiceReading,
+    UseKind,
+    UseReading,
 )
 from app.base.errors import Conflict
 from app.db.base.engine import make_engine
@@ -66,6 +68,8 @@ Value = TypeVar("Value")
 P = ParamSpec("P")
 START = datetime(2026, 3, 1, 11, 59, 30, tzinfo=UTC)
 NODES = ("n1", "n2", "nobody")
+USE_KINDS: tuple[UseKind, ...] = ("replica", "task", "others", "idle")
+SERVICES = ("chat", "search", "never")
 counts = st.integers(0, 20)
 
 
@@ -103,13 +107,13 @@ def observations(draw: st.DrawFn, now: datetime) -> Observation:
                 rejected=draw(counts),
                 latency_buckets=((3, served),) if served else (),
             )
-            for name in draw(st.lists(st.sampled_from(["chat", "search"]), unique=True))
+            for name in draw(st.lists(st.sampled_from(SERVICES), unique=True))
         ),
         replicas=tuple(
             ReplicaReading(
                 id=f"chat-{number}",
-                service="chat",
-                gpu_index=0,
+                service=draw(st.sampled_from(["chat"] * 4 + ["search"])),
+                gpu_index=draw(st.sampled_from([0, 0, 0, 1])),
                 state=draw(st.sampled_from(["ready", "ready", "draining"])),
                 sm_percent=50.0,
                 batch=draw(st.sampled_from([4, 4, 8])),
@@ -119,6 +123,16 @@ def observations(draw: st.DrawFn, now: datetime) -> Observation:
                 execution_ms=16.0,
             )
             for number in range(draw(st.integers(0, 2)))
+        ),
+        uses=tuple(
+            UseReading(
+                kind=kind,
+                name=draw(st.sampled_from(["chat-1", f"({kind})"])),
+                service="chat" if kind == "replica" else "",
+                gpu_index=draw(st.integers(0, 2)),
+                energy_j=1.0,
+            )
+            for kind in draw(st.lists(st.sampled_from(USE_KINDS), max_size=2))
         ),
         acks=(Ack(generation=1, status=draw(st.sampled_from(["applied", "refused"]))),),
     )
@@ -159,7 +173,7 @@ class Stores(RuleBasedStateMachine):
 
         return self.runner.run(wait())
 
-    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 7.0, 200.0]))
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 7.0, 200.0, 3601.5]))
     def time_passes(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 

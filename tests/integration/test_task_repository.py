@@ -285,6 +285,7 @@ def test_a_cancelled_task_stays_in_the_list_and_a_finished_one_cannot_be(
         assert (row.record.phase, row.record.cancelled_at) == ("cancelled", after(1.0))
         assert (await store.load_snapshot(after(3.0))).state.tasks == ()
         await submit(engine, replace(TASK, name="quick"))
+        await push(store, after(3.0), replace(BOUND, name="quick"))
         await report(store, 1, "finished", 1000.0, name="quick")
         with pytest.raises(Conflict, match="'quick' has finished"):
             await in_transaction(engine, tasks.cancel, "quick", at=after(6.0))
@@ -427,5 +428,43 @@ def test_tasks_that_are_over_are_forgotten_by_age_and_by_number(database: str) -
             "t3",
             "t4",
         ]
+
+    with_fleet(database, work)
+
+
+def test_a_node_that_lies_about_the_end_of_a_task_is_an_event_and_changes_nothing(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await submit(engine)
+        await report(store, 1, "finished", 1000.0)
+        await push(store, after(6.0), BOUND)
+        await report(store, 2, "running", 1.0)
+        for sequence in (3, 4):
+            await report(store, sequence, "finished", 1.0)
+        record = (await in_transaction(engine, tasks.get, "nightly")).record
+        assert (record.finished_at, record.done_iterations) == (None, 1.0)
+        query = "SELECT subject, reason FROM event WHERE kind = 'TaskReportIgnored'"
+        ((subject, reason),) = await rows(engine, query)
+        assert (subject, "says that task nightly is finished" in reason) == (
+            "node/n1",
+            True,
+        )
+
+    with_fleet(database, work)
+
+
+def test_a_task_that_finishes_where_a_newer_target_takes_it_away_is_done(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await submit(engine)
+        await push(store, START, BOUND)
+        await report(store, 1, "running", 990.0)
+        await push(store, after(6.0), BOUND, gpu="n1/gpu-1")
+        # Another process of the API, which has to read first what targets said.
+        await report(PostgresStore(engine), 2, "finished", 1000.0)
+        record = (await in_transaction(engine, tasks.get, "nightly")).record
+        assert record.finished_at == after(10.0)
 
     with_fleet(database, work)

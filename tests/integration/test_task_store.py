@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import Observation, TaskReading
+from agents.base.protocol import Observation, TaskReading, TaskState
 from app.base.errors import Conflict
 from app.db.base.engine import make_engine
 from app.db.workloads import tasks
@@ -112,7 +112,7 @@ class TaskStores(RuleBasedStateMachine):
 
         return self.runner.run(wait())
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, 7.25, 200.0]))
+    @rule(seconds=st.sampled_from([0.5, 2.0, 7.25, 200.0, 3601.5]))
     def time_passes(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
@@ -176,6 +176,28 @@ class TaskStores(RuleBasedStateMachine):
     def node_reports(self, data: st.DataObject, size: int) -> None:
         batch = tuple(self._observation(data) for _ in range(size))
         for _ in range(2):  # again, as after a lost answer: nothing counts twice
+            assert self.run(self.postgres.ingest(batch, self.now)) == self.run(
+                self.memory.ingest(batch, self.now)
+            )
+
+    @precondition(lambda self: self.listed)
+    @rule(
+        data=st.data(), is_taken_up=st.booleans(), done=st.sampled_from([1e3, 1e3, 7.0])
+    )
+    def task_ends_while_it_is_moved(
+        self, data: st.DataObject, is_taken_up: bool, done: float
+    ) -> None:
+        """The node that it leaves says so, before or after its new place reports it."""
+        name = self.listed[data.draw(st.sampled_from(sorted(self.listed)))]
+        for gpu in GPUS:
+            assert self.run(self._push_both({name: (gpu, SHARES[0])}))
+        reports = [_progress(name, GPUS[0], "finished", done)]
+        if is_taken_up:
+            reports.insert(0, _progress(name, GPUS[1], "starting", 0.0))
+        for reading in reports:
+            self.sequence += 1
+            seen = make_observation(self.sequence, self.now)
+            batch = (msgspec.structs.replace(seen, tasks=(reading,)),)
             assert self.run(self.postgres.ingest(batch, self.now)) == self.run(
                 self.memory.ingest(batch, self.now)
             )
@@ -280,9 +302,20 @@ def _reading(data: st.DataObject, name: str, wanted: Place | None) -> TaskReadin
         gpu_index=GPUS.index(here[0]),
         state=data.draw(STATES),
         sm_percent=here[1],
-        batch=8,
+        batch=data.draw(st.sampled_from([8, 8, 8, 16])),
         done_iterations=data.draw(st.sampled_from([0.0, 1 / 3, 40.5, 1000.0])),
         iteration_ms=data.draw(st.sampled_from([0.0, 12.3, 50.0])),
+    )
+
+
+def _progress(name: str, gpu: GpuId, state: TaskState, done: float) -> TaskReading:
+    return TaskReading(
+        name=name,
+        gpu_index=GPUS.index(gpu),
+        state=state,
+        sm_percent=SHARES[0],
+        batch=8,
+        done_iterations=done,
     )
 
 

@@ -1,6 +1,6 @@
 """What agents say that replicas used: kept, summed by hour, in the reports, and overuse as an event at either end."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -26,7 +26,7 @@ OVER = Overuse(quantity="memory", granted=1000.0, used=1500.0)
 
 
 def a_use(
-    name: str = "r1",
+    name: str = "chat-0",
     *,
     energy_j: float = 50.0,
     over: Sequence[Overuse] = (),
@@ -47,6 +47,18 @@ def a_use(
 
 def idle(energy_j: float = 30.0) -> UseReading:
     return UseReading(kind="idle", name="(idle)", gpu_index=0, energy_j=energy_j)
+
+
+def with_chat(
+    database: str, work: Callable[[PostgresStore, AsyncEngine], Awaitable[None]]
+) -> None:
+    """`work` while the target has one replica, chat-0, on the first GPU."""
+
+    async def placed(store: PostgresStore, engine: AsyncEngine) -> None:
+        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+        await work(store, engine)
+
+    with_fleet(database, placed)
 
 
 async def see(
@@ -87,14 +99,14 @@ def test_an_overuse_is_two_events_however_long_it_lasts(database: str) -> None:
             (
                 "OveruseBegan",
                 "node/n1",
-                "replica r1 of chat on n1/gpu-0 uses 1502; it was granted 1000 MiB of memory",
+                "replica chat-0 of chat on n1/gpu-0 uses 1502; it was granted 1000 MiB of memory",
             ),
             (
                 "OveruseEnded",
                 "node/n1",
                 # Begun with the second observation, ended with the seventh: 5 times 10 s.
-                "replica r1 of chat on n1/gpu-0 keeps to its 1000 MiB of memory again, or is gone; it used up to 1506 "
-                "for 50 s",
+                "replica chat-0 of chat on n1/gpu-0 keeps to its 1000 MiB of memory again, or is gone; it used "
+                "up to 1506 for 50 s",
             ),
         ]
         (found,) = await rows(
@@ -105,7 +117,7 @@ def test_an_overuse_is_two_events_however_long_it_lasts(database: str) -> None:
                 "node": "n1",
                 "gpu": "n1/gpu-0",
                 "kind": "replica",
-                "name": "r1",
+                "name": "chat-0",
                 "service": "chat",
                 "quantity": "memory",
                 "granted": 1000,
@@ -114,7 +126,7 @@ def test_an_overuse_is_two_events_however_long_it_lasts(database: str) -> None:
             },
         )
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 def test_a_replica_that_is_gone_uses_no_more_than_it_was_granted(database: str) -> None:
@@ -127,7 +139,7 @@ def test_a_replica_that_is_gone_uses_no_more_than_it_was_granted(database: str) 
         ]
         assert await rows(engine, "SELECT gpu FROM overuse") == []
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 def test_an_overuse_ends_with_its_node(database: str) -> None:
@@ -140,13 +152,13 @@ def test_an_overuse_ends_with_its_node(database: str) -> None:
                 "OveruseEnded",
                 "node/n1",
                 # Begun at 10 s.
-                "replica r1 of chat on n1/gpu-0 cannot be told any more, since its node was removed; of its 1000 MiB "
-                "of memory it used up to 1500 for 60 s",
+                "replica chat-0 of chat on n1/gpu-0 cannot be told any more, since its node was removed; of its "
+                "1000 MiB of memory it used up to 1500 for 60 s",
             )
         ]
         assert await rows(engine, "SELECT gpu FROM overuse") == []
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 def test_an_overuse_ends_when_its_node_falls_silent_and_begins_anew_when_it_still_goes_on(
@@ -167,7 +179,7 @@ def test_an_overuse_ends_when_its_node_falls_silent_and_begins_anew_when_it_stil
         ]
         assert "since its node fell silent" in str(found[1][2])
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 def test_an_observation_without_uses_says_nothing_about_overuse(database: str) -> None:
@@ -177,7 +189,7 @@ def test_an_observation_without_uses_says_nothing_about_overuse(database: str) -
         await see(store, 3, [a_use(over=[OVER]), idle()])
         assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan"]
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 def test_each_quantity_is_told_by_itself(database: str) -> None:
@@ -191,20 +203,20 @@ def test_each_quantity_is_told_by_itself(database: str) -> None:
         assert [row[::2] for row in await rows(engine, EVENTS)] == [
             (
                 "OveruseBegan",
-                "replica r1 of chat on n1/gpu-0 uses 1500; it was granted 1000 MiB of memory",
+                "replica chat-0 of chat on n1/gpu-0 uses 1500; it was granted 1000 MiB of memory",
             ),
             (
                 "OveruseBegan",
-                "replica r1 of chat on n1/gpu-0 uses 90 (estimated); it was granted 40 % SM use",
+                "replica chat-0 of chat on n1/gpu-0 uses 90 (estimated); it was granted 40 % SM use",
             ),
             (
                 "OveruseEnded",
-                "replica r1 of chat on n1/gpu-0 keeps to its 40 % SM use again, or is gone; it used up to 90 "
+                "replica chat-0 of chat on n1/gpu-0 keeps to its 40 % SM use again, or is gone; it used up to 90 "
                 "(estimated) for 10 s",
             ),
         ]
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 def test_a_replayed_observation_begins_nothing_again(database: str) -> None:
@@ -217,7 +229,7 @@ def test_a_replayed_observation_begins_nothing_again(database: str) -> None:
             "OveruseEnded",
         ]
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 USES = (
@@ -239,7 +251,7 @@ def test_the_hour_of_a_replica_is_the_same_before_and_after_it_is_summed(
         expected = [
             # Two windows of 30 and 50 %; memory is known of the first alone; one of them was estimated.
             ("(idle)", None, None, None, Decimal(60), False),
-            ("r1", "chat", 1200.0, 40.0, Decimal(100), True),
+            ("chat-0", "chat", 1200.0, 40.0, Decimal(100), True),
         ]
         assert await rows(engine, USES) == expected
         await maintain(engine, START + timedelta(hours=2))
@@ -248,7 +260,7 @@ def test_the_hour_of_a_replica_is_the_same_before_and_after_it_is_summed(
         assert await rows(engine, "SELECT gpu FROM use_observation") == []
         assert await rows(engine, USES) == expected
 
-    with_fleet(database, work)
+    with_chat(database, work)
 
 
 ENERGY = (
@@ -297,4 +309,4 @@ def test_processes_of_others_have_a_row_of_their_own(database: str) -> None:
             ("chat", Decimal(30)),
         ]
 
-    with_fleet(database, work)
+    with_chat(database, work)

@@ -152,6 +152,7 @@ def _process_page() -> str:
     api.requests.labels("GET", "/livez", "200").inc()
     api.seconds.labels("GET", "/livez").observe(0.0)
     api.observations.labels("durable").inc()
+    api.note_dropped({"services": 1})
     loop.note(_example_tick())
     return generate_latest(registry).decode()
 

@@ -1,5 +1,7 @@
 """Metrics of the API: rate, errors and duration by route, and what the sync endpoint does. Labels are few and known."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -34,6 +36,13 @@ class ApiMetrics:
             ("result",),
             registry=registry,
         )
+        self.dropped_readings = Counter(
+            "plimsoll_sync_dropped_readings",
+            "Readings of what their node may not report of: services that are not there, GPUs, replicas and tasks that "
+            "are not its own",
+            ("kind",),
+            registry=registry,
+        )
         self.commands = Counter(
             "plimsoll_sync_commands", "Commands handed to agents", registry=registry
         )
@@ -42,3 +51,8 @@ class ApiMetrics:
             "Agents found with a wrong clock",
             registry=registry,
         )
+
+    def note_dropped(self, dropped: Mapping[str, int]) -> None:
+        """Count readings that were left out, by kind."""
+        for kind, count in dropped.items():
+            self.dropped_readings.labels(kind).inc(count)

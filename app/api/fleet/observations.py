@@ -1,23 +1,21 @@
 """The sync endpoint's body: an Observation, checked before it joins others in one commit.
 
-What the database would refuse must be refused here: one bad observation would take its whole batch down with it.
+Numbers and texts have their bounds in the protocol; here is what types cannot state. What passes can be written: one
+observation that the database refused would hold its whole group up.
 """
 
 import re
+from itertools import pairwise
 
 import msgspec
 
-from agents.base.protocol import BUCKET_COUNT, Observation
+from agents.base.protocol import Observation
 from app.api.http.body import pointer_to_constant
 from app.api.http.errors import MalformedBody
 from app.base.errors import InvalidRequest
 
-MAX_BATCH = 65_536
-MAX_SEQUENCE = 2**53
-MAX_GPU_INDEX = 64_999
-"""A slice (MIG) of GPU 63 has at most this index: 1000 * 64 + 10 * instance + compute instance."""
-MAX_GPUS = 128
-"""Sixteen GPUs in seven or eight slices each."""
+MAX_CELLS = 40_000
+"""Counts in one observation: a thousand services with 38 latency buckets each, half a second of PostgreSQL's time."""
 
 _decoder = msgspec.json.Decoder(Observation)
 _PATH = re.compile(r"(?P<problem>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
@@ -52,29 +50,24 @@ def decode_observation(body: bytes, node: str) -> Observation:
 
 def _check(observation: Observation) -> None:
     """Rules that types cannot state."""
-    if observation.sequence > MAX_SEQUENCE:
-        raise InvalidRequest(f"must be at most {MAX_SEQUENCE}", field="sequence")
     indices = [gpu.index for gpu in observation.gpus]
-    # Two readings of one GPU would be two rows with the same key, and fail with the batch.
-    if len(set(indices)) < len(indices) or max(indices, default=0) > MAX_GPU_INDEX:
-        raise InvalidRequest(
-            f"indices must differ and be at most {MAX_GPU_INDEX}", field="gpus"
-        )
-    if len(indices) > MAX_GPUS:
-        raise InvalidRequest(
-            f"a node has at most {MAX_GPUS} GPUs and slices", field="gpus"
-        )
-    for number, replica in enumerate(observation.replicas):
-        if replica.batch > MAX_BATCH:
-            raise InvalidRequest(
-                f"must be at most {MAX_BATCH}", field=f"replicas[{number}].batch"
-            )
+    if len(set(indices)) < len(indices):
+        raise InvalidRequest("indices must differ", field="gpus")
+    cells = len(observation.uses) + sum(len(use.over) for use in observation.uses)
     for number, service in enumerate(observation.services):
-        if any(bucket >= BUCKET_COUNT for bucket, _ in service.latency_buckets):
+        cells += 1 + len(service.latency_buckets)
+        # Of two counts of one bucket, one would be lost.
+        if any(one[0] >= two[0] for one, two in pairwise(service.latency_buckets)):
             raise InvalidRequest(
-                f"buckets are numbered from 0 to {BUCKET_COUNT - 1}",
+                "buckets must ascend, each at most once",
                 field=f"services[{number}].latency_buckets",
             )
+    if cells > MAX_CELLS:
+        raise InvalidRequest(
+            f"{cells:,} counts of services, latency buckets, uses and overuses in one observation; at most "
+            f"{MAX_CELLS:,}: spread the services over more nodes' routers",
+            field="services",
+        )
 
 
 def _invalid(message: str) -> InvalidRequest:

@@ -20,9 +20,10 @@ from app.api.fleet.observations import decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT, Agent
 from app.api.http.body import resource_router
+from app.api.http.errors import MalformedBody
 from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
-from app.base.errors import NotFound, Unavailable
+from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
 from app.db.fleet import nodes
 from app.manifests.parts import Name
@@ -139,7 +140,11 @@ async def _answer(
     context: Context, request: Request, name: str, wait_s: float
 ) -> Response:
     context.require_node(name)
-    observation = decode_observation(await request.body(), name)
+    try:
+        observation = decode_observation(await request.body(), name)
+    except (InvalidRequest, MalformedBody):
+        context.parts.metrics.observations.labels("refused").inc()
+        raise
     off_s = _off_s(request, context)
     # Moved to this clock before it is stored: all that reads windows compares them with `now`.
     observation = structs.replace(
@@ -180,6 +185,10 @@ async def _ingest(context: Context, observation: Observation) -> int:
     except Unavailable:
         # The agent keeps the observation and sends it again, so that it is late and not lost.
         results.labels("deferred").inc()
+        raise
+    except InvalidRequest:
+        # The agent drops it: nobody could keep it.
+        results.labels("refused").inc()
         raise
     results.labels("durable").inc()
     return acknowledged

@@ -24,6 +24,8 @@ class WindowedObservation:
     received: datetime
     start: datetime
     end: datetime
+    held: frozenset[str] = frozenset()
+    """Tasks that it says are finished where a target put them (`app.store.reportable`)."""
 
     @property
     def boot(self) -> tuple[str, str]:

@@ -6,7 +6,7 @@ two processes that ingest at once wait for each other and never deadlock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 from sqlalchemy import text
@@ -16,9 +16,16 @@ from app.db.base.observation_rows import WindowedObservation, copy_all
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 from app.db.decisions import policies
+from app.db.fleet.agent_boots import (
+    fresh_of,
+    load_boots,
+    rivals_of,
+    save_sequences,
+)
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
 from app.db.fleet.overuses import note_overuses
 from app.db.workloads.task_progress import note_reports
+from app.store.reportable import Reportable, admit, dropped_in
 from app.store.store import Ingested
 from app.store.windows import Sums, WindowKey, add_all, parts_of, sums_of
 
@@ -42,6 +49,7 @@ async def ingest(
     connection: AsyncConnection,
     placed: Sequence[WindowedObservation],
     received: datetime,
+    reportable: Reportable,
 ) -> Ingested:
     """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
     # Nodes first: while one is locked, nobody else can write what it reported.
@@ -52,22 +60,41 @@ async def ingest(
     unknown = {entry.observation.node for entry in placed} - ends.keys()
     if not known:
         return Ingested(unknown_nodes=tuple(sorted(unknown)))
-    boots = await _load_boots(
+    boots = await load_boots(
         connection, sorted({entry.boot for entry in known}), received
     )
     acknowledged = {key: boot.last_sequence for key, boot in boots.items()}
-    fresh = await _fresh(connection, known, acknowledged)
+    fresh = await fresh_of(connection, known, acknowledged)
     for entry in fresh:
         acknowledged[entry.boot] = max(
             acknowledged[entry.boot], entry.observation.sequence
         )
+    fresh, dropped = _admitted(fresh, reportable, received)
     # Also where every observation is a replay: the agent was heard, whatever it repeats.
     await _mark_heard(connection, {entry.observation.node for entry in known}, received)
     if fresh:
         await _write(connection, fresh, ends, received)
-        await note_shared_names(connection, _rivals(fresh, boots), received)
-        await _save_sequences(connection, acknowledged)
-    return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(sorted(unknown)))
+        await note_shared_names(connection, rivals_of(fresh, boots), received)
+        await save_sequences(connection, acknowledged)
+    return Ingested(
+        acknowledged=acknowledged,
+        unknown_nodes=tuple(sorted(unknown)),
+        dropped=dropped,
+    )
+
+
+def _admitted(
+    fresh: Sequence[WindowedObservation], reportable: Reportable, received: datetime
+) -> tuple[list[WindowedObservation], Mapping[str, int]]:
+    """The observations with that alone of which their nodes may report, and how much was left out, by kind."""
+    admitted = [admit(entry.observation, reportable, received) for entry in fresh]
+    taken = [
+        replace(entry, observation=each.observation, held=each.held)
+        if each.dropped or each.held
+        else entry
+        for entry, each in zip(fresh, admitted, strict=True)
+    ]
+    return taken, dropped_in(admitted)
 
 
 async def _write(
@@ -95,87 +122,6 @@ async def _lock_nodes(
     statement = "SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"
     rows = await all_rows(connection, statement, nodes=nodes)
     return {row.id: row.last_window_end for row in rows}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Boot:
-    """One start of an agent."""
-
-    last_sequence: int
-    """Highest sequence number so far."""
-    younger_at: datetime | None
-    """When the youngest start under the same name was first heard; None: it is this one."""
-
-
-async def _load_boots(
-    connection: AsyncConnection, boots: Sequence[tuple[str, str]], received: datetime
-) -> dict[tuple[str, str], _Boot]:
-    """What is known of these starts of agents; new ones are written down."""
-    found = await connection.execute(
-        text(
-            # An update that changes nothing: only rows that are written are returned.
-            "INSERT INTO agent_boot AS b (node, boot, first_seen_at) "
-            "SELECT w.node, w.boot, :at FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot) "
-            "ORDER BY 1, 2 ON CONFLICT (node, boot) DO UPDATE SET last_sequence = b.last_sequence "
-            "RETURNING node, boot, last_sequence, (SELECT max(o.first_seen_at) FROM agent_boot o "
-            "WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at"
-        ),
-        {
-            "at": received,
-            "nodes": [node for node, _ in boots],
-            "boots": [boot for _, boot in boots],
-        },
-    )
-    return {
-        (row.node, row.boot): _Boot(
-            last_sequence=row.last_sequence, younger_at=row.younger_at
-        )
-        for row in found
-    }
-
-
-def _rivals(
-    fresh: Sequence[WindowedObservation], boots: Mapping[tuple[str, str], _Boot]
-) -> dict[str, datetime]:
-    """Nodes that a start of the agent reports of after a younger one was first heard, with that moment.
-
-    A restarted agent never looks so: what the old one saw ended before the new one began.
-    """
-    return {
-        entry.observation.node: younger_at
-        for entry in fresh
-        if (younger_at := boots[entry.boot].younger_at) is not None
-        and entry.end > younger_at
-    }
-
-
-async def _fresh(
-    connection: AsyncConnection,
-    placed: Sequence[WindowedObservation],
-    last: dict[tuple[str, str], int],
-) -> list[WindowedObservation]:
-    """The observations that are not there yet, each once. Above the last sequence number all are new."""
-    # Reversed, so that of equal keys in one batch the first observation stays.
-    by_key = {
-        (*entry.boot, entry.observation.sequence): entry for entry in reversed(placed)
-    }
-    doubtful = sorted(key for key in by_key if key[2] <= last[(key[0], key[1])])
-    if doubtful:
-        found = await connection.execute(
-            text(
-                "SELECT o.node, o.boot, o.sequence FROM observation o "
-                "JOIN unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[])) "
-                "AS w (node, boot, sequence) USING (node, boot, sequence)"
-            ),
-            {
-                "nodes": [key[0] for key in doubtful],
-                "boots": [key[1] for key in doubtful],
-                "sequences": [key[2] for key in doubtful],
-            },
-        )
-        for row in found:
-            by_key.pop((row.node, row.boot, row.sequence), None)
-    return [by_key[key] for key in sorted(by_key)]
 
 
 def _newest(
@@ -315,25 +261,6 @@ async def add_hours(
         await connection.execute(
             text(_ADD_HOURS), {**_columns(keys, sums), "starts": starts}
         )
-
-
-async def _save_sequences(
-    connection: AsyncConnection, acknowledged: dict[tuple[str, str], int]
-) -> None:
-    keys = sorted(acknowledged)
-    await connection.execute(
-        text(
-            "UPDATE agent_boot AS b SET last_sequence = w.sequence "
-            "FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[])) "
-            "AS w (node, boot, sequence) "
-            "WHERE b.node = w.node AND b.boot = w.boot AND b.last_sequence < w.sequence"
-        ),
-        {
-            "nodes": [node for node, _ in keys],
-            "boots": [boot for _, boot in keys],
-            "sequences": [acknowledged[key] for key in keys],
-        },
-    )
 
 
 def _columns(

@@ -51,6 +51,7 @@ async def note_reports(
         await connection.execute(text(_SAVE), _columns(changed))
     for line in lines:
         await events.add(connection, line)
+    await _note_ignored(connection, before, after, fresh, received)
     # A task that is done leaves room that the next tick can give to others at once.
     if any(record.finished_at is not None for record in changed):
         await connection.execute(
@@ -106,7 +107,7 @@ def _taken(
     by_gpu = _by_gpu(after)
     lines: list[AuditEvent] = []
     for entry in fresh:
-        report = report_of(entry.observation, entry.end)
+        report = report_of(entry.observation, entry.end, entry.held)
         # A task that should run on a reported GPU is looked at even where no reading names it: it is gone from there.
         affected = (report.readings.keys() & after.keys()).union(
             *(by_gpu[gpu] for gpu in report.gpus)
@@ -120,6 +121,32 @@ def _taken(
             if line is not None:
                 lines.append(line)
     return after, lines
+
+
+async def _note_ignored(
+    connection: AsyncConnection,
+    before: Mapping[str, _Noted],
+    after: Mapping[str, TaskRecord],
+    fresh: Sequence[WindowedObservation],
+    received: datetime,
+) -> None:
+    """One line per node and task that the node says is finished although that cannot be."""
+    ignored = sorted(
+        {
+            (entry.observation.node, before[task.name].name)
+            for entry in fresh
+            for task in entry.observation.tasks
+            if task.state == "finished"
+            and task.name in after
+            and after[task.name].finished_at is None
+        }
+    )
+    if ignored:
+        columns = {
+            "nodes": [node for node, _ in ignored],
+            "tasks": [name for _, name in ignored],
+        }
+        await connection.execute(text(_NOTE_IGNORED), {"at": received, **columns})
 
 
 def _by_gpu(records: Mapping[str, TaskRecord]) -> Mapping[GpuId, set[str]]:
@@ -156,6 +183,18 @@ FROM unnest(CAST(:id AS text[]), CAST(:state AS text[]), CAST(:done_iterations A
             CAST(:ran_s AS float8[]), CAST(:starts AS int[]), CAST(:swaps AS int[]))
      AS w (id, state, done_iterations, iteration_ms, last_ran_at, finished_at, ran_s, starts, swaps)
 WHERE task.id = w.id
+"""
+
+# Once for good: whoever lies about many tasks must not fill the audit, which is kept for ever.
+_NOTE_IGNORED = """
+INSERT INTO event (at, actor, kind, subject, reason)
+SELECT :at, w.subject, 'TaskReportIgnored', w.subject, w.reason
+FROM (SELECT 'node/' || node AS subject,
+             format('it says that task %s is finished; but no target of the last hour put it there, it has begun '
+                    'elsewhere since, or not all its iterations are done', task) AS reason
+      FROM unnest(CAST(:nodes AS text[]), CAST(:tasks AS text[])) AS l (node, task)) AS w
+WHERE NOT EXISTS (SELECT FROM event e
+                  WHERE (e.subject, e.kind, e.reason) = (w.subject, 'TaskReportIgnored', w.reason))
 """
 
 # Locked in the order of ids, as `_LOAD` does.

@@ -11,7 +11,7 @@ from app.store.memory_store import MemoryStore
 from app.store.store import PlanRecord
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, Plan
-from solvers.types.state import Gpu, GpuId, Node, NodeId
+from solvers.types.state import Gpu, GpuId, Node, NodeId, Service, Slo
 
 NOW = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
 
@@ -92,6 +92,8 @@ def test_a_replayed_observation_counts_once_and_a_failed_gpu_moves_the_revision(
     None
 ):
     store = make_store()
+    slo = Slo(latency_ms=100.0, percentile=0.98)
+    store.put_services([Service(name="chat", network="net", slo=slo)])
     woken: list[str] = []
     store.on_wake = woken.append
     reading = GpuReading(

@@ -172,14 +172,56 @@ def test_what_its_node_reports_no_more_waits_again() -> None:
     assert book.unfinished(after(15.0))[0].waiting_s == 5.0
 
 
-def test_a_finished_task_is_done_for_good_wherever_it_finished() -> None:
-    book = a_book(a_target("n2/gpu-0"))
-    book.take(reported(reading("finished", 1000.0)), after(50.0))
-    book.take(reported(reading("running", 1.0), node="n2"), after(55.0))
+def test_a_finished_task_is_done_for_good() -> None:
+    book = a_book()
+    # The share under it has just been changed; its GPU has not.
+    book.take(reported(reading("finished", 1000.0, sm_percent=30.0)), after(50.0))
+    book.take(reported(reading("running", 1.0)), after(55.0))
     book.place(a_target(None))
     record = book.records["nightly"]
     assert (record.finished_at, record.done_iterations) == (after(50.0), 1000.0)
     assert book.unfinished(after(60.0)) == ()
+
+
+def test_a_node_that_never_had_a_task_cannot_finish_it() -> None:
+    book = a_book()
+    book.take(reported(reading("running", 40.0)), after(10.0))
+    for elsewhere in (
+        reported(reading("finished", 1000.0), node="n2"),
+        reported(reading("finished", 1000.0, gpu_index=1)),
+    ):
+        book.take(elsewhere, after(15.0))
+    (task,) = book.unfinished(after(15.0))
+    assert task.done_iterations == 40.0
+
+
+@pytest.mark.parametrize(("done", "batch"), [(999.0, 64), (1000.0, 63), (499.9, 128)])
+def test_a_task_is_not_finished_before_all_its_iterations_are_done(
+    done: float, batch: int
+) -> None:
+    book = a_book()
+    book.take(reported(reading("finished", done, batch=batch)), after(10.0))
+    record = book.records["nightly"]
+    assert (record.finished_at, record.state) == (None, None)
+
+
+def test_a_task_that_finishes_while_it_is_moved_is_done() -> None:
+    book = a_book()
+    book.take(reported(reading("running", 990.0)), after(10.0))
+    book.place(a_target("n2/gpu-0"))
+    end = reported(reading("finished", 1000.0))
+    book.take(end, after(15.0), held=frozenset(["nightly"]))
+    assert book.records["nightly"].finished_at == after(15.0)
+
+
+def test_once_its_new_place_reports_a_task_no_other_node_can_finish_it() -> None:
+    book = a_book()
+    book.take(reported(reading("running", 40.0)), after(10.0))
+    book.place(a_target("n2/gpu-0"))
+    book.take(reported(reading("starting", 40.0), node="n2"), after(12.0))
+    end = reported(reading("finished", 1000.0))
+    book.take(end, after(15.0), held=frozenset(["nightly"]))
+    assert book.records["nightly"].finished_at is None
 
 
 def test_what_nobody_submitted_is_nobodys() -> None:

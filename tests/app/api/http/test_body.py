@@ -139,7 +139,7 @@ def test_an_observation_is_decoded() -> None:
                     {**OBSERVATION["services"][0], "latency_buckets": [[80, 1]]}
                 ]
             },
-            "services[0].latency_buckets",
+            "services[0].latency_buckets[0][0]",
         ),  # type: ignore[index]
         ({"problems": ["\x00"]}, ""),
         ({"more": 1}, ""),

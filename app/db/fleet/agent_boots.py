@@ -1,0 +1,111 @@
+"""Starts of agents: which observations are new, which were sent before, and whether two agents share a name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.base.observation_rows import WindowedObservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentBoot:
+    """One start of an agent."""
+
+    last_sequence: int
+    """Highest sequence number so far."""
+    younger_at: datetime | None
+    """When the youngest start under the same name was first heard; None: it is this one."""
+
+
+async def load_boots(
+    connection: AsyncConnection, boots: Sequence[tuple[str, str]], received: datetime
+) -> dict[tuple[str, str], AgentBoot]:
+    """What is known of these starts of agents; new ones are written down."""
+    found = await connection.execute(
+        text(
+            # An update that changes nothing: only rows that are written are returned.
+            "INSERT INTO agent_boot AS b (node, boot, first_seen_at) "
+            "SELECT w.node, w.boot, :at FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot) "
+            "ORDER BY 1, 2 ON CONFLICT (node, boot) DO UPDATE SET last_sequence = b.last_sequence "
+            "RETURNING node, boot, last_sequence, (SELECT max(o.first_seen_at) FROM agent_boot o "
+            "WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at"
+        ),
+        {
+            "at": received,
+            "nodes": [node for node, _ in boots],
+            "boots": [boot for _, boot in boots],
+        },
+    )
+    return {
+        (row.node, row.boot): AgentBoot(
+            last_sequence=row.last_sequence, younger_at=row.younger_at
+        )
+        for row in found
+    }
+
+
+def rivals_of(
+    fresh: Sequence[WindowedObservation], boots: Mapping[tuple[str, str], AgentBoot]
+) -> dict[str, datetime]:
+    """Nodes that a start of the agent reports of after a younger one was first heard, with that moment.
+
+    A restarted agent never looks so: what the old one saw ended before the new one began.
+    """
+    return {
+        entry.observation.node: younger_at
+        for entry in fresh
+        if (younger_at := boots[entry.boot].younger_at) is not None
+        and entry.end > younger_at
+    }
+
+
+async def fresh_of(
+    connection: AsyncConnection,
+    placed: Sequence[WindowedObservation],
+    last: dict[tuple[str, str], int],
+) -> list[WindowedObservation]:
+    """The observations that are not there yet, each once. Above the last sequence number all are new."""
+    # Reversed, so that of equal keys in one batch the first observation stays.
+    by_key = {
+        (*entry.boot, entry.observation.sequence): entry for entry in reversed(placed)
+    }
+    doubtful = sorted(key for key in by_key if key[2] <= last[(key[0], key[1])])
+    if doubtful:
+        found = await connection.execute(
+            text(
+                "SELECT o.node, o.boot, o.sequence FROM observation o "
+                "JOIN unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[])) "
+                "AS w (node, boot, sequence) USING (node, boot, sequence)"
+            ),
+            {
+                "nodes": [key[0] for key in doubtful],
+                "boots": [key[1] for key in doubtful],
+                "sequences": [key[2] for key in doubtful],
+            },
+        )
+        for row in found:
+            by_key.pop((row.node, row.boot, row.sequence), None)
+    return [by_key[key] for key in sorted(by_key)]
+
+
+async def save_sequences(
+    connection: AsyncConnection, acknowledged: dict[tuple[str, str], int]
+) -> None:
+    """Note the highest sequence number of each start that is durable."""
+    keys = sorted(acknowledged)
+    await connection.execute(
+        text(
+            "UPDATE agent_boot AS b SET last_sequence = w.sequence "
+            "FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:sequences AS bigint[])) "
+            "AS w (node, boot, sequence) "
+            "WHERE b.node = w.node AND b.boot = w.boot AND b.last_sequence < w.sequence"
+        ),
+        {
+            "nodes": [node for node, _ in keys],
+            "boots": [boot for _, boot in keys],
+            "sequences": [acknowledged[key] for key in keys],
+        },
+    )

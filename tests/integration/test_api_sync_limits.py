@@ -1,0 +1,150 @@
+"""One observation stops nobody's telemetry: what is too large is refused, and what cannot be kept is refused alone."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, pool, text
+
+from tests.integration.api_harness import (
+    NOW,
+    Api,
+    Prepared,
+    reading,
+    service,
+)
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        running.put("services/chat", service())
+        yield running
+
+
+def rows_of(api: Api, statement: str) -> Any:
+    engine = create_engine(api.url, poolclass=pool.NullPool)
+    with engine.begin() as connection:
+        found = connection.execute(text(statement))
+        rows = found.all() if found.returns_rows else []
+    engine.dispose()
+    return [tuple(row) for row in rows]
+
+
+REPLICA = {
+    "id": "chat-1",
+    "service": "chat",
+    "gpu_index": 0,
+    "state": "ready",
+    "sm_percent": 50.0,
+    "batch": 8,
+    "memory_mib": 900.0,
+}
+TASK = {
+    "name": "nightly",
+    "gpu_index": 0,
+    "state": "running",
+    "sm_percent": 50.0,
+    "batch": 8,
+    "done_iterations": 1.0,
+}
+BUCKETS = [[bucket, 1] for bucket in range(80)]
+
+
+TOO_LARGE: list[tuple[dict[str, Any], str]] = [
+    ({"replicas": [{**REPLICA, "batch": 10**400}]}, "/replicas/0/batch"),
+    ({"tasks": [{**TASK, "batch": 10**400}]}, "/tasks/0/batch"),
+    ({"tasks": [{**TASK, "done_iterations": 1e300}]}, "/tasks/0/done_iterations"),
+    ({"repartition": [2**31]}, "/repartition/0"),
+    ({"window_s": 5e-324}, "/window_s"),
+    ({"agent_version": "v" * 10_000}, "/agent_version"),
+    ({"problems": ["p" * 10_000]}, "/problems/0"),
+    (
+        {"services": [{**reading(), "latency_buckets": [[3, 1], [3, 1]]}]},
+        "/services/0/latency_buckets",
+    ),
+    (
+        {"services": [{**reading(), "latency_buckets": BUCKETS * 2}]},
+        "/services/0/latency_buckets",
+    ),
+    (
+        {"services": [{**reading(), "latency_buckets": BUCKETS}] * 1000},
+        "/services",
+    ),
+]
+
+
+def test_what_is_too_large_is_refused_with_the_name_of_its_field(api: Api) -> None:
+    for fields, pointer in TOO_LARGE:
+        answer = api.sync(**fields)
+        assert answer.status_code == 422, pointer
+        assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+    assert api.sync().status_code == 200
+
+
+def test_an_observation_that_fails_the_commit_is_refused_alone_and_honest_nodes_go_on(
+    api: Api,
+) -> None:
+    for node in ("n7", "n8", "n9"):
+        assert api.sync(node).status_code == 200
+    # A fault in the middle of the transaction that no bound of the protocol knows.
+    rows_of(
+        api,
+        "ALTER TABLE observation ADD CONSTRAINT odd CHECK (node <> 'n8' OR sequence < 2)",
+    )
+    answers: dict[str, int] = {}
+
+    def report(node: str) -> None:
+        answers[node] = api.sync(node, sequence=2).status_code
+
+    for _ in range(2):
+        threads = [
+            threading.Thread(target=report, args=(node,)) for node in ("n7", "n8", "n9")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=20.0)
+        assert answers == {"n7": 200, "n8": 422, "n9": 200}
+    (event,) = api.get("events?kind=ObservationRefused")["items"]
+    assert event["subject"] == "node/n8"
+    page = api.client.get("/metrics").text
+    assert 'plimsoll_sync_observations_total{result="refused"} 2.0' in page
+
+
+def test_services_that_never_existed_leave_no_rows_and_a_metric_says_so(
+    api: Api,
+) -> None:
+    # 38 KB of these took 14 s and left 120,000 rows.
+    strangers = [{**reading(), "service": f"s{number}"} for number in range(200)]
+    start_s = NOW.timestamp() - 3600.0
+    answer = api.sync(
+        services=[reading(), *strangers], window_start_s=start_s, window_s=3600.0
+    )
+    assert answer.status_code == 200
+    for table in ("observation", "window", "step", "hour"):
+        names = rows_of(api, f"SELECT DISTINCT service FROM service_{table}")
+        assert names == [("chat",)]
+    page = api.client.get("/metrics").text
+    assert 'plimsoll_sync_dropped_readings_total{kind="services"} 200.0' in page
+
+
+def test_a_node_cannot_finish_a_task_of_another_node(api: Api) -> None:
+    assert api.sync("n9").status_code == 200
+    work = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": 10**6}
+    manifest = {
+        "apiVersion": "plimsoll/v1",
+        "kind": "Task",
+        "metadata": {"name": "nightly"},
+        "spec": work,
+    }
+    api.put("tasks/nightly", manifest)
+    for done in (1.0, 1e6):
+        end = {**TASK, "state": "finished", "done_iterations": done}
+        assert api.sync("n9", sequence=int(done) + 1, tasks=[end]).status_code == 200
+    assert api.get("tasks/nightly")["status"]["state"] == "queued"
+    (event,) = api.get("events?kind=TaskReportIgnored")["items"]
+    assert event["subject"] == "node/n9"
