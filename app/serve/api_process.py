@@ -14,7 +14,7 @@ from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.parts import ApiParts, Check
-from app.base.errors import PlimsollError, Unavailable
+from app.base.errors import Unavailable
 from app.base.settings import Settings
 from app.db.base import migrate
 from app.db.base.engine import make_engine
@@ -24,6 +24,7 @@ from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.serve.child_process import controller_process
+from app.serve.connections import TimedProtocol, open_socket
 from app.serve.controller_process import ControllerBody, _on_stop_signals
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
@@ -37,9 +38,6 @@ log = structlog.get_logger(__name__)
 
 DRAIN_S = 5
 """Open requests get this long at the end; an agent that waits for a command loses nothing."""
-
-BACKLOG = 2048
-"""Connections that may wait to be taken; a fleet's agents come back all at once."""
 
 
 def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastAPI:
@@ -122,20 +120,6 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
             ended.result()
 
 
-def open_socket(settings: Settings) -> socket.socket:
-    """The API's socket, before anything else is started. Raises PlimsollError, which says what to do."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server(
-            (settings.host, settings.port), family=family, backlog=BACKLOG
-        )
-    except OSError as error:
-        raise PlimsollError(
-            f"the API cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}; "
-            "another program may have the port: choose one by --port or PLIMSOLL_PORT (0: any free one)"
-        ) from error
-
-
 class ApiServer(uvicorn.Server):
     """uvicorn's server, which leaves the process's signals to whoever runs it.
 
@@ -170,6 +154,7 @@ def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiS
             port=settings.port,
             log_config=None,  # app.base.logs has set up the root logger
             access_log=False,
+            http=TimedProtocol,
             timeout_graceful_shutdown=DRAIN_S,
         ),
     )

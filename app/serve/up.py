@@ -21,7 +21,8 @@ from app.db.operations import tokens
 from app.db.operations.token_secrets import create_locally, login_url
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
-from app.serve.api_process import open_socket, serve_plane
+from app.serve.api_process import serve_plane
+from app.serve.connections import open_socket
 from app.serve.plane import Plane, make_plane
 
 Say = Callable[[str], None]
