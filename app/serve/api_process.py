@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import structlog
 import uvicorn
@@ -13,7 +14,8 @@ from fastapi import FastAPI
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
-from app.api.http.parts import ApiParts, Check
+from app.api.http.fairness import FairSeats, SeatRules
+from app.api.http.parts import ApiParts, Check, reader_rules
 from app.base.errors import Unavailable
 from app.base.settings import Settings
 from app.db.base import migrate
@@ -48,10 +50,9 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = make_engine(
-            plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api"
-        )
-        parts = _make_parts(plane, engine, metrics)
+        pools = _make_pools(plane)
+        engine = pools.people
+        parts = _make_parts(plane, pools, metrics)
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
         # Before anything starts: a request may come as soon as the lifespan yields.
         app.state.parts = parts
@@ -68,6 +69,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             await parts.commands.stop()
             await parts.solver.close()
             await engine.dispose()
+            await pools.agents.dispose()
 
     api = make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
     api.state.stopping = asyncio.Event()
@@ -75,14 +77,39 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
     return api
 
 
-def _make_parts(plane: Plane, engine: Engine, metrics: ApiMetrics) -> ApiParts:
-    store = PostgresStore(engine)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pools:
+    """The connections of this process, which together are `pool_size`."""
+
+    people: Engine
+    agents: Engine
+    reader_rules: SeatRules
+
+
+def _make_pools(plane: Plane) -> _Pools:
+    """A third is for agents: they commit together (`IngestQueue`), and many people must not make them wait."""
+    agents = plane.settings.pool_size // 3 or 1
+    people = plane.settings.pool_size - agents
+    return _Pools(
+        people=make_engine(plane.url, pool_size=people, application="plimsoll-api"),
+        agents=make_engine(plane.url, pool_size=agents, application="plimsoll-sync"),
+        reader_rules=reader_rules(people),
+    )
+
+
+def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
+    store = PostgresStore(pools.people)
+    of_agents = PostgresStore(pools.agents)
     return ApiParts(
-        engine=engine,
+        engine=pools.people,
+        sync_engine=pools.agents,
+        readers=FairSeats(pools.reader_rules),
         store=store,
         clock=plane.clock,
-        ingest=IngestQueue(store, plane.clock, limit=plane.settings.sync_queue_limit),
-        commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
+        ingest=IngestQueue(
+            of_agents, plane.clock, limit=plane.settings.sync_queue_limit
+        ),
+        commands=CommandBoard(of_agents, Listener(plane.url, COMMAND_CHANNEL)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         solver=SolverWorker(threads=plane.settings.solver_threads),
         metrics=metrics,
