@@ -32,6 +32,22 @@ SOLVER_RULES = SeatRules(
     wait_s=30.0,
     retry_after_s=10.0,
 )
+EXPORT_RULES = SeatRules(
+    # Each is a file on disk until it is downloaded; see `app.api.reports.export.FILE_BYTES`.
+    what="exports that are made or downloaded",
+    seats=8,
+    per_token=2,
+    retry_after_s=30.0,
+)
+EXPORT_TURN_RULES = SeatRules(
+    # Each holds a connection to the database for as long as its file is written.
+    what="exports that are made",
+    seats=2,
+    per_token=1,
+    waiting=1,
+    wait_s=30.0,
+    retry_after_s=30.0,
+)
 
 
 def reader_rules(connections: int) -> SeatRules:
@@ -68,6 +84,8 @@ class ApiParts:
     solver: PreviewSolver
     """For previews and thorough explanations; the control loop has its own."""
     solver_turn: FairSeats = field(default_factory=lambda: FairSeats(SOLVER_RULES))
+    exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
+    export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
     fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One refit at a time per process, for the same reason."""
     metrics: ApiMetrics
