@@ -13,6 +13,7 @@ from app.api.decisions import compare, plans, policies, preview, restore, simula
 from app.api.fleet import gpu_types, gpus, nodes, sync, telemetry
 from app.api.http import errors
 from app.api.http.auth import AuthMiddleware
+from app.api.http.limits import LimitMiddleware
 from app.api.http.middleware import RequestMiddleware
 from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
@@ -82,6 +83,7 @@ def make_api(
     app.include_router(health.router)
     errors.install(app)
     # Added later means further outside: the request has its id and its limit before anybody asks who calls.
+    app.add_middleware(LimitMiddleware, prefix=PREFIX)
     app.add_middleware(AuthMiddleware)
     app.add_middleware(RequestMiddleware, body_limit_bytes=body_limit_bytes)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
