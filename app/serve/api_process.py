@@ -15,6 +15,7 @@ from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.fairness import FairSeats, SeatRules
+from app.api.http.guesses import Guesses
 from app.api.http.parts import ApiParts, Check, reader_rules
 from app.base.errors import Unavailable
 from app.base.settings import Settings
@@ -104,6 +105,7 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
         engine=pools.people,
         sync_engine=pools.agents,
         readers=FairSeats(pools.reader_rules),
+        guesses=Guesses(store, plane.clock, metrics),
         store=store,
         clock=plane.clock,
         ingest=IngestQueue(

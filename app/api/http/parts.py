@@ -12,6 +12,7 @@ from app.api.caches.cluster_metrics import ClusterPage
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.fairness import FairSeats, SeatRules
+from app.api.http.guesses import Guesses
 from app.base.clock import ControlClock
 from app.base.errors import Forbidden
 from app.db.base.transaction import Connection, Engine, transaction, translated
@@ -83,6 +84,7 @@ class ApiParts:
     commands: CommandBoard
     solver: PreviewSolver
     """For previews and thorough explanations; the control loop has its own."""
+    guesses: Guesses
     solver_turn: FairSeats = field(default_factory=lambda: FairSeats(SOLVER_RULES))
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
