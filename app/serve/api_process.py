@@ -72,7 +72,11 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             await engine.dispose()
             await pools.agents.dispose()
 
-    api = make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
+    api = make_api(
+        lifespan,
+        body_limit_bytes=plane.settings.request_limit_bytes,
+        token_rate=plane.settings.token_rate,
+    )
     api.state.stopping = asyncio.Event()
     dashboard.install(api, api.state.stopping)
     return api

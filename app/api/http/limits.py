@@ -18,10 +18,8 @@ from app.api.http.errors import TooMany, problem_response
 from app.api.http.fairness import Pace
 from app.api.http.parts import Context
 
-PEOPLES_RATE = 100.0
-"""Cost per second of one token. A cheap read takes the server's only thread 2 to 3 ms: one token may so take a third
-of it at most, and agents find it free."""
-PEOPLES_BURST = 300.0
+BURST_S = 4.0
+"""Seconds' worth of requests that may come at once: a page of the dashboard asks for ten, a script for hundreds."""
 CHEAP, EXPENSIVE = 1.0, 10.0
 
 SYNC_RATE = 20.0
@@ -46,8 +44,8 @@ class _Asked:
 class LimitMiddleware:
     """Between the layer that knows who calls and the routes."""
 
-    def __init__(self, app: ASGIApp, *, prefix: str) -> None:
-        """`prefix`: of the API's paths."""
+    def __init__(self, app: ASGIApp, *, prefix: str, token_rate: float) -> None:
+        """`prefix`: of the API's paths; `token_rate`: cheap requests per second of one token."""
         self._app = app
         start = re.escape(prefix)
         self._sync = re.compile(rf"POST {start}/nodes/([^/]+)/sync")
@@ -58,7 +56,7 @@ class LimitMiddleware:
             rf"|POST {start}/(?:plans/(?:preview|compare)|simulations|networks/[^/]+/fit)"
             rf"|GET (?!{start}/|/live$).*"
         )
-        self._people = Pace(rate=PEOPLES_RATE, burst=PEOPLES_BURST, wait_s=WAIT_S)
+        self._people = Pace(rate=token_rate, burst=BURST_S * token_rate, wait_s=WAIT_S)
         self._nodes = Pace(rate=SYNC_RATE, burst=SYNC_BURST, wait_s=WAIT_S)
         self._syncing: Counter[str] = Counter()
 

@@ -8,10 +8,11 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.application import PREFIX
-from app.api.http.limits import PEOPLES_BURST, SYNCS_AT_ONCE, LimitMiddleware
+from app.api.http.limits import BURST_S, SYNCS_AT_ONCE, LimitMiddleware
 from app.api.http.parts import ApiParts, Context
 from app.db.operations.tokens import TokenRow
 
+RATE = 50.0
 NO_PARTS = cast(ApiParts, None)
 """Limits need nothing of the control plane."""
 
@@ -80,7 +81,7 @@ async def let_others_run() -> None:
 def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
     async def body() -> None:
         inner = Waiting()
-        app = LimitMiddleware(inner, prefix=PREFIX)
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
         sync = f"POST {PREFIX}/nodes/n1/sync"
         first = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
         await let_others_run()
@@ -120,8 +121,8 @@ def test_a_token_has_a_budget_and_what_takes_long_costs_more(
     async def body() -> None:
         inner = Waiting()
         inner.go.set()
-        app = LimitMiddleware(inner, prefix=PREFIX)
-        allowed = int(PEOPLES_BURST) // cost
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
+        allowed = int(BURST_S * RATE) // cost
         tasks = [asyncio.create_task(status(app, what)) for _ in range(2 * allowed)]
         await let_others_run()
         # The rest waits until it is earned, and another token does not wait with it.
@@ -137,7 +138,7 @@ def test_who_has_no_token_is_not_counted_here() -> None:
     async def body() -> None:
         inner = Waiting()
         inner.go.set()
-        app = LimitMiddleware(inner, prefix=PREFIX)
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
         scope = scope_of("GET /livez")
         del scope["plimsoll.context"]
         sent: list[Message] = []
