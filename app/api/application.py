@@ -13,6 +13,7 @@ from app.api.decisions import compare, plans, policies, preview, restore, simula
 from app.api.fleet import enrolment, gpu_types, gpus, nodes, sync, telemetry
 from app.api.http import errors
 from app.api.http.auth import AuthMiddleware
+from app.api.http.limits import LimitMiddleware
 from app.api.http.middleware import RequestMiddleware
 from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
@@ -23,6 +24,7 @@ from app.api.workloads import budgets, projects, services, tasks
 PREFIX = "/api/v1"
 VERSION = "1"
 DEFAULT_BODY_LIMIT = 4_194_304
+DEFAULT_TOKEN_RATE = 50.0
 
 RESOURCES = (
     sync,
@@ -65,6 +67,7 @@ def make_api(
     lifespan: Lifespan[FastAPI] | None = None,
     *,
     body_limit_bytes: int = DEFAULT_BODY_LIMIT,
+    token_rate: float = DEFAULT_TOKEN_RATE,
 ) -> FastAPI:
     """The application. Before the first request `app.state.parts` must hold its Parts."""
     app = FastAPI(
@@ -83,6 +86,7 @@ def make_api(
     app.include_router(health.router)
     errors.install(app)
     # Added later means further outside: the request has its id and its limit before anybody asks who calls.
+    app.add_middleware(LimitMiddleware, prefix=PREFIX, token_rate=token_rate)
     app.add_middleware(AuthMiddleware)
     app.add_middleware(RequestMiddleware, body_limit_bytes=body_limit_bytes)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]

@@ -64,6 +64,14 @@ class Settings(BaseSettings):
     request_limit_bytes: int = Field(
         default=4_194_304, ge=1024, description="Largest request body that is read"
     )
+    token_rate: float = Field(
+        default=50.0,
+        ge=1.0,
+        le=100_000.0,
+        # A list takes the server's only thread some 5 ms: one token may take a quarter of it, and agents find it free.
+        description="Requests per second that one token may send in the long run, and four times as many at once; "
+        "what plans, simulates or makes long tables counts as ten",
+    )
     sync_queue_limit: int = Field(
         default=5000,
         ge=1,

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import structlog
 import uvicorn
@@ -14,8 +15,10 @@ from fastapi import FastAPI
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
-from app.api.http.parts import ApiParts, Check
-from app.base.errors import PlimsollError, Unavailable
+from app.api.http.fairness import FairSeats, SeatRules
+from app.api.http.guesses import Guesses
+from app.api.http.parts import ApiParts, Check, reader_rules
+from app.base.errors import Unavailable
 from app.base.settings import Settings
 from app.db.base import migrate
 from app.db.base.engine import make_engine
@@ -25,6 +28,7 @@ from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.serve.child_process import controller_process
+from app.serve.connections import TimedProtocol, open_socket
 from app.serve.controller_process import ControllerBody, _on_stop_signals
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
@@ -39,9 +43,6 @@ log = structlog.get_logger(__name__)
 DRAIN_S = 5
 """Open requests get this long at the end; an agent that waits for a command loses nothing."""
 
-BACKLOG = 2048
-"""Connections that may wait to be taken; a fleet's agents come back all at once."""
-
 
 def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastAPI:
     """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz beside its own."""
@@ -51,10 +52,9 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = make_engine(
-            plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api"
-        )
-        parts = _make_parts(plane, engine, metrics)
+        pools = _make_pools(plane)
+        engine = pools.people
+        parts = _make_parts(plane, pools, metrics)
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
         # Before anything starts: a request may come as soon as the lifespan yields.
         app.state.parts = parts
@@ -71,26 +71,55 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             await parts.commands.stop()
             await parts.solver.close()
             await engine.dispose()
+            await pools.agents.dispose()
 
-    api = make_api(lifespan, body_limit_bytes=plane.settings.request_limit_bytes)
+    api = make_api(
+        lifespan,
+        body_limit_bytes=plane.settings.request_limit_bytes,
+        token_rate=plane.settings.token_rate,
+    )
     api.state.stopping = asyncio.Event()
     dashboard.install(api, api.state.stopping)
     return api
 
 
-def _make_parts(plane: Plane, engine: Engine, metrics: ApiMetrics) -> ApiParts:
-    store = PostgresStore(engine)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pools:
+    """The connections of this process, which together are `pool_size`."""
+
+    people: Engine
+    agents: Engine
+    reader_rules: SeatRules
+
+
+def _make_pools(plane: Plane) -> _Pools:
+    """A third is for agents: they commit together (`IngestQueue`), and many people must not make them wait."""
+    agents = plane.settings.pool_size // 3 or 1
+    people = plane.settings.pool_size - agents
+    return _Pools(
+        people=make_engine(plane.url, pool_size=people, application="plimsoll-api"),
+        agents=make_engine(plane.url, pool_size=agents, application="plimsoll-sync"),
+        reader_rules=reader_rules(people),
+    )
+
+
+def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
+    store = PostgresStore(pools.people)
+    of_agents = PostgresStore(pools.agents)
     return ApiParts(
-        engine=engine,
+        engine=pools.people,
+        sync_engine=pools.agents,
+        readers=FairSeats(pools.reader_rules),
+        guesses=Guesses(store, plane.clock, metrics),
         store=store,
         clock=plane.clock,
         ingest=IngestQueue(
-            store,
+            of_agents,
             plane.clock,
             limit=plane.settings.sync_queue_limit,
             on_dropped=metrics.note_dropped,
         ),
-        commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
+        commands=CommandBoard(of_agents, Listener(plane.url, COMMAND_CHANNEL)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         solver=SolverWorker(threads=plane.settings.solver_threads),
         metrics=metrics,
@@ -128,20 +157,6 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
             ended.result()
 
 
-def open_socket(settings: Settings) -> socket.socket:
-    """The API's socket, before anything else is started. Raises PlimsollError, which says what to do."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server(
-            (settings.host, settings.port), family=family, backlog=BACKLOG
-        )
-    except OSError as error:
-        raise PlimsollError(
-            f"the API cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}; "
-            "another program may have the port: choose one by --port or PLIMSOLL_PORT (0: any free one)"
-        ) from error
-
-
 class ApiServer(uvicorn.Server):
     """uvicorn's server, which leaves the process's signals to whoever runs it.
 
@@ -176,6 +191,7 @@ def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiS
             port=settings.port,
             log_config=None,  # app.base.logs has set up the root logger
             access_log=False,
+            http=TimedProtocol,
             timeout_graceful_shutdown=DRAIN_S,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,

@@ -22,7 +22,8 @@ from app.db.operations.token_secrets import TokenOrder, create_locally, login_ur
 from app.db.operations.tokens import LIFETIMES
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
-from app.serve.api_process import open_socket, serve_plane
+from app.serve.api_process import serve_plane
+from app.serve.connections import open_socket
 from app.serve.plane import Plane, make_plane
 
 Say = Callable[[str], None]

@@ -64,7 +64,7 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     async def live(request: Request) -> Response:
         context: Context = request.scope["plimsoll.context"]
         require_person(context)
-        stream = feed.stream(_wanted(request, context))
+        stream = feed.stream(_wanted(request, context), context.caller.id)
         return StreamingResponse(
             stream,
             media_type="text/event-stream",

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from app.api.http.auth import forget_tokens
+from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts
 from app.api.http.sessions import cookie_of, log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
@@ -37,7 +38,8 @@ async def enter(paper: Paper, request: Request) -> Response:
     try:
         # Otherwise another site could log a visitor in under an account of its own.
         require_own_page(request.method, request.headers.raw)
-        caller = await _holder(parts, form.get("token", [""])[0].strip())
+        secret = form.get("token", [""])[0].strip()
+        caller = await _holder(parts, secret, address_of(request.scope))
     except (Forbidden, Unauthorised) as error:
         return paper.html(
             request, "login.html", status=401, next=wanted, problem=str(error)
@@ -61,19 +63,22 @@ async def leave(request: Request) -> Response:
     return answer
 
 
-async def _holder(parts: ApiParts, secret: str) -> TokenRow:
-    """Whose token it is. Raises Unauthorised, or Forbidden for an agent's."""
+async def _holder(parts: ApiParts, secret: str, address: str) -> TokenRow:
+    """Whose token it is. Raises Unauthorised, TooMany, or Forbidden for an agent's."""
     if not PATTERN.fullmatch(secret):
         raise Unauthorised(
             "A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more."
         )
     now = parts.clock.now()
+    await parts.guesses.wait(address)
     async with transaction(parts.engine) as connection:
         # By its hash, as the API does: the secret itself is stored nowhere.
         row = await tokens.find(connection, digest(secret))
-        if row is None or not row.is_valid(now):
-            raise Unauthorised("This token is not known, was revoked, or has expired.")
-        await tokens.note_use(connection, row, now)
+        if row is not None and row.is_valid(now):
+            await tokens.note_use(connection, row, now)
+    if row is None or not row.is_valid(now):
+        await parts.guesses.note(address, digest(secret))
+        raise Unauthorised("This token is not known, was revoked, or has expired.")
     if row.scope == "agent":
         raise Forbidden(
             "An agent's token may only report. Log in with one of scope viewer, operator or admin."

@@ -197,6 +197,8 @@ def running_api(url: str, **settings: Any) -> Iterator[Api]:
 @contextmanager
 def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[Api]:
     clock = ManualControlClock(at)
+    # Tests send as fast as they get answers, with few tokens.
+    settings = {"token_rate": 10_000.0, **settings}
     app = create_app(make_plane(Settings(**settings), url, clock))
     with TestClient(app, raise_server_exceptions=False) as client:
         keep_solver(app)

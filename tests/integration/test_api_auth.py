@@ -104,6 +104,10 @@ def test_nothing_is_answered_without_a_valid_token(
         answer = api.client.request(
             method, _path(template), headers=headers, content=b"not even JSON"
         )
+        # Some of them are well-formed: from the twentieth on they are taken for guesses.
+        if answer.status_code == 429:
+            assert answer.json()["code"] == "too-many"
+            continue
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 

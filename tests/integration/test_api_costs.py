@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from app.api.reports.export import encoded
+from app.api.reports.export import write_csv
 from app.db.base.engine import make_engine
 from app.db.reports.reports import Cell
 from app.postgres import server as postgres
@@ -157,11 +157,10 @@ def test_text_that_a_spreadsheet_would_calculate_is_quoted() -> None:
         yield ("name", "at", "flag", "list", "nothing")
         yield ("=1+1", Decimal("1E-7"), True, ["a", "b"], None)
 
-    async def read() -> bytes:
-        return b"".join([piece async for piece in encoded(rows(), "csv")])
-
+    file = io.BytesIO()
+    asyncio.run(write_csv(rows(), file))
     assert (
-        asyncio.run(read()).decode()
+        file.getvalue().decode()
         == 'name,at,flag,list,nothing\n\'=1+1,0.0000001,true,"[""a"", ""b""]",\n'
     )
 

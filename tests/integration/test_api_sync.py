@@ -16,6 +16,7 @@ from tests.integration.api_harness import (
     NOW,
     Api,
     Prepared,
+    node,
     observation,
     reading,
     service,
@@ -242,11 +243,13 @@ def test_a_wait_without_news_ends_with_none(api: Api) -> None:
 
 def test_a_full_queue_asks_to_come_again(small_fleet: Prepared) -> None:
     with small_fleet.running_api(sync_queue_limit=1) as api:
+        for number in range(2, 5):
+            api.put(f"nodes/n{number}", node(f"n{number}"))
         answers: queue.Queue[int] = queue.Queue()
         threads = [
             threading.Thread(
                 target=lambda number=number: answers.put(
-                    api.sync(sequence=number).status_code
+                    api.sync(f"n{number}").status_code
                 )
             )
             for number in range(1, 5)

@@ -43,6 +43,11 @@ class ApiMetrics:
             ("kind",),
             registry=registry,
         )
+        self.guessing = Counter(
+            "plimsoll_http_guessing_addresses",
+            "Episodes of many unknown tokens from one address",
+            registry=registry,
+        )
         self.commands = Counter(
             "plimsoll_sync_commands", "Commands handed to agents", registry=registry
         )

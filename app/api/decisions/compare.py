@@ -12,7 +12,6 @@ from app.api.http.auth import ClusterOperator
 from app.api.http.body import resource_router
 from app.api.http.known_names import check_known
 from app.api.http.views import View
-from app.base.errors import Unavailable
 from app.db.decisions import actors
 from app.manifests.parts import Strict
 from app.store.trained_actors import fleet_fingerprint
@@ -77,15 +76,13 @@ async def compare_plans(
 ) -> CompareView:
     """What each policy would make of what runs and of the present rates.
 
-    One of these or of the previews at a time, else 503.
+    One of these or of the previews at a time; another one waits some seconds for its turn, else 429.
     """
     check_known(wanted.policies, known_policies(), what="policy", field="policies")
     # Each once, in the order of the request.
     names = tuple(dict.fromkeys(wanted.policies)) or known_policies()
-    if context.parts.preview_turn.locked():
-        raise Unavailable("a preview runs; repeat this in a moment")
     # The same turn as previews: each occupies a core, and the machine may have only one.
-    async with context.parts.preview_turn:
+    async with context.parts.solver_turn.taken(context.caller.id):
         snapshot = await context.snapshot()
         # In a thread: the problem of a large fleet takes a while, for which the server must not wait.
         problem, observed = await asyncio.to_thread(present_problem, snapshot)

@@ -23,7 +23,7 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
 from app.api.workloads.services import visible_services
-from app.base.errors import Forbidden, NotFound, Unavailable
+from app.base.errors import Forbidden, NotFound
 from app.db.base.transaction import Connection
 from app.db.decisions import plans
 from app.db.decisions import plans as generations
@@ -142,11 +142,8 @@ async def _find_out(context: Context, inquiry: Inquiry) -> Findings:
         raise Forbidden(
             "a thorough explanation is about everybody's services; this token is bound to projects"
         )
-    if context.parts.preview_turn.locked():
-        raise Unavailable(
-            "another preview or thorough explanation runs; repeat this one in a moment"
-        )
-    async with context.parts.preview_turn:
+    # It only reads, and yet occupies the solver: the turn that previews of operators have, shared by token.
+    async with context.parts.solver_turn.taken(context.caller.id):
         return await context.parts.solver.inquire(inquiry)
 
 

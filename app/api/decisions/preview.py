@@ -11,7 +11,7 @@ from app.api.http.auth import ClusterOperator
 from app.api.http.body import resource_router
 from app.api.http.known_names import check_known, check_policy
 from app.api.http.parts import Context
-from app.base.errors import InvalidRequest, Unavailable
+from app.base.errors import InvalidRequest
 from app.catalogue.catalogue import not_for_services
 from app.db.predictions import profiles
 from app.manifests import objects as manifests
@@ -25,12 +25,9 @@ router = resource_router("plans", prefix="/plans")
 async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> PreviewView:
     """What the next tick would decide with these changes, and what each scenario beyond them would cost.
 
-    One preview at a time, else 503.
+    One preview at a time; another one waits some seconds for its turn, else 429.
     """
-    # Refused, not queued: a person who waits should know that somebody else is being served.
-    if context.parts.preview_turn.locked():
-        raise Unavailable("another preview runs; repeat this one in a moment")
-    async with context.parts.preview_turn:
+    async with context.parts.solver_turn.taken(context.caller.id):
         snapshot = await context.snapshot()
         # Against the same snapshot that is planned: a name that goes meanwhile is still known to it.
         _check_names(wanted, snapshot, await _training_networks(context))

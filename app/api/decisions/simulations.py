@@ -20,7 +20,7 @@ from app.api.decisions.simulation_views import (
 from app.api.http.answers import LIST, READ, Responses, problems
 from app.api.http.auth import ClusterOperator, ClusterViewer
 from app.api.http.body import accepts_gzip, resource_router
-from app.api.http.errors import TooManyWait
+from app.api.http.errors import TooMany
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.pages import Paging
 from app.api.http.views import Page
@@ -86,7 +86,7 @@ async def list_examples(context: ClusterViewer) -> ExamplesView:
     "",
     status_code=202,
     response_model=SimulationView,
-    responses=problems(400, 413, 415, 429)
+    responses=problems(400, 413, 415)
     | {
         202: {
             "description": "It waits for its turn",
@@ -111,7 +111,7 @@ async def ask_simulation(
             connection, order, asked_by=context.actor, at=context.now()
         )
         if made is None:
-            raise TooManyWait(
+            raise TooMany(
                 f"{WAITING_LIMIT} simulations wait already; one runs at a time. Cancel one, or wait"
             )
         after: dict[str, Json] = {

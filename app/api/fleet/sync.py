@@ -154,7 +154,7 @@ async def _answer(
     # Durable before the answer: the agent drops from its outbox what is acknowledged.
     acknowledged = await _ingest(context, observation)
     await context.parts.agent_addresses.note(
-        context.parts.engine, observation.node, request
+        context.parts.sync_engine, observation.node, request
     )
     command = await _command(context, observation, wait_s)
     reply = SyncReply(

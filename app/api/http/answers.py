@@ -14,13 +14,14 @@ MEANINGS = {
     401: "No valid token",
     403: "The token does not allow it",
     404: "No such object",
+    408: "The body came too slowly",
     409: "The state of the object does not allow it",
     412: "The object is not in the state that If-Match names",
     413: "The body is too large",
     415: "The body does not say that it is JSON",
     422: "A field or parameter is wrong",
     428: "If-Match is needed",
-    429: "Too many wait already; Retry-After says when to try again",
+    429: "More than a limit allows; Retry-After says when to try again",
     503: "The database or the solver is away; Retry-After says when to try again",
 }
 
@@ -31,9 +32,11 @@ _RETRY_AFTER = {
 
 def problems(*statuses: int) -> Responses:
     """Documentation of these problems, and of those that every authenticated route may answer."""
-    return {
-        status: _problem(status) for status in sorted({401, 403, 422, 503, *statuses})
-    }
+    found = {401, 403, 422, 429, 503, *statuses}
+    # Wherever a body may be too large it may be too slow.
+    if 413 in found:
+        found.add(408)
+    return {status: _problem(status) for status in sorted(found)}
 
 
 def _problem(status: int) -> dict[str, Any]:

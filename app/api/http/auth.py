@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from app.api.http.errors import problem_response
+from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, require_own_page
 from app.base.errors import Forbidden, PlimsollError, Unauthorised
@@ -72,28 +73,31 @@ class Tokens:
         """One question to the database per token, however many requests wait for its answer."""
 
     async def authenticate(
-        self, authorization: str | None, parts: ApiParts
+        self, authorization: str | None, parts: ApiParts, address: str
     ) -> TokenRow:
-        """The caller's token. Raises Unauthorised."""
+        """The caller's token; `address`: from where it comes. Raises Unauthorised, TooMany."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
             raise Unauthorised(
                 "send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token"
             )
-        return await self._valid(digest(secret), parts, _find_token)
+        return await self._valid((_find_token, digest(secret)), parts, address)
 
-    async def of_session(self, cookie: str, parts: ApiParts) -> TokenRow:
-        """The token that somebody logged in with. Raises Unauthorised."""
-        return await self._valid(digest(cookie), parts, sessions.find)
+    async def of_session(self, cookie: str, parts: ApiParts, address: str) -> TokenRow:
+        """The token that somebody logged in with. Raises Unauthorised, TooMany."""
+        return await self._valid((sessions.find, digest(cookie)), parts, address)
 
     def forget(self) -> None:
         """Ask the database again for every token."""
         self._known.clear()
 
-    async def _valid(self, sha256: bytes, parts: ApiParts, find: _Find) -> TokenRow:
-        now = parts.clock.now()
-        row = await self._find((find, sha256), parts)
-        if row is None or not row.is_valid(now):
+    async def _valid(self, key: _Key, parts: ApiParts, address: str) -> TokenRow:
+        # One that was valid before is no guess, and does not wait behind those of others at the same address.
+        if key not in self._known:
+            await parts.guesses.wait(address)
+        row = await self._find(key, parts)
+        if row is None or not row.is_valid(parts.clock.now()):
+            await parts.guesses.note(address, key[1])
             raise Unauthorised("this token is not known, was revoked, or has expired")
         return row
 
@@ -113,11 +117,15 @@ class Tokens:
     async def _ask(self, key: _Key, parts: ApiParts) -> TokenRow | None:
         find, sha256 = key
         now = parts.clock.now()
-        async with transaction(parts.engine) as connection:
+        # Tokens that were valid a moment ago are mostly agents', and do not wait behind unknown ones.
+        engine = parts.sync_engine if key in self._known else parts.engine
+        async with transaction(engine) as connection:
             row = await find(connection, sha256, now)
             if row is not None:
                 await tokens.note_use(connection, row, now)
-        if row is not None:
+        if row is None:
+            self._known.pop(key, None)
+        else:
             self._known[key] = _Remembered(
                 row, asyncio.get_running_loop().time() + REMEMBERED_S
             )
@@ -166,11 +174,12 @@ class AuthMiddleware:
         header = Headers(raw=headers).get("authorization")
         # The header wins: a program that sends one means it, and a browser sends none by itself.
         cookie = cookie_of(headers) if header is None else ""
+        address = address_of(scope)
         if not cookie:
-            return await self._tokens.authenticate(header, parts)
+            return await self._tokens.authenticate(header, parts, address)
         # Only where the cookie alone speaks: another site can make a browser send it, but never the header.
         require_own_page(scope["method"], headers)
-        return await self._tokens.of_session(cookie, parts)
+        return await self._tokens.of_session(cookie, parts, address)
 
 
 def _refusal(error: PlimsollError, scope: AsgiScope, request_id: str) -> Response:

@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problems. `PROBLEMS` is the only place where exceptions meet HTTP codes."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,8 +62,14 @@ class UnsupportedBody(HTTPException):
         )
 
 
-class TooManyWait(Unavailable):
-    """The queue for a part is full."""
+class TooMany(Unavailable):
+    """More than a limit allows; the message names the limit."""
+
+    def __init__(
+        self, detail: str, *, retry_after_s: float = QUEUE_RETRY_AFTER_S
+    ) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
 
 
 class PreconditionRequired(PreconditionFailed):
@@ -105,15 +112,7 @@ PROBLEMS: tuple[tuple[type[Exception], ProblemKind], ...] = (
     ),
     (Unauthorised, ProblemKind(401, "unauthorised", "A valid token is needed", BEARER)),
     (Forbidden, ProblemKind(403, "forbidden", "The token does not allow it")),
-    (
-        TooManyWait,
-        ProblemKind(
-            429,
-            "too-many",
-            "Too many wait already",
-            {"Retry-After": str(QUEUE_RETRY_AFTER_S)},
-        ),
-    ),
+    (TooMany, ProblemKind(429, "too-many", "More than a limit allows")),
     (
         Unavailable,
         ProblemKind(503, "unavailable", "A part that is needed is away", RETRY),
@@ -128,6 +127,7 @@ HTTP_CODES = {
     400: "malformed",
     404: "not-found",
     405: "method-not-allowed",
+    408: "too-slow",
     413: "too-large",
     415: "unsupported-media-type",
     422: "invalid",
@@ -168,7 +168,7 @@ def problem_response(error: Exception, *, path: str, request_id: str) -> Respons
         problem.model_dump_json(exclude_none=True),
         status_code=kind.status,
         media_type=MEDIA_TYPE,
-        headers={**(kind.headers or {}), "X-Request-ID": request_id},
+        headers={**_headers(error, kind), "X-Request-ID": request_id},
     )
 
 
@@ -187,6 +187,13 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
         exc_info=error,
     )
     return await _answer(request, error)
+
+
+def _headers(error: Exception, kind: ProblemKind) -> Mapping[str, str]:
+    if isinstance(error, TooMany):
+        # Rounded up: whoever came a moment too early would be refused again.
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
+    return kind.headers or {}
 
 
 def _request_id(request: Request) -> str:

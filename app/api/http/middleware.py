@@ -1,5 +1,6 @@
-"""What happens to every request: an id, a limit on its body, and a line in the metrics."""
+"""What happens to every request: an id, limits on its body's size and time, and a line in the metrics."""
 
+import asyncio
 import re
 import time
 import uuid
@@ -14,13 +15,24 @@ from app.api.http.parts import ApiParts
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
+BODY_WITHIN_S = 60.0
+"""A body of the largest size then needs 70 kB/s. uvicorn itself waits for ever."""
+
 
 class RequestMiddleware:
     """The outermost layer of ours."""
 
-    def __init__(self, app: ASGIApp, *, body_limit_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        body_limit_bytes: int,
+        body_within_s: float = BODY_WITHIN_S,
+    ) -> None:
+        """`body_within_s`: from the first look at the body to its end."""
         self._app = app
         self._limit = body_limit_bytes
+        self._within_s = body_within_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -46,12 +58,24 @@ class RequestMiddleware:
             watch.done()
 
     def _limited(self, receive: Receive) -> Receive:
-        """Bodies that do not announce their length are counted as they come."""
+        """Bodies that do not announce their length are counted as they come, and no body may take for ever."""
         seen = 0
+        ends_s: float | None = None
+        is_complete = False
 
         async def limited() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, ends_s, is_complete
+            # Behind the body's end only the client's leaving is waited for, which may take as long as the answer.
+            if is_complete:
+                return await receive()
+            if ends_s is None:
+                ends_s = asyncio.get_running_loop().time() + self._within_s
+            try:
+                async with asyncio.timeout_at(ends_s):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            is_complete = not message.get("more_body", False)
             seen += len(message.get("body", b""))
             # Raised while the body is read, so that no more than the limit is ever in memory.
             if seen > self._limit:
@@ -59,6 +83,14 @@ class RequestMiddleware:
             return message
 
         return limited
+
+    def _too_slow(self) -> HTTPException:
+        return HTTPException(
+            408,
+            f"the body did not come within {self._within_s:g} s",
+            # The rest of it would be taken for the next request.
+            headers={"Connection": "close"},
+        )
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

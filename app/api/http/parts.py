@@ -11,6 +11,8 @@ from app.api.caches.agent_addresses import AgentAddresses
 from app.api.caches.cluster_metrics import ClusterPage
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
+from app.api.http.fairness import FairSeats, SeatRules
+from app.api.http.guesses import Guesses
 from app.base.clock import ControlClock
 from app.base.errors import Forbidden
 from app.db.base.transaction import Connection, Engine, transaction, translated
@@ -21,6 +23,47 @@ from app.store.ingest_queue import IngestQueue
 from app.store.store import AuditEvent, Snapshot, Store
 from solvers.types.state import Json
 
+SOLVER_RULES = SeatRules(
+    what="previews, comparisons and thorough explanations",
+    # Each occupies a core for as long as its budget, which is a minute at most.
+    seats=1,
+    per_token=1,
+    waiting=1,
+    # With half a minute of its own still within the 75 seconds for which the command-line client waits.
+    wait_s=30.0,
+    retry_after_s=10.0,
+)
+EXPORT_RULES = SeatRules(
+    # Each is a file on disk until it is downloaded; see `app.api.reports.export.FILE_BYTES`.
+    what="exports that are made or downloaded",
+    seats=8,
+    per_token=2,
+    retry_after_s=30.0,
+)
+EXPORT_TURN_RULES = SeatRules(
+    # Each holds a connection to the database for as long as its file is written.
+    what="exports that are made",
+    seats=2,
+    per_token=1,
+    waiting=1,
+    wait_s=30.0,
+    retry_after_s=30.0,
+)
+
+
+def reader_rules(connections: int) -> SeatRules:
+    """How people share a pool of so many connections; where it has enough, some are left for pages and log-ins."""
+    seats = max(1, connections - 2)
+    return SeatRules(
+        what="database transactions",
+        seats=seats,
+        # More than half: one token alone may use most of what is free, and another one finds a seat all the same.
+        per_token=seats // 2 + 1,
+        waiting=64,
+        wait_s=10.0,
+    )
+
+
 Check = Callable[[], Awaitable[str | None]]
 """None when a part is well; else what is wrong with it."""
 
@@ -30,14 +73,21 @@ class ApiParts:
     """Everything behind the routes."""
 
     engine: Engine
+    """For people's requests and for pages."""
+    sync_engine: Engine
+    """For agents', so that they never wait for a connection behind people's."""
+    readers: FairSeats
+    """The connections of `engine` that people's requests may hold."""
     store: Store
     clock: ControlClock
     ingest: IngestQueue
     commands: CommandBoard
     solver: PreviewSolver
     """For previews and thorough explanations; the control loop has its own."""
-    preview_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One of these at a time per process: each occupies a core for as long as its budget."""
+    guesses: Guesses
+    solver_turn: FairSeats = field(default_factory=lambda: FairSeats(SOLVER_RULES))
+    exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
+    export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
     fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One refit at a time per process, for the same reason."""
     metrics: ApiMetrics
@@ -73,12 +123,24 @@ class Context:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One transaction."""
-        async with transaction(self.parts.engine) as connection:
+        """One transaction. Raises TooMany where the caller's others occupy the database."""
+        if self.caller.scope == "agent":
+            async with transaction(self.parts.sync_engine) as connection:
+                yield connection
+            return
+        async with (
+            self.parts.readers.taken(self.caller.id),
+            transaction(self.parts.engine) as connection,
+        ):
             yield connection
 
     async def snapshot(self) -> Snapshot:
         """Everything that a tick would see now."""
+        async with self.parts.readers.taken(self.caller.id):
+            return await self.snapshot_within()
+
+    async def snapshot_within(self) -> Snapshot:
+        """The same for who has a transaction open, and would else wait for a second seat while it holds one."""
         with translated():
             return await self.parts.store.load_snapshot(self.now())
 

@@ -1,20 +1,28 @@
 """Reports as files: CSV row by row, Parquet where `pyarrow` is installed. Money keeps every digit in both."""
 
+import asyncio
 import csv
 import importlib.util
 import io
 import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api.http.parts import Context
 from app.base.errors import InvalidRequest
 from app.db.reports.reports import Cell
 
 if TYPE_CHECKING:
     import pyarrow
+
+log = structlog.get_logger(__name__)
 
 Rows: TypeAlias = AsyncIterator[tuple[Cell, ...]]
 """The names of the columns first."""
@@ -25,10 +33,17 @@ MEDIA_TYPES: dict[Format, str] = {
     "parquet": "application/vnd.apache.parquet",
 }
 
-ROWS_AT_ONCE = 1000
+CSV_ROWS_AT_ONCE = 200
+"""Encoded in about a millisecond, after which other requests have their turn."""
+PARQUET_ROWS_AT_ONCE = 1000
+"""They are a group of rows of the file, which readers want large."""
 CHUNK_BYTES = 1 << 18
-MEMORY_BYTES = 1 << 24
-"""A Parquet file has its table of contents at the end; a larger one is made on disk."""
+MEMORY_BYTES = 1 << 20
+"""A larger file is on disk, in the system's folder for temporary files (TMPDIR)."""
+FILE_BYTES = 1 << 28
+"""More than a million rows. As many files as `EXPORT_RULES` allows are there at once: 2 GiB."""
+STALLED_S = 60.0
+"""A client must take a piece of CHUNK_BYTES within this: 4 KiB/s."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Text that begins like this is a formula to spreadsheets."""
@@ -43,21 +58,72 @@ def check_format(wanted: Format) -> None:
         )
 
 
-async def encoded(rows: Rows, wanted: Format) -> AsyncIterator[bytes]:
-    """The file in pieces."""
-    async for piece in _parquet(rows) if wanted == "parquet" else _csv(rows):
-        yield piece
+class ExportResponse(Response):
+    """A report as a file: written in full first, then sent.
+
+    However slowly the client reads, the database has long been left; and a fault while the file is written is answered
+    as an error. A client that takes nothing for STALLED_S is cut.
+    """
+
+    def __init__(self, rows: Callable[[], Rows], wanted: Format, *, name: str) -> None:
+        """`rows`: what to read, begun when it is this request's turn; `name`: the file's, without its ending."""
+        headers = {
+            "Content-Disposition": f'attachment; filename="{name}.{wanted}"',
+            # A browser must not keep a file of costs for the next person.
+            "Cache-Control": "no-store",
+        }
+        super().__init__(media_type=MEDIA_TYPES[wanted], headers=headers)
+        self._rows = rows
+        self._write = write_parquet if wanted == "parquet" else write_csv
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Write it and send it. Raises InvalidRequest, TooMany before the first byte is sent."""
+        context: Context = scope["plimsoll.context"]
+        caller = context.caller.id
+        async with context.parts.exports.taken(caller):
+            with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
+                async with context.parts.export_turn.taken(caller):
+                    await self._write(self._rows(), file)
+                await self._send(file, send)
+
+    async def _send(self, file: IO[bytes], send: Send) -> None:
+        self.headers["Content-Length"] = str(file.seek(0, io.SEEK_END))
+        file.seek(0)
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        has_more = True
+        try:
+            while has_more:
+                # In a thread: the file may be on a disk that is busy.
+                piece = await asyncio.to_thread(file.read, CHUNK_BYTES)
+                has_more = bool(piece)
+                body = {"body": piece, "more_body": has_more}
+                async with asyncio.timeout(STALLED_S):
+                    await send({"type": "http.response.body", **body})
+        except TimeoutError:
+            # Without the rest, so that the server closes the connection and the client sees that it is cut.
+            log.info("a download was cut: its client took nothing", seconds=STALLED_S)
 
 
-async def _csv(rows: Rows) -> AsyncIterator[bytes]:
+async def write_csv(rows: Rows, file: IO[bytes]) -> None:
+    """One line per row, after one with the names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    async for batch in _batches(rows):
+    async for batch in _batches(rows, CSV_ROWS_AT_ONCE):
         writer.writerows([_csv_cell(value) for value in row] for row in batch)
-        yield text.getvalue().encode()
+        file.write(text.getvalue().encode())
+        _check_size(file)
         # The same buffer for every batch, so that memory does not grow with the report.
         text.seek(0)
         text.truncate()
+
+
+def _check_size(file: IO[bytes]) -> None:
+    if file.seek(0, io.SEEK_END) > FILE_BYTES:
+        raise InvalidRequest(
+            f"the file would be larger than {FILE_BYTES >> 20} MiB; take it in parts by `since` and `until`",
+            field="since",
+        )
 
 
 def _csv_cell(value: Cell) -> str:
@@ -75,36 +141,32 @@ def _csv_cell(value: Cell) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-async def _parquet(rows: Rows) -> AsyncIterator[bytes]:
+async def write_parquet(rows: Rows, file: IO[bytes]) -> None:
     """Types are those of the first rows; a column without any value there is text."""
     import pyarrow
     import pyarrow.parquet
 
-    with tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
-        names: list[str] = []
-        writer: pyarrow.parquet.ParquetWriter | None = None
-        async for batch in _batches(rows):
-            if not names:
-                names, batch = [str(name) for name in batch[0]], batch[1:]
-            columns = [[row[at] for row in batch] for at in range(len(names))]
-            if writer is None:
-                kinds = [
-                    _kind(name, column)
-                    for name, column in zip(names, columns, strict=True)
-                ]
-                # From the first batch alone: the rest has not been read, and a Parquet file has one schema.
-                schema = pyarrow.schema(list(zip(names, kinds, strict=True)))
-                writer = pyarrow.parquet.ParquetWriter(file, schema)
-            arrays = [
-                _array(column, field.type)
-                for column, field in zip(columns, schema, strict=True)
+    names: list[str] = []
+    writer: pyarrow.parquet.ParquetWriter | None = None
+    async for batch in _batches(rows, PARQUET_ROWS_AT_ONCE):
+        if not names:
+            names, batch = [str(name) for name in batch[0]], batch[1:]
+        columns = [[row[at] for row in batch] for at in range(len(names))]
+        if writer is None:
+            kinds = [
+                _kind(name, column) for name, column in zip(names, columns, strict=True)
             ]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-        assert writer is not None
-        writer.close()
-        file.seek(0)
-        while piece := file.read(CHUNK_BYTES):
-            yield piece
+            # From the first batch alone: the rest has not been read, and a Parquet file has one schema.
+            schema = pyarrow.schema(list(zip(names, kinds, strict=True)))
+            writer = pyarrow.parquet.ParquetWriter(file, schema)
+        arrays = [
+            _array(column, field.type)
+            for column, field in zip(columns, schema, strict=True)
+        ]
+        writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+        _check_size(file)
+    assert writer is not None
+    writer.close()
 
 
 def _kind(name: str, column: Sequence[Cell]) -> "pyarrow.DataType":
@@ -145,12 +207,12 @@ def _array(column: Sequence[Cell], kind: "pyarrow.DataType") -> "pyarrow.Array":
     return pyarrow.array(column, kind)
 
 
-async def _batches(rows: Rows) -> AsyncIterator[list[tuple[Cell, ...]]]:
+async def _batches(rows: Rows, size: int) -> AsyncIterator[list[tuple[Cell, ...]]]:
     """The first batch comes even where it is nothing but the names."""
     batch: list[tuple[Cell, ...]] = []
     async for row in rows:
         batch.append(row)
-        if len(batch) == ROWS_AT_ONCE:
+        if len(batch) == size:
             yield batch
             batch = []
     if batch:

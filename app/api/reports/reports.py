@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import AwareDatetime, Field, JsonValue
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 
 from app.api.http.answers import LIST, READ
 from app.api.http.auth import Viewer
@@ -15,7 +16,7 @@ from app.api.http.body import resource_router
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
-from app.api.reports.export import MEDIA_TYPES, Format, check_format, encoded
+from app.api.reports.export import MEDIA_TYPES, ExportResponse, Format, check_format
 from app.base.errors import Forbidden, InvalidRequest
 from app.db.reports import reports
 from app.db.reports.reports import ReportQuery
@@ -111,7 +112,9 @@ async def get_report(
 
 
 @router.get(
-    "/{name}/export", response_class=StreamingResponse, responses={**READ, 200: FILES}
+    "/{name}/export",
+    response_class=Response,
+    responses={**READ, 200: FILES},
 )
 async def export_report(
     context: Viewer,
@@ -123,9 +126,8 @@ async def export_report(
     format: Annotated[
         Format, Query(description="parquet: where pyarrow is installed")
     ] = "csv",
-) -> StreamingResponse:
+) -> Response:
     """Every row of one view as a file, however many there are. The same rows are seen as in the view's pages."""
-    # Before the first byte: once a file has begun no error can be answered.
     check_format(format)
     async with context.transaction() as connection:
         columns = await reports.list_columns(connection, name)
@@ -137,21 +139,12 @@ async def export_report(
             )
         raise InvalidRequest(f"report {name} cannot be cut by project", field="project")
     wanted = ReportQuery(name=name, since=since, until=until, among=among)
-    return StreamingResponse(
-        encoded(_rows(context, wanted), format),
-        media_type=MEDIA_TYPES[format],
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}.{format}"',
-            # A browser must not keep a file of costs for the next person.
-            "Cache-Control": "no-store",
-        },
-    )
+    return ExportResponse(partial(_rows, context, wanted), format, name=name)
 
 
 async def _rows(
     context: Context, wanted: ReportQuery
 ) -> AsyncIterator[tuple[reports.Cell, ...]]:
-    """Read while they are sent: a browser that goes away ends the query."""
     async with context.transaction() as connection:
         async for row in reports.stream(connection, wanted):
             yield row

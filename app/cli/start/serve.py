@@ -13,7 +13,8 @@ from app.base.settings import Settings
 from app.cli.common.errors import CliError
 from app.cli.common.local import load_settings, open_database
 from app.db.base import migrate
-from app.serve.api_process import open_socket, serve_plane
+from app.serve.api_process import serve_plane
+from app.serve.connections import open_socket
 from app.serve.controller_process import run_controller
 from app.serve.plane import make_plane
 

@@ -13,13 +13,15 @@ What a topic shows may depend on who looks: a token that is bound to projects ha
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
 import structlog
 
+from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
 from app.base.errors import Unavailable
 from solvers.types.state import Json
@@ -33,6 +35,10 @@ BEAT_S = 15.0
 STREAM_S = 300.0
 """Then the browser comes back by itself, and its session is looked at again."""
 MAX_STREAMS = 500
+STREAMS_PER_TOKEN = 64
+"""Several people may share a token, and each has a stream per page that is open."""
+ARGUMENT_LOADS_PER_S = 20.0
+"""All topics with an argument together: beyond, each is loaded less often. One page of a service needs 1.5."""
 MAX_PENDING = 16
 """Changes that a slow browser may be behind; beyond, it gets everything anew."""
 RETRY = b"retry: 2000\n\n"
@@ -45,7 +51,7 @@ class Look:
 
     parts: ApiParts
     argument: str = ""
-    """What the topic is about, e.g. the service; empty for topics that are about everything."""
+    """What the topic is about, e.g. the service; topics that are about everything do not look at it."""
     projects: tuple[str, ...] | None = None
     """None: every project."""
 
@@ -60,6 +66,8 @@ class Topic:
     """From one load to the next, on the machine's clock: a page shows within a second what the database has."""
     is_of_cluster: bool = True
     """Only for tokens that see every project."""
+    takes_argument: bool = False
+    """Otherwise it is the same for all who look, whatever their argument is."""
 
 
 Key: TypeAlias = tuple[str, str, tuple[str, ...] | None]
@@ -87,8 +95,12 @@ class _Listener:
 class _Channel:
     """One topic with all who look at it."""
 
-    def __init__(self, topic: Topic, look: Look, key: Key) -> None:
+    def __init__(
+        self, topic: Topic, look: Look, key: Key, *, period_s: Callable[[Topic], float]
+    ) -> None:
+        """`period_s`: from one load of a topic to the next, as it is now."""
         self._topic, self._look, self._key = topic, look, key
+        self._period_s = period_s
         self._items: dict[str, bytes] = {}
         self._is_loaded = False
         self.listeners: set[_Listener] = set()
@@ -136,7 +148,7 @@ class _Channel:
                         b'"the control plane could not load this; its log says why"',
                     )
                 )
-            await asyncio.sleep(self._topic.period_s)
+            await asyncio.sleep(self._period_s(self._topic))
 
     def _take(self, items: Items) -> None:
         # Compared as bytes: an item is encoded once, however many browsers it goes to.
@@ -170,25 +182,35 @@ class TopicFeed:
         self._stopping = stopping
         self._channels: dict[Key, _Channel] = {}
         self._listeners: set[_Listener] = set()
+        self._by_token: Counter[str] = Counter()
         self._waker: asyncio.Task[None] | None = None
 
     async def load(self, look: Look, name: str) -> Items:
         """What a topic's items are now, for the page that is about to be shown."""
         return await self.topics[name].load(look)
 
-    def stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
+    def stream(
+        self, looks: Mapping[str, Look], token: str = ""
+    ) -> AsyncIterator[bytes]:
         """Everything that happens to these topics (by name), until the browser has gone or should come back.
 
-        Raises Unavailable where too many look already.
+        Raises TooMany where too many look already, at all or with that token.
         """
         if len(self._listeners) >= MAX_STREAMS:
-            raise Unavailable(
+            raise TooMany(
                 f"{MAX_STREAMS} pages are open already; close some and reload this one"
             )
-        return self._stream(looks)
+        if self._by_token[token] >= STREAMS_PER_TOKEN:
+            raise TooMany(
+                f"{STREAMS_PER_TOKEN} pages are open with this token already; close some and reload this one"
+            )
+        return self._stream(looks, token)
 
-    async def _stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
+    async def _stream(
+        self, looks: Mapping[str, Look], token: str
+    ) -> AsyncIterator[bytes]:
         listener = _Listener()
+        self._by_token[token] += 1
         channels = [self._channel(name, look) for name, look in looks.items()]
         self._listeners.add(listener)
         # One task wakes all streams at the end; each of them waits for its own event alone.
@@ -205,6 +227,9 @@ class TopicFeed:
                 yield message
         finally:
             self._listeners.discard(listener)
+            self._by_token[token] -= 1
+            if not self._by_token[token]:
+                del self._by_token[token]
             for channel in channels:
                 channel.leave(listener)
             # Without this, every service that anybody ever looked at would keep a channel.
@@ -245,10 +270,21 @@ class TopicFeed:
         return b"".join(messages)
 
     def _channel(self, name: str, look: Look) -> _Channel:
+        topic = self.topics[name]
+        # Otherwise whoever makes arguments up would have a table of the whole cluster loaded for each.
+        if not topic.takes_argument:
+            look = replace(look, argument="")
         key: Key = (name, look.argument, look.projects)
         if key not in self._channels:
-            self._channels[key] = _Channel(self.topics[name], look, key)
+            self._channels[key] = _Channel(topic, look, key, period_s=self._period_s)
         return self._channels[key]
+
+    def _period_s(self, topic: Topic) -> float:
+        """Longer where many look at different things, so that they cost the database no more than a few."""
+        if not topic.takes_argument:
+            return topic.period_s
+        count = sum(1 for _, argument, _ in self._channels if argument)
+        return max(topic.period_s, count / ARGUMENT_LOADS_PER_S)
 
 
 def pick(row: object, names: Iterable[str]) -> dict[str, Json]:

@@ -95,4 +95,4 @@ _MEASURED = (
     "power_w",
 )
 
-TOPIC = Topic(name="gpu", load=load_gpu)
+TOPIC = Topic(name="gpu", load=load_gpu, takes_argument=True)

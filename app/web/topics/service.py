@@ -177,8 +177,12 @@ def _float(value: float | None) -> float | None:
 
 
 TOPICS: Sequence[Topic] = (
-    Topic(name="service", load=load_service, is_of_cluster=False),
+    Topic(name="service", load=load_service, is_of_cluster=False, takes_argument=True),
     Topic(
-        name="service_hour", load=load_service_hour, period_s=60.0, is_of_cluster=False
+        name="service_hour",
+        load=load_service_hour,
+        period_s=60.0,
+        is_of_cluster=False,
+        takes_argument=True,
     ),
 )

@@ -46,9 +46,10 @@ async function ask(suggest) {
     draw(found);
   } catch (error) {
     // One preview at a time: somebody else's is no error of this person.
-    again.hidden = error.status !== 503;
-    if (error.status !== 503) complain(error.message);
-    show(status, error.status === 503 ? "Somebody else's question is being planned, or the control plane is busy; only one is at a time." : "Not planned; see above.");
+    const isBusy = error.status === 429 || error.status === 503;
+    again.hidden = !isBusy;
+    if (!isBusy) complain(error.message);
+    show(status, isBusy ? "Somebody else's question is being planned, or the control plane is busy; only one is at a time." : "Not planned; see above.");
   }
   for (const button of [plan, usual]) button.disabled = false;
 }

@@ -8,10 +8,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
 from app.base.errors import Unavailable
 from app.web.topics import feed as feed_module
-from app.web.topics.feed import MAX_PENDING, Items, Look, Topic, TopicFeed
+from app.web.topics.feed import (
+    MAX_PENDING,
+    STREAMS_PER_TOKEN,
+    Items,
+    Look,
+    Topic,
+    TopicFeed,
+)
 
 NOWHERE = cast(ApiParts, None)
 """These topics load nothing from the control plane."""
@@ -41,8 +49,15 @@ class Source:
             await self.was_loaded.wait_for(lambda: self.loads >= loads)
 
 
-def make_feed(source: Source, stopping: asyncio.Event | None = None) -> TopicFeed:
-    topic = Topic(name="fleet", load=source.load, period_s=0.01)
+def make_feed(
+    source: Source,
+    stopping: asyncio.Event | None = None,
+    *,
+    takes_argument: bool = False,
+) -> TopicFeed:
+    topic = Topic(
+        name="fleet", load=source.load, period_s=0.01, takes_argument=takes_argument
+    )
     return TopicFeed({"fleet": topic}, stopping or asyncio.Event())
 
 
@@ -85,10 +100,38 @@ def test_everything_comes_first_and_then_only_what_changed() -> None:
 
 def test_an_argument_is_in_the_name() -> None:
     async def body() -> None:
-        stream = make_feed(Source(items={"a": 1})).stream(
+        source = Source(items={"a": 1})
+        stream = make_feed(source, takes_argument=True).stream(
             {"fleet": Look(parts=NOWHERE, argument="n1")}
         )
         assert (await next_event(stream))[0] == "fleet/n1"
+
+    run(body)
+
+
+def test_arguments_of_a_topic_that_takes_none_cost_no_loads() -> None:
+    async def body() -> None:
+        source = Source(items={"a": 1})
+        feed = make_feed(source)
+        looks = [Look(parts=NOWHERE, argument=f"x{number}") for number in range(25)]
+        streams = [feed.stream({"fleet": look}) for look in looks]
+        first = await asyncio.gather(*map(next_event, streams))
+        assert first == [("fleet", {"all": True, "set": {"a": 1}})] * 25
+        assert source.loads <= 3
+
+    run(body)
+
+
+def test_many_arguments_are_loaded_less_often_so_that_they_cost_what_a_few_do() -> None:
+    async def body() -> None:
+        source = Source(items={"a": 1})
+        feed = make_feed(source, takes_argument=True)
+        looks = [Look(parts=NOWHERE, argument=f"x{number}") for number in range(200)]
+        streams = [feed.stream({"fleet": look}) for look in looks]
+        await asyncio.gather(*map(next_event, streams))
+        first_loads = source.loads
+        await asyncio.sleep(0.3)  # Thirty periods, in which 6,000 loads would be due.
+        assert source.loads - first_loads < 250
 
     run(body)
 
@@ -189,13 +232,31 @@ def test_streams_end_with_the_server() -> None:
     run(body)
 
 
+def test_one_token_opens_no_more_streams_than_its_share() -> None:
+    async def body() -> None:
+        feed = make_feed(Source())
+        greedy = [feed.stream({"fleet": LOOK}, "a") for _ in range(STREAMS_PER_TOKEN)]
+        for stream in greedy:
+            await anext(stream)
+        with pytest.raises(TooMany, match=str(STREAMS_PER_TOKEN)):
+            feed.stream({"fleet": LOOK}, "a")
+        await anext(feed.stream({"fleet": LOOK}, "b"))
+        await greedy[0].aclose()  # type: ignore[attr-defined]
+        await anext(feed.stream({"fleet": LOOK}, "a"))
+
+    run(body)
+
+
 def test_too_many_are_refused_until_one_leaves() -> None:
     async def body() -> None:
         feed = make_feed(Source())
-        streams = [feed.stream({"fleet": LOOK}) for _ in range(feed_module.MAX_STREAMS)]
+        streams = [
+            feed.stream({"fleet": LOOK}, str(number))
+            for number in range(feed_module.MAX_STREAMS)
+        ]
         for stream in streams:
             await anext(stream)
-        with pytest.raises(Unavailable, match=str(feed_module.MAX_STREAMS)):
+        with pytest.raises(TooMany, match=str(feed_module.MAX_STREAMS)):
             feed.stream({"fleet": LOOK})
         await streams[0].aclose()  # type: ignore[attr-defined]
         await anext(feed.stream({"fleet": LOOK}))

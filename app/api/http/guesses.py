@@ -1,0 +1,127 @@
+"""Guessed tokens: from where unknown ones come, how that is slowed down, and who is told.
+
+An address from which many different unknown tokens come within a minute is answered 429, with a `Retry-After` that
+doubles each time; the audit has one line of it. Its tokens are looked up so many times a second and no more, for the
+load: 256 random bits are guessed at no rate. Whoever has a valid token behind the same address (NAT) may wait a moment.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+
+from starlette.types import Scope
+
+from app.api.caches.request_metrics import ApiMetrics
+from app.api.http.errors import TooMany
+from app.api.http.fairness import Pace
+from app.base.clock import ControlClock
+from app.base.errors import Unavailable
+from app.db.base.transaction import translated
+from app.store.store import AuditEvent, Store
+
+GUESSES = 20
+"""Different unknown tokens in a minute. Of an agent whose token was revoked there is one, however often it comes."""
+WINDOW_S = 60.0
+MAX_BACK_OFF_S = 60.0
+LOOK_UPS_PER_S = 5.0
+LOOK_UP_WAIT_S = 5.0
+ADDRESSES = 1000
+"""That are remembered; the one that was heard longest ago goes."""
+EVENTS_PER_S = 0.1
+"""Many addresses may guess at once, and the audit is read by people; the metric counts all."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    """What came from one address."""
+
+    ends_s: float
+    """When it is forgotten."""
+    seen: set[bytes] = field(default_factory=set)
+    """Hashes of different tokens, GUESSES of them at most."""
+    back_off_s: float = 0.0
+    """What it was told last; 0: it may be somebody's mistake yet."""
+
+
+class Guesses:
+    """The addresses from which unknown tokens came."""
+
+    def __init__(self, store: Store, clock: ControlClock, metrics: ApiMetrics) -> None:
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._look_ups = Pace(
+            rate=LOOK_UPS_PER_S, burst=LOOK_UPS_PER_S, wait_s=LOOK_UP_WAIT_S
+        )
+        self._events = Pace(rate=EVENTS_PER_S, burst=10.0, wait_s=0.0)
+
+    async def wait(self, address: str) -> None:
+        """Wait before a token that nobody knows yet is looked up; not at all for addresses that did not guess."""
+        found = self._failures.get(address)
+        if found is not None and found.back_off_s and found.ends_s > _now_s():
+            await asyncio.sleep(self._look_ups.take(address, 1.0, _now_s()))
+
+    async def note(self, address: str, sha256: bytes) -> None:
+        """A token from there is not known. Raises TooMany where that is one of many."""
+        now_s = _now_s()
+        found = self._failures.get(address)
+        if found is None or found.ends_s <= now_s:
+            found = _Failures(ends_s=now_s + WINDOW_S)
+        self._failures[address] = found
+        self._failures.move_to_end(address)
+        if len(self._failures) > ADDRESSES:
+            self._failures.popitem(last=False)
+        if len(found.seen) < GUESSES:
+            found.seen.add(sha256)
+        if len(found.seen) < GUESSES:
+            return
+        is_new = not found.back_off_s
+        found.back_off_s = min(2.0 * found.back_off_s or 1.0, MAX_BACK_OFF_S)
+        # The episode is over when nothing has come for so long.
+        found.ends_s = now_s + max(WINDOW_S, found.back_off_s)
+        if is_new:
+            await self._note_episode(address)
+        raise TooMany(
+            f"{GUESSES} unknown tokens came from this address within {WINDOW_S:.0f} s",
+            retry_after_s=found.back_off_s,
+        )
+
+    async def _note_episode(self, address: str) -> None:
+        """Once per episode, without anything of what was sent: it may be a valid token with a letter too many."""
+        self._metrics.guessing.inc()
+        with contextlib.suppress(TooMany, Unavailable), translated():
+            self._events.take("", 1.0, _now_s())
+            await self._store.add_events(
+                AuditEvent(
+                    at=self._clock.now(),
+                    actor=f"address/{address}",
+                    kind="TokenGuessed",
+                    subject=f"address/{address}",
+                    reason=f"{GUESSES} different unknown tokens came from it within {WINDOW_S:.0f} s",
+                )
+            )
+
+
+def address_of(scope: Scope) -> str:
+    """The other side of the connection; what `X-Forwarded-For` says only where uvicorn trusts the sender.
+
+    Of IPv6 the first half: the other half is its owner's to choose.
+    """
+    host = (scope.get("client") or ("unknown",))[0]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return str(host)
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    # A socket that listens on both sees IPv4 so.
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,110 @@
+"""How often somebody may ask: a budget of cost per second for each token, and few syncs at a time for each node.
+
+A request beyond the budget waits until it is earned; beyond the longest wait it is answered 429 with `Retry-After`.
+Waiting slows a client down that sends as fast as it gets answers, where a refusal would only make it ask again.
+What takes long is limited besides by seats (`app.api.http.fairness`) where it is done.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.http.errors import TooMany, problem_response
+from app.api.http.fairness import Pace
+from app.api.http.parts import Context
+
+BURST_S = 4.0
+"""Seconds' worth of requests that may come at once: a page of the dashboard asks for ten, a script for hundreds."""
+CHEAP, EXPENSIVE = 1.0, 10.0
+
+SYNC_RATE = 20.0
+"""Syncs per second of one node, which sends one every few seconds, and many in a row after it was cut off."""
+SYNC_BURST = 40.0
+SYNCS_AT_ONCE = 2
+"""One that waits for a command, and one of an agent that was started again meanwhile."""
+
+WAIT_S = 5.0
+"""Longest wait for a turn: agents give a request up after ten seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One request, as limits see it."""
+
+    flow: str
+    cost: float
+    is_sync: bool
+
+
+class LimitMiddleware:
+    """Between the layer that knows who calls and the routes."""
+
+    def __init__(self, app: ASGIApp, *, prefix: str, token_rate: float) -> None:
+        """`prefix`: of the API's paths; `token_rate`: cheap requests per second of one token."""
+        self._app = app
+        start = re.escape(prefix)
+        self._sync = re.compile(rf"POST {start}/nodes/([^/]+)/sync")
+        # What plans, simulates, or makes a table of many rows; and pages, which are HTML with the data within.
+        self._expensive = re.compile(
+            rf"GET {start}/(?:costs|reports/[^/]+(?:/export)?|simulations/[0-9]+/report(?:\.json)?)"
+            rf"|GET {start}/plans/[0-9]+/explain"
+            rf"|POST {start}/(?:plans/(?:preview|compare)|simulations|networks/[^/]+/fit)"
+            rf"|GET (?!{start}/|/live$).*"
+        )
+        self._people = Pace(rate=token_rate, burst=BURST_S * token_rate, wait_s=WAIT_S)
+        self._nodes = Pace(rate=SYNC_RATE, burst=SYNC_BURST, wait_s=WAIT_S)
+        self._syncing: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        context: Context | None = scope.get("plimsoll.context")
+        # Probes and the dashboard's files have no caller and ask no database for anybody.
+        if context is None:
+            await self._app(scope, receive, send)
+            return
+        asked = self._asked(scope, context)
+        try:
+            async with self._turn(asked):
+                await self._app(scope, receive, send)
+        # Answered here, since this layer lies outside the application's own handlers of errors, which answer its own.
+        except TooMany as error:
+            refusal = problem_response(
+                error, path=scope["path"], request_id=context.request_id
+            )
+            await refusal(scope, receive, send)
+
+    def _asked(self, scope: Scope, context: Context) -> _Asked:
+        what = f"{scope['method']} {scope['path']}"
+        if sync := self._sync.fullmatch(what):
+            # By node as well, since many simulated nodes may share one token.
+            return _Asked(
+                flow=f"{context.caller.id}/{sync[1]}", cost=CHEAP, is_sync=True
+            )
+        cost = EXPENSIVE if self._expensive.fullmatch(what) else CHEAP
+        return _Asked(flow=context.caller.id, cost=cost, is_sync=False)
+
+    @asynccontextmanager
+    async def _turn(self, asked: _Asked) -> AsyncIterator[None]:
+        """Wait for the budget, and count the syncs of a node. Raises TooMany."""
+        pace = self._nodes if asked.is_sync else self._people
+        if asked.is_sync and self._syncing[asked.flow] >= SYNCS_AT_ONCE:
+            raise TooMany(
+                f"{SYNCS_AT_ONCE} syncs of one node at a time are the limit; is its agent running twice?",
+                retry_after_s=1.0,
+            )
+        wait_s = pace.take(asked.flow, asked.cost, asyncio.get_running_loop().time())
+        self._syncing[asked.flow] += asked.is_sync
+        try:
+            if wait_s > 0.0:
+                await asyncio.sleep(wait_s)
+            yield
+        finally:
+            self._syncing[asked.flow] -= asked.is_sync
+            # Otherwise every name that was ever sent would be kept.
+            if not self._syncing[asked.flow]:
+                del self._syncing[asked.flow]

@@ -1,0 +1,152 @@
+"""What counts as a sync, as cheap and as expensive, and what becomes of too many."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from app.api.application import PREFIX
+from app.api.http.limits import BURST_S, SYNCS_AT_ONCE, LimitMiddleware
+from app.api.http.parts import ApiParts, Context
+from app.db.operations.tokens import TokenRow
+
+RATE = 50.0
+NO_PARTS = cast(ApiParts, None)
+"""Limits need nothing of the control plane."""
+
+
+class Waiting:
+    """An application that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.began += 1
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def scope_of(what: str, token: str = "tok-a") -> Scope:
+    method, path = what.split(" ")
+    caller = TokenRow(
+        id=token,
+        name=token,
+        scope="viewer",
+        projects=None,
+        created_at=datetime(2026, 3, 1, tzinfo=UTC),
+        expires_at=None,
+    )
+    context = Context(parts=NO_PARTS, caller=caller, request_id="r")
+    return {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "plimsoll.context": context,
+    }
+
+
+async def status(app: LimitMiddleware, what: str, token: str = "tok-a") -> int:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("limits read no body")
+
+    await app(scope_of(what, token), receive, send)
+    if sent[0]["status"] == 429:
+        assert int(dict(sent[0]["headers"])[b"retry-after"]) >= 1
+    return int(sent[0]["status"])
+
+
+def run(body: Any) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(30):
+            await body()
+
+    asyncio.run(limited())
+
+
+async def let_others_run() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
+    async def body() -> None:
+        inner = Waiting()
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
+        sync = f"POST {PREFIX}/nodes/n1/sync"
+        first = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
+        await let_others_run()
+        assert await status(app, sync) == 429
+        # Many simulated nodes share one token.
+        other = asyncio.create_task(status(app, f"POST {PREFIX}/nodes/n2/sync"))
+        await let_others_run()
+        assert inner.began == SYNCS_AT_ONCE + 1
+        inner.go.set()
+        assert await asyncio.gather(*first, other) == [200] * (SYNCS_AT_ONCE + 1)
+        assert await status(app, sync) == 200
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("what", "cost"),
+    [
+        (f"GET {PREFIX}/services", 1),
+        (f"POST {PREFIX}/plans/3/approve", 1),
+        (f"GET {PREFIX}/simulations", 1),
+        (f"GET {PREFIX}/reports", 1),
+        ("GET /live", 1),
+        (f"GET {PREFIX}/reports/bill_hour", 10),
+        (f"GET {PREFIX}/reports/bill_hour/export", 10),
+        (f"GET {PREFIX}/plans/3/explain", 10),
+        (f"POST {PREFIX}/plans/preview", 10),
+        (f"POST {PREFIX}/plans/compare", 10),
+        (f"POST {PREFIX}/simulations", 10),
+        (f"GET {PREFIX}/simulations/7/report.json", 10),
+        ("GET /fleet", 10),
+    ],
+)
+def test_a_token_has_a_budget_and_what_takes_long_costs_more(
+    what: str, cost: int
+) -> None:
+    async def body() -> None:
+        inner = Waiting()
+        inner.go.set()
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
+        allowed = int(BURST_S * RATE) // cost
+        tasks = [asyncio.create_task(status(app, what)) for _ in range(2 * allowed)]
+        await let_others_run()
+        # The rest waits until it is earned, and another token does not wait with it.
+        assert allowed <= inner.began < 2 * allowed
+        assert await status(app, what, "tok-b") == 200
+        for task in tasks:
+            task.cancel()
+
+    run(body)
+
+
+def test_who_has_no_token_is_not_counted_here() -> None:
+    async def body() -> None:
+        inner = Waiting()
+        inner.go.set()
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
+        scope = scope_of("GET /livez")
+        del scope["plimsoll.context"]
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await app(scope, cast(Receive, None), send)
+        assert sent[0]["status"] == 200
+
+    run(body)

@@ -1,0 +1,95 @@
+"""Connections on which no request comes, and clients that take no answer."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+
+from app.base.settings import Settings
+from app.serve.connections import TAKEN_WITHIN_S, TimedProtocol, open_socket
+
+HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
+
+
+class QuickProtocol(TimedProtocol):
+    """The same with little patience."""
+
+    within_s = 0.3
+
+
+@asynccontextmanager
+async def _connected() -> AsyncIterator[
+    tuple[asyncio.StreamReader, asyncio.StreamWriter]
+]:
+    """A connection to a server that answers "here" to everything."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            PlainTextResponse("here"),
+            http=QuickProtocol,
+            log_config=None,
+            lifespan="off",
+        )
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            server.should_exit = True
+            await serving
+
+
+def run(body: Any) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(30):
+            await body()
+
+    asyncio.run(limited())
+
+
+async def is_cut(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"X-More: a"])
+def test_headers_that_do_not_end_are_cut(sent: bytes) -> None:
+    async def body() -> None:
+        async with _connected() as (reader, writer):
+            writer.write(sent)
+            assert await is_cut(reader)
+
+    run(body)
+
+
+def test_headers_of_a_later_request_that_do_not_end_are_cut_as_well() -> None:
+    async def body() -> None:
+        async with _connected() as (reader, writer):
+            writer.write(HEAD + b"\r\n")
+            assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200 ")
+            writer.write(HEAD)
+            assert await is_cut(reader)
+
+    run(body)
+
+
+def test_who_takes_nothing_of_an_answer_is_cut_by_the_kernel() -> None:
+    with (
+        open_socket(Settings(port=0)) as listening,
+        socket.create_connection(listening.getsockname()),
+    ):
+        taken, _ = listening.accept()
+        with taken:
+            assert (
+                taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                == 1000 * TAKEN_WITHIN_S
+            )

@@ -1,0 +1,160 @@
+"""One token that takes all it can get: agents and other people's tokens are answered as if it were not there."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import psycopg
+import pytest
+
+from app.api.http.parts import EXPORT_RULES
+from app.db.base.listen import conninfo
+from tests.browser.dashboards import running_dashboard
+from tests.integration.api_harness import V1, Api, Prepared, observation, service
+
+pytestmark = pytest.mark.integration
+
+REPORT_BYTES = 8_000_000
+"""More than the buffers of both sides of a connection hold together."""
+CONNECTIONS = 50
+WITHIN_S = 60.0
+"""For thirty requests; on a busy machine they took 9 s, and 158 s without limits."""
+DOWNLOAD = f"{V1}/reports/plan_history/export"
+
+
+@pytest.fixture(scope="module")
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    """Listening on a socket, with one plan whose reason makes a long report."""
+    with running_dashboard(small_fleet) as running:
+        running.put("services/chat", service())
+        assert running.sync().status_code == 200
+        running.tick()
+        with psycopg.connect(conninfo(running.url)) as connection:
+            connection.execute(
+                "UPDATE plan SET reason = repeat('x', %s) WHERE id = 1", (REPORT_BYTES,)
+            )
+        for name in ("greedy", *(f"reader-{number}" for number in range(5))):
+            running.add_token(name, "viewer")
+        yield running
+
+
+class UnreadDownload:
+    """A client that asks for a file, reads the first line of the answer, and then nothing."""
+
+    def __init__(self, api: Api, token: str) -> None:
+        address = urlsplit(str(api.client.base_url))
+        self._socket = socket.socket()
+        # Before it connects: the window that it offers follows from it.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.settimeout(20.0)
+        self._socket.connect((address.hostname, address.port))
+        self._socket.sendall(
+            f"GET {DOWNLOAD} HTTP/1.1\r\nHost: plimsoll\r\n"
+            f"Authorization: Bearer {api.secrets[token]}\r\n\r\n".encode()
+        )
+
+    def status(self) -> int:
+        return int(self._socket.recv(len("HTTP/1.1 200"))[-3:])
+
+    def __enter__(self) -> "UnreadDownload":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def test_ten_downloads_that_nobody_reads_hold_no_connection_to_the_database(
+    api: Api,
+) -> None:
+    with ExitStack() as stack:
+        downloads = [
+            stack.enter_context(UnreadDownload(api, f"reader-{number % 5}"))
+            for number in range(10)
+        ]
+        answered = Counter(download.status() for download in downloads)
+        assert set(answered) <= {200, 429} and answered[200] >= 2
+        held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
+        with psycopg.connect(conninfo(api.url)) as connection:
+            assert connection.execute(held).fetchone() == (0,)
+        assert api.sync(sequence=2).status_code == 200
+        assert api.call("GET", "services", token="viewer").status_code == 200
+
+
+def test_a_token_has_a_few_downloads_at_a_time_and_is_told_the_limit(api: Api) -> None:
+    with ExitStack() as stack:
+        for _ in range(EXPORT_RULES.per_token):
+            download = stack.enter_context(UnreadDownload(api, "greedy"))
+            assert download.status() == 200
+        refused = api.call("GET", DOWNLOAD, token="greedy")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "30")
+        assert f"{EXPORT_RULES.per_token} at a time" in refused.json()["detail"]
+        with UnreadDownload(api, "viewer") as other:
+            assert other.status() == 200
+
+
+async def _take_all(api: Api, seen: Counter[int]) -> None:
+    """Fifty connections of one token that ask for whatever is there as soon as they are answered."""
+    wanted = [
+        *["services"] * 20,
+        *["plans/1/explain"] * 10,
+        *["reports/plan_history?limit=1"] * 10,
+        *["/live?topic=header&topic=fleet"] * 5,
+        *[DOWNLOAD] * 5,
+    ]
+    assert len(wanted) == CONNECTIONS
+    async with _session(api, "greedy") as session:
+
+        async def ask(path: str) -> None:
+            url = path if path.startswith("/") else f"{V1}/{path}"
+            while True:
+                async with session.get(url) as answer:
+                    seen[answer.status] += 1
+                    # Streams and files are never read.
+                    if path.startswith("/") and answer.status == 200:
+                        await asyncio.Event().wait()
+
+        await asyncio.gather(*map(ask, wanted))
+
+
+def _session(api: Api, token: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        str(api.client.base_url),
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=20.0),
+        headers={"Authorization": f"Bearer {api.secrets[token]}"},
+    )
+
+
+async def _ask_beside(api: Api, seen: Counter[int]) -> tuple[list[int], list[int]]:
+    """The statuses of an agent and of another viewer while the greedy token is served."""
+    greedy = asyncio.create_task(_take_all(api, seen))
+    syncs: list[int] = []
+    reads: list[int] = []
+    async with (
+        asyncio.timeout(WITHIN_S),
+        _session(api, "agent") as agent,
+        _session(api, "viewer") as viewer,
+    ):
+        for sequence in range(100, 115):
+            body: Any = observation(sequence=sequence)
+            async with agent.post(f"{V1}/nodes/n1/sync", json=body) as answer:
+                syncs.append(answer.status)
+            async with viewer.get(f"{V1}/services") as answer:
+                reads.append(answer.status)
+    greedy.cancel()
+    await asyncio.wait((greedy,))
+    return syncs, reads
+
+
+def test_fifty_greedy_connections_take_nothing_from_agents_and_other_tokens(
+    api: Api,
+) -> None:
+    seen: Counter[int] = Counter()
+    syncs, reads = asyncio.run(_ask_beside(api, seen))
+    assert (set(syncs), set(reads)) == ({200}, {200})
+    assert set(seen) <= {200, 429}, seen

@@ -1,0 +1,79 @@
+"""Guessed tokens: slowed down, told once, and harmless to those behind the same address."""
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from httpx2 import Response
+
+from app.api.http.guesses import GUESSES
+from tests.integration.api_harness import Api, Prepared
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        yield running
+
+
+def _guess(api: Api, secret: str = "") -> Response:
+    guessed = secret or f"plim_admin_{secrets.token_urlsafe(32)}"
+    return api.client.get(
+        "/api/v1/services", headers={"Authorization": f"Bearer {guessed}"}
+    )
+
+
+def _episodes(api: Api) -> str:
+    (line,) = (
+        line
+        for line in api.client.get("/metrics").text.splitlines()
+        if line.startswith("plimsoll_http_guessing_addresses_total ")
+    )
+    return line.split()[1]
+
+
+def test_guessing_is_answered_429_with_a_back_off_that_doubles_and_told_once(
+    api: Api,
+) -> None:
+    guesses = [f"plim_admin_{secrets.token_urlsafe(32)}" for _ in range(GUESSES + 3)]
+    answers = [_guess(api, guess) for guess in guesses]
+    assert [answer.status_code for answer in answers[: GUESSES - 1]] == [401] * (
+        GUESSES - 1
+    )
+    assert [
+        (answer.status_code, answer.headers["Retry-After"])
+        for answer in answers[GUESSES - 1 :]
+    ] == [(429, "1"), (429, "2"), (429, "4"), (429, "8")]
+    (event,) = api.get("events?kind=TokenGuessed")["items"]
+    assert event["subject"] == "address/testclient"
+    assert not any(guess in str(event) for guess in guesses)
+    assert _episodes(api) == "1.0"
+
+
+def test_a_valid_token_from_an_address_that_guesses_still_works(api: Api) -> None:
+    assert api.call("GET", "services", token="viewer").status_code == 200
+    for _ in range(GUESSES):
+        last = _guess(api)
+    assert last.status_code == 429
+    # One that this process has seen, and one that it has not.
+    assert api.call("GET", "services", token="viewer").status_code == 200
+    assert api.call("GET", "services", token="operator").status_code == 200
+
+
+def test_one_unknown_token_however_often_it_comes_is_no_guess(api: Api) -> None:
+    revoked = f"plim_agent_{secrets.token_urlsafe(32)}"
+    assert {_guess(api, revoked).status_code for _ in range(2 * GUESSES)} == {401}
+    assert api.get("events?kind=TokenGuessed")["items"] == []
+
+
+def test_the_login_page_counts_guesses_as_the_api_does(api: Api) -> None:
+    def enter() -> int:
+        form = {"token": f"plim_viewer_{secrets.token_urlsafe(32)}"}
+        return api.client.post(
+            "/login", data=form, headers={"Origin": "http://testserver"}
+        ).status_code
+
+    assert [enter() for _ in range(GUESSES)] == [401] * (GUESSES - 1) + [429]
+    assert _guess(api).status_code == 429
