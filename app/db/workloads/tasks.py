@@ -106,6 +106,19 @@ async def list_rows(
     return tuple(_row(row) for row in await connection.execute(statement))
 
 
+async def count_by_phase(connection: AsyncConnection) -> Sequence[AnyRow]:
+    """Numbers of listed tasks, as `tasks`, by `kind` and `phase`."""
+    # By phase: the column `state` is null for a task that runs nowhere, of which a metric has no label.
+    phase = _PHASE.label("phase")
+    statement = (
+        select(task.c.kind, phase, func.count().label("tasks"))
+        .where(task.c.deleted_at.is_(None))
+        .group_by(task.c.kind, phase)
+        .order_by(task.c.kind, phase)
+    )
+    return (await connection.execute(statement)).all()
+
+
 async def get(connection: AsyncConnection, name: str) -> TaskRow:
     """One task. Raises NotFound."""
     return _row(await _one(connection, _listed().where(task.c.name == name), name))
