@@ -148,8 +148,9 @@ async def save(
     if row is None:
         return await _insert(connection, wanted, at=at, actor=actor)
     if row.project != noun.project:
+        # Which project that is stays unsaid: the caller's token may not reach it.
         raise Conflict(
-            f"project {row.project!r} has a task {noun.name!r}; names are unique in the cluster"
+            f"another project has a task {noun.name!r}; names are unique in the cluster, choose another one"
         )
     values = _specification(wanted)
     changed = [key for key, value in values.items() if getattr(row, key) != value]
