@@ -20,7 +20,7 @@ from app.base.clock import ControlClock, ManualControlClock, WallClock
 from app.base.errors import PlimsollError
 from app.base.logs import configure_logs
 from app.base.settings import Settings
-from app.base.token_file import write_token
+from app.base.token_file import describe_token, write_token
 from app.catalogue.install import install_catalogue
 from app.db.base import engine as databases
 from app.db.base import migrate
@@ -28,7 +28,7 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.decisions import plans, policies
-from app.db.operations.token_secrets import create_locally, login_url
+from app.db.operations.token_secrets import create_locally
 from app.db.reports import reports
 from app.demo import report, view
 from app.demo.feed import DemoFeed
@@ -171,9 +171,7 @@ class _Demo:
         async with self._running(plane) as address:
             token = await self._install(plane)
             await self._deploy(address, token)
-            self.console.print(
-                f"look at it in a browser: {login_url(address, token)}", soft_wrap=True
-            )
+            self.console.print(f"look at it in a browser: {address}/login")
             # Meanwhile the control loop loads its solvers in its worker.
             stage = await asyncio.to_thread(DemoStage, self.options.seed)
             await self._first_tick()
@@ -217,7 +215,10 @@ class _Demo:
             )
         made = await create_locally(self.engine, name="demo", scope="admin", at=at)
         # Beside the user's own token, not in its place: the demo's database is thrown away.
-        write_token(self.options.settings.data_dir / "demo-token", made.secret)
+        path = self.options.settings.data_dir / "demo-token"
+        write_token(path, made.secret)
+        about = describe_token(path, made.secret, is_seen=self.console.file.isatty())
+        self.console.print(f"admin token, {about}", soft_wrap=True, highlight=False)
         return made.secret
 
     async def _deploy(self, address: str, token: str) -> None:

@@ -7,25 +7,33 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
-from app.base.token_file import write_token
+from app.base.token_file import describe_token, write_token
 from app.catalogue.install import install_catalogue
 from app.db.base import migrate
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.operations import tokens
-from app.db.operations.token_secrets import create_locally, login_url
+from app.db.operations.token_secrets import create_locally
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
 from app.serve.api_process import open_socket, serve_plane
 from app.serve.plane import Plane, make_plane
 
-Say = Callable[[str], None]
-"""Tells the person at the terminal one thing."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Where the person who starts everything reads what there is to say."""
+
+    say: Callable[[str], None]
+    is_seen: bool
+    """False: it goes to a file or a log."""
+
 
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
@@ -35,7 +43,7 @@ NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
 def run_everything(
-    settings: Settings, url: str, *, nodes: int, token_path: Path, say: Say
+    settings: Settings, url: str, *, nodes: int, token_path: Path, terminal: Terminal
 ) -> None:
     """Set the database up where it is new, then serve until SIGTERM or SIGINT.
 
@@ -48,7 +56,7 @@ def run_everything(
         # start on it fails before it touches the database.
         migrate.upgrade(url)
         plane = make_plane(settings, url)
-        asyncio.run(_run(plane, listening, nodes, token_path, say))
+        asyncio.run(_run(plane, listening, nodes, token_path, terminal))
 
 
 @contextlib.contextmanager
@@ -74,36 +82,44 @@ def _alone(data_dir: Path) -> Iterator[None]:
 
 
 async def _run(
-    plane: Plane, listening: socket.socket, nodes: int, token_path: Path, say: Say
+    plane: Plane,
+    listening: socket.socket,
+    nodes: int,
+    token_path: Path,
+    terminal: Terminal,
 ) -> None:
+    say = terminal.say
     engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
     try:
         at = plane.clock.now()
         types, networks = await install_catalogue(engine, at)
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
-        secret = await _first_token(engine, plane, token_path, say)
+        await _first_token(engine, plane, token_path, terminal)
         nodes_secret = await _nodes_token(engine, plane) if nodes else ""
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
-    say(f"dashboard: {login_url(address, secret)}")
+    # Without the token: an address that logs in could come from anybody, and log in as them.
+    say(f"dashboard: {address}/login")
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
-    async with _agents(nodes, address, nodes_secret, plane.settings, say):
+    async with _agents(nodes, address, nodes_secret, plane.settings, terminal):
         await serve_plane(plane, listening)
 
 
-async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> str:
-    """Make the first admin's token, keep it where the CLI looks for it, and show it this once; empty: it was made.
+async def _first_token(
+    engine: Engine, plane: Plane, path: Path, terminal: Terminal
+) -> None:
+    """Make the first admin's token where there is none, keep it where the CLI looks for it, and show it this once.
 
     A token that is there already belongs to another control plane and stays; ours goes into the data directory.
     """
     async with transaction(engine) as connection:
         # Whoever has an admin's token can make others; a second start must not hand out a new one.
         if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
-            return ""
+            return
     made = await create_locally(
         engine, name="first-admin", scope="admin", at=plane.clock.now()
     )
@@ -113,12 +129,12 @@ async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> st
         else path
     )
     write_token(ours, made.secret)
-    say(f"admin token, shown once and kept in {ours}:\n  {made.secret}")
+    about = describe_token(ours, made.secret, is_seen=terminal.is_seen)
+    terminal.say(f"admin token, {about}")
     if ours != path:
-        say(
+        terminal.say(
             f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}"
         )
-    return made.secret
 
 
 async def _nodes_token(engine: Engine, plane: Plane) -> str:
@@ -134,7 +150,7 @@ async def _nodes_token(engine: Engine, plane: Plane) -> str:
 
 @asynccontextmanager
 async def _agents(
-    count: int, address: str, token: str, settings: Settings, say: Say
+    count: int, address: str, token: str, settings: Settings, terminal: Terminal
 ) -> AsyncIterator[None]:
     """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
     processes = [
@@ -143,7 +159,9 @@ async def _agents(
     ]
     if count:
         ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
-        say(f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}")
+        terminal.say(
+            f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}"
+        )
     try:
         yield
     finally:

@@ -32,12 +32,6 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def login_url(address: str, secret: str) -> str:
-    """Where the dashboard of a control plane lets its holder in; what is behind `#` stays in the browser."""
-    # A fragment is never sent to a server, so no log of a proxy has the secret.
-    return f"{address}/login#{secret}" if secret else f"{address}/login"
-
-
 async def create(
     connection: Connection,
     *,
