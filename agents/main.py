@@ -63,9 +63,13 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
     token = reach.add_mutually_exclusive_group()
     token.add_argument(
         "--token",
-        help=f"token with scope agent; others see it in the process list, so better {TOKEN_VARIABLE}",
+        help=f"others see it in the process list, so better {TOKEN_VARIABLE}",
     )
-    token.add_argument("--token-file", type=Path, help="file that holds the token")
+    token.add_argument(
+        "--token-file",
+        type=Path,
+        help="file that holds the node's token, or a join token, for which the agent gets one of its own",
+    )
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
@@ -229,7 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """The token from its file, the command line or the environment, in this order; without one the process ends."""
+    """The token from its file, the command line or the environment, in this order; empty: the node has one of its own.
+
+    Without any the process ends.
+    """
+    # Imported late, like what runs the agent.
+    from agents.sync.node_token import FILE, JOIN_PREFIX
+
     try:
         if options.token_file is not None:
             token = options.token_file.read_text(encoding="utf-8").strip()
@@ -237,9 +247,14 @@ def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
             token = options.token or os.environ.get(TOKEN_VARIABLE, "")
     except OSError as error:
         parser.error(f"--token-file: {error}")
-    if not token:
+    is_kept = options.state_dir is not None and (options.state_dir / FILE).exists()
+    if not token and not is_kept:
         parser.error(
-            f"give a token by --token-file or {TOKEN_VARIABLE}; `plimsoll token create --scope agent` makes one"
+            f"give a token by --token-file or {TOKEN_VARIABLE}; `plimsoll token create --scope join` makes one"
+        )
+    if token.startswith(JOIN_PREFIX) and options.state_dir is None:
+        parser.error(
+            "a join token needs --state-dir, where the node's own token is kept; it enrols a node only once"
         )
     return str(token)
 

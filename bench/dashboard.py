@@ -26,10 +26,17 @@ import msgspec
 import psutil
 
 from agents.base.protocol import Observation, ReplicaReading, ServiceReading
-from app.db.operations.token_secrets import create_locally
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.store.store import PolicySettings
 from app.web.pages import PAGES
-from bench.real_store import Fleet, observations, open_fleet, temporary_database
+from bench.real_store import (
+    Fleet,
+    json_headers,
+    node_secrets,
+    observations,
+    open_fleet,
+    temporary_database,
+)
 from bench.report import Figures, print_table, write_results
 from bench.sync import serving, until_ready
 from solvers.types.state import Mode
@@ -37,6 +44,7 @@ from solvers.types.state import Mode
 FLEET = Fleet(nodes=125, gpus_per_node=8, services=200)
 REPLICAS_PER_GPU = 3
 PERIOD_S = 1.0
+VIEWER = "viewer"
 TOPICS = "/live?topic=header&topic=fleet&topic=gauges&topic=services"
 MARKS = 20
 CHROMIUM = shutil.which("chromium")
@@ -65,7 +73,7 @@ def main() -> int:
             costs = asyncio.run(
                 _measure(base, secrets, process, options.open, options.seconds)
             )
-            pages = _pages(base, secrets["viewer"])
+            pages = _pages(base, secrets[VIEWER])
     print_table(costs)
     print_table(pages)
     write_results("dashboard", [*costs, *pages])
@@ -73,15 +81,14 @@ def main() -> int:
 
 
 async def _fill(url: str) -> dict[str, str]:
-    """The fleet, and a token of an agent and of a viewer."""
+    """The fleet; the tokens of its agents by their nodes, and a viewer's."""
     now = datetime.now(UTC)
     settings = PolicySettings(window_s=2.0, mode=Mode.OFF)
     async with open_fleet(url, FLEET, settings, now) as engine:
+        viewer = TokenOrder(name=VIEWER, scope="viewer")
         return {
-            scope: (
-                await create_locally(engine, name=scope, scope=scope, at=now)
-            ).secret
-            for scope in ("agent", "viewer")
+            VIEWER: (await create_locally(engine, viewer, at=now)).secret,
+            **await node_secrets(engine, FLEET, now),
         }
 
 
@@ -97,10 +104,10 @@ async def _measure(
         base, connector=connector, read_bufsize=2**24
     ) as session:
         await until_ready(session)
-        reports = asyncio.create_task(_report(session, secrets["agent"]))
+        reports = asyncio.create_task(_report(session, secrets))
         await asyncio.sleep(5.0)  # Connections are made and caches filled.
         alone = await _share(process, seconds)
-        async with _opened(session, secrets["viewer"], pages):
+        async with _opened(session, secrets[VIEWER], pages):
             await asyncio.sleep(3.0)  # Everybody has been sent everything once.
             watched = await _share(process, seconds)
             late_s = await _lateness(session, secrets)
@@ -127,9 +134,8 @@ async def _share(process: psutil.Process, seconds: float) -> float:
     return 100.0 * used_s / (time.monotonic() - began_s)
 
 
-async def _report(session: aiohttp.ClientSession, secret: str) -> None:
+async def _report(session: aiohttp.ClientSession, secrets: dict[str, str]) -> None:
     """Every node says each second what it measures, one after the other over the period."""
-    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
     draw = Random(7)
     for sequence in count(1):
         began_s = time.monotonic()
@@ -143,6 +149,7 @@ async def _report(session: aiohttp.ClientSession, secret: str) -> None:
                 max(0.0, began_s + PERIOD_S * at / FLEET.nodes - time.monotonic())
             )
             body = msgspec.json.encode(_full(entry, draw))
+            headers = json_headers(secrets[entry.node])
             async with session.post(
                 f"/api/v1/nodes/{entry.node}/sync", data=body, headers=headers
             ) as answer:
@@ -209,13 +216,13 @@ async def _lateness(
 ) -> list[float]:
     """Seconds from the acknowledgement of an observation to the event that carries it, at moments that a seed chose."""
     draw, late_s = Random(11), []
-    watching = {"Authorization": f"Bearer {secrets['viewer']}"}
+    watching = {"Authorization": f"Bearer {secrets[VIEWER]}"}
     async with session.get("/live?topic=gauges", headers=watching) as answer:
         lines = aiter(answer.content)
         for mark in range(1, MARKS + 1):
             await asyncio.sleep(draw.uniform(0.0, 2.0))
             power_w = 1000.0 + mark
-            await _post_mark(session, secrets["agent"], mark, power_w)
+            await _post_mark(session, secrets, mark, power_w)
             acked_s = time.monotonic()
             while f",{power_w:.0f},".encode() not in await anext(lines):
                 pass
@@ -224,13 +231,16 @@ async def _lateness(
 
 
 async def _post_mark(
-    session: aiohttp.ClientSession, secret: str, sequence: int, power_w: float
+    session: aiohttp.ClientSession,
+    secrets: dict[str, str],
+    sequence: int,
+    power_w: float,
 ) -> None:
     entry = observations(
         FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=PERIOD_S
     )[-1]
     gpus = tuple(msgspec.structs.replace(gpu, power_w=power_w) for gpu in entry.gpus)
-    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    headers = json_headers(secrets[entry.node])
     body = msgspec.json.encode(msgspec.structs.replace(entry, gpus=gpus))
     async with session.post(
         f"/api/v1/nodes/{entry.node}/sync", data=body, headers=headers

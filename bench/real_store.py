@@ -19,6 +19,7 @@ from app.db.base import migrate
 from app.db.base.engine import make_engine
 from app.db.decisions import policies
 from app.db.fleet import gpu_types, nodes
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.predictions import profiles
 from app.db.predictions.profiles import StoredProfile
 from app.db.workloads import services
@@ -118,6 +119,22 @@ async def open_fleet(
         yield engine
     finally:
         await engine.dispose()
+
+
+async def node_secrets(
+    engine: AsyncEngine, fleet: Fleet, now: datetime
+) -> dict[str, str]:
+    """A token for each node's agent, by the node's name."""
+    made = {}
+    for node in fleet.node_types():
+        order = TokenOrder(name=node, scope="agent", node=node)
+        made[node] = (await create_locally(engine, order, at=now)).secret
+    return made
+
+
+def json_headers(secret: str) -> dict[str, str]:
+    """Headers of a request with a JSON body."""
+    return {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
 
 
 def observations(

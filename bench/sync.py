@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -26,9 +26,15 @@ import numpy as np
 import psutil
 
 from agents.base.protocol import Observation, ReplicaReading, ServiceReading, SyncReply
-from app.db.operations.token_secrets import create_locally
 from app.store.store import PolicySettings
-from bench.real_store import Fleet, observations, open_fleet, temporary_database
+from bench.real_store import (
+    Fleet,
+    json_headers,
+    node_secrets,
+    observations,
+    open_fleet,
+    temporary_database,
+)
 from bench.report import Figures, print_table, write_results
 
 FLEET = Fleet(nodes=500, gpus_per_node=4, services=4)
@@ -62,25 +68,23 @@ def main() -> int:
     )
     options = parser.parse_args()
     with temporary_database() as url:
-        secret = asyncio.run(_fill(url))
+        secrets = asyncio.run(_fill(url))
         with serving(url) as (base, process):
             rows = asyncio.run(
-                _measure(base, secret, process, options.rates, options.seconds)
+                _measure(base, secrets, process, options.rates, options.seconds)
             )
     print_table(rows)
     write_results("sync", rows)
     return 0
 
 
-async def _fill(url: str) -> str:
-    """The fleet, and an agent's token."""
+async def _fill(url: str) -> dict[str, str]:
+    """The fleet; the tokens of its agents by their nodes."""
     now = datetime.now(UTC)
     async with open_fleet(
         url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
     ) as engine:
-        return (
-            await create_locally(engine, name="bench", scope="agent", at=now)
-        ).secret
+        return await node_secrets(engine, FLEET, now)
 
 
 @contextmanager
@@ -117,24 +121,21 @@ def _free_port() -> int:
 
 async def _measure(
     base: str,
-    secret: str,
+    secrets: dict[str, str],
     process: psutil.Process,
     rates: Sequence[int],
     seconds: float,
 ) -> list[Figures]:
-    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
     connector = aiohttp.TCPConnector(limit=256)
     rows: list[Figures] = []
-    async with aiohttp.ClientSession(
-        base, headers=headers, connector=connector
-    ) as session:
+    async with aiohttp.ClientSession(base, connector=connector) as session:
         await until_ready(session)
         sequence = 1
         # The first second fills caches and makes connections; it is not counted.
         for rate in (rates[0], *rates):
             length_s = seconds if sequence > 1 else 2.0
             began = time.perf_counter()
-            tally, sequence = await _send(session, rate, length_s, sequence)
+            tally, sequence = await _send(session, secrets, rate, length_s, sequence)
             rows.append(_row(rate, tally, time.perf_counter() - began, process))
     return rows[1:]
 
@@ -154,12 +155,17 @@ async def until_ready(session: aiohttp.ClientSession) -> None:
 
 
 async def _send(
-    session: aiohttp.ClientSession, rate: int, seconds: float, sequence: int
+    session: aiohttp.ClientSession,
+    secrets: dict[str, str],
+    rate: int,
+    seconds: float,
+    sequence: int,
 ) -> tuple[Tally, int]:
     """Every node in turn, at Poisson times (seeded); bodies are made ahead of the run."""
     draw = Random(rate)
     bodies = [msgspec.json.encode(_full(entry)) for entry in _window(sequence)]
     nodes = list(FLEET.node_types())
+    headers = {node: json_headers(secrets[node]) for node in nodes}
     tally = Tally()
     running: set[asyncio.Task[None]] = set()
     began = due = time.perf_counter()
@@ -174,7 +180,12 @@ async def _send(
             b'"sequence":0', b'"sequence":%d' % (sequence + turn), 1
         )
         body = body.replace(b'"generation":0', b'"generation":%d' % generation, 1)
-        task = asyncio.create_task(_sync(session, nodes[index], body, due, tally))
+        request = session.post(
+            f"/api/v1/nodes/{nodes[index]}/sync",
+            data=body,
+            headers=headers[nodes[index]],
+        )
+        task = asyncio.create_task(_sync(request, nodes[index], due, tally))
         running.add(task)
         task.add_done_callback(running.discard)
         count += 1
@@ -184,10 +195,13 @@ async def _send(
 
 
 async def _sync(
-    session: aiohttp.ClientSession, node: str, body: bytes, due: float, tally: Tally
+    request: AbstractAsyncContextManager[aiohttp.ClientResponse],
+    node: str,
+    due: float,
+    tally: Tally,
 ) -> None:
     try:
-        async with session.post(f"/api/v1/nodes/{node}/sync", data=body) as answer:
+        async with request as answer:
             reply = await answer.read()
     except aiohttp.ClientError:
         tally.failed += 1

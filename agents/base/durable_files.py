@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 
@@ -23,18 +24,23 @@ def read_boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 LOOK_AGAIN_S = 0.02
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Give the file that content. Raises OSError, and then it has its old one."""
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Give the file that content, with the mode less the umask. Raises OSError, and then it has its old one."""
     fresh = path.with_name(f"{path.name}.new")
-    write_synced(fresh, content)
+    # What a death left there may have another mode.
+    fresh.unlink(missing_ok=True)
+    write_synced(fresh, content, mode=mode)
     # A rename is atomic: readers find the old content or the new, never a part.
     fresh.replace(path)
     sync_directory(path.parent)
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file whose content is on disk on return; its name may not be. Raises OSError."""
-    with path.open("wb") as file:
+def write_synced(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file whose content is on disk on return; its name may not be. Raises OSError.
+
+    `mode`: of a file that is new, less the umask.
+    """
+    with open(path, "wb", opener=partial(os.open, mode=mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
 from agents.sync.ledger import Ledger
+from agents.sync.node_token import JOIN_PREFIX, EnrolledTransport
 from agents.sync.transport import HttpTransport, Transport
 
 LOAD_DURATION_S = 7 * 86400
@@ -79,10 +80,9 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     return 0
 
 
-def _make_transport(
-    options: argparse.Namespace, clock: Clock, token: str
-) -> HttpTransport:
-    return HttpTransport(
+def _make_transport(options: argparse.Namespace, clock: Clock, token: str) -> Transport:
+    """HTTP by the token that was given, or by the node's own. Raises OSError, ValueError."""
+    reach = HttpTransport(
         options.url,
         token,
         speed=options.speed,
@@ -90,6 +90,16 @@ def _make_transport(
         metrics_address=advertised(
             options.metrics_host, options.metrics_port, options.url
         ),
+    )
+    if token and not token.startswith(JOIN_PREFIX):
+        return reach
+    options.state_dir.mkdir(parents=True, exist_ok=True)
+    return EnrolledTransport(
+        reach,
+        node=options.node,
+        join_token=token,
+        directory=options.state_dir,
+        now_s=clock.now_s,
     )
 
 

@@ -82,7 +82,7 @@ def _check_clock(facts: ControlPlaneFacts) -> NodeFinding:
 
 
 def _check_token(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
-    make = f"plimsoll token create --scope agent {asked.node}"
+    make = f"plimsoll token create --scope join --node {asked.node} {asked.node}"
     if not asked.token:
         words = "none was given, the control plane will not take this agent"
         return NodeFinding(

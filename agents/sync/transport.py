@@ -106,7 +106,8 @@ class HttpTransport:
         self._metrics_address = metrics_address
         self._now_s = now_s
         self._url = url.rstrip("/")
-        self._token = token
+        self.token = token
+        """Sent with every request; it may be replaced at any time."""
         self._speed = speed
         self._session: aiohttp.ClientSession | None = None
 
@@ -117,32 +118,52 @@ class HttpTransport:
                 f"{self._url}/api/v1/nodes/{quote(observation.node, safe='')}/sync",
                 params={"wait_s": f"{wall_wait_s:.3f}"},
                 data=msgspec.json.encode(observation),
-                # Taken at the moment of sending, since an observation may have waited long in the outbox.
-                headers={TIME_HEADER: f"{self._now_s():.3f}"} if self._now_s else None,
+                headers=self._headers(),
                 timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
             ) as response:
-                return _read(
-                    response.status,
-                    await response.read(),
-                    response.headers.get("Retry-After"),
-                )
-        # All of them mean the same to the caller: send it again later.
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = str(error) or type(error).__name__
-            raise ControlPlaneSilent(f"no answer from {self._url}: {reason}") from error
+                return _reply_of(await _body_of(response))
+        except _NO_ANSWER as error:
+            raise self._silent(error) from error
+
+    async def post(self, path: str, document: object) -> bytes:
+        """The body of the answer to a document, which is sent to a path below `/api/v1`. Raises TransportError."""
+        try:
+            async with self._open().post(
+                f"{self._url}/api/v1/{path}",
+                data=msgspec.json.encode(document),
+                headers=self._headers(),
+                timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S),
+            ) as response:
+                # For a sync a conflict passes; what is asked for here would be refused again.
+                if response.status == HTTPStatus.CONFLICT:
+                    raise Unacceptable(
+                        f"it was answered 409{_detail_of(await response.read())}"
+                    )
+                return await _body_of(response)
+        except _NO_ANSWER as error:
+            raise self._silent(error) from error
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
 
+    def _headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        # Taken at the moment of sending, since an observation may have waited long in the outbox.
+        if self._now_s is not None:
+            headers[TIME_HEADER] = f"{self._now_s():.3f}"
+        return headers
+
+    def _silent(self, error: Exception) -> ControlPlaneSilent:
+        """All that keeps an answer away means the same to the caller: send it again later."""
+        reason = str(error) or type(error).__name__
+        return ControlPlaneSilent(f"no answer from {self._url}: {reason}")
+
     def _open(self) -> aiohttp.ClientSession:
         """The session; made late because it belongs to the running event loop."""
         if self._session is None:
-            headers = {
-                "Authorization": f"Bearer {self._token}",
-                "Content-Type": "application/json",
-            }
+            headers = {"Content-Type": "application/json"}
             if self._metrics_address:
                 headers[METRICS_HEADER] = self._metrics_address
             self._session = aiohttp.ClientSession(headers=headers)
@@ -156,18 +177,23 @@ class _Problem(msgspec.Struct):
     detail: str = ""
 
 
-def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
-    if status == HTTPStatus.OK:
-        try:
-            return msgspec.json.decode(body, type=SyncReply)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ControlPlaneSilent(
-                f"the answer is not a sync reply ({error}); is this URL a Plimsoll API?"
-            ) from error
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+async def _body_of(response: aiohttp.ClientResponse) -> bytes:
+    """The body of a good answer. Raises TransportError for any other."""
+    retry_after = response.headers.get("Retry-After")
+    return read_answer(response.status, await response.read(), retry_after)
+
+
+def read_answer(status: int, body: bytes, retry_after: str | None) -> bytes:
+    """The body, where the status is good. Raises TransportError for any other; `retry_after`: the header."""
+    if status in (HTTPStatus.OK, HTTPStatus.CREATED):
+        return body
     message = f"the control plane answered {status}{_detail_of(body)}"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise NotAuthorised(
-            f"{message}; make a token with scope agent and give it by --token-file"
+            f"{message}; make a token with scope join and give it by --token-file"
         )
     if status in _REFUSED:
         raise Unacceptable(message)
@@ -176,6 +202,15 @@ def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
         message + (f", come again in {retry_after_s:g} s" if retry_after_s else ""),
         retry_after_s=retry_after_s,
     )
+
+
+def _reply_of(body: bytes) -> SyncReply:
+    try:
+        return msgspec.json.decode(body, type=SyncReply)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ControlPlaneSilent(
+            f"the answer is not a sync reply ({error}); is this URL a Plimsoll API?"
+        ) from error
 
 
 def _seconds(retry_after: str | None) -> float:

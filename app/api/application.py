@@ -10,7 +10,7 @@ from starlette.types import Lifespan
 
 from agents.base.protocol import Observation, SyncReply
 from app.api.decisions import compare, plans, policies, preview, restore, simulations
-from app.api.fleet import gpu_types, gpus, nodes, sync, telemetry
+from app.api.fleet import enrolment, gpu_types, gpus, nodes, sync, telemetry
 from app.api.http import errors
 from app.api.http.auth import AuthMiddleware
 from app.api.http.middleware import RequestMiddleware
@@ -26,6 +26,7 @@ DEFAULT_BODY_LIMIT = 4_194_304
 
 RESOURCES = (
     sync,
+    enrolment,
     projects,
     gpu_types,
     nodes,

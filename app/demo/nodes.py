@@ -39,10 +39,10 @@ class DemoNodes:
         cluster: SimulatedCluster,
         clock: ControlClock,
         *,
-        transport: Callable[[], HttpTransport],
+        transport: Callable[[str], HttpTransport],
     ) -> None:
         self._stop = asyncio.Event()
-        self._transports = [transport() for _ in plan.nodes]
+        self._transports = [transport(node.name) for node in plan.nodes]
         self.agents = [
             NodeAgent(
                 AgentSettings(

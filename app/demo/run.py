@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 
 import httpx2
 from rich.console import Console
@@ -28,7 +29,7 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.decisions import plans, policies
-from app.db.operations.token_secrets import create_locally
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.reports import reports
 from app.demo import report, view
 from app.demo.feed import DemoFeed
@@ -175,7 +176,7 @@ class _Demo:
             # Meanwhile the control loop loads its solvers in its worker.
             stage = await asyncio.to_thread(DemoStage, self.options.seed)
             await self._first_tick()
-            await self._watch(plane, address, token, stage)
+            await self._watch(plane, address, stage)
 
     @asynccontextmanager
     async def _running(self, plane: Plane) -> AsyncIterator[str]:
@@ -213,7 +214,8 @@ class _Demo:
                 at=at,
                 actor="demo",
             )
-        made = await create_locally(self.engine, name="demo", scope="admin", at=at)
+        order = TokenOrder(name="demo", scope="admin")
+        made = await create_locally(self.engine, order, at=at)
         # Beside the user's own token, not in its place: the demo's database is thrown away.
         path = self.options.settings.data_dir / "demo-token"
         write_token(path, made.secret)
@@ -244,9 +246,7 @@ class _Demo:
                 )
             await asyncio.sleep(0.1)
 
-    async def _watch(
-        self, plane: Plane, address: str, token: str, stage: DemoStage
-    ) -> None:
+    async def _watch(self, plane: Plane, address: str, stage: DemoStage) -> None:
         cluster, baseline = stage.open(plane.clock)
         feed = DemoFeed(
             cluster=cluster,
@@ -257,12 +257,16 @@ class _Demo:
             start=plane.clock.now(),
             baseline=baseline.store.pushed,
         )
+        secrets = await self._node_secrets(stage.plan, plane.clock.now())
         nodes = DemoNodes(
             stage.plan,
             cluster,
             plane.clock,
-            transport=lambda: WatchedTransport(
-                address, token, speed=self.options.speed, watch=feed.note_power
+            transport=lambda node: WatchedTransport(
+                address,
+                secrets[node],
+                speed=self.options.speed,
+                watch=feed.note_power,
             ),
         )
         nodes.start()
@@ -275,6 +279,13 @@ class _Demo:
                 await self._stay(address)
         finally:
             await nodes.stop()
+
+    async def _node_secrets(self, plan: ClusterPlan, at: datetime) -> dict[str, str]:
+        """The token of each node's agent, by the node's name."""
+        names = [node.name for node in plan.nodes]
+        orders = [TokenOrder(name=name, scope="agent", node=name) for name in names]
+        made = [await create_locally(self.engine, order, at=at) for order in orders]
+        return {token.row.name: token.secret for token in made}
 
     async def _show(self, plane: Plane, feed: DemoFeed, nodes: DemoNodes) -> None:
         """The live view, or a line now and then where no terminal shows it."""

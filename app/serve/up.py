@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.operations import tokens
-from app.db.operations.token_secrets import create_locally
+from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.tokens import LIFETIMES
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
 from app.serve.api_process import open_socket, serve_plane
@@ -38,7 +39,6 @@ class Terminal:
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
 AGENT_STOP_S = 10.0
-NODES_TOKEN = "up-nodes"
 NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
@@ -96,7 +96,7 @@ async def _run(
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
         await _first_token(engine, plane, token_path, terminal)
-        nodes_secret = await _nodes_token(engine, plane) if nodes else ""
+        token_files = await _write_node_tokens(engine, plane, nodes)
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
@@ -105,7 +105,7 @@ async def _run(
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
-    async with _agents(nodes, address, nodes_secret, plane.settings, terminal):
+    async with _agents(token_files, address, plane.settings, terminal):
         await serve_plane(plane, listening)
 
 
@@ -116,13 +116,18 @@ async def _first_token(
 
     A token that is there already belongs to another control plane and stays; ours goes into the data directory.
     """
+    at = plane.clock.now()
     async with transaction(engine) as connection:
         # Whoever has an admin's token can make others; a second start must not hand out a new one.
-        if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
+        if any(
+            row.scope == "admin" and row.is_valid(at)
+            for row in await tokens.list_rows(connection)
+        ):
             return
-    made = await create_locally(
-        engine, name="first-admin", scope="admin", at=plane.clock.now()
+    order = TokenOrder(
+        name="first-admin", scope="admin", expires_at=at + LIFETIMES["admin"]
     )
+    made = await create_locally(engine, order, at=at)
     ours = (
         plane.settings.data_dir / "admin-token"
         if await asyncio.to_thread(path.exists)
@@ -137,26 +142,36 @@ async def _first_token(
         )
 
 
-async def _nodes_token(engine: Engine, plane: Plane) -> str:
-    """The secret of a token for this start's nodes; those of earlier starts end."""
+async def _write_node_tokens(engine: Engine, plane: Plane, count: int) -> list[Path]:
+    """The files with the tokens of this start's nodes, in order; those of earlier starts end."""
     at = plane.clock.now()
-    async with transaction(engine) as connection:
-        for row in await tokens.list_rows(connection):
-            if row.name == NODES_TOKEN and row.revoked_at is None:
+    files = []
+    for number in range(1, count + 1):
+        node = f"local-{number}"
+        async with transaction(engine) as connection:
+            for row in await tokens.of_node(connection, node, at):
                 await tokens.revoke(connection, row.id, at=at)
-    made = await create_locally(engine, name=NODES_TOKEN, scope="agent", at=at)
-    return made.secret
+        order = TokenOrder(name=node, scope="agent", node=node)
+        made = await create_locally(engine, order, at=at)
+        files.append(_node_directory(plane.settings, number) / "token-of-this-start")
+        write_token(files[-1], made.secret)
+    return files
+
+
+def _node_directory(settings: Settings, number: int) -> Path:
+    return settings.data_dir / "nodes" / f"local-{number}"
 
 
 @asynccontextmanager
 async def _agents(
-    count: int, address: str, token: str, settings: Settings, terminal: Terminal
+    token_files: Sequence[Path], address: str, settings: Settings, terminal: Terminal
 ) -> AsyncIterator[None]:
     """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
     processes = [
-        await _start_agent(number, address, token, settings)
-        for number in range(1, count + 1)
+        await _start_agent(number, address, file, settings)
+        for number, file in enumerate(token_files, 1)
     ]
+    count = len(processes)
     if count:
         ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
         terminal.say(
@@ -177,7 +192,7 @@ async def _agents(
 
 
 async def _start_agent(
-    number: int, address: str, token: str, settings: Settings
+    number: int, address: str, token_file: Path, settings: Settings
 ) -> asyncio.subprocess.Process:
     gpu_type = NODE_GPU_TYPES[(number - 1) % len(NODE_GPU_TYPES)]
     memory = ["--gpu-memory-mib", "16384"] if gpu_type == "T4" else []
@@ -189,7 +204,7 @@ async def _start_agent(
         *("--gpu-type", gpu_type, "--gpus", "2", *memory),
         *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "error"),
         *("--parent", str(os.getpid())),
-        *("--state-dir", str(settings.data_dir / "nodes" / f"local-{number}")),
-        env={**os.environ, "PLIMSOLL_TOKEN": token},
+        *("--state-dir", str(_node_directory(settings, number))),
+        *("--token-file", str(token_file)),
         start_new_session=True,
     )

@@ -45,7 +45,7 @@ class Caller:
 
 CALLERS = tuple(
     Caller(scope=scope, is_bound=is_bound)
-    for scope in SCOPES
+    for scope in (*SCOPES, "join")
     for is_bound in (False, True)
 )
 
@@ -69,7 +69,8 @@ CLUSTER_VIEWER = Rule(scopes=RANKED, everywhere=True)
 OPERATOR = Rule(scopes=RANKED[1:])
 CLUSTER_OPERATOR = Rule(scopes=RANKED[1:], everywhere=True)
 ADMIN = Rule(scopes=RANKED[2:], everywhere=True)
-AGENT = Rule(scopes=("admin", "agent"))
+AGENT = Rule(scopes=("agent",))
+JOINER = Rule(scopes=("join",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +206,7 @@ WORKLOADS = {
 
 FLEET = {
     "POST /nodes/{name}/sync": _write(AGENT, "/nodes/n1/sync"),
+    "POST /nodes/{name}/enrol": _write(JOINER, "/nodes/n1/enrol"),
     "GET /nodes": _read(CLUSTER_VIEWER, "/nodes", tells=True),
     "GET /nodes/{name}": _read(CLUSTER_VIEWER, "/nodes/n1", tells=True),
     **_of_admin("nodes", "n1"),
@@ -298,6 +300,12 @@ OPERATIONS = {
     "GET /metrics/targets": _read(CLUSTER_VIEWER, "/metrics/targets"),
     "GET /tokens": _read(ADMIN, "/tokens", tells=True),
     "POST /tokens": _write(ADMIN, "/tokens"),
+    "POST /tokens/{token_id}/rotate": Access(
+        rule=ANYONE,
+        own=Request(path="/tokens/tok-none/rotate", status=422, body={"grace": 1}),
+        # Everybody rotates their own; of others there is nothing to learn, be they there or not.
+        others=(Request(path="/tokens/tok-none/rotate", status=403, body={}),),
+    ),
     "DELETE /tokens/{token_id}": _delete(ADMIN, "/tokens/tok-none", 404),
     "GET /webhooks": _read(ADMIN, "/webhooks", tells=True),
     "GET /webhooks/{name}": _read(ADMIN, "/webhooks/zebra-hook", tells=True),

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from app.base.clock import ManualControlClock
 from app.base.settings import Settings
 from app.db.base.engine import make_engine
-from app.db.operations.token_secrets import create_locally
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.operations.tokens import Scope
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
@@ -100,32 +100,45 @@ class Api:
         name: str = "n1",
         *,
         query: str = "",
-        token: str = "agent",
+        token: str = "",
         **fields: object,
     ) -> Response:
-        """The answer to one observation."""
+        """The answer to one observation; without a `token` by the node's own, which is made where it has none."""
         return self.call(
             "POST",
             f"nodes/{name}/sync{query}",
             observation(name, **fields),
-            token=token,
+            token=token or self.token_of(name),
         )
 
+    def token_of(self, node: str) -> str:
+        """The name of the token of that node's agent, which is made where it has none."""
+        name = "agent" if node == "n1" else f"agent-{node}"
+        if name not in self.secrets:
+            self.add_token(name, "agent", node=node)
+        return name
+
     def add_token(
-        self, name: str, scope: Scope, projects: tuple[str, ...] | None = None
+        self,
+        name: str,
+        scope: Scope,
+        projects: tuple[str, ...] | None = None,
+        *,
+        node: str = "n1",
     ) -> str:
-        """Make a token under that name."""
+        """Make a token under that name; an agent's is of the node."""
+        order = TokenOrder(
+            name=name,
+            scope=scope,
+            projects=projects,
+            node=node if scope == "agent" else None,
+            uses_left=1 if scope == "join" else None,
+        )
 
         async def make() -> str:
             engine = make_engine(self.url, pool_size=2)
             try:
-                made = await create_locally(
-                    engine,
-                    name=name,
-                    scope=scope,
-                    at=self.clock.now(),
-                    projects=projects,
-                )
+                made = await create_locally(engine, order, at=self.clock.now())
             finally:
                 await engine.dispose()
             return made.secret

@@ -28,7 +28,7 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
-from app.db.operations.token_secrets import create_locally
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
@@ -36,6 +36,8 @@ from tests.agents.factories import PaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
 
+NODES = ("n1", "crew-0", "crew-1", "crew-2")
+"""Each has a token of its own."""
 PATIENCE_S = 40.0
 """For what takes a second on an idle machine."""
 FAULT_ENVIRONMENT = {
@@ -199,11 +201,15 @@ def served(url: str, directory: Path) -> Iterator[Served]:
 
     async def make_tokens(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
         at = datetime.now(UTC)
-        made = {
-            scope: await create_locally(engine, name=scope, scope=scope, at=at)
-            for scope in ("admin", "agent")
+        orders = (
+            TokenOrder(name="admin", scope="admin"),
+            # By the node's name: each has its own.
+            *(TokenOrder(name=node, scope="agent", node=node) for node in NODES),
+        )
+        return {
+            order.name: (await create_locally(engine, order, at=at)).secret
+            for order in orders
         }
-        return {scope: token.secret for scope, token in made.items()}
 
     secrets = with_store(url, make_tokens)
     directory.mkdir()
@@ -278,7 +284,7 @@ class Crew:
     async def __aenter__(self) -> "Crew":
         for number in range(self.count):
             transport = CountingTransport(
-                self.plane.address, self.plane.secrets["agent"]
+                self.plane.address, self.plane.secrets[f"crew-{number}"]
             )
             gpus = tuple(
                 GpuState(index=index, gpu_type="T4", memory_mib=16384.0)

@@ -210,7 +210,7 @@ def test_an_observation_goes_up_and_a_reply_comes_down_over_http() -> None:
     ("status", "body", "error", "words"),
     [
         (401, '{"detail":"the token was revoked"}', NotAuthorised, "revoked"),
-        (403, "", NotAuthorised, "scope agent"),
+        (403, "", NotAuthorised, "scope join"),
         (
             422,
             '{"title":"Invalid","detail":"window_s: must be above 0"}',

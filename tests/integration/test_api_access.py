@@ -40,6 +40,7 @@ LOG_TAIL = "CUDA out of memory in tokenizer.py"
 MARKERS = ("zebra", LOG_TAIL, "14.6262", "everybodys")
 """What only THEIRS has: names, the end of a task's log; what the cluster costs per hour; and the cluster's budget."""
 
+ORDER = (*SCOPES, "join")
 ARGUMENTS = {"service": "zebra-chat", "plan": "1", "why": "1", "gpu": "n1/gpu-0"}
 
 BOUND = [caller for caller in CALLERS if caller.is_bound]
@@ -57,6 +58,7 @@ def _fill(api: Api) -> None:
     """Both projects with services under load, tasks, budgets and costs; on two GPUs at 7.3131 USD per hour."""
     api.put("gpu-types/T4", gpu_type(price_usd_per_hour="7.3131"))
     api.put(f"projects/{THEIRS}", {"kind": "Project", "metadata": {"name": THEIRS}})
+    api.add_token("join", "join")
     for caller in BOUND:
         api.add_token(caller.token, caller.scope, (OURS,))
     api.add_token("zebra-token", "operator", (THEIRS,))
@@ -166,7 +168,7 @@ def _rule(allowed: Allowed) -> Rule:
         if allowed.min_scope is not None and rank >= RANK[allowed.min_scope]
     ]
     return Rule(
-        scopes=tuple(sorted({*allowed.scopes, *above}, key=SCOPES.index)),
+        scopes=tuple(sorted({*allowed.scopes, *above}, key=ORDER.index)),
         everywhere=allowed.everywhere,
     )
 

@@ -41,7 +41,13 @@ def _routes() -> list[tuple[Method, str]]:
 
 
 ROUTES = _routes()
-WRITES = [route for route in ROUTES if route[0] != "GET" and route[1] != AGENTS_ONLY]
+OF_NODES = (AGENTS_ONLY, "/nodes/{name}/enrol")
+OF_OWN_TOKEN = "/tokens/{token_id}/rotate"
+WRITES = [
+    route
+    for route in ROUTES
+    if route[0] != "GET" and route[1] not in (*OF_NODES, OF_OWN_TOKEN)
+]
 READS = [route for route in ROUTES if route[0] == "GET" and route[1] != ANY_SCOPE]
 OF_PROJECTS = ("/services/{name}", "/tasks/{name}")
 OPERATORS = (

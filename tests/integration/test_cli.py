@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from app.base.settings import Settings
 from app.cli.main import run
 from app.db.base.engine import make_engine
-from app.db.operations.token_secrets import create_locally
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.postgres import server as postgres
 from app.serve.api_process import make_server
 from app.serve.plane import make_plane
@@ -100,7 +100,7 @@ async def _admin_token(url: str) -> str:
     try:
         return (
             await create_locally(
-                engine, name="admin", scope="admin", at=datetime.now(UTC)
+                engine, TokenOrder(name="admin", scope="admin"), at=datetime.now(UTC)
             )
         ).secret
     finally:

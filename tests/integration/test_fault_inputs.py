@@ -67,7 +67,7 @@ def rows(api: Api, query: str) -> list[tuple[Any, ...]]:
 def send(api: Api, body: bytes | Iterator[bytes], name: str = "n1") -> Any:
     """The answer to a body that is no tidy observation."""
     headers = {
-        "Authorization": f"Bearer {api.secrets['agent']}",
+        "Authorization": f"Bearer {api.secrets[api.token_of(name)]}",
         "Content-Type": "application/json",
     }
     return api.client.post(f"/api/v1/nodes/{name}/sync", content=body, headers=headers)

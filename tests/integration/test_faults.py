@@ -432,9 +432,7 @@ def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_count
     kept = "SELECT count(*) FROM observation WHERE boot = 'replayed'"
 
     def send(plane: Served) -> httpx2.Response:
-        return plane.call(
-            "POST", "api/v1/nodes/n1/sync", token="agent", json=observation
-        )
+        return plane.call("POST", "api/v1/nodes/n1/sync", token="n1", json=observation)
 
     with (
         served(url, tmp_path / "first") as plane,

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.operations.token_secrets import create_locally
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.workloads import services
@@ -156,11 +156,14 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
                 at=at,
             )
             await services.save(connection, SERVICE, at=at, actor="test")
-        made = {
-            scope: await create_locally(engine, name=scope, scope=scope, at=at)
-            for scope in ("admin", "agent")
+        orders = (
+            TokenOrder(name="admin", scope="admin"),
+            TokenOrder(name="agent", scope="agent", node="n1"),
+        )
+        return {
+            order.name: (await create_locally(engine, order, at=at)).secret
+            for order in orders
         }
-        return {scope: token.secret for scope, token in made.items()}
 
     plane = Plane(
         url=database,

@@ -138,6 +138,7 @@ async def _quick_sync(request: Request) -> Response:
 async def _answer(
     context: Context, request: Request, name: str, wait_s: float
 ) -> Response:
+    context.require_node(name)
     observation = decode_observation(await request.body(), name)
     off_s = _off_s(request, context)
     # Moved to this clock before it is stored: all that reads windows compares them with `now`.

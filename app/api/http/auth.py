@@ -1,6 +1,7 @@
 """Who calls and what they may do. Deny by default: a path that is not listed as public needs a valid token.
 
-Scopes: viewer < operator < admin; agent stands apart and may only sync. A token that is bound to projects reaches
+Scopes: viewer < operator < admin. Two stand apart: agent, by which one node syncs, and join, by which it gets such a
+token. A token that is bound to projects reaches
 their services and the catalogue, and nothing that would show other projects' business.
 """
 
@@ -265,13 +266,18 @@ ClusterOperator = Annotated[
 ]
 """Runs the cluster: approves, pauses, cordons."""
 
-Admin = Annotated[Context, Depends(Allowed(min_scope="admin", everywhere=True))]
+ADMIN = Allowed(min_scope="admin", everywhere=True)
+
+Admin = Annotated[Context, Depends(ADMIN)]
 """Changes the catalogue, the policy and who may do what."""
 
-AGENT = Allowed(scopes=("agent", "admin"))
+AGENT = Allowed(scopes=("agent",))
 
 Agent = Annotated[Context, Depends(AGENT)]
-"""A node's agent."""
+"""A node's agent; `Context.require_node` says whose."""
+
+Joiner = Annotated[Context, Depends(Allowed(scopes=("join",)))]
+"""A node that is to be enrolled."""
 
 
 def forget_tokens(request: Request) -> None:

@@ -100,6 +100,13 @@ class Context:
                 f"this token is bound to {', '.join(self.caller.projects or ())}, not to {project!r}"
             )
 
+    def require_node(self, node: str) -> None:
+        """Raise Forbidden unless the caller is that node's agent."""
+        if self.caller.node != node:
+            raise Forbidden(
+                f"this token belongs to node {self.caller.node!r}, not to {node!r}"
+            )
+
     async def audit(
         self,
         connection: Connection,

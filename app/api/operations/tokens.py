@@ -1,26 +1,30 @@
 """Tokens: who may call, and what their holders may do."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import Path, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StringConstraints
 
 from app.api.http.answers import LIST, problems
-from app.api.http.auth import Admin, Anyone, forget_tokens
+from app.api.http.auth import ADMIN, Admin, Anyone, forget_tokens
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_known
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
-from app.base.errors import InvalidRequest
+from app.base.errors import Conflict, InvalidRequest
 from app.db.base.transaction import Connection
 from app.db.operations import tokens
-from app.db.operations.token_secrets import create
-from app.db.operations.tokens import Scope
+from app.db.operations.node_tokens import rotate
+from app.db.operations.token_secrets import NewToken, TokenOrder, create
+from app.db.operations.tokens import LIFETIMES, Scope
 from app.db.workloads import projects
 from app.manifests.parts import Name, Strict
+
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a secret, in hexadecimal digits."""
 
 
 class TokenRequest(Strict):
@@ -31,7 +35,28 @@ class TokenRequest(Strict):
     projects: list[Name] | None = Field(
         default=None, min_length=1, max_length=100, description="Absent: all"
     )
-    expires_at: AwareDatetime | None = None
+    node: Name | None = Field(
+        default=None,
+        description="An agent's: its node; a join token's: the only node that it may enrol",
+    )
+    uses: int = Field(
+        default=1, ge=1, le=10_000, description="Nodes that a join token enrols"
+    )
+    expires_at: AwareDatetime | None = Field(
+        default=None,
+        description="Absent: after 90 days, an agent's after 30, a join token after one; null: never",
+    )
+
+
+class RotateRequest(Strict):
+    """How a token is replaced by a new one."""
+
+    grace_s: int = Field(
+        default=3600, ge=0, le=30 * 86_400, description="So long the old one lasts"
+    )
+    sha256: Hash | None = Field(
+        default=None, description="Of a secret that the caller made; absent: we make it"
+    )
 
 
 class TokenView(View):
@@ -45,13 +70,15 @@ class TokenView(View):
     expires_at: datetime | None
     last_used_at: datetime | None
     revoked_at: datetime | None
+    node: str | None
+    uses_left: int | None
 
 
 class NewTokenView(TokenView):
     """A token that was made just now."""
 
     secret: str | None = Field(
-        description="Shown this once; null when the request is repeated"
+        description="Shown this once; null when the request is repeated, or the caller made it"
     )
 
 
@@ -62,6 +89,7 @@ class CallerView(View):
     name: str
     scope: Scope
     projects: list[str] | None
+    node: str | None
 
 
 router = resource_router("tokens")
@@ -78,6 +106,7 @@ async def whoami(context: Anyone) -> CallerView:
         name=caller.name,
         scope=caller.scope,
         projects=None if caller.projects is None else list(caller.projects),
+        node=caller.node,
     )
 
 
@@ -108,6 +137,39 @@ async def create_token(
     return await once(context, request, key, work, status=201, kept=_without_secret)
 
 
+@router.post(
+    "/tokens/{token_id}/rotate",
+    status_code=201,
+    response_model=NewTokenView,
+    responses=problems(404, 409, 413, 415),
+)
+async def rotate_token(
+    context: Anyone, token_id: TokenId, wanted: RotateRequest, request: Request
+) -> NewTokenView:
+    """Replace a token by a new one that may do the same. Admins rotate any token, everybody else their own."""
+    if token_id != context.caller.id:
+        ADMIN.check(request)
+    async with context.transaction() as connection:
+        row = await tokens.get(connection, token_id)
+        if not row.is_valid(context.now()):
+            raise Conflict("this token has ended; make a new one")
+        made = await rotate(
+            connection,
+            row,
+            sha256=bytes.fromhex(wanted.sha256 or ""),
+            at=context.now(),
+            grace=timedelta(seconds=wanted.grace_s),
+        )
+        await context.audit(
+            connection,
+            "TokenRotated",
+            f"token/{row.id}",
+            after={"token": made.row.id, "grace_s": wanted.grace_s},
+        )
+    forget_tokens(request)
+    return _new_view(made)
+
+
 @router.delete("/tokens/{token_id}", status_code=204, responses=problems(404))
 async def revoke_token(context: Admin, token_id: TokenId, request: Request) -> None:
     """End a token. Other processes of the control plane follow within seconds."""
@@ -123,19 +185,10 @@ async def revoke_token(context: Admin, token_id: TokenId, request: Request) -> N
 async def _create(
     context: Context, connection: Connection, wanted: TokenRequest
 ) -> NewTokenView:
-    # A token that is expired when it is made would only be noticed by its first use.
-    if wanted.expires_at is not None and wanted.expires_at <= context.now():
-        raise InvalidRequest("is in the past", field="expires_at")
+    order = order_of(wanted, context.now())
     known = [row.name for row in await projects.list_rows(connection)]
     check_known(wanted.projects or (), known, what="project", field="projects")
-    made = await create(
-        connection,
-        name=wanted.name,
-        scope=wanted.scope,
-        at=context.now(),
-        projects=None if wanted.projects is None else tuple(wanted.projects),
-        expires_at=wanted.expires_at,
-    )
+    made = await create(connection, order, at=context.now())
     await context.audit(
         connection,
         "TokenCreated",
@@ -143,8 +196,57 @@ async def _create(
         # What was asked for, which has no secret in it.
         after=wanted.model_dump(mode="json"),
     )
+    return _new_view(made)
+
+
+def order_of(wanted: TokenRequest, now: datetime) -> TokenOrder:
+    """The token that is asked for. Raises InvalidRequest where its fields do not go together."""
+    _check_node(wanted)
+    return TokenOrder(
+        name=wanted.name,
+        scope=wanted.scope,
+        projects=None if wanted.projects is None else tuple(wanted.projects),
+        node=wanted.node,
+        uses_left=wanted.uses if wanted.scope == "join" else None,
+        expires_at=_expiry(wanted, now),
+    )
+
+
+def _expiry(wanted: TokenRequest, now: datetime) -> datetime | None:
+    """When it ends: as asked for, else after the time that its scope has. Raises InvalidRequest."""
+    if "expires_at" not in wanted.model_fields_set:
+        return now + LIFETIMES[wanted.scope]
+    # A token that is expired when it is made would only be noticed by its first use.
+    if wanted.expires_at is not None and wanted.expires_at <= now:
+        raise InvalidRequest("is in the past", field="expires_at")
+    # Whoever finds a forgotten one would be let in as a node.
+    if wanted.expires_at is None and wanted.scope == "join":
+        raise InvalidRequest("a join token must end", field="expires_at")
+    return wanted.expires_at
+
+
+def _check_node(wanted: TokenRequest) -> None:
+    """Raise InvalidRequest unless node, projects and uses are given where they mean something, and only there."""
+    if wanted.scope == "agent" and wanted.node is None:
+        raise InvalidRequest(
+            "an agent's token is one node's: name the node, or make a token of scope join, by which nodes enrol",
+            field="node",
+        )
+    if wanted.scope not in ("agent", "join") and wanted.node is not None:
+        raise InvalidRequest(
+            f"a token of scope {wanted.scope} is no node's", field="node"
+        )
+    if wanted.scope in ("agent", "join") and wanted.projects is not None:
+        raise InvalidRequest("nodes serve all projects", field="projects")
+    if wanted.scope != "join" and wanted.uses != 1:
+        raise InvalidRequest("only join tokens have their uses counted", field="uses")
+    if wanted.node is not None and wanted.uses != 1:
+        raise InvalidRequest("one node is enrolled once", field="uses")
+
+
+def _new_view(made: NewToken) -> NewTokenView:
     return NewTokenView(
-        **TokenView.model_validate(made.row).model_dump(), secret=made.secret
+        **TokenView.model_validate(made.row).model_dump(), secret=made.secret or None
     )
 
 

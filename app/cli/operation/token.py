@@ -1,7 +1,7 @@
 """`plimsoll token`: who may call the API."""
 
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +17,9 @@ from app.cli.common.options import Output, command_group
 from app.cli.common.output import Format, show_items, show_line, show_table
 
 app = command_group(
-    "Make, list and revoke access tokens.\n\nviewer reads, operator also changes services and runs the cluster, "
-    "admin changes everything, agent is for nodes."
+    "Make, list, rotate and revoke access tokens.\n\nviewer reads, operator also changes services and runs the "
+    "cluster, admin changes everything. join is for nodes: an agent that is given such a token gets one of its own, "
+    "which agent makes by hand."
 )
 
 
@@ -28,6 +29,7 @@ class Scope(StrEnum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
+    JOIN = "join"
     AGENT = "agent"
 
 
@@ -45,10 +47,19 @@ def create(
             "-p", "--project", help="Only this project's services; repeat for several"
         ),
     ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(help="agent: its node; join: the only node that it may enrol"),
+    ] = None,
+    uses: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="join: nodes that it enrols [default: 1]"),
+    ] = None,
     expires: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION", help="Such as 12h, 30d; none = does not expire"
+            metavar="DURATION",
+            help="Such as 12h, 30d, or never [default: 90d, agent 30d, join 1d]",
         ),
     ] = None,
     local: Annotated[
@@ -66,12 +77,17 @@ def create(
 
     It is shown this once. The secret alone goes to stdout, so that it can be piped into a file.
     """
+    wanted: Document = {"name": name, "scope": scope.value}
+    given = {"projects": project, "node": node, "uses": uses}
+    wanted |= {key: value for key, value in given.items() if value}
     # Parsed first: a typing error must not leave a token behind that nobody keeps.
-    lasts = None if expires is None else parse_duration(expires)
+    if expires is not None:
+        wanted["expires_at"] = _end(expires)
     if local:
-        secret = _create_locally(name, scope, project, lasts)
+        secret = _create_locally(wanted)
     else:
-        secret = _create_remotely(context, name, scope, project, lasts)
+        with Api(cli_context(context)) as api:
+            secret = text(api.post("/api/v1/tokens", wanted), "secret")
     # On stderr, so that `> file` holds the secret alone.
     sys.stderr.write(f"Token {name} of scope {scope}; nobody can show it again:\n")
     show_line(secret)
@@ -89,6 +105,35 @@ def list_tokens(context: typer.Context, output: Output = Format.TABLE) -> None:
         items = list(api.items(kind.list_path))
     if not show_items(items, output):
         show_table(*kind.table(items, wide=output is Format.WIDE))
+
+
+@app.command()
+def rotate(
+    context: typer.Context,
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Id or name")],
+    *,
+    grace: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="The old one lasts so long; `revoke` ends it at once",
+        ),
+    ] = "1h",
+) -> None:
+    """Replace a token by a new one that may do the same, and print its secret.
+
+    The new one lasts as long as the old one did. Give it to whoever holds the old one within the grace.
+    """
+    grace_s = int(parse_duration(grace).total_seconds())
+    with Api(cli_context(context)) as api:
+        found = _find(list(api.items("/api/v1/tokens")), token)
+        made = api.post(
+            f"/api/v1/tokens/{text(found, 'id')}/rotate", {"grace_s": grace_s}
+        )
+    sys.stderr.write(
+        f"Token {text(found, 'name')}; the old one ends in {grace}, and nobody can show the new one again:\n"
+    )
+    show_line(text(made, "secret"))
 
 
 @app.command()
@@ -131,42 +176,19 @@ def _find(known: list[Document], wanted: str) -> Document:
     return found[0]
 
 
-def _create_remotely(
-    context: typer.Context,
-    name: str,
-    scope: Scope,
-    projects: list[str] | None,
-    lasts: timedelta | None,
-) -> str:
-    body: Document = {"name": name, "scope": scope.value}
-    if projects:
-        body["projects"] = list(projects)
-    if lasts is not None:
-        body["expires_at"] = (datetime.now(UTC) + lasts).isoformat()
-    with Api(cli_context(context)) as api:
-        return text(api.post("/api/v1/tokens", body), "secret")
+def _end(expires: str) -> str | None:
+    """The moment after that duration; None: never."""
+    if expires == "never":
+        return None
+    return (datetime.now(UTC) + parse_duration(expires)).isoformat()
 
 
-def _create_locally(
-    name: str, scope: Scope, projects: list[str] | None, lasts: timedelta | None
-) -> str:
+def _create_locally(wanted: Document) -> str:
     # Only here: the other verbs of tokens need the API alone, and SQLAlchemy takes long to import.
+    from app.api.operations.tokens import TokenRequest, order_of
     from app.cli.common.local import on_database
     from app.db.operations.token_secrets import create_locally
 
-    # `create_locally` takes no end: it is for the first admin, who makes all others through the API.
-    if lasts is not None:
-        raise typer.BadParameter(
-            "a token that is made with --local does not expire; revoke it when it is done"
-        )
-
-    made = on_database(
-        lambda engine: create_locally(
-            engine,
-            name=name,
-            scope=scope.value,
-            at=datetime.now(UTC),
-            projects=tuple(projects) if projects else None,
-        )
-    )
-    return made.secret
+    now = datetime.now(UTC)
+    order = order_of(TokenRequest.model_validate(wanted), now)
+    return on_database(lambda engine: create_locally(engine, order, at=now)).secret

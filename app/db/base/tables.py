@@ -191,6 +191,8 @@ token = _table(
     Column("projects", TEXTS),
     must("created_at", TIME),
     *may_all(TIME, "expires_at", "last_used_at", "revoked_at"),
+    Column("node", Text),
+    Column("uses_left", Integer),
 )
 
 session = _table(

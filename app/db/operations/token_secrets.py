@@ -14,7 +14,7 @@ from app.db.operations import events, tokens
 from app.db.operations.tokens import Scope, TokenRow
 from app.store.store import AuditEvent
 
-PATTERN = re.compile(r"plim_(viewer|operator|admin|agent)_[A-Za-z0-9_-]{43}")
+PATTERN = re.compile(r"plim_(viewer|operator|admin|agent|join)_[A-Za-z0-9_-]{43}")
 # 32 bytes are 43 characters of base64 without padding, as PATTERN has them.
 RANDOM_BYTES = 32
 
@@ -32,44 +32,53 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
+def token_id(sha256: bytes) -> str:
+    """The name under which tokens are listed and revoked."""
+    return f"tok-{sha256.hex()[:20]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOrder:
+    """A token that is wanted; what the fields mean says `TokenRow`."""
+
+    name: str
+    scope: Scope
+    projects: tuple[str, ...] | None = None
+    node: str | None = None
+    uses_left: int | None = None
+    expires_at: datetime | None = None
+
+
 async def create(
-    connection: Connection,
-    *,
-    name: str,
-    scope: Scope,
-    at: datetime,
-    projects: tuple[str, ...] | None = None,
-    expires_at: datetime | None = None,
+    connection: Connection, order: TokenOrder, *, at: datetime, sha256: bytes = b""
 ) -> NewToken:
-    """Make a token and keep its hash. `projects`: the only ones that it may see; None = all."""
-    secret = f"plim_{scope}_{secrets.token_urlsafe(RANDOM_BYTES)}"
+    """Make a token and keep its hash; with a `sha256` its holder made the secret, which is then empty here."""
+    secret = (
+        "" if sha256 else f"plim_{order.scope}_{secrets.token_urlsafe(RANDOM_BYTES)}"
+    )
+    kept = sha256 or digest(secret)
     row = TokenRow(
         # Part of the hash, which everybody may know: the secret has 256 bits, not its id.
-        id=f"tok-{digest(secret).hex()[:20]}",
-        name=name,
-        scope=scope,
-        projects=projects,
+        id=token_id(kept),
+        name=order.name,
+        scope=order.scope,
+        projects=order.projects,
+        node=order.node,
+        uses_left=order.uses_left,
         created_at=at,
-        expires_at=expires_at,
+        expires_at=order.expires_at,
     )
-    await tokens.create(connection, row, digest(secret))
+    await tokens.create(connection, row, kept)
     return NewToken(row=row, secret=secret)
 
 
 async def create_locally(
-    engine: Engine,
-    *,
-    name: str,
-    scope: Scope,
-    at: datetime,
-    projects: tuple[str, ...] | None = None,
+    engine: Engine, order: TokenOrder, *, at: datetime
 ) -> NewToken:
     """Make a token from the machine that holds the database, e.g. the first admin's; for `up` and `token create`."""
     # The token and its line in the audit in one transaction: no token without a trace.
     async with transaction(engine) as connection:
-        made = await create(
-            connection, name=name, scope=scope, at=at, projects=projects
-        )
+        made = await create(connection, order, at=at)
         await events.add(
             connection,
             AuditEvent(
@@ -78,9 +87,12 @@ async def create_locally(
                 kind="TokenCreated",
                 subject=f"token/{made.row.id}",
                 after={
-                    "name": name,
-                    "scope": scope,
-                    "projects": None if projects is None else list(projects),
+                    "name": order.name,
+                    "scope": order.scope,
+                    "projects": None
+                    if order.projects is None
+                    else list(order.projects),
+                    "node": order.node,
                 },
             ),
         )

@@ -123,7 +123,7 @@ warn  control plane   http://plane:8080 is there and not ready: database:
 fail  clock           90 s behind the control plane's
       -> run chrony or systemd-timesyncd on both machines
 fail  token           refused: not known, revoked or expired
-      -> plimsoll token create --scope agent Node.example
+      -> plimsoll token create --scope join --node Node.example Node.example
 warn  systemd         not here: nobody starts the agent again, or puts knobs
                       back after kill -9
       -> after each end: plimsoll-agent restore

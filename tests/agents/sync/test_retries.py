@@ -13,7 +13,7 @@ from agents.sync.transport import (
     MAX_RETRY_AFTER_S,
     ClockSkew,
     ControlPlaneSilent,
-    _read,
+    read_answer,
 )
 from tests.examples import examples
 
@@ -91,7 +91,7 @@ def test_a_fleet_told_the_same_retry_after_comes_back_over_as_long_again() -> No
 )
 def test_retry_after_is_read_and_bounded(header: str | None, asked_s: float) -> None:
     with pytest.raises(ControlPlaneSilent) as caught:
-        _read(503, b"", header)
+        read_answer(503, b"", header)
     assert caught.value.retry_after_s == asked_s
 
 
