@@ -35,7 +35,7 @@ from app.base.errors import InvalidRequest, NotFound
 from app.catalogue.catalogue import not_for_services
 from app.db.base.transaction import Connection
 from app.db.predictions import forecasts, profiles
-from app.db.workloads import services
+from app.db.workloads import quotas, services
 from app.learn.choose_forecasts import view_forecast
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
@@ -192,9 +192,11 @@ async def _save(
     # Again: with `force` nobody has checked them, and they may have gone since.
     await _check_names(context, connection, service)
     try:
-        await services.get(connection, service.name)
+        present = (await services.get(connection, service.name)).service
     except NotFound:
+        present = None
         await require_budget(context, connection, service.project)
+    await quotas.check_service(connection, service, present)
     await services.save(
         connection,
         service,
