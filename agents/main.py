@@ -71,6 +71,18 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
         help="file that holds the node's token, or a join token, for which the agent gets one of its own",
     )
 
+    reach.add_argument(
+        "--ca-file",
+        type=Path,
+        help="authority (PEM) of the control plane's certificate (default: the system's)",
+    )
+    reach.add_argument(
+        "--client-cert",
+        type=Path,
+        metavar="FILE",
+        help="this node's certificate with its private key (PEM), where the control plane asks for one",
+    )
+
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     node = parser.add_argument_group("node")

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import ssl
 import sys
 from collections.abc import AsyncIterator
 
@@ -51,7 +52,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         node=options.node, boot=boot, version=agent_version(), period_s=options.period_s
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
-    transport = MeteredTransport(_make_transport(options, clock, token), metrics)
+    transport = MeteredTransport(make_transport(options, clock, token), metrics)
     # The device is opened last: what cannot be read or made ends the agent before anything is touched.
     ledger = Ledger(options.state_dir)
     device = await open_device(options, clock)
@@ -80,7 +81,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     return 0
 
 
-def _make_transport(options: argparse.Namespace, clock: Clock, token: str) -> Transport:
+def make_transport(options: argparse.Namespace, clock: Clock, token: str) -> Transport:
     """HTTP by the token that was given, or by the node's own. Raises OSError, ValueError."""
     reach = HttpTransport(
         options.url,
@@ -90,6 +91,7 @@ def _make_transport(options: argparse.Namespace, clock: Clock, token: str) -> Tr
         metrics_address=advertised(
             options.metrics_host, options.metrics_port, options.url
         ),
+        tls=_tls_context(options),
     )
     if token and not token.startswith(JOIN_PREFIX):
         return reach
@@ -101,6 +103,17 @@ def _make_transport(options: argparse.Namespace, clock: Clock, token: str) -> Tr
         directory=options.state_dir,
         now_s=clock.now_s,
     )
+
+
+def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """Trust and certificate as they were given; None: the system's trust, and no certificate. Raises OSError."""
+    if options.ca_file is None and options.client_cert is None:
+        return None
+    # It verifies the control plane's certificate and its name, as the default does.
+    context = ssl.create_default_context(cafile=options.ca_file)
+    if options.client_cert is not None:
+        context.load_cert_chain(options.client_cert)
+    return context
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ Errors:
     └── Unacceptable       this observation will never be taken: it must be dropped, or it would block the others
 """
 
+import ssl
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Protocol, TypeAlias
@@ -98,13 +99,16 @@ class HttpTransport:
         speed: float = 1.0,
         now_s: Callable[[], float] | None = None,
         metrics_address: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`speed`: seconds of the agent's clock per wall second; `wait_s` goes over the wire in wall seconds.
 
         `now_s`: the agent's clock, told with every request. `metrics_address`: told, too.
+        `tls`: whom the agent trusts and how it proves who it is; None: as the system does.
         """
         self._metrics_address = metrics_address
         self._now_s = now_s
+        self._tls = tls
         self._url = url.rstrip("/")
         self.token = token
         """Sent with every request; it may be replaced at any time."""
@@ -166,7 +170,10 @@ class HttpTransport:
             headers = {"Content-Type": "application/json"}
             if self._metrics_address:
                 headers[METRICS_HEADER] = self._metrics_address
-            self._session = aiohttp.ClientSession(headers=headers)
+            self._session = aiohttp.ClientSession(
+                headers=headers,
+                connector=aiohttp.TCPConnector(ssl=self._tls or True),
+            )
         return self._session
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agents.base.protocol import LeaseEnd, LeaseTerms
@@ -33,6 +33,18 @@ class Settings(BaseSettings):
         ge=0,
         le=65535,
         description="Port that the API listens on; 0 = any free one",
+    )
+    tls_cert: FilePath | None = Field(
+        default=None,
+        description="Certificate (PEM, with its chain) by which the API serves HTTPS; needs `tls_key`",
+    )
+    tls_key: FilePath | None = Field(
+        default=None, description="Private key (PEM) of that certificate"
+    )
+    tls_client_ca: FilePath | None = Field(
+        default=None,
+        description="Authority (PEM) that must have signed the certificate of whoever connects, a person's, too; "
+        "give agents an API process of their own with it",
     )
     log_format: Literal["text", "json"] = Field(
         default="text", description="Log lines for people or for machines"
@@ -104,6 +116,14 @@ class Settings(BaseSettings):
         default=False,
         description="Whether webhooks may reach loopback, private and link-local addresses",
     )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> "Settings":
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together; give both or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        return self
 
     @property
     def lease(self) -> LeaseTerms | None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -171,6 +172,14 @@ def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiS
             log_config=None,  # app.base.logs has set up the root logger
             access_log=False,
             timeout_graceful_shutdown=DRAIN_S,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            ssl_ca_certs=None
+            if settings.tls_client_ca is None
+            else str(settings.tls_client_ca),
+            ssl_cert_reqs=ssl.CERT_REQUIRED
+            if settings.tls_client_ca
+            else ssl.CERT_NONE,
         ),
     )
 

@@ -49,8 +49,12 @@ def run_everything(
 
     `nodes`: simulated nodes to start, each with two GPUs and CPU workers behind a real router. `token_path`: where the
     first admin's token goes, when the database has none.
-    Raises PlimsollError where another `up` works with the same data directory, or the port is taken.
+    Raises PlimsollError where another `up` works with the same data directory, the port is taken, or TLS is asked for.
     """
+    if settings.tls_cert is not None:
+        raise PlimsollError(
+            "`plimsoll up` serves plain HTTP to this machine; `plimsoll serve` serves HTTPS"
+        )
     with _alone(settings.data_dir), open_socket(settings) as listening:
         # Before the event loop starts, since Alembic works synchronously; the port is taken already, so that a second
         # start on it fails before it touches the database.

@@ -1,16 +1,31 @@
 """A node's agent is known by a token of its own: who gets one, what it opens, how it is renewed and ended."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from agents.base.protocol import Observation, SyncReply
+from agents.sync.node_token import EnrolledTransport, read_kept
+from agents.sync.transport import (
+    ControlPlaneSilent,
+    HttpTransport,
+    NotAuthorised,
+    Unacceptable,
+    read_answer,
+)
 from app.db.operations.tokens import LIFETIMES
 from tests.integration.api_harness import Api, Prepared, observation, reading, service
 
 pytestmark = pytest.mark.integration
+
+N9 = msgspec.convert(observation("n9"), Observation)
+HALF_A_LIFE_S = LIFETIMES["agent"].total_seconds() / 2.0
 
 
 @pytest.fixture
@@ -170,3 +185,130 @@ def test_only_admins_rotate_the_tokens_of_others(api: Api) -> None:
     for token_id, status in ((others, 403), ("tok-none", 403), (own, 201)):
         answer = api.call("POST", f"tokens/{token_id}/rotate", {}, token="viewer")
         assert answer.status_code == status
+
+
+class AsgiTransport(HttpTransport):
+    """The agent's requests, to the application in this process."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__("http://plimsoll.test", "")
+        self.api = api
+        self.loses_answers = False
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        answer = self._send(f"nodes/{observation.node}/sync", observation)
+        return msgspec.json.decode(answer, type=SyncReply)
+
+    async def post(self, path: str, document: object) -> bytes:
+        answer = self._send(path, document)
+        if self.loses_answers:
+            raise ControlPlaneSilent("the answer is lost")
+        return answer
+
+    def _send(self, path: str, document: object) -> bytes:
+        answer = self.api.client.post(
+            f"/api/v1/{path}",
+            content=msgspec.json.encode(document),
+            headers={
+                "Authorization": f"Bearer {self.token}",
+                "Content-Type": "application/json",
+            },
+        )
+        if answer.status_code == 409:
+            raise Unacceptable(answer.text)
+        return read_answer(answer.status_code, answer.content, None)
+
+
+class Node:
+    """An agent's way to the control plane, which ends and starts again."""
+
+    def __init__(self, api: Api, directory: Path, join_token: str) -> None:
+        self.reach = AsgiTransport(api)
+        self.transport = EnrolledTransport(
+            self.reach,
+            node="n9",
+            join_token=join_token,
+            directory=directory,
+            now_s=api.clock.now_s,
+        )
+
+    def sync(self) -> SyncReply:
+        return asyncio.run(self.transport.exchange(N9, wait_s=0.0))
+
+
+def test_an_agent_enrols_once_and_keeps_its_token_where_only_it_can_read(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    Node(api, tmp_path, api.secrets["join"]).sync()
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    # It needs no join token any more.
+    assert Node(api, tmp_path, "").sync().acknowledged == 1
+    assert api.secrets["join"] not in (tmp_path / "token").read_text()
+
+
+def test_an_agent_whose_enrolment_was_not_answered_asks_again_with_the_same_secret(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    node = Node(api, tmp_path, api.secrets["join"])
+    node.reach.loses_answers = True
+    with pytest.raises(ControlPlaneSilent):
+        node.sync()
+    # The machine crashes, too.
+    Node(api, tmp_path, api.secrets["join"]).sync()
+
+
+def test_an_agent_renews_its_token_in_time_also_when_an_answer_is_lost(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    node = Node(api, tmp_path, api.secrets["join"])
+    node.sync()
+    first = read_kept(tmp_path).secrets
+    api.clock.advance(HALF_A_LIFE_S + 1.0)
+    node.reach.loses_answers = True
+    node.sync()
+    assert read_kept(tmp_path).secrets == first
+    node.reach.loses_answers = False
+    api.clock.advance(1000.0)
+    node.sync()
+    assert read_kept(tmp_path).secrets[1:] == first
+    # Two lives later it has never been without a token.
+    for _ in range(4):
+        api.clock.advance(HALF_A_LIFE_S + 1.0)
+        assert node.sync().acknowledged == 1
+
+
+def test_a_revoked_token_ends_a_node_until_it_gets_a_new_join_token(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    node = Node(api, tmp_path, api.secrets["join"])
+    node.sync()
+    own = f"tok-{_sha256(read_kept(tmp_path).secrets[0])[:20]}"
+    assert api.call("DELETE", f"tokens/{own}").status_code == 204
+    for _ in range(3):
+        with pytest.raises(NotAuthorised):
+            node.sync()
+    _join_token(api)
+    node = Node(api, tmp_path, api.secrets["join"])
+    with pytest.raises(NotAuthorised):
+        node.sync()
+    node.sync()
+
+
+def test_a_control_plane_that_was_restored_knows_the_secret_before_the_newest(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    node = Node(api, tmp_path, api.secrets["join"])
+    node.sync()
+    api.clock.advance(HALF_A_LIFE_S + 1.0)
+    node.sync()
+    # The renewal was after the backup.
+    newest = f"tok-{_sha256(read_kept(tmp_path).secrets[0])[:20]}"
+    assert api.call("DELETE", f"tokens/{newest}").status_code == 204
+    with pytest.raises(NotAuthorised):
+        node.sync()
+    assert node.sync().acknowledged == 1

@@ -158,7 +158,8 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
             await services.save(connection, SERVICE, at=at, actor="test")
         orders = (
             TokenOrder(name="admin", scope="admin"),
-            TokenOrder(name="agent", scope="agent", node="n1"),
+            # Used once: the agent keeps what it gets for it over its restarts.
+            TokenOrder(name="agent", scope="join", uses_left=1),
         )
         return {
             order.name: (await create_locally(engine, order, at=at)).secret

@@ -51,7 +51,7 @@ class StrictRoute(APIRoute):
         rules = who_may(self.dependant)
 
         async def strict(request: Request) -> Response:
-            # FastAPI asks dependencies after it has read and parsed the body, which must cost nothing for callers who may not.
+            # FastAPI asks dependencies after it has read and parsed the body: a refused caller's must cost nothing.
             for rule in rules:
                 rule.check(request)
             request = StrictRequest(request.scope, request.receive)

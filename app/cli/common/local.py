@@ -29,7 +29,10 @@ def load_settings(**flags: object) -> Settings:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         wrong = error.errors()[0]
-        name = str(wrong["loc"][0]) if wrong["loc"] else "settings"
+        # Where settings contradict each other, the input is all of them, secrets too.
+        if not wrong["loc"]:
+            raise CliError(wrong["msg"].removeprefix("Value error, ")) from error
+        name = str(wrong["loc"][0])
         raise CliError(
             f"PLIMSOLL_{name.upper()}: {wrong['msg']}, not {wrong['input']!r}"
         ) from error
