@@ -16,11 +16,12 @@ def write_token(path: Path, secret: str) -> None:
     fresh.replace(path)
 
 
-def describe_token(path: Path, secret: str, *, is_seen: bool) -> str:
-    """Where a new token is kept; with the token itself where a person reads this now.
+def keep_token(path: Path, secret: str, *, is_seen: bool) -> str:
+    """Keep a new token, and say where; with the token itself where a person reads this now. Raises OSError.
 
     `is_seen`: it goes to a terminal. Anywhere else it may become a line of a log, which more people read than the file.
     """
+    write_token(path, secret)
     if is_seen:
         return f"shown once and kept in {path}:\n  {secret}"
     return f"kept in {path}; not shown, since this is no terminal"

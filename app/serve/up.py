@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
-from app.base.token_file import describe_token, write_token
+from app.base.token_file import keep_token, write_token
 from app.catalogue.install import install_catalogue
 from app.db.base import migrate
 from app.db.base.engine import make_engine
@@ -137,8 +137,7 @@ async def _first_token(
         if await asyncio.to_thread(path.exists)
         else path
     )
-    write_token(ours, made.secret)
-    about = describe_token(ours, made.secret, is_seen=terminal.is_seen)
+    about = keep_token(ours, made.secret, is_seen=terminal.is_seen)
     terminal.say(f"admin token, {about}")
     if ours != path:
         terminal.say(

@@ -19,9 +19,9 @@ class ProjectQuota:
     """Ceilings of one project; None: no ceiling."""
 
     max_priority: float | None = None
-    """Of each service and task."""
+    """No service or task may have a higher one."""
     max_replicas: int | None = None
-    """Of all services together, by the `max_replicas` that each states."""
+    """All services together may run so many, by the `max_replicas` that each states."""
 
 
 async def check_service(
@@ -31,10 +31,10 @@ async def check_service(
     before = present if _is_own(wanted, present) else None
     quota = await _locked(connection, wanted.project)
     _check_priority(quota, wanted, before)
-    own = _most_of(wanted)
-    if quota.max_replicas is None or (before and own <= _most_of(before)):
+    own = _max_replicas(wanted)
+    if quota.max_replicas is None or (before and own <= _max_replicas(before)):
         return
-    used = await _most_of_others(connection, wanted)
+    used = await _others_max_replicas(connection, wanted)
     # Also where some service states none, or this one: infinity is beyond every ceiling.
     if used + own > quota.max_replicas:
         raise InvalidRequest(
@@ -54,7 +54,7 @@ async def check_task(
 
 async def load_used(connection: AsyncConnection) -> dict[str, int | None]:
     """By project, how many replicas its services may run together; None where one of them states no limit."""
-    found = await connection.execute(text(f"{_MOST} GROUP BY s.project"))
+    found = await connection.execute(text(f"{_LIMITS} GROUP BY s.project"))
     return {row.project: None if row.is_open else row.replicas for row in found}
 
 
@@ -89,9 +89,9 @@ async def _locked(connection: AsyncConnection, project: str) -> ProjectQuota:
     return ProjectQuota(max_priority=row.max_priority, max_replicas=row.max_replicas)
 
 
-async def _most_of_others(connection: AsyncConnection, wanted: Service) -> float:
+async def _others_max_replicas(connection: AsyncConnection, wanted: Service) -> float:
     statement = text(
-        f"{_MOST} AND s.project = :project AND s.name <> :name GROUP BY s.project"
+        f"{_LIMITS} AND s.project = :project AND s.name <> :name GROUP BY s.project"
     )
     found = await connection.execute(
         statement, {"project": wanted.project, "name": wanted.name}
@@ -102,7 +102,7 @@ async def _most_of_others(connection: AsyncConnection, wanted: Service) -> float
     return math.inf if row.is_open else float(row.replicas)
 
 
-def _most_of(service: Service) -> float:
+def _max_replicas(service: Service) -> float:
     stated = service.scaling.max_replicas
     return math.inf if stated is None else float(stated)
 
@@ -111,7 +111,7 @@ def _said(used: float) -> str:
     return "all" if math.isinf(used) else f"{used:g}"
 
 
-_MOST = """
+_LIMITS = """
 SELECT s.project, coalesce(sum(v.max_replicas), 0) AS replicas, bool_or(v.max_replicas IS NULL) AS is_open
 FROM service s JOIN service_version v ON v.service = s.name AND v.generation = s.generation
 WHERE s.deleted_at IS NULL
