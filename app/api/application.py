@@ -75,6 +75,8 @@ def make_api(
         version=VERSION,
         description=DESCRIPTION,
         lifespan=lifespan,
+        # FastAPI's own page loads its scripts from a foreign host; `app.web` has one that does not.
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )

@@ -1,4 +1,4 @@
-"""The file that keeps a user's token between commands."""
+"""The file that keeps a user's token between commands, and what is said of it."""
 
 import os
 from pathlib import Path
@@ -14,3 +14,14 @@ def write_token(path: Path, secret: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(secret + "\n")
     fresh.replace(path)
+
+
+def keep_token(path: Path, secret: str, *, is_seen: bool) -> str:
+    """Keep a new token, and say where; with the token itself where a person reads this now. Raises OSError.
+
+    `is_seen`: it goes to a terminal. Anywhere else it may become a line of a log, which more people read than the file.
+    """
+    write_token(path, secret)
+    if is_seen:
+        return f"shown once and kept in {path}:\n  {secret}"
+    return f"kept in {path}; not shown, since this is no terminal"

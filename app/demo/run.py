@@ -21,7 +21,7 @@ from app.base.clock import ControlClock, ManualControlClock, WallClock
 from app.base.errors import PlimsollError
 from app.base.logs import configure_logs
 from app.base.settings import Settings
-from app.base.token_file import write_token
+from app.base.token_file import keep_token
 from app.catalogue.install import install_catalogue
 from app.db.base import engine as databases
 from app.db.base import migrate
@@ -29,7 +29,7 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.decisions import plans, policies
-from app.db.operations.token_secrets import TokenOrder, create_locally, login_url
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.reports import reports
 from app.demo import report, view
 from app.demo.feed import DemoFeed
@@ -153,6 +153,7 @@ class _Demo:
         self, options: DemoOptions, console: Console, engine: Engine, began_s: float
     ) -> None:
         self.options = options
+        self.token_path = options.settings.data_dir / "demo-token"
         self.engine = engine
         self.console = console
         self.began_s = began_s
@@ -172,9 +173,7 @@ class _Demo:
         async with self._running(plane) as address:
             token = await self._install(plane)
             await self._deploy(address, token)
-            self.console.print(
-                f"look at it in a browser: {login_url(address, token)}", soft_wrap=True
-            )
+            self.console.print(f"look at it in a browser: {address}/login")
             # Meanwhile the control loop loads its solvers in its worker.
             stage = await asyncio.to_thread(DemoStage, self.options.seed)
             await self._first_tick()
@@ -219,7 +218,9 @@ class _Demo:
         order = TokenOrder(name="demo", scope="admin")
         made = await create_locally(self.engine, order, at=at)
         # Beside the user's own token, not in its place: the demo's database is thrown away.
-        write_token(self.options.settings.data_dir / "demo-token", made.secret)
+        is_seen = self.console.file.isatty()
+        about = keep_token(self.token_path, made.secret, is_seen=is_seen)
+        self.console.print(f"admin token, {about}", soft_wrap=True, highlight=False)
         return made.secret
 
     async def _deploy(self, address: str, token: str) -> None:
@@ -343,10 +344,9 @@ class _Demo:
         )
 
     async def _stay(self, address: str) -> None:
-        path = self.options.settings.data_dir / "demo-token"
         self.console.print(
             "\nstill running, without load, until Ctrl-C:\n"
-            f"  export PLIMSOLL_URL={address} PLIMSOLL_TOKEN_FILE={path}\n"
+            f"  export PLIMSOLL_URL={address} PLIMSOLL_TOKEN_FILE={self.token_path}\n"
             "  plimsoll get services; plimsoll explain; plimsoll cost --by service",
             soft_wrap=True,
         )

@@ -264,10 +264,35 @@ class ProfileSpec(Strict):
     )
 
 
+class QuotaSpec(Strict):
+    """Ceilings; what is there when they are lowered stays, and cannot grow. Absent: none."""
+
+    max_priority: float | None = Field(
+        default=None,
+        gt=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="Of each service and task; also critical, standard or batch",
+    )
+    max_replicas: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="That its services may run together, by the max_replicas that each of them must then state; a "
+        "replica holds one GPU at most",
+    )
+
+    @field_validator("max_priority", mode="before")
+    @classmethod
+    def _named_priority(cls, value: Any) -> Any:
+        return named_priority(value)
+
+
 class ProjectSpec(Strict):
     """A team and its budget line."""
 
     description: str = Field(default="", max_length=2000)
+    quota: QuotaSpec = QuotaSpec()
 
 
 class _Manifest(Strict):

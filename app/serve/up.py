@@ -7,18 +7,19 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
-from app.base.token_file import write_token
+from app.base.token_file import keep_token, write_token
 from app.catalogue.install import install_catalogue
 from app.db.base import migrate
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.operations import tokens
-from app.db.operations.token_secrets import TokenOrder, create_locally, login_url
+from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.operations.tokens import LIFETIMES
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
@@ -26,8 +27,15 @@ from app.serve.api_process import serve_plane
 from app.serve.connections import open_socket
 from app.serve.plane import Plane, make_plane
 
-Say = Callable[[str], None]
-"""Tells the person at the terminal one thing."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Where the person who starts everything reads what there is to say."""
+
+    say: Callable[[str], None]
+    is_seen: bool
+    """False: it goes to a file or a log."""
+
 
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
@@ -36,7 +44,7 @@ NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
 def run_everything(
-    settings: Settings, url: str, *, nodes: int, token_path: Path, say: Say
+    settings: Settings, url: str, *, nodes: int, token_path: Path, terminal: Terminal
 ) -> None:
     """Set the database up where it is new, then serve until SIGTERM or SIGINT.
 
@@ -53,7 +61,7 @@ def run_everything(
         # start on it fails before it touches the database.
         migrate.upgrade(url)
         plane = make_plane(settings, url)
-        asyncio.run(_run(plane, listening, nodes, token_path, say))
+        asyncio.run(_run(plane, listening, nodes, token_path, terminal))
 
 
 @contextlib.contextmanager
@@ -79,29 +87,37 @@ def _alone(data_dir: Path) -> Iterator[None]:
 
 
 async def _run(
-    plane: Plane, listening: socket.socket, nodes: int, token_path: Path, say: Say
+    plane: Plane,
+    listening: socket.socket,
+    nodes: int,
+    token_path: Path,
+    terminal: Terminal,
 ) -> None:
+    say = terminal.say
     engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
     try:
         at = plane.clock.now()
         types, networks = await install_catalogue(engine, at)
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
-        secret = await _first_token(engine, plane, token_path, say)
+        await _first_token(engine, plane, token_path, terminal)
         token_files = await _write_node_tokens(engine, plane, nodes)
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
-    say(f"dashboard: {login_url(address, secret)}")
+    # Without the token: an address that logs in could come from anybody, and log in as them.
+    say(f"dashboard: {address}/login")
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
-    async with _agents(token_files, address, plane.settings, say):
+    async with _agents(token_files, address, plane.settings, terminal):
         await serve_plane(plane, listening)
 
 
-async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> str:
-    """Make the first admin's token, keep it where the CLI looks for it, and show it this once; empty: it was made.
+async def _first_token(
+    engine: Engine, plane: Plane, path: Path, terminal: Terminal
+) -> None:
+    """Make the first admin's token where there is none, keep it where the CLI looks for it, and show it this once.
 
     A token that is there already belongs to another control plane and stays; ours goes into the data directory.
     """
@@ -112,7 +128,7 @@ async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> st
             row.scope == "admin" and row.is_valid(at)
             for row in await tokens.list_rows(connection)
         ):
-            return ""
+            return
     order = TokenOrder(
         name="first-admin", scope="admin", expires_at=at + LIFETIMES["admin"]
     )
@@ -122,13 +138,12 @@ async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> st
         if await asyncio.to_thread(path.exists)
         else path
     )
-    write_token(ours, made.secret)
-    say(f"admin token, shown once and kept in {ours}:\n  {made.secret}")
+    about = keep_token(ours, made.secret, is_seen=terminal.is_seen)
+    terminal.say(f"admin token, {about}")
     if ours != path:
-        say(
+        terminal.say(
             f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}"
         )
-    return made.secret
 
 
 async def _write_node_tokens(engine: Engine, plane: Plane, count: int) -> list[Path]:
@@ -153,7 +168,7 @@ def _node_directory(settings: Settings, number: int) -> Path:
 
 @asynccontextmanager
 async def _agents(
-    token_files: Sequence[Path], address: str, settings: Settings, say: Say
+    token_files: Sequence[Path], address: str, settings: Settings, terminal: Terminal
 ) -> AsyncIterator[None]:
     """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
     processes = [
@@ -163,7 +178,9 @@ async def _agents(
     count = len(processes)
     if count:
         ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
-        say(f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}")
+        terminal.say(
+            f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}"
+        )
     try:
         yield
     finally:

@@ -104,22 +104,38 @@ def signature(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
     return "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def is_public(address: str) -> bool:
-    """Whether anybody on the internet has it; an IPv6 address that carries an IPv4 one is judged by that, too."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    carried = [found]
-    if isinstance(found, ipaddress.IPv6Address):
-        if found in NAT64:
-            carried.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
-        carried += [
-            each for each in (found.ipv4_mapped, found.sixtofour) if each is not None
-        ]
-        # An IPv6 address that only carries an IPv4 one is judged by that: `is_global` of the outer one says nothing.
-        carried = carried[1:] or carried
-    return all(each.is_global and not each.is_multicast for each in carried)
-
-
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""The well-known prefix (RFC 6052); what it carries is an IPv4 address."""
+
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that IANA has given out of IPv6 to the internet. Beyond it lie other ways to write an IPv4 address: the local
+NAT64 prefix (RFC 8215), IPv4-compatible and IPv4-translated addresses."""
+
+CLOUD_SERVICES = tuple(
+    ipaddress.IPv4Network(each)
+    for each in ("168.63.129.16/32", "100.100.100.200/32", "192.0.0.0/24")
+)
+"""What clouds answer their machines at, credentials among it: Azure's, Alibaba's and Oracle's, of which the registries
+of addresses call some global. That of all others is link-local."""
+
+
+def is_public(address: str) -> bool:
+    """Whether anybody on the internet has it; an IPv6 address that carries an IPv4 one is judged by that."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv4Address):
+        return _is_public_v4(found)
+    carried = found.ipv4_mapped or found.sixtofour
+    if found in NAT64:
+        carried = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    # What `is_global` says of the outer address then says nothing of where a request would end.
+    if carried is not None:
+        return _is_public_v4(carried)
+    return found.is_global and found in GLOBAL_UNICAST
+
+
+def _is_public_v4(found: ipaddress.IPv4Address) -> bool:
+    is_of_cloud = any(found in network for network in CLOUD_SERVICES)
+    return found.is_global and not found.is_multicast and not is_of_cloud
 
 
 async def _deliver(sender: Sender, delivery: Delivery, turn: asyncio.Lock) -> bool:

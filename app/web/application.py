@@ -1,4 +1,4 @@
-"""Puts the dashboard beside the API: pages, files, the login page, and the feed."""
+"""Puts the dashboard beside the API: pages, files, the login page, the feed, and the reference of the API."""
 
 import asyncio
 from functools import partial
@@ -56,6 +56,9 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     async def first(_: Request) -> Response:
         return RedirectResponse(FIRST_PAGE)
 
+    async def docs(request: Request) -> Response:
+        return paper.html(request, "docs.html")
+
     async def page(request: Request, *, page: DashboardPage) -> Response:
         context: Context = request.scope["plimsoll.context"]
         require_person(context)
@@ -74,6 +77,7 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
 
     app.add_route(assets.prefix + "/{path:path}", static, include_in_schema=False)
     app.add_route("/", first, include_in_schema=False)
+    app.add_route("/docs", docs, include_in_schema=False)
     app.add_route("/live", live, include_in_schema=False)
     app.add_route(
         "/new-service/yaml",

@@ -1,4 +1,8 @@
-"""Login: log in by a token, log out. The token is asked for once; the browser keeps a session's cookie."""
+"""Login: log in by a token, log out. The token is asked for once; the browser keeps a session's cookie.
+
+A token comes from the form alone, which a person fills in: whoever could log a visitor in by a link, under a token of
+their own, would see all that the visitor then enters.
+"""
 
 from urllib.parse import parse_qs
 

@@ -20,6 +20,7 @@ from tests.integration.api_harness import (
     run_apart,
     service,
 )
+from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration
 
@@ -239,3 +240,12 @@ def test_prometheus_finds_the_agents_that_show_metrics(api: Api) -> None:
 )
 def test_what_is_no_address_is_told_to_nobody(api: Api, address: str) -> None:
     assert told(api, address, 1) == []
+
+
+def test_tasks_that_run_nowhere_are_counted_by_their_phase(api: Api) -> None:
+    for name in ("waits", "ended"):
+        api.put(f"tasks/{name}", task(name))
+    assert api.call("POST", "tasks/ended/cancel").status_code == 200
+    found = scraped(api)
+    assert found['tasks{kind="offline",state="queued"}'] == 1.0
+    assert found['tasks{kind="offline",state="cancelled"}'] == 1.0

@@ -300,7 +300,7 @@ def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> Non
         token="team-a",
         If_None_Match="*",
     )
-    assert taken.status_code == 403 and "team-b" not in taken.text
+    assert taken.status_code == 409 and "team-b" not in taken.text
     assert (
         api.call(
             "PUT", "tasks/x", task("x", project="team-b"), token="team-a"

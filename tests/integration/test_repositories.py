@@ -107,7 +107,7 @@ def test_a_deleted_service_keeps_its_history_and_may_come_back(database: str) ->
             await services.get(connection, "chat")
         with pytest.raises(NotFound):
             await services.remove(connection, "chat", at=LATER)
-        back = make_service(project="web")
+        back = make_service()
         assert (
             await services.save(
                 connection, back, at=LATER, actor="ann", expected_generation=0
@@ -125,7 +125,7 @@ def test_a_deleted_service_keeps_its_history_and_may_come_back(database: str) ->
         (
             make_service(project="web"),
             Conflict,
-            "project 'default' has a service 'chat'",
+            "the name 'chat' belongs to another project",
         ),
         (
             make_service("x", project="nobody"),

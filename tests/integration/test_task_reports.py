@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from app.db.maintenance import maintain
 from app.db.postgres_store import PostgresStore
 from app.db.reports import reports
 from app.db.workloads import tasks
@@ -214,6 +215,24 @@ def test_progress_says_how_tasks_stand_and_whether_they_are_late(database: str) 
             ("alone", "queued", True, 3600.0, 0.0),
             ("big", "queued", True, 3600.0, 0.0),
             ("small", "cancelled", None, 600.0, 0.0),
+        ]
+
+    with_fleet(database, work, {"default": ["chat"], "web": []})
+
+
+def test_a_forgotten_tasks_id_is_not_given_to_another_projects_task(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await an_hour(store, engine)
+        async with engine.begin() as connection:
+            await tasks.remove(connection, "big", at=START + HOUR)
+        # As retention does after 90 days; what it cost stays.
+        await maintain(engine, START + timedelta(days=91))
+        assert await rows(engine, "SELECT name FROM task WHERE name = 'big'") == []
+        await submit(engine, "big", "default")
+        assert await rows(engine, "SELECT id FROM task WHERE name = 'big'") == [
+            ("big.2",)
         ]
 
     with_fleet(database, work, {"default": ["chat"], "web": []})

@@ -242,7 +242,7 @@ def test_what_a_task_does_is_fixed_and_how_urgent_it_is_may_change(
                 match=f"spec.{field}: cannot be changed once the task is submitted",
             ):
                 await submit(engine, changed)
-        with pytest.raises(Conflict, match="project 'default' has a task 'nightly'"):
+        with pytest.raises(Conflict, match="another project has a task 'nightly'"):
             await submit(engine, replace(TASK, project="web"))
 
     with_fleet(database, work, {"default": ["chat"], "web": []})

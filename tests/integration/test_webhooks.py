@@ -242,6 +242,19 @@ def test_private_addresses_are_refused_without_the_setting(
         ("::ffff:127.0.0.1", False),
         ("2002:7f00:1::", False),
         ("64:ff9b::7f00:1", False),
+        ("64:ff9b::5db8:d70e", True),
+        # The prefix of local translators (RFC 8215), and the older ways to write an IPv4 address.
+        ("64:ff9b:1::a9fe:a9fe", False),
+        ("::a9fe:a9fe", False),
+        ("::ffff:0:a9fe:a9fe", False),
+        ("fec0::1", False),
+        ("ff0e::1", False),
+        # What Azure, Alibaba and Oracle answer their machines at, plainly and through a translator.
+        ("168.63.129.16", False),
+        ("64:ff9b::a83f:8110", False),
+        ("100.100.100.200", False),
+        ("192.0.0.192", False),
+        ("fd00:ec2::254", False),
     ],
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:

@@ -21,7 +21,7 @@ from app.db.reports import cluster_figures
 from app.db.reports import fleet_board as board
 from app.db.reports.cluster_figures import Hour
 from app.db.reports.fleet_board import BoardPart
-from app.db.workloads import services
+from app.db.workloads import services, tasks
 from app.db.workloads.services import ServiceRow
 from app.loop.observe import make_reading, windows_by_service
 from app.store.store import PolicySettings
@@ -94,8 +94,8 @@ async def _add_cluster(
     page.add("plimsoll_plans_waiting", header.waiting)
     if header.decided_at is not None:
         page.add("plimsoll_plan_age_seconds", (now - header.decided_at).total_seconds())
-    for row in await cluster_figures.load_tasks(connection):
-        page.add("plimsoll_tasks", row.tasks, row.kind, row.state)
+    for row in await tasks.count_by_phase(connection):
+        page.add("plimsoll_tasks", row.tasks, row.kind, row.phase)
 
 
 async def _add_totals(

@@ -191,7 +191,9 @@ class ExplanationView(View):
 
     plan_id: int
     state: PlanState
-    summary: str
+    summary: str = Field(
+        description="Without costs and reasons for a token that is bound to projects"
+    )
     steps: list[StepView]
     messages: list[str]
     violations: list[ViolationView]
@@ -200,9 +202,11 @@ class ExplanationView(View):
     moves: MovesView | None = Field(
         description="null for a token that is bound to projects"
     )
-    cost_usd_per_hour: float
+    cost_usd_per_hour: float | None = Field(
+        description="Of the whole plan; null for a token that is bound to projects"
+    )
     lower_bound_usd_per_hour: float | None = Field(
-        description="Proven: no plan that serves as much costs less"
+        description="Proven: no plan that serves as much costs less; null as the cost is"
     )
     gap_percent: float | None
     price_unit: PriceUnit | None = Field(

@@ -98,6 +98,11 @@ def _cut(complete: ExplanationView, visible: Collection[str]) -> ExplanationView
             "gpus": gpus,
             "changes": [each for each in complete.changes if each.service in visible],
             "reliefs": [each for each in complete.reliefs if each.subject in visible],
+            # What all services cost together is for those who see all of them.
+            "summary": "the part of the plan that concerns the projects of this token",
+            "cost_usd_per_hour": None,
+            "lower_bound_usd_per_hour": None,
+            "gap_percent": None,
             # Messages, steps and the like are texts about the entire plan, in which any service may be named.
             "steps": [],
             "messages": [],

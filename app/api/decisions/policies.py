@@ -1,4 +1,7 @@
-"""The control loop's policy: one object, `default`, whose every change is a new version; pause and resume."""
+"""The control loop's policy: one object, `default`, whose every change is a new version; pause and resume.
+
+Its groups name projects, and its versions who changed it: a token that is bound to projects does not read it.
+"""
 
 from dataclasses import asdict
 from dataclasses import replace as with_values
@@ -8,7 +11,7 @@ from typing import Annotated
 from fastapi import Path, Request, Response
 
 from app.api.http.answers import ACT, LIST, READ, WRITE, created
-from app.api.http.auth import Admin, ClusterOperator, Viewer
+from app.api.http.auth import Admin, ClusterOperator, ClusterViewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_policy
@@ -81,7 +84,7 @@ PolicyName = Annotated[Name, Path(description=f"`{POLICY_NAME}`, the only one")]
 
 
 @router.get("", responses=LIST)
-async def list_policies(context: Viewer) -> Page[PolicyView]:
+async def list_policies(context: ClusterViewer) -> Page[PolicyView]:
     """All policies: the one that there is."""
     async with context.transaction() as connection:
         seen = await _load(context, connection, POLICY_NAME)
@@ -90,7 +93,7 @@ async def list_policies(context: Viewer) -> Page[PolicyView]:
 
 @router.get("/{name}", responses=READ)
 async def get_policy(
-    context: Viewer, name: PolicyName, response: Response
+    context: ClusterViewer, name: PolicyName, response: Response
 ) -> PolicyView:
     """The version in force."""
     return await read(context, KIND, name, response)
@@ -98,7 +101,7 @@ async def get_policy(
 
 @router.get("/{name}/versions", responses=READ)
 async def list_policy_versions(
-    context: Viewer, name: PolicyName, paging: Paging
+    context: ClusterViewer, name: PolicyName, paging: Paging
 ) -> Page[PolicyView]:
     """Every version that was saved, newest first."""
     _check_exists(name)

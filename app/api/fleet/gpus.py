@@ -7,7 +7,7 @@ from fastapi import Query
 from pydantic import Field
 
 from app.api.http.answers import LIST, READ
-from app.api.http.auth import ClusterViewer, Viewer
+from app.api.http.auth import ClusterViewer
 from app.api.http.body import resource_router
 from app.api.http.pages import Paging
 from app.api.http.views import Page, View
@@ -54,7 +54,7 @@ MAX_READINGS = 240
 
 
 @router.get("", responses=LIST)
-async def list_gpus(context: Viewer, paging: Paging) -> Page[GpuView]:
+async def list_gpus(context: ClusterViewer, paging: Paging) -> Page[GpuView]:
     """GPUs by id."""
     async with context.transaction() as connection:
         rows = [

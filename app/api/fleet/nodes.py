@@ -1,4 +1,8 @@
-"""Nodes, their cordons, and the list of their GPUs."""
+"""Nodes, their cordons, and the list of their GPUs.
+
+They are the whole cluster's: what an agent says of its node names tasks of any project, with the end of their logs, so
+that a token that is bound to projects reads none of it.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -7,7 +11,7 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
-from app.api.http.auth import Admin, ClusterOperator, Viewer
+from app.api.http.auth import Admin, ClusterOperator, ClusterViewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_gpu_types
@@ -120,7 +124,7 @@ router = resource_router("nodes", prefix="/nodes")
 
 
 @router.get("", responses=LIST)
-async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
+async def list_nodes(context: ClusterViewer, paging: Paging) -> Page[NodeView]:
     """Nodes by name, with what their agents last said."""
     async with context.transaction() as connection:
         rows = await nodes.list_rows(
@@ -132,7 +136,7 @@ async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
 
 
 @router.get("/{name}", responses=READ)
-async def get_node(context: Viewer, name: Name, response: Response) -> NodeView:
+async def get_node(context: ClusterViewer, name: Name, response: Response) -> NodeView:
     """One node, with what its agent last said."""
     return await read(context, KIND, name, response)
 

@@ -25,6 +25,7 @@ from app.base.errors import Conflict, NotFound
 from app.db.base.transaction import Connection
 from app.db.workloads import budgets, projects
 from app.db.workloads.budgets import BudgetRow
+from app.loop.budgets import BudgetState
 from app.manifests import budgets as budget_manifests
 from app.manifests.parts import Metadata, Name
 
@@ -77,7 +78,7 @@ async def list_budgets(context: Viewer, paging: Paging) -> Page[BudgetView]:
             KIND,
             connection,
             paging,
-            [_view(row) for row in rows if _sees(context, row)],
+            [_view(row) for row in rows if _sees(context, row.state)],
         )
 
 
@@ -108,20 +109,26 @@ async def delete_budget(context: Admin, name: Name, conditions: Conditions) -> N
     await delete(context, KIND, name, conditions)
 
 
-async def require_budget(connection: Connection, project: str) -> None:
+async def require_budget(
+    context: Context, connection: Connection, project: str
+) -> None:
     """Raise Conflict where a spent budget keeps the project from getting anything new."""
     spent = await budgets.load_blocking(connection, project)
     # Only what is new is refused: what runs already is planned as before.
     if spent is not None:
-        raise Conflict(
-            f"budget {spent.name!r} takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC: {spent.message}; "
-            "an admin may raise it, or set its action to warn"
+        until = f"takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC"
+        # That a budget refuses it the caller must learn; what others spend is theirs.
+        refusal = (
+            f"budget {spent.name!r} {until}: {spent.message}"
+            if _sees(context, spent)
+            else f"a budget of the whole cluster {until}"
         )
+        raise Conflict(f"{refusal}; an admin may raise it, or set its action to warn")
 
 
-def _sees(context: Context, row: BudgetRow) -> bool:
+def _sees(context: Context, budget: BudgetState) -> bool:
     """A budget of the whole cluster tells what everybody spends."""
-    project = row.state.project
+    project = budget.project
     return context.caller.projects is None if project is None else context.sees(project)
 
 
@@ -153,7 +160,7 @@ def _view(row: BudgetRow) -> BudgetView:
 async def _load(context: Context, connection: Connection, name: str) -> BudgetView:
     row = await budgets.get(connection, name)
     # 404 and not 403: that a budget of this name exists is the other project's business.
-    if not _sees(context, row):
+    if not _sees(context, row.state):
         raise NotFound(f"no budget is called {name!r}")
     return _view(row)
 

@@ -1,6 +1,10 @@
 """Projects: the tenants. A token that is bound to projects sees only those."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
+
 from fastapi import Response
+from pydantic import Field
 
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
@@ -15,24 +19,42 @@ from app.api.http.objects import (
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
-from app.api.http.views import Page
+from app.api.http.views import Page, View
 from app.base.errors import InvalidRequest, NotFound
 from app.db.base.transaction import Connection
-from app.db.workloads import projects
+from app.db.workloads import projects, quotas
 from app.db.workloads.projects import ProjectRow
+from app.db.workloads.quotas import ProjectQuota
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
 
 
-def project_view(row: ProjectRow) -> manifests.Project:
-    """A stored project as a manifest."""
-    return manifests.Project(
+class ProjectStatus(View):
+    """What of its quota a project uses."""
+
+    max_replicas: int | None = Field(
+        description="That its services may run together; null: one of them states no limit"
+    )
+
+
+class ProjectView(manifests.Project):
+    """A project."""
+
+    status: ProjectStatus
+
+
+def project_view(row: ProjectRow, used: Mapping[str, int | None]) -> ProjectView:
+    """A stored project as a manifest. `used`: replicas by project, of `quotas.load_used`."""
+    return ProjectView(
         metadata=manifests.Metadata(
             name=row.name,
             project=row.name,
             labels=dict(row.labels),
             created_at=row.created_at,
-        )
+        ),
+        spec=manifests.ProjectSpec(quota=manifests.QuotaSpec(**asdict(row.quota))),
+        # A project without a service is not among them.
+        status=ProjectStatus(max_replicas=used.get(row.name, 0)),
     )
 
 
@@ -40,7 +62,7 @@ router = resource_router("projects", prefix="/projects")
 
 
 @router.get("", responses=LIST)
-async def list_projects(context: Viewer, paging: Paging) -> Page[manifests.Project]:
+async def list_projects(context: Viewer, paging: Paging) -> Page[ProjectView]:
     """Projects by name."""
     async with context.transaction() as connection:
         rows = [
@@ -48,27 +70,26 @@ async def list_projects(context: Viewer, paging: Paging) -> Page[manifests.Proje
             for row in await projects.list_rows(connection, after=paging.after)
             if context.sees(row.name)
         ]
+        used = await quotas.load_used(connection)
         return await list_page(
-            KIND, connection, paging, [project_view(row) for row in rows]
+            KIND, connection, paging, [project_view(row, used) for row in rows]
         )
 
 
 @router.get("/{name}", responses=READ)
-async def get_project(
-    context: Viewer, name: Name, response: Response
-) -> manifests.Project:
+async def get_project(context: Viewer, name: Name, response: Response) -> ProjectView:
     """One project."""
     return await read(context, KIND, name, response)
 
 
-@router.put("/{name}", responses=WRITE | created(manifests.Project))
+@router.put("/{name}", responses=WRITE | created(ProjectView))
 async def put_project(
     context: Admin,
     name: Name,
     manifest: manifests.Project,
     conditions: Conditions,
     response: Response,
-) -> manifests.Project:
+) -> ProjectView:
     """Create or replace a project."""
     # Not `check_name`: it refuses `metadata.project`, which a project's answer states as its own name.
     if manifest.metadata.name != name:
@@ -87,16 +108,14 @@ async def delete_project(context: Admin, name: Name, conditions: Conditions) -> 
     await delete(context, KIND, name, conditions)
 
 
-async def _load(
-    context: Context, connection: Connection, name: str
-) -> manifests.Project:
+async def _load(context: Context, connection: Connection, name: str) -> ProjectView:
     row = next(
         (row for row in await projects.list_rows(connection) if row.name == name), None
     )
     # One answer for both, so that nobody learns which projects there are.
     if row is None or not context.sees(name):
         raise NotFound(f"no project is called {name!r}")
-    return project_view(row)
+    return project_view(row, await quotas.load_used(connection))
 
 
 async def _save(
@@ -107,6 +126,7 @@ async def _save(
         manifest.metadata.name,
         at=context.now(),
         labels=manifest.metadata.labels,
+        quota=ProjectQuota(**manifest.spec.quota.model_dump()),
     )
 
 
@@ -114,7 +134,7 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await projects.remove(connection, name)
 
 
-KIND: ObjectKind[manifests.Project, manifests.Project] = ObjectKind(
+KIND: ObjectKind[ProjectView, manifests.Project] = ObjectKind(
     name="Project",
     noted=frozenset({"description"}),
     load=_load,

@@ -31,11 +31,11 @@ from app.api.workloads.service_views import (
     service_forecast,
     service_view,
 )
-from app.base.errors import Forbidden, InvalidRequest, NotFound
+from app.base.errors import InvalidRequest, NotFound
 from app.catalogue.catalogue import not_for_services
 from app.db.base.transaction import Connection
 from app.db.predictions import forecasts, profiles
-from app.db.workloads import services
+from app.db.workloads import quotas, services
 from app.learn.choose_forecasts import view_forecast
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
@@ -192,14 +192,11 @@ async def _save(
     # Again: with `force` nobody has checked them, and they may have gone since.
     await _check_names(context, connection, service)
     try:
-        present = await services.get(connection, service.name)
+        present = (await services.get(connection, service.name)).service
     except NotFound:
         present = None
-        await require_budget(connection, service.project)
-    if present is not None and not context.sees(present.service.project):
-        raise Forbidden(
-            f"the name {service.name!r} is taken by a project that this token does not reach"
-        )
+        await require_budget(context, connection, service.project)
+    await quotas.check_service(connection, service, present)
     await services.save(
         connection,
         service,

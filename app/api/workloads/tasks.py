@@ -24,10 +24,10 @@ from app.api.http.parts import Context
 from app.api.http.views import Page
 from app.api.workloads.budgets import require_budget
 from app.api.workloads.task_views import TaskView, submission_of, task_view
-from app.base.errors import Forbidden, InvalidRequest, NotFound
+from app.base.errors import InvalidRequest, NotFound
 from app.db.base.transaction import Connection, lock_object
 from app.db.predictions import profiles
-from app.db.workloads import tasks
+from app.db.workloads import quotas, tasks
 from app.manifests import tasks as task_manifests
 from app.manifests.parts import Name
 from app.store.task_book import TaskPhase
@@ -179,21 +179,16 @@ async def _load(context: Context, connection: Connection, name: str) -> TaskView
 async def _save(
     context: Context, connection: Connection, manifest: task_manifests.TaskManifest
 ) -> None:
-    name = manifest.metadata.name
+    wanted = submission_of(manifest)
     try:
-        present = await tasks.get(connection, name)
+        present = (await tasks.get(connection, manifest.metadata.name)).record.task
     except NotFound:
         present = None
         await _check_names(context, connection, manifest)
         # Only for a new task: a budget that is spent must not keep anybody from changing a deadline.
-        await require_budget(connection, manifest.metadata.project)
-    if present is not None and not context.sees(present.record.task.project):
-        raise Forbidden(
-            f"the name {name!r} is taken by a project that this token does not reach"
-        )
-    await tasks.save(
-        connection, submission_of(manifest), at=context.now(), actor=context.actor
-    )
+        await require_budget(context, connection, wanted.task.project)
+    await quotas.check_task(connection, wanted.task, present)
+    await tasks.save(connection, wanted, at=context.now(), actor=context.actor)
 
 
 async def _remove(context: Context, connection: Connection, name: str) -> None:

@@ -1,5 +1,6 @@
 """`plimsoll up`: everything on this machine; with --demo, at work on a simulated fleet."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +62,7 @@ def up(
             DemoOptions(settings=settings, speed=speed, seed=seed, keep=keep), Console()
         )
         return
-    from app.serve.up import run_everything
+    from app.serve.up import Terminal, run_everything
 
     configure_logs(settings)
     token_path = cli_context(context).saved_token_path()
@@ -72,4 +73,8 @@ def up(
         console.print(message, soft_wrap=True, highlight=False)
 
     with open_database(settings, create=True) as url:
-        run_everything(settings, url, nodes=nodes, token_path=token_path, say=say)
+        # Not the console's own idea of a terminal: some environments make it write colours into logs.
+        terminal = Terminal(say=say, is_seen=sys.stdout.isatty())
+        run_everything(
+            settings, url, nodes=nodes, token_path=token_path, terminal=terminal
+        )

@@ -46,7 +46,14 @@ cluster = _table(
     ),
 )
 
-project = _table("project", key("name"), must("labels", JSON), must("created_at", TIME))
+project = _table(
+    "project",
+    key("name"),
+    must("labels", JSON),
+    must("created_at", TIME),
+    Column("max_priority", Double),
+    Column("max_replicas", Integer),
+)
 
 gpu_type = _table(
     "gpu_type",

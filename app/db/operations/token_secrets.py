@@ -37,12 +37,6 @@ def token_id(sha256: bytes) -> str:
     return f"tok-{sha256.hex()[:20]}"
 
 
-def login_url(address: str, secret: str) -> str:
-    """Where the dashboard of a control plane lets its holder in; what is behind `#` stays in the browser."""
-    # A fragment is never sent to a server, so no log of a proxy has the secret.
-    return f"{address}/login#{secret}" if secret else f"{address}/login"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOrder:
     """A token that is wanted; what the fields mean says `TokenRow`."""

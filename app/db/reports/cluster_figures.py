@@ -50,12 +50,6 @@ async def load_target_gpus(connection: AsyncConnection) -> Sequence[AnyRow]:
     return await all_rows(connection, _TARGET_GPUS)
 
 
-async def load_tasks(connection: AsyncConnection) -> Sequence[AnyRow]:
-    """Numbers of tasks by kind and state."""
-    statement = "SELECT kind, state, count(*) AS tasks FROM task WHERE deleted_at IS NULL GROUP BY kind, state"
-    return await all_rows(connection, f"{statement} ORDER BY kind, state")
-
-
 async def load_metrics_addresses(
     connection: AsyncConnection, limit: int
 ) -> Sequence[AnyRow]:

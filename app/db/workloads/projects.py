@@ -1,7 +1,7 @@
 """Projects: the tenants."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
 from sqlalchemy import select
@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.base.rows import delete_named
 from app.db.base.tables import project
 from app.db.base.upsert import upsert
+from app.db.workloads.quotas import ProjectQuota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class ProjectRow:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime
+    quota: ProjectQuota = field(default_factory=ProjectQuota)
 
 
 async def save(
@@ -27,13 +29,14 @@ async def save(
     *,
     at: datetime,
     labels: Mapping[str, str] | None = None,
+    quota: ProjectQuota | None = None,
 ) -> None:
-    """Add or replace a project."""
+    """Add or replace a project; without a quota nothing of it is limited."""
     await upsert(
         connection,
         project,
         {"name": name},
-        {"labels": dict(labels or {})},
+        {"labels": dict(labels or {}), **asdict(quota or ProjectQuota())},
         only_new={"created_at": at},
     )
 
@@ -49,7 +52,15 @@ async def list_rows(
         .limit(limit)
     )
     return tuple(
-        ProjectRow(**row._mapping) for row in await connection.execute(statement)
+        ProjectRow(
+            name=row.name,
+            labels=row.labels,
+            created_at=row.created_at,
+            quota=ProjectQuota(
+                max_priority=row.max_priority, max_replicas=row.max_replicas
+            ),
+        )
+        for row in await connection.execute(statement)
     )
 
 

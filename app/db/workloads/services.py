@@ -75,13 +75,20 @@ async def save(
     """Create or replace a service; returns its generation, which stays when nothing changes.
 
     `expected_generation`: the one that the caller saw, 0 = it must not exist yet, None = whatever it is.
-    Raises PreconditionFailed; Conflict for a name that another project has; InvalidRequest for unknown names.
+    Raises PreconditionFailed; Conflict for a name that another project has or had; InvalidRequest for unknown names.
     """
     await _check_names(connection, noun)
     locked = await connection.execute(
         select(service).where(service.c.name == noun.name).with_for_update()
     )
     row = locked.one_or_none()
+    # Also where it is deleted: rates, windows and reports are kept by name for good, and would be the new owner's.
+    if row is not None and row.project != noun.project:
+        # Which project that is stays unsaid: the caller's token may not reach it.
+        raise Conflict(
+            f"the name {noun.name!r} belongs to another project, which has or had a service of that name; "
+            "choose another one"
+        )
     # A deleted service keeps its row and its generations: one that comes back continues to count.
     present = row if row is not None and row.deleted_at is None else None
     _check_generation(
@@ -92,10 +99,6 @@ async def save(
         "labels": dict(noun.labels if labels is None else labels),
         "annotations": dict(annotations or {}),
     }
-    if present and present.project != noun.project:
-        raise Conflict(
-            f"project {present.project!r} has a service {noun.name!r}; names are unique in the cluster"
-        )
     # Applied again, a manifest must not move the catalogue's revision: plans that wait would be lost.
     if present and await _is_unchanged(connection, present, specification):
         return int(present.generation)

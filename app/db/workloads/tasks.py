@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, case, func, insert, select, update
+from sqlalchemy import Select, case, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, InvalidRequest
@@ -106,6 +106,19 @@ async def list_rows(
     return tuple(_row(row) for row in await connection.execute(statement))
 
 
+async def count_by_phase(connection: AsyncConnection) -> Sequence[AnyRow]:
+    """Numbers of listed tasks, as `tasks`, by `kind` and `phase`."""
+    # By phase: the column `state` is null for a task that runs nowhere, of which a metric has no label.
+    phase = _PHASE.label("phase")
+    statement = (
+        select(task.c.kind, phase, func.count().label("tasks"))
+        .where(task.c.deleted_at.is_(None))
+        .group_by(task.c.kind, phase)
+        .order_by(task.c.kind, phase)
+    )
+    return (await connection.execute(statement)).all()
+
+
 async def get(connection: AsyncConnection, name: str) -> TaskRow:
     """One task. Raises NotFound."""
     return _row(await _one(connection, _listed().where(task.c.name == name), name))
@@ -135,8 +148,9 @@ async def save(
     if row is None:
         return await _insert(connection, wanted, at=at, actor=actor)
     if row.project != noun.project:
+        # Which project that is stays unsaid: the caller's token may not reach it.
         raise Conflict(
-            f"project {row.project!r} has a task {noun.name!r}; names are unique in the cluster"
+            f"another project has a task {noun.name!r}; names are unique in the cluster, choose another one"
         )
     values = _specification(wanted)
     changed = [key for key, value in values.items() if getattr(row, key) != value]
@@ -203,14 +217,10 @@ async def _insert(
             f"{count:,} tasks wait or run already, as many as may; cancel some, or wait until some are done"
         )
     name = wanted.task.name
-    before = await connection.execute(
-        select(func.max(task.c.run)).where(task.c.name == name)
-    )
-    # A name may be used again once its task is deleted: later runs get ids of their own, which reports tell apart.
-    run = 1 + (before.scalar_one() or 0)
+    run = await _next_run(connection, name)
     await connection.execute(
         insert(task).values(
-            id=name if run == 1 else f"{name}.{run}",
+            id=_id_of(name, run),
             name=name,
             run=run,
             project=wanted.task.project,
@@ -222,6 +232,28 @@ async def _insert(
         )
     )
     return 1
+
+
+async def _next_run(connection: AsyncConnection, name: str) -> int:
+    """The run of a new task: a name may be used again once its task is deleted, and reports tell runs apart by id."""
+    before = await connection.execute(
+        select(func.max(task.c.run)).where(task.c.name == name)
+    )
+    run = 1 + (before.scalar_one() or 0)
+    # The row of a task goes after months, its costs and energy stay under its id: nobody else may get that.
+    while await _was_planned(connection, _id_of(name, run)):
+        run += 1
+    return run
+
+
+async def _was_planned(connection: AsyncConnection, task_id: str) -> bool:
+    statement = text("SELECT EXISTS (SELECT FROM plan_task WHERE task = :id)")
+    found = await connection.execute(statement, {"id": task_id})
+    return bool(found.scalar_one())
+
+
+def _id_of(name: str, run: int) -> str:
+    return name if run == 1 else f"{name}.{run}"
 
 
 def _listed() -> Select[*tuple[Any, ...]]:

@@ -8,7 +8,7 @@ import pytest
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
 from app.postgres.files import claim
-from app.serve.up import run_everything
+from app.serve.up import Terminal, run_everything
 
 
 def up_where_the_port_is_taken(data_dir: Path) -> None:
@@ -20,7 +20,7 @@ def up_where_the_port_is_taken(data_dir: Path) -> None:
             "postgresql+psycopg://nowhere",
             nodes=0,
             token_path=data_dir / "token",
-            say=print,
+            terminal=Terminal(say=print, is_seen=False),
         )
 
 

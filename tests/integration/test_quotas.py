@@ -1,0 +1,99 @@
+"""Quotas of projects: ceilings on the priority and the replicas of what they submit, and what of them is used."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.api_harness import Api, Prepared, service
+from tests.integration.test_api_tasks import task
+
+pytestmark = pytest.mark.integration
+
+PROJECT = "team-a"
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        running.add_token("team", "operator", (PROJECT,))
+        yield running
+
+
+def allow(api: Api, **quota: object) -> None:
+    manifest = {
+        "kind": "Project",
+        "metadata": {"name": PROJECT},
+        "spec": {"quota": quota},
+    }
+    api.put(f"projects/{PROJECT}", manifest)
+
+
+def put(api: Api, name: str, replicas: int | None = None, **spec: object) -> str:
+    """The field that is refused; empty: it was done."""
+    scaling = {} if replicas is None else {"max_replicas": replicas}
+    body = service(name, project=PROJECT, scaling=scaling, **spec)
+    answer = api.call("PUT", f"services/{name}", body, token="team", If_None_Match="*")
+    if answer.status_code == 412:
+        answer = api.call("PUT", f"services/{name}", body, token="team", If_Match="*")
+    if answer.status_code in (200, 201):
+        return ""
+    assert answer.status_code == 422, answer.text
+    return str(answer.json()["errors"][0]["pointer"])
+
+
+def test_a_priority_above_the_projects_ceiling_is_refused(api: Api) -> None:
+    assert put(api, "older", priority=100) == ""
+    allow(api, max_priority="standard")
+    assert put(api, "fresh", priority=10) == ""
+    assert put(api, "fresh", priority=10.5) == "/spec/priority"
+    urgent = task("nightly", project=PROJECT, priority="critical")
+    answer = api.call("PUT", "tasks/nightly", urgent, token="team")
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (
+        422,
+        "/spec/priority",
+    )
+    # What was there before the ceiling stays as it is, and only its priority cannot rise.
+    assert put(api, "older", priority=100, latency_ms=200.0) == ""
+    assert put(api, "older", priority=101) == "/spec/priority"
+
+
+def test_services_of_a_project_run_no_more_replicas_than_its_quota(api: Api) -> None:
+    allow(api, max_replicas=10)
+    field = "/spec/scaling/max_replicas"
+    assert put(api, "one", 6) == ""
+    assert put(api, "two", 5) == field
+    assert put(api, "two") == field
+    assert put(api, "two", 4) == ""
+    assert put(api, "two", 5) == field
+    assert api.get(f"projects/{PROJECT}")["status"] == {"max_replicas": 10}
+    allow(api, max_replicas=8)
+    # Above the quota now: what is there may become smaller, and nothing else.
+    assert put(api, "two", 3) == ""
+    assert put(api, "two", 4) == field
+    assert api.call("DELETE", "services/one", If_Match="*").status_code == 204
+    assert put(api, "two", 8) == ""
+
+
+def test_a_quota_is_shown_with_what_is_used_of_it_and_changed_by_admins_alone(
+    api: Api,
+) -> None:
+    allow(api, max_priority=50, max_replicas=4)
+    shown = api.get(f"projects/{PROJECT}", token="team")
+    assert shown["spec"]["quota"] == {"max_priority": 50, "max_replicas": 4}
+    assert shown["status"] == {"max_replicas": 0}
+    answer = api.call("PUT", f"projects/{PROJECT}", shown, token="team", If_Match="*")
+    assert answer.status_code == 403
+    # Without a quota nothing is limited, and a service without a limit makes the sum unknown.
+    allow(api)
+    assert put(api, "free") == ""
+    assert api.get(f"projects/{PROJECT}")["status"] == {"max_replicas": None}
+
+
+def test_a_quota_tells_nothing_of_another_projects_service(api: Api) -> None:
+    allow(api, max_priority=10)
+    theirs = service("theirs", project="team-b", priority=500)
+    api.put("services/theirs", theirs)
+    # Were the other's priority counted as this one's own, 400 would pass and 600 would not.
+    assert {put(api, "theirs", priority=each) for each in (400, 600)} == {
+        "/spec/priority"
+    }
