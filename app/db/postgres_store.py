@@ -5,11 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 
+from psycopg.errors import CheckViolation
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.base.protocol import NodeCommand, Observation
-from app.db.base.observation_rows import place
+from app.db.base.observation_rows import WindowedObservation, place
 from app.db.base.tables import cluster
 from app.db.decisions import actors, plans, policies, targets
 from app.db.decisions.problem_archive import PartCache, pack, save_parts
@@ -131,13 +132,30 @@ class PostgresStore:
         if not observations:
             return Ingested()
         placed = [place(observation, received) for observation in observations]
-        # Partitions are made in a transaction of their own: their lock must not be held while rows are written.
-        missing = {entry.start.astimezone(UTC).date() for entry in placed} - self._days
-        if missing:
-            async with self._engine.begin() as connection:
-                await ensure_days(connection, missing)
-            # Remembered, so that the database is asked once per day and process.
-            self._days |= missing
+        # Eight at most, however wrong the agents' clocks are: `place` moves windows into the last week.
+        days = {entry.start.astimezone(UTC).date() for entry in placed}
+        await self._ensure(days - self._days)
+        try:
+            return await self._ingest(placed, received)
+        except CheckViolation as error:
+            # PostgreSQL says so, without the name of a constraint, where a row has no partition: somebody dropped it.
+            if error.diag.constraint_name is not None:
+                raise
+            await self._ensure(days)
+            return await self._ingest(placed, received)
+
+    async def _ensure(self, days: set[date]) -> None:
+        if not days:
+            return
+        # In a transaction of their own: the lock of partitions must not be held while rows are written.
+        async with self._engine.begin() as connection:
+            await ensure_days(connection, days)
+        # Remembered, so that the database is asked once per day and process.
+        self._days |= days
+
+    async def _ingest(
+        self, placed: list[WindowedObservation], received: datetime
+    ) -> Ingested:
         async with self._engine.begin() as connection:
             return await ingest(connection, placed, received)
 
