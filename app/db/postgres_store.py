@@ -1,6 +1,6 @@
 """The Store on PostgreSQL."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.base.protocol import NodeCommand, Observation
+from app.db.base.leader import holds_lead
 from app.db.base.observation_rows import WindowedObservation, place
 from app.db.base.tables import cluster
 from app.db.decisions import actors, plans, policies, targets
@@ -42,10 +43,14 @@ from solvers.types.state import ClusterState, GpuId, Json
 class PostgresStore:
     """The loop's memory in PostgreSQL. Any number of processes may have one; only hints are kept in memory."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, epoch: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`epoch`: of the leadership under which this process decides; 0 = it does not lead."""
         self._engine = engine
         self._parts = PartCache()
         self._days: set[date] = set()
+        self._epoch = epoch
         self._known = _Known()
         self._proposed: tuple[int, BoundPlan] | None = None
         self._choices: Mapping[str, TechniqueChoice] = {}
@@ -118,12 +123,21 @@ class PostgresStore:
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
         async with self._engine.begin() as connection:
-            return await targets.push(connection, plan_id, bound, commands, at)
+            return await targets.push(
+                connection, plan_id, bound, commands, at, epoch=self._epoch()
+            )
 
-    async def save_memory(self, policy: str, memory: Json) -> None:
+    async def save_memory(
+        self, policy: str, memory: Json, *, policy_version: int
+    ) -> None:
         """Keep what the policy wrote down, until the next tick."""
         async with self._engine.begin() as connection:
-            await policies.save_memory(connection, policy, memory)
+            # The lock of a push, for the same reason: a pause that was confirmed ends what was under way.
+            await plans.lock_target(connection)
+            settings = await policies.load_current(connection)
+            is_of_now = policy_version == settings.version and not settings.holds
+            if is_of_now and await holds_lead(connection, self._epoch()):
+                await policies.save_memory(connection, policy, memory)
 
     async def ingest(
         self, observations: tuple[Observation, ...], received: datetime

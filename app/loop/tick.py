@@ -183,13 +183,16 @@ def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
 
 async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
     """What policies want to remember, where it is not what they remembered."""
+    version = snapshot.settings.version
     if decision.memory != snapshot.memory:
-        await store.save_memory(snapshot.settings.policy, decision.memory)
+        await store.save_memory(
+            snapshot.settings.policy, decision.memory, policy_version=version
+        )
     for group in snapshot.settings.groups:
         before = snapshot.group_memory.get(group.name)
         after = decision.group_memory.get(group.name, before)
         if after != before:
-            await store.save_memory(group.memory_key, after)
+            await store.save_memory(group.memory_key, after, policy_version=version)
 
 
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
@@ -285,7 +288,7 @@ async def _push_approved(
         state="target" if won else "lost",
         reason=""
         if won
-        else "the fleet or the target changed since the plan was made; a new one follows",
+        else "the fleet, the target, the policy or the leader changed since the plan was made",
         generation=snapshot.approved.generation if won else _generation(snapshot),
         plan_id=snapshot.approved_id,
         seconds=watch.done(),
@@ -356,7 +359,8 @@ async def _push_or_propose(
     # Nothing is lost: the next tick sees what came first, and decides on top of it.
     return _Pushed(
         "lost",
-        "the fleet or the target changed, or a person approved another plan; the next tick decides again",
+        "the fleet, the target, the policy or the leader changed, or a person approved another plan; "
+        "the next tick decides again",
         _generation(snapshot),
     )
 

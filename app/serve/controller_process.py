@@ -83,8 +83,10 @@ async def running_controller(
         stack.push_async_callback(engine.dispose)
         solver = SolverWorker(threads=plane.settings.solver_threads)
         stack.push_async_callback(solver.close)
+        # The holder names machine and process: a person who looks for the leader finds it.
+        leader = Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}")
         loop = Loop(
-            store=PostgresStore(engine),
+            store=PostgresStore(engine, epoch=lambda: leader.epoch),
             solver=solver,
             clock=plane.clock,
             layers=load_training_layers(),
@@ -92,7 +94,7 @@ async def running_controller(
         watchers: list[Watcher] = [LoopMetrics(plane.registry).note]
         watchers += [tracer.note] if tracer is not None else []
         watchers += [on_tick] if on_tick is not None else []
-        controller = _make_controller(plane, engine, loop, watchers)
+        controller = _make_controller(plane, engine, loop, leader, watchers)
         task = asyncio.create_task(controller.run(), name="plimsoll-controller")
         stack.push_async_callback(_cancelled, task)
         jobs = asyncio.create_task(
@@ -112,6 +114,7 @@ def _make_controller(
     plane: Plane,
     engine: Engine,
     loop: Loop,
+    leader: Leader,
     watchers: Sequence[Watcher],
 ) -> Controller:
     def ticked(outcome: TickOutcome) -> None:
@@ -124,8 +127,7 @@ def _make_controller(
 
     return Controller(
         loop,
-        # The holder names machine and process: a person who looks for the leader finds it.
-        Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
+        leader,
         Listener(plane.url, WAKE_CHANNEL),
         period_s=period_s,
         maintain=partial(maintain_plane, plane, engine),
