@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from uuid import UUID
 
 from psycopg.errors import CheckViolation
 from sqlalchemy import select
@@ -20,6 +21,7 @@ from app.db.fleet.ingest import ensure_days, ingest
 from app.db.fleet.overuses import lose_overuses
 from app.db.fleet.windows import load_windows
 from app.db.operations import events
+from app.db.operations.incarnations import note_newer_generations
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
 from app.store.store import (
@@ -48,10 +50,11 @@ class PostgresStore:
     ) -> None:
         """`epoch`: of the leadership under which this process decides; 0 = it does not lead."""
         self._engine = engine
+        self._epoch = epoch
         self._parts = PartCache()
         self._days: set[date] = set()
-        self._epoch = epoch
         self._known = _Known()
+        self._incarnation: UUID | None = None
         self._proposed: tuple[int, BoundPlan] | None = None
         self._choices: Mapping[str, TechniqueChoice] = {}
         self._choices_revision: forecasts.Revision | None = None
@@ -60,6 +63,7 @@ class PostgresStore:
         """Everything for one tick, read in one repeatable-read transaction."""
         async with self._reading() as connection:
             revisions = (await connection.execute(select(cluster))).one()
+            self._forget_other_incarnations(revisions.incarnation)
             settings = await policies.load_current(connection)
             all_nodes, statuses = await nodes.load_all(connection, now)
             state = ClusterState(
@@ -70,7 +74,7 @@ class PostgresStore:
                 tasks=await tasks.load_open(connection, now),
                 catalogue_revision=revisions.catalogue_revision,
             )
-            target = await plans.load_bound(connection, "target")
+            target = await self._load_target(connection, revisions.target_generation)
             approved = await plans.load_bound(connection, "approved")
             known = await self._load_known(
                 connection, revisions.profile_revision, revisions.fit_revision
@@ -79,7 +83,8 @@ class PostgresStore:
                 at=now,
                 state=state,
                 points=known.points,
-                target=None if target is None else target[1],
+                target=target.bound,
+                must_renew=target.must_renew,
                 settings=settings,
                 windows=await load_windows(
                     connection, now, settings.window_s, state.services
@@ -170,8 +175,11 @@ class PostgresStore:
     async def _ingest(
         self, placed: list[WindowedObservation], received: datetime
     ) -> Ingested:
+        reports = [entry.observation for entry in placed]
         async with self._engine.begin() as connection:
-            return await ingest(connection, placed, received)
+            taken = await ingest(connection, placed, received)
+            await note_newer_generations(connection, reports, received)
+        return taken
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
@@ -222,6 +230,28 @@ class PostgresStore:
             )
             async with connection.begin():
                 yield connection
+
+    def _forget_other_incarnations(self, incarnation: UUID) -> None:
+        """Revisions and ids of another history may be the same and mean something else."""
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self._parts, self._known = PartCache(), _Known()
+            self._proposed = self._choices_revision = None
+
+    async def _load_target(
+        self, connection: AsyncConnection, generation: int
+    ) -> "_Target":
+        """The target under the counter's number, which is higher than its own after a restore."""
+        found = await plans.load_bound(connection, "target")
+        if found is not None and found[1].generation == generation:
+            return _Target(bound=found[1])
+        if found is None and generation == 0:
+            return _Target()
+        # Where nothing was in force yet, nodes still hold what the other history sent them: an empty target ends that.
+        bound = (
+            BoundPlan(generation=0, parent=0, policy="") if found is None else found[1]
+        )
+        return _Target(bound=replace(bound, generation=generation), must_renew=True)
 
     async def _load_proposed(
         self, connection: AsyncConnection, generation: int, catalogue_revision: int
@@ -285,6 +315,14 @@ class PostgresStore:
         )
         self._known = known
         return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """The plan in force, as a snapshot has it."""
+
+    bound: BoundPlan | None = None
+    must_renew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

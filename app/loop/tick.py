@@ -34,7 +34,7 @@ from app.loop.observe import (
     silent_nodes,
     without_silent_nodes,
 )
-from app.loop.plan import Decision, make_record, same_state, with_messages
+from app.loop.plan import Decision, make_record, renewed, same_state, with_messages
 from app.loop.push import push_target
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
@@ -171,6 +171,7 @@ async def _decide(
         promises_may_break=loop.promises_may_break,
     )
     await record_refused_tasks(loop, snapshot, decision)
+    decision = renewed(snapshot, decision)
     return outcome._replace(decision=_unless_proposed(loop, snapshot, decision))
 
 

@@ -268,6 +268,8 @@ class Snapshot:
     """What was learned of the times of `points`."""
     degradations: tuple[Degradation, ...] = ()
     """What exceeded budgets do: which services are planned for less (`app.loop.budgets`)."""
+    must_renew: bool = False
+    """Nodes may hold commands that this store never made: the target is pushed again even if nothing would change."""
     actor: bytes | None = None
     """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
 
