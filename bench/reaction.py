@@ -121,7 +121,9 @@ async def _control_plane(
     engine: AsyncEngine, url: str, clock: WallClock
 ) -> AsyncIterator[tuple[IngestQueue, CommandBoard]]:
     """Group commit, long poll and a leading controller, as `plimsoll serve` runs them."""
-    store, solver = PostgresStore(engine), SolverWorker(threads=2)
+    leader, wakeups = Leader(engine, "bench"), Listener(url, WAKE_CHANNEL)
+    store = PostgresStore(engine, epoch=lambda: leader.epoch)
+    solver = SolverWorker(threads=2)
     await solver.start()
     ingest = IngestQueue(store, clock, limit=1000)
     board = CommandBoard(store, Listener(url, COMMAND_CHANNEL))
@@ -133,7 +135,6 @@ async def _control_plane(
         """Nothing is old enough yet."""
 
     loop = Loop(store=store, solver=solver, clock=clock)
-    leader, wakeups = Leader(engine, "bench"), Listener(url, WAKE_CHANNEL)
     controller = Controller(loop, leader, wakeups, period_s=period_s, maintain=maintain)
     ingest.start()
     board.start()

@@ -1,14 +1,14 @@
 """Status: what can be said of a service right now, as conditions with typed reasons. Pure functions of a Snapshot."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.answers.feasible import infeasibility
 from app.loop.make_problem import PlannedPoints
 from app.loop.observe import observe
-from app.store.store import Snapshot
+from app.store.store import AgentStatus, Snapshot
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
 from solvers.types.state import Service, ServiceObservation
@@ -176,24 +176,36 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
         for gpu in target.gpus
         if any(replica.service == service for replica in gpu.replicas)
     }
-    behind = sorted(
-        status.node
-        for status in snapshot.statuses
-        # Nodes without a replica of it may lag behind: it is served all the same.
-        if status.node in carrying and status.generation < target.generation
-    )
+    # Nodes without a replica of it may lag behind: it is served all the same.
+    carriers = [status for status in snapshot.statuses if status.node in carrying]
+    ahead = _names(carriers, lambda has: has > target.generation)
+    if ahead:
+        return _condition(
+            "Applied",
+            "False",
+            "NodesAhead",
+            f"{ahead} follow newer generations than {target.generation}, which this control plane never made",
+        )
+    behind = _names(carriers, lambda has: has < target.generation)
     if behind:
         return _condition(
             "Applied",
             "False",
             "RollingOut",
-            f"generation {target.generation} is not yet on {', '.join(behind)}",
+            f"generation {target.generation} is not yet on {behind}",
         )
     return _condition(
         "Applied",
         "True",
         "NodesFollow",
         f"generation {target.generation} is in force on its nodes: {len(carrying)}",
+    )
+
+
+def _names(statuses: Sequence[AgentStatus], matches: Callable[[int], bool]) -> str:
+    """The nodes whose generation matches, in one line."""
+    return ", ".join(
+        sorted(status.node for status in statuses if matches(status.generation))
     )
 
 

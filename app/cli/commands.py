@@ -224,6 +224,16 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "Bring the database to this program's schema, or check it.",
         ),
         Entry(
+            "backup",
+            "operation.backup:backup",
+            "Write the whole database to a file, as it is at one moment; everything may go on meanwhile.",
+        ),
+        Entry(
+            "restore",
+            "operation.backup:restore",
+            "Put a backup into the database: all of it, or nothing where anything goes wrong.",
+        ),
+        Entry(
             "config",
             "operation.config:app",
             "Show the settings and where they come from.",

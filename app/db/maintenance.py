@@ -46,10 +46,21 @@ class Retention:
     """So many of those are kept, the newest."""
 
 
+async def load_time(engine: AsyncEngine) -> datetime:
+    """The database's time: what is deleted must not depend on the clock of whichever machine leads."""
+    async with engine.connect() as connection:
+        found = await connection.execute(text("SELECT now()"))
+        now: datetime = found.scalar_one()
+    return now
+
+
 async def maintain(
     engine: AsyncEngine, now: datetime, keep: Retention | None = None
 ) -> None:
-    """All of it, in short transactions. Safe to run at any time, and by two processes at once."""
+    """All of it, in short transactions. Safe to run at any time, and by two processes at once.
+
+    `now` is the database's (`load_time`) wherever time is real.
+    """
     keep = keep or Retention()
     async with engine.begin() as connection:
         await ensure_days(
@@ -68,6 +79,7 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
     async with engine.begin() as connection:
         # The one row is the lock: two leaders, one of which does not know yet that it is none, do not sum at once.
         await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
+        await connection.execute(text(_UNDO_FUTURE_MARKS), {"now": now})
         hours = await connection.execute(
             text(_HOURS_TO_SUM), {"now": now, "slack": COMMIT_SLACK}
         )
@@ -75,7 +87,7 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
         for hour in hours.scalars().all():
             await connection.execute(text(_SUM_HOUR), {"hour": hour})
             await connection.execute(text(_SUM_USES), {"hour": hour})
-        # `greatest`: a process whose clock is behind must not move the marks back.
+        # `greatest`: a clock that was set back must not move the marks back.
         await connection.execute(
             text(
                 "UPDATE roll_up SET hours_until = greatest(hours_until, date_trunc('hour', :now, 'UTC')), "
@@ -86,13 +98,15 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
 
 
 async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
-    """Drop partitions and rows that are older than they are kept."""
-    # Entire partitions are dropped: a DELETE would leave millions of dead rows to vacuum.
-    async with engine.begin() as connection:
-        oldest_day = (now - timedelta(days=keep.observations_days)).date()
-        await connection.execute(
-            text("SELECT drop_observation_days(:before)"), {"before": oldest_day}
-        )
+    """Drop partitions and rows that are older than they are kept.
+
+    Observations are kept for as long before the newest window, too: a clock that is wrong, also the database's own,
+    must not delete the newest telemetry that there is.
+    """
+    newest = await _newest_window_end(engine)
+    # Where no node ever reported, there is nothing to make room for.
+    if newest is not None:
+        await _forget_observations(engine, min(now, newest), keep)
     # One transaction for each rule: a long deletion does not keep the rows of the others locked.
     for condition, age in _rules(keep).items():
         async with engine.begin() as connection:
@@ -101,6 +115,27 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
     async with engine.begin() as connection:
         await samples.keep_newest_served(connection, keep.served_samples)
         await connection.execute(text(_FORGET_TASKS), {"limit": keep.tasks})
+
+
+async def _newest_window_end(engine: AsyncEngine) -> datetime | None:
+    """End of the newest window of any node that is registered; None: none has reported."""
+    async with engine.connect() as connection:
+        found = await connection.execute(text("SELECT max(last_window_end) FROM node"))
+        newest: datetime | None = found.scalar_one()
+    return newest
+
+
+async def _forget_observations(
+    engine: AsyncEngine, now: datetime, keep: Retention
+) -> None:
+    before = now - timedelta(days=keep.observations_days)
+    # Entire partitions are dropped: a DELETE would leave millions of dead rows to vacuum.
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("SELECT drop_observation_days(:before)"), {"before": before.date()}
+        )
+    async with engine.begin() as connection:
+        await connection.execute(text(_FORGET_BOOTS), {"before": before})
 
 
 def _rules(keep: Retention) -> Mapping[str, timedelta]:
@@ -136,13 +171,21 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
         "(SELECT max(generation) FROM command WHERE command.node = c.node)": plans,
         "acknowledgement a WHERE at < :before AND generation < "
         "(SELECT max(generation) FROM acknowledgement WHERE acknowledgement.node = a.node)": plans,
-        # As long as one of its observations is kept, a start tells replayed ones from new ones.
-        "agent_boot b WHERE first_seen_at < :before "
-        "AND NOT EXISTS (SELECT FROM observation o WHERE (o.node, o.boot) = (b.node, b.boot))": timedelta(
-            days=keep.observations_days
-        ),
     }
 
+
+# As long as one of its observations is kept, a start tells replayed ones from new ones.
+_FORGET_BOOTS = """
+DELETE FROM agent_boot b WHERE first_seen_at < :before
+AND NOT EXISTS (SELECT FROM observation o WHERE (o.node, o.boot) = (b.node, b.boot))
+"""
+
+# Marks that a clock far ahead has set would leave everything unsummed until that time has come. Every hour of which
+# raw rows are kept is summed again, which changes nothing where it was summed before.
+_UNDO_FUTURE_MARKS = """
+UPDATE roll_up SET hours_until = '-infinity', received_until = '-infinity', rates_until = least(rates_until, :now)
+WHERE greatest(hours_until, received_until, rates_until) > CAST(:now AS timestamptz) + interval '1 hour'
+"""
 
 _HOURS_TO_SUM = """
 SELECT DISTINCT date_trunc('hour', window_start, 'UTC') AS hour FROM observation, roll_up

@@ -1,15 +1,18 @@
 """The Store on PostgreSQL."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from uuid import UUID
 
+from psycopg.errors import CheckViolation
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.base.protocol import NodeCommand, Observation
-from app.db.base.observation_rows import place
+from app.db.base.leader import holds_lead
+from app.db.base.observation_rows import WindowedObservation, place
 from app.db.base.tables import cluster
 from app.db.base.unkeepable import refused_where_unkeepable
 from app.db.decisions import actors, plans, policies, targets
@@ -20,6 +23,7 @@ from app.db.fleet.overuses import lose_overuses
 from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.fleet.windows import load_windows
 from app.db.operations import events
+from app.db.operations.incarnations import note_newer_generations
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
 from app.store.store import (
@@ -43,12 +47,17 @@ from solvers.types.state import ClusterState, GpuId, Json
 class PostgresStore:
     """The loop's memory in PostgreSQL. Any number of processes may have one; only hints are kept in memory."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, epoch: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`epoch`: of the leadership under which this process decides; 0 = it does not lead."""
         self._engine = engine
+        self._epoch = epoch
         self._parts = PartCache()
         self._days: set[date] = set()
         self._reportable = LoadedReportable()
         self._known = _Known()
+        self._incarnation: UUID | None = None
         self._proposed: tuple[int, BoundPlan] | None = None
         self._choices: Mapping[str, TechniqueChoice] = {}
         self._choices_revision: forecasts.Revision | None = None
@@ -57,6 +66,7 @@ class PostgresStore:
         """Everything for one tick, read in one repeatable-read transaction."""
         async with self._reading() as connection:
             revisions = (await connection.execute(select(cluster))).one()
+            self._forget_other_incarnations(revisions.incarnation)
             settings = await policies.load_current(connection)
             all_nodes, statuses = await nodes.load_all(connection, now)
             state = ClusterState(
@@ -67,7 +77,7 @@ class PostgresStore:
                 tasks=await tasks.load_open(connection, now),
                 catalogue_revision=revisions.catalogue_revision,
             )
-            target = await plans.load_bound(connection, "target")
+            target = await self._load_target(connection, revisions.target_generation)
             approved = await plans.load_bound(connection, "approved")
             known = await self._load_known(
                 connection, revisions.profile_revision, revisions.fit_revision
@@ -76,7 +86,8 @@ class PostgresStore:
                 at=now,
                 state=state,
                 points=known.points,
-                target=None if target is None else target[1],
+                target=target.bound,
+                must_renew=target.must_renew,
                 settings=settings,
                 windows=await load_windows(
                     connection, now, settings.window_s, state.services
@@ -120,12 +131,21 @@ class PostgresStore:
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
         async with self._engine.begin() as connection:
-            return await targets.push(connection, plan_id, bound, commands, at)
+            return await targets.push(
+                connection, plan_id, bound, commands, at, epoch=self._epoch()
+            )
 
-    async def save_memory(self, policy: str, memory: Json) -> None:
+    async def save_memory(
+        self, policy: str, memory: Json, *, policy_version: int
+    ) -> None:
         """Keep what the policy wrote down, until the next tick."""
         async with self._engine.begin() as connection:
-            await policies.save_memory(connection, policy, memory)
+            # The lock of a push, for the same reason: a pause that was confirmed ends what was under way.
+            await plans.lock_target(connection)
+            settings = await policies.load_current(connection)
+            is_of_now = policy_version == settings.version and not settings.holds
+            if is_of_now and await holds_lead(connection, self._epoch()):
+                await policies.save_memory(connection, policy, memory)
 
     async def ingest(
         self, observations: tuple[Observation, ...], received: datetime
@@ -134,18 +154,38 @@ class PostgresStore:
         if not observations:
             return Ingested()
         placed = [place(observation, received) for observation in observations]
-        # Partitions are made in a transaction of their own: their lock must not be held while rows are written.
-        missing = {entry.start.astimezone(UTC).date() for entry in placed} - self._days
-        if missing:
-            async with self._engine.begin() as connection:
-                await ensure_days(connection, missing)
-            # Remembered, so that the database is asked once per day and process.
-            self._days |= missing
+        # Eight at most, however wrong the agents' clocks are: `place` moves windows into the last week.
+        days = {entry.start.astimezone(UTC).date() for entry in placed}
+        await self._ensure(days - self._days)
+        try:
+            return await self._ingest(placed, received)
+        except CheckViolation as error:
+            # PostgreSQL says so, without the name of a constraint, where a row has no partition: somebody dropped it.
+            if error.diag.constraint_name is not None:
+                raise
+            await self._ensure(days)
+            return await self._ingest(placed, received)
+
+    async def _ensure(self, days: set[date]) -> None:
+        if not days:
+            return
+        # In a transaction of their own: the lock of partitions must not be held while rows are written.
+        async with self._engine.begin() as connection:
+            await ensure_days(connection, days)
+        # Remembered, so that the database is asked once per day and process.
+        self._days |= days
+
+    async def _ingest(
+        self, placed: list[WindowedObservation], received: datetime
+    ) -> Ingested:
+        reports = [entry.observation for entry in placed]
         with refused_where_unkeepable():
             async with self._engine.begin() as connection:
-                known = await refresh(connection, self._reportable, received)
-                self._reportable = known
-                return await ingest(connection, placed, received, known.reportable)
+                self._reportable = await refresh(connection, self._reportable, received)
+                reportable = self._reportable.reportable
+                taken = await ingest(connection, placed, received, reportable)
+                await note_newer_generations(connection, reports, received)
+                return taken
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
@@ -196,6 +236,28 @@ class PostgresStore:
             )
             async with connection.begin():
                 yield connection
+
+    def _forget_other_incarnations(self, incarnation: UUID) -> None:
+        """Revisions and ids of another history may be the same and mean something else."""
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self._parts, self._known = PartCache(), _Known()
+            self._proposed = self._choices_revision = None
+
+    async def _load_target(
+        self, connection: AsyncConnection, generation: int
+    ) -> "_Target":
+        """The target under the counter's number, which is higher than its own after a restore."""
+        found = await plans.load_bound(connection, "target")
+        if found is not None and found[1].generation == generation:
+            return _Target(bound=found[1])
+        if found is None and generation == 0:
+            return _Target()
+        # Where nothing was in force yet, nodes still hold what the other history sent them: an empty target ends that.
+        bound = (
+            BoundPlan(generation=0, parent=0, policy="") if found is None else found[1]
+        )
+        return _Target(bound=replace(bound, generation=generation), must_renew=True)
 
     async def _load_proposed(
         self, connection: AsyncConnection, generation: int, catalogue_revision: int
@@ -259,6 +321,14 @@ class PostgresStore:
         )
         self._known = known
         return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """The plan in force, as a snapshot has it."""
+
+    bound: BoundPlan | None = None
+    must_renew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

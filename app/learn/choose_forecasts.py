@@ -12,7 +12,8 @@ from typing import Literal, Protocol
 
 from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
 from app.loop.observe import age_s
-from app.store.store import WINDOWS_IN_SNAPSHOT, ServiceWindow, Snapshot
+from app.store.store import ServiceWindow, Snapshot
+from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import TechniqueChoice, choose, margin_of, merge
 from solvers.forecast.reserve import reserve_rps

@@ -188,6 +188,20 @@ def keep(
     )
 
 
+def renewed(snapshot: Snapshot, decision: Decision) -> Decision:
+    """The decision; the target itself as a new proposal where it is kept, and nodes may follow what nobody knows."""
+    target = snapshot.target
+    if not snapshot.must_renew or target is None or decision.state != "kept":
+        return decision
+    again = replace(target, generation=target.generation + 1, parent=target.generation)
+    return replace(
+        decision,
+        state="proposed",
+        bound=again,
+        reason="the same again: nodes hold commands of generations that are not known here",
+    )
+
+
 def make_record(
     snapshot: Snapshot,
     decision: Decision,

@@ -35,7 +35,7 @@ from app.loop.observe import (
     drained_nodes,
     silent_nodes,
 )
-from app.loop.plan import Decision, make_record, same_state, with_messages
+from app.loop.plan import Decision, make_record, renewed, same_state, with_messages
 from app.loop.push import push_target
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
@@ -176,6 +176,7 @@ async def _decide(
         promises_may_break=loop.promises_may_break,
     )
     await record_refused_tasks(loop, snapshot, decision)
+    decision = renewed(snapshot, decision)
     return outcome._replace(decision=_unless_proposed(loop, snapshot, decision))
 
 
@@ -188,13 +189,16 @@ def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
 
 async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
     """What policies want to remember, where it is not what they remembered."""
+    version = snapshot.settings.version
     if decision.memory != snapshot.memory:
-        await store.save_memory(snapshot.settings.policy, decision.memory)
+        await store.save_memory(
+            snapshot.settings.policy, decision.memory, policy_version=version
+        )
     for group in snapshot.settings.groups:
         before = snapshot.group_memory.get(group.name)
         after = decision.group_memory.get(group.name, before)
         if after != before:
-            await store.save_memory(group.memory_key, after)
+            await store.save_memory(group.memory_key, after, policy_version=version)
 
 
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
@@ -290,7 +294,7 @@ async def _push_approved(
         state="target" if won else "lost",
         reason=""
         if won
-        else "the fleet or the target changed since the plan was made; a new one follows",
+        else "the fleet, the target, the policy or the leader changed since the plan was made",
         generation=snapshot.approved.generation if won else _generation(snapshot),
         plan_id=snapshot.approved_id,
         seconds=watch.done(),
@@ -361,7 +365,8 @@ async def _push_or_propose(
     # Nothing is lost: the next tick sees what came first, and decides on top of it.
     return _Pushed(
         "lost",
-        "the fleet or the target changed, or a person approved another plan; the next tick decides again",
+        "the fleet, the target, the policy or the leader changed, or a person approved another plan; "
+        "the next tick decides again",
         _generation(snapshot),
     )
 

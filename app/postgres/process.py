@@ -85,7 +85,7 @@ def find_binaries(
         searched = [bin_dir]
     else:
         # Only asked for where it is needed: finding the wheels imports their parent packages.
-        searched = list(candidates if candidates is not None else _default_candidates())
+        searched = list(candidates if candidates is not None else program_directories())
     for directory in searched:
         if all(os.access(directory / program, os.X_OK) for program in _NEEDED):
             return Binaries(
@@ -101,7 +101,8 @@ def find_binaries(
     )
 
 
-def _default_candidates() -> list[Path]:
+def program_directories() -> list[Path]:
+    """Where PostgreSQL's programs may be: the wheels that bring it along, then Debian's servers, newest first."""
     specs = ((importlib.util.find_spec(package), inside) for package, inside in _WHEELS)
     wheels = [
         Path(spec.origin).parent / inside

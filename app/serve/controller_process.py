@@ -27,7 +27,7 @@ from app.db.base.listen import Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
 from app.db.fleet.ingest import WAKE_CHANNEL
-from app.db.maintenance import Retention, maintain
+from app.db.maintenance import Retention, load_time, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.predictions.forecasts import PostgresForecasts
 from app.db.predictions.refits import Attempts, refit_waiting
@@ -83,8 +83,10 @@ async def running_controller(
         stack.push_async_callback(engine.dispose)
         solver = SolverWorker(threads=plane.settings.solver_threads)
         stack.push_async_callback(solver.close)
+        # The holder names machine and process: a person who looks for the leader finds it.
+        leader = Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}")
         loop = Loop(
-            store=PostgresStore(engine),
+            store=PostgresStore(engine, epoch=lambda: leader.epoch),
             solver=solver,
             clock=plane.clock,
             layers=load_training_layers(),
@@ -92,7 +94,7 @@ async def running_controller(
         watchers: list[Watcher] = [LoopMetrics(plane.registry).note]
         watchers += [tracer.note] if tracer is not None else []
         watchers += [on_tick] if on_tick is not None else []
-        controller = _make_controller(plane, engine, loop, watchers)
+        controller = _make_controller(plane, engine, loop, leader, watchers)
         task = asyncio.create_task(controller.run(), name="plimsoll-controller")
         stack.push_async_callback(_cancelled, task)
         jobs = asyncio.create_task(
@@ -112,6 +114,7 @@ def _make_controller(
     plane: Plane,
     engine: Engine,
     loop: Loop,
+    leader: Leader,
     watchers: Sequence[Watcher],
 ) -> Controller:
     def ticked(outcome: TickOutcome) -> None:
@@ -122,21 +125,12 @@ def _make_controller(
         async with transaction(engine) as connection:
             return (await policies.load_current(connection)).period_s
 
-    async def maintained() -> None:
-        keep = Retention(
-            observations_days=plane.settings.retention_days,
-            rates_days=plane.settings.rates_days,
-        )
-        with translated():
-            await maintain(engine, plane.clock.now(), keep)
-
     return Controller(
         loop,
-        # The holder names machine and process: a person who looks for the leader finds it.
-        Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
+        leader,
         Listener(plane.url, WAKE_CHANNEL),
         period_s=period_s,
-        maintain=maintained,
+        maintain=partial(maintain_plane, plane, engine),
         on_tick=ticked,
         slow_jobs=(
             *_budget_jobs(engine, plane.clock),
@@ -144,6 +138,19 @@ def _make_controller(
             sending_job(_sender(engine, plane)),
         ),
     )
+
+
+async def maintain_plane(plane: Plane, engine: Engine) -> None:
+    """What the leader does by the hour, by the database's time and the settings."""
+    keep = Retention(
+        observations_days=plane.settings.retention_days,
+        rates_days=plane.settings.rates_days,
+    )
+    with translated():
+        # A clock that a demo runs faster is the only one that knows its time.
+        is_real = plane.clock.speed == 1.0
+        now = await load_time(engine) if is_real else plane.clock.now()
+        await maintain(engine, now, keep)
 
 
 async def _dispatch_jobs(

@@ -218,11 +218,19 @@ class MemoryStore:
         record = self._plan(plan_id)
         if record.state not in ("proposed", "approved"):
             return False
+        if self.settings.holds:
+            # What a person approved waits until the loop may go on.
+            if record.state == "proposed":
+                self.plans[plan_id] = replace(record, state="lost")
+            return False
         generation = self._target.generation if self._target else 0
         made_from = (bound.parent, record.catalogue_revision)
         is_fresh = made_from == (generation, self._revision)
         # A plan that a person approved goes before one that nobody has seen.
-        gives_way = record.state == "proposed" and self._fresh("approved") is not None
+        is_outdated = record.policy_version != self.settings.version
+        gives_way = record.state == "proposed" and (
+            is_outdated or self._fresh("approved") is not None
+        )
         if not is_fresh or gives_way or bound.generation <= generation:
             self.plans[plan_id] = replace(record, state="lost")
             return False
@@ -251,9 +259,12 @@ class MemoryStore:
         self.on_wake("plimsoll_command")
         return True
 
-    async def save_memory(self, policy: str, memory: Json) -> None:
+    async def save_memory(
+        self, policy: str, memory: Json, *, policy_version: int
+    ) -> None:
         """Keep what the policy wrote down, until the next tick."""
-        self._memory[policy] = memory
+        if policy_version == self.settings.version and not self.settings.holds:
+            self._memory[policy] = memory
 
     async def ingest(
         self,

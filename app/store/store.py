@@ -126,6 +126,11 @@ class PolicySettings:
         return next((group for group in self.groups if group.has(service)), None)
 
     @property
+    def holds(self) -> bool:
+        """Whether the operator lets the loop decide nothing."""
+        return self.paused or self.mode is Mode.OFF
+
+    @property
     def planner(self) -> str:
         """Who plans, as plans name it: `joint`, or `joint; web: other` with a group called web."""
         return "; ".join(
@@ -263,12 +268,10 @@ class Snapshot:
     """What was learned of the times of `points`."""
     degradations: tuple[Degradation, ...] = ()
     """What exceeded budgets do: which services are planned for less (`app.loop.budgets`)."""
+    must_renew: bool = False
+    """Nodes may hold commands that this store never made: the target is pushed again even if nothing would change."""
     actor: bytes | None = None
     """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
-
-
-WINDOWS_IN_SNAPSHOT = 60
-"""Fewest windows per service in a snapshot: a minute at the default length, the default downscale delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,13 +342,17 @@ class Store(Protocol):
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged.
 
-        Writes the commands in the same transaction; plans that still wait are lost. False: another planner won, the
-        catalogue changed, or a person approved another plan, which the next tick pushes.
+        Writes the commands in the same transaction; plans that still wait are lost. False: the target, the catalogue,
+        the policy or the leader changed, or a person paused the loop or approved another plan.
         """
         ...
 
-    async def save_memory(self, policy: str, memory: Json) -> None:
-        """Keep what the policy wrote down, until the next tick. `policy`: its name, or a group's `memory_key`."""
+    async def save_memory(
+        self, policy: str, memory: Json, *, policy_version: int
+    ) -> None:
+        """Keep what the policy wrote down, until the next tick. `policy`: its name, or a group's `memory_key`.
+
+        Not where a push would be refused, too: under another version or leader, or while the loop is paused."""
         ...
 
     async def ingest(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from agents.base.protocol import Observation
-from app.store.store import WINDOWS_IN_SNAPSHOT, ServiceWindow
+from app.store.store import ServiceWindow
 from solvers.types.state import Service
 
 OLDEST_WINDOW_S = 7 * 86400.0
@@ -20,6 +20,9 @@ OLDEST_WINDOW_S = 7 * 86400.0
 
 LATENESS = 0.5
 """Agents report at each multiple of their period, always a little late: by less than this share of the window."""
+
+WINDOWS_IN_SNAPSHOT = 60
+"""Fewest windows per service in a snapshot: a minute at the default length, the default downscale delay."""
 
 MAX_WINDOWS = 600
 """Ten minutes at the default length, Ray Serve's default downscale delay; a longer delay acts as this one."""

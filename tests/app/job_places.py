@@ -71,7 +71,7 @@ class Place:
 
     def __init__(self, *nodes: str, settings: PolicySettings = SETTINGS) -> None:
         self.clock = ManualControlClock()
-        self.store = OvertakenStore(settings=settings)
+        self.store = OvertakenStore()
         self.store.put_gpu_types([TYPE])
         self.store.put_points([POINTS, points("photo"), points("light", factor=0.5)])
         for name in nodes or ("n1",):
@@ -81,7 +81,9 @@ class Place:
             store=self.store, clock=self.clock, turn=asyncio.Lock()
         )
         self.sequence = 0
+        # Under a loop that may push; what the settings allow is the test's.
         self.push()
+        self.store.settings = settings
 
     def push(self, *gpus: BoundGpu) -> None:
         """Another planner's target."""

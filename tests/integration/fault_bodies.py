@@ -46,8 +46,11 @@ async def stop_for_ever(reached: Path) -> None:
 class StoppingStore(PostgresStore):
     """A store that never comes back from one step."""
 
-    def __init__(self, engine: AsyncEngine, *, step: str, reached: Path) -> None:
-        super().__init__(engine)
+    def __init__(
+        self, engine: AsyncEngine, leader: Leader, *, step: str, reached: Path
+    ) -> None:
+        super().__init__(engine, epoch=lambda: leader.epoch)
+        self._leader = leader
         self._own_engine = engine
         self._step = step
         self._reached = reached
@@ -56,9 +59,11 @@ class StoppingStore(PostgresStore):
         await self._stop_at("before the plan is written")
         return await super().record_plan(record)
 
-    async def save_memory(self, policy: str, memory: Json) -> None:
+    async def save_memory(
+        self, policy: str, memory: Json, *, policy_version: int
+    ) -> None:
         await self._stop_at("after the plan is written")
-        await super().save_memory(policy, memory)
+        await super().save_memory(policy, memory, policy_version=policy_version)
 
     async def push_target(
         self,
@@ -70,7 +75,10 @@ class StoppingStore(PostgresStore):
         await self._stop_at("before the push")
         if self._step == "before the push commits":
             async with self._own_engine.begin() as connection:
-                await targets.push(connection, plan_id, bound, commands, at)
+                epoch = self._leader.epoch
+                await targets.push(
+                    connection, plan_id, bound, commands, at, epoch=epoch
+                )
                 await stop_for_ever(self._reached)
         return await super().push_target(plan_id, bound, commands, at)
 
@@ -105,7 +113,9 @@ def control(url: str, holder: str, step: str, reached: Path) -> None:
             url,
             holder,
             solver,
-            lambda engine: StoppingStore(engine, step=step, reached=reached),
+            lambda engine, leader: StoppingStore(
+                engine, leader, step=step, reached=reached
+            ),
         )
     )
 
@@ -114,12 +124,13 @@ async def _control(
     url: str,
     holder: str,
     solver: Solver,
-    make_store: Callable[[AsyncEngine], PostgresStore],
+    make_store: Callable[[AsyncEngine, Leader], PostgresStore],
 ) -> None:
     engine = make_engine(url, pool_size=4, application=holder)
+    leader = Leader(engine, holder=holder)
     controller = Controller(
-        Loop(store=make_store(engine), solver=solver, clock=WallClock()),
-        Leader(engine, holder=holder),
+        Loop(store=make_store(engine, leader), solver=solver, clock=WallClock()),
+        leader,
         Listener(url, WAKE_CHANNEL),
         period_s=_period_s,
         maintain=_maintain,

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
@@ -27,11 +27,14 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from app.db.base.engine import make_engine
+from app.db.base.leader import Leader
 from app.db.base.listen import conninfo
+from app.db.fleet import nodes
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
+from solvers.types.state import Json
 from tests.agents.factories import PaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
@@ -40,6 +43,16 @@ NODES = ("n1", "crew-0", "crew-1", "crew-2")
 """Each has a token of its own."""
 PATIENCE_S = 40.0
 """For what takes a second on an idle machine."""
+SECOND_SERVICE = {
+    "apiVersion": "plimsoll/v1",
+    "kind": "Service",
+    "metadata": {"name": "second"},
+    "spec": {
+        "network": "resnet50",
+        "slo": {"latency_ms": 100.0, "percentile": 0.98},
+        "scaling": {"min_replicas": 1},
+    },
+}
 FAULT_ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -86,6 +99,27 @@ def with_store(url: str, work: Callable[[PostgresStore, AsyncEngine], Any]) -> A
     return asyncio.run(run())
 
 
+@asynccontextmanager
+async def leading_store(
+    engine: AsyncEngine, holder: str = "test"
+) -> AsyncIterator[PostgresStore]:
+    """A store that may push, as soon as nobody else leads."""
+    leader = Leader(engine, holder)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await leader.acquire():  # noqa: ASYNC110  the server tells nobody
+            await asyncio.sleep(0.01)
+    try:
+        yield PostgresStore(engine, epoch=lambda: leader.epoch)
+    finally:
+        await leader.release()
+
+
+async def remember(engine: AsyncEngine, memory: Json) -> None:
+    """Let the policy find that it wrote this down."""
+    async with leading_store(engine) as store:
+        await store.save_memory("joint", memory, policy_version=1)
+
+
 def make_busy_fleet(url: str) -> None:
     """The small fleet, heard a moment ago, with load on its service: the next tick has something to push."""
 
@@ -94,6 +128,12 @@ def make_busy_fleet(url: str) -> None:
         await hear(store, 1)
 
     with_store(url, work)
+
+
+async def without_the_silent_node(_: PostgresStore, engine: AsyncEngine) -> None:
+    """The crew's nodes are all; the fleet's own would fall silent and make the loop wait for it."""
+    async with engine.begin() as connection:
+        await nodes.remove(connection, "n1", at=datetime.now(UTC))
 
 
 async def hear(store: PostgresStore, sequence: int, arrivals: int = 20) -> None:
@@ -185,9 +225,17 @@ def plimsoll(
     arguments: Sequence[str], directory: Path, **environment: str
 ) -> subprocess.Popen[bytes]:
     """A `plimsoll` command with nothing of ours around it; what it prints goes to `directory`/log."""
+    run = ["-c", "from app.cli.main import main; main()"]
+    return python([*run, *arguments], directory, **environment)
+
+
+def python(
+    arguments: Sequence[str], directory: Path, **environment: str
+) -> subprocess.Popen[bytes]:
+    """Python, likewise."""
     with (directory / "log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-c", "from app.cli.main import main; main()", *arguments],
+            [sys.executable, *arguments],
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=directory,
@@ -195,9 +243,15 @@ def plimsoll(
         )
 
 
+SERVE = ("-c", "from app.cli.main import main; main()", "serve")
+API_ALONE = ("-m", "uvicorn", "--factory", "app.serve.api_process:app_from_environment")
+
+
 @contextmanager
-def served(url: str, directory: Path) -> Iterator[Served]:
-    """`plimsoll serve` on that database, ready; killed at the end."""
+def served(
+    url: str, directory: Path, program: Sequence[str] = SERVE
+) -> Iterator[Served]:
+    """`plimsoll serve` on that database, or the API alone, ready; killed at the end."""
 
     async def make_tokens(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
         at = datetime.now(UTC)
@@ -214,8 +268,8 @@ def served(url: str, directory: Path) -> Iterator[Served]:
     secrets = with_store(url, make_tokens)
     directory.mkdir()
     port = a_free_port()
-    process = plimsoll(
-        ["serve", "--port", str(port)], directory, PLIMSOLL_DATABASE_URL=url
+    process = python(
+        [*program, "--port", str(port)], directory, PLIMSOLL_DATABASE_URL=url
     )
     plane = Served(
         process=process,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -127,9 +128,9 @@ async def push(
     bound = make_bound(
         snapshot.target.generation if snapshot.target else 0, shares_by_gpu
     )
-    plan_id = await store.record_plan(
-        make_record(at, bound, snapshot.state.catalogue_revision)
-    )
+    record = make_record(at, bound, snapshot.state.catalogue_revision)
+    version = snapshot.settings.version
+    plan_id = await store.record_plan(replace(record, policy_version=version))
     commands = (NodeCommand(node="n1", generation=bound.generation),)
     assert await store.push_target(plan_id, bound, commands, at)
     return plan_id

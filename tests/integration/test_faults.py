@@ -20,7 +20,6 @@ from app.db.base import migrate
 from app.db.base.leader import Leader
 from app.db.base.listen import conninfo
 from app.db.base.tables import gpu
-from app.db.fleet import nodes
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
 from app.postgres import server as postgres
@@ -37,6 +36,7 @@ from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from tests.app.loop.worker_bodies import nothing
 from tests.integration import fault_bodies
 from tests.integration.fault_harness import (
+    SECOND_SERVICE,
     Crew,
     Served,
     assert_consistent,
@@ -44,28 +44,21 @@ from tests.integration.fault_harness import (
     eventually,
     hear,
     kill_postgres,
+    leading_store,
     make_busy_fleet,
+    remember,
     restart_postgres,
     rows,
     scalar,
     served,
     until,
     with_store,
+    without_the_silent_node,
 )
 
 pytestmark = pytest.mark.integration
 
 TAKEOVER_S = 5.0
-SECOND_SERVICE = {
-    "apiVersion": "plimsoll/v1",
-    "kind": "Service",
-    "metadata": {"name": "second"},
-    "spec": {
-        "network": "resnet50",
-        "slo": {"latency_ms": 100.0, "percentile": 0.98},
-        "scaling": {"min_replicas": 1},
-    },
-}
 _CONNECTED = (
     "SELECT count(DISTINCT application_name) FROM pg_stat_activity "
     "WHERE datname = current_database() AND application_name IN ('one', 'other')"
@@ -83,11 +76,12 @@ _WAITING_TO_COMMIT = (
 def tick_on(url: str, solver: Solver | None = None) -> TickOutcome:
     """One round of a loop that knows nothing of those before."""
 
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> TickOutcome:
-        await hear(store, int(datetime.now(UTC).timestamp() * 1000))
-        return await tick(
-            Loop(store=store, solver=solver or InlineSolver(), clock=WallClock())
-        )
+    async def work(_: PostgresStore, engine: AsyncEngine) -> TickOutcome:
+        async with leading_store(engine) as store:
+            await hear(store, int(datetime.now(UTC).timestamp() * 1000))
+            return await tick(
+                Loop(store=store, solver=solver or InlineSolver(), clock=WallClock())
+            )
 
     outcome: TickOutcome = with_store(url, work)
     return outcome
@@ -112,7 +106,7 @@ def test_a_controller_killed_in_the_middle_of_a_tick_leaves_nothing_half_done(
     make_busy_fleet(database)
     reached = tmp_path / "reached"
     if step == "during the solve":
-        with_store(database, lambda store, _: store.save_memory("joint", str(reached)))
+        with_store(database, lambda _, engine: remember(engine, str(reached)))
     with controller(database, "first", step, reached) as first:
         until(reached.exists)
         first.kill()
@@ -128,7 +122,7 @@ def test_a_controller_killed_in_the_middle_of_a_tick_leaves_nothing_half_done(
         until(lambda: bool(with_store(database, lead)), within_s=TAKEOVER_S)
     assert assert_consistent(database) == 0
     if step == "during the solve":
-        with_store(database, lambda store, _: store.save_memory("joint", None))
+        with_store(database, lambda _, engine: remember(engine, None))
     outcome = tick_on(database)
     assert (outcome.state, outcome.generation) == ("target", 1)
     assert assert_consistent(database) == 1
@@ -172,7 +166,7 @@ def test_a_solver_worker_killed_while_it_solves_costs_one_tick(
     async def work(
         store: PostgresStore, _engine: AsyncEngine
     ) -> tuple[list[TickOutcome], list[int | None]]:
-        await store.save_memory("joint", str(reached))
+        await store.save_memory("joint", str(reached), policy_version=1)
         solver = SolverWorker(run=fault_bodies.hang_once, prepare=nothing, grace_s=60.0)
         loop = Loop(store=store, solver=solver, clock=WallClock())
         try:
@@ -201,7 +195,7 @@ def test_a_solver_worker_does_not_outlive_a_killed_controller(
 ) -> None:
     make_busy_fleet(database)
     reached = tmp_path / "reached"
-    with_store(database, lambda store, _: store.save_memory("joint", str(reached)))
+    with_store(database, lambda _, engine: remember(engine, str(reached)))
     with controller(database, "first", "during the solve", reached) as first:
         until(reached.exists)
         children = f"/proc/{first.pid}/task/{first.pid}/children"
@@ -327,7 +321,7 @@ def test_postgres_killed_under_load_loses_nothing_acknowledged_and_everything_co
 ) -> None:
     url = doomed.url
     make_busy_fleet(url)
-    with_store(url, _without_the_silent_node)
+    with_store(url, without_the_silent_node)
     with served(url, tmp_path / "serve") as plane:
         crew = asyncio.run(_live_through_an_outage(doomed, plane))
     assert_consistent(url)
@@ -346,12 +340,6 @@ def test_postgres_killed_under_load_loses_nothing_acknowledged_and_everything_co
     assert scalar(url, "SELECT sum(arrivals) FROM service_hour") == 20 + 3 * scalar(
         url, "SELECT count(*) FROM observation WHERE node LIKE 'crew-%'"
     )
-
-
-async def _without_the_silent_node(_: PostgresStore, engine: AsyncEngine) -> None:
-    """The crew's nodes are all; the fleet's own would fall silent and make the loop wait for it."""
-    async with engine.begin() as connection:
-        await nodes.remove(connection, "n1", at=datetime.now(UTC))
 
 
 async def _live_through_an_outage(doomed: postgres.Server, plane: Served) -> Crew:

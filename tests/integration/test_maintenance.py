@@ -1,6 +1,6 @@
 """What the leader does by the hour: what it forgets, and what it must not."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -9,14 +9,19 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import Ack, ServiceReading
+from app.base.clock import WallClock
 from app.base.settings import Settings
 from app.db.fleet.pushed_telemetry import OLDEST_S, Pushed, save
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
+from app.serve.controller_process import maintain_plane
+from app.serve.plane import make_plane
+from app.store.store import Ingested
 from tests.integration.fleet import (
     START,
     make_gpu_reading,
     make_observation,
+    make_service_reading,
     with_fleet,
 )
 
@@ -107,6 +112,94 @@ def test_the_least_retention_keeps_every_day_that_a_wrong_clock_may_report_of(
             1,
             2,
         ]
+
+    with_fleet(database, work)
+
+
+class ClockAhead(WallClock):
+    """A machine's clock that is weeks ahead of the database's."""
+
+    def now_s(self) -> float:
+        return super().now_s() + 45 * 86400.0
+
+
+async def observed_days(engine: AsyncEngine) -> list[object]:
+    """Days for which there is a place for observations."""
+    return await column(
+        engine,
+        "SELECT right(relname, 8) FROM pg_class WHERE relispartition AND relkind = 'r' "
+        "AND relname ~ '^observation_[0-9]{8}$' ORDER BY 1",
+    )
+
+
+def test_a_leader_whose_clock_is_weeks_ahead_drops_nothing_and_ingest_goes_on(
+    database: str,
+) -> None:
+    plane = make_plane(Settings(), database, clock=ClockAhead())
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        now = datetime.now(UTC)
+        reading = make_service_reading()
+        await store.ingest((make_observation(1, now, services=[reading]),), now)
+        await maintain_plane(plane, engine)
+        assert await column(engine, "SELECT sequence FROM observation") == [1]
+        assert await column(engine, "SELECT DISTINCT service FROM service_window") == [
+            "chat"
+        ]
+        days = await observed_days(engine)
+        assert days == [f"{now + timedelta(days=n):%Y%m%d}" for n in (0, 1, 2)]
+        # Nor does it claim to have summed hours that are still to come.
+        assert await column(engine, "SELECT received_until <= now() FROM roll_up") == [
+            True
+        ]
+        later = now + timedelta(seconds=2)
+        assert await store.ingest((make_observation(2, later),), later) == Ingested(
+            acknowledged={("n1", "b1"): 2}
+        )
+
+    with_fleet(database, work)
+
+
+def test_retention_never_reaches_beyond_the_newest_window_whatever_the_time_is(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        for sequence, days in enumerate((0, 20), 1):
+            at = START + timedelta(days=days)
+            await store.ingest((make_observation(sequence, at),), at)
+        await maintain(engine, START + timedelta(days=4000))
+        assert await column(engine, "SELECT sequence FROM observation") == [2]
+        assert "20260321" in await observed_days(engine)
+
+    with_fleet(database, work)
+
+
+def test_a_partition_that_somebody_dropped_is_made_again_by_the_next_observation(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await store.ingest((make_observation(1, START),), START)
+        async with engine.begin() as connection:
+            await connection.execute(text("SELECT drop_observation_days('2026-03-02')"))
+        assert await observed_days(engine) == []
+        # The store remembers that it made them.
+        assert await store.ingest((make_observation(2, START),), START) == Ingested(
+            acknowledged={("n1", "b1"): 2}
+        )
+        assert await column(engine, "SELECT sequence FROM observation") == [2]
+
+    with_fleet(database, work)
+
+
+def test_marks_that_a_wrong_clock_set_into_the_future_do_not_keep_hours_from_being_summed(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await maintain(engine, START + timedelta(days=45))
+        gpus = [make_gpu_reading(energy_j=10.0)]
+        await store.ingest((make_observation(1, START, gpus=gpus),), START)
+        await maintain(engine, START + timedelta(hours=2))
+        assert await column(engine, "SELECT energy_j FROM gpu_hour") == [10.0]
 
     with_fleet(database, work)
 

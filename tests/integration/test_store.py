@@ -74,7 +74,8 @@ counts = st.integers(0, 20)
 
 
 @st.composite
-def observations(draw: st.DrawFn, now: datetime) -> Observation:
+def observations(draw: st.DrawFn, now: datetime, newest: int) -> Observation:
+    """What an agent may report; `newest`: the newest generation that it may hold."""
     served = draw(counts)
     return Observation(
         node=draw(st.sampled_from((*NODES, *NODES[:2]))),
@@ -83,7 +84,7 @@ def observations(draw: st.DrawFn, now: datetime) -> Observation:
         window_start_s=now.timestamp()
         - draw(st.sampled_from([-5.0, 1.0, 2.0, 3.5, 30.0, 9e5])),
         window_s=draw(st.sampled_from([1.0, 2.0])),
-        generation=draw(st.integers(0, 2)),
+        generation=draw(st.integers(0, newest)),
         gpus=tuple(
             GpuReading(
                 index=index,
@@ -250,7 +251,8 @@ class Stores(RuleBasedStateMachine):
 
     @rule(data=st.data(), size=st.integers(1, 4))
     def observations_come(self, data: st.DataObject, size: int) -> None:
-        batch = tuple(data.draw(observations(self.now)) for _ in range(size))
+        newest = self.memory.pushed[-1][1].generation if self.memory.pushed else 0
+        batch = tuple(data.draw(observations(self.now, newest)) for _ in range(size))
         self.sent.append(batch)
         assert self.run(self.postgres.ingest(batch, self.now)) == self.run(
             self.memory.ingest(batch, self.now)
@@ -264,15 +266,22 @@ class Stores(RuleBasedStateMachine):
             self.memory.ingest(batch, self.now)
         )
 
-    @rule(step=st.sampled_from([0, 0, 0, 1]), is_late=st.booleans(), push=st.booleans())
-    def plan_is_made(self, step: int, is_late: bool, push: bool) -> None:
+    @rule(
+        step=st.sampled_from([0, 0, 0, 1]),
+        versions_back=st.sampled_from([0, 0, 0, 1]),
+        is_late=st.booleans(),
+        push=st.booleans(),
+    )
+    def plan_is_made(
+        self, step: int, versions_back: int, is_late: bool, push: bool
+    ) -> None:
         before = self.snapshot()
         parent = (before.target.generation if before.target else 0) + step
         bound = self._bound(before, parent)
         record = PlanRecord(
             at=self.now,
             state="proposed",
-            policy_version=before.settings.version,
+            policy_version=before.settings.version - versions_back,
             catalogue_revision=0,
             plan=Plan(policy="hetsev"),
             report=PlanReport(status="greedy", cost_usd_per_hour=2.0),
@@ -344,11 +353,13 @@ class Stores(RuleBasedStateMachine):
         memory=st.one_of(
             st.none(),
             st.dictionaries(st.sampled_from("ab"), st.lists(st.floats(-9, 9))),
-        )
+        ),
+        versions_back=st.sampled_from([0, 0, 1]),
     )
-    def policy_remembers(self, memory: Json) -> None:
+    def policy_remembers(self, memory: Json, versions_back: int) -> None:
+        version = self.memory.settings.version - versions_back
         for store in (self.postgres, self.memory):
-            self.run(store.save_memory("hetsev", memory))
+            self.run(store.save_memory("hetsev", memory, policy_version=version))
 
     @invariant()
     def both_answer_alike(self) -> None:

@@ -256,7 +256,9 @@ def test_the_hour_of_a_replica_is_the_same_before_and_after_it_is_summed(
         assert await rows(engine, USES) == expected
         await maintain(engine, START + timedelta(hours=2))
         assert await rows(engine, USES) == expected
-        await maintain(engine, START + timedelta(days=40))  # the raw rows are gone
+        late = START + timedelta(days=40)
+        await see(store, 3, [], at=late)
+        await maintain(engine, late)  # the raw rows of the first day are gone
         assert await rows(engine, "SELECT gpu FROM use_observation") == []
         assert await rows(engine, USES) == expected
 

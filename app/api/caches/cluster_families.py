@@ -80,7 +80,7 @@ FAMILIES: Final = (
             "plimsoll_node_cordoned": "1 where the node receives nothing new",
             "plimsoll_node_problems": "What the node says that it cannot do",
             "plimsoll_node_clock_skew_seconds": "By which the agent's clock is ahead",
-            "plimsoll_node_wanted_generation": "Generation of its newest command",
+            "plimsoll_node_wanted_generation": "Generation of its newest command; 0 = none",
             "plimsoll_node_observed_generation": "Generation that it has in force",
             "plimsoll_node_command_refused": "1 where its newest command was refused or failed",
         },

@@ -62,6 +62,10 @@ class NodeStatus(View):
     observed_generation: int = Field(
         description="Generation of the command in force; 0 = none"
     )
+    wanted_generation: int = Field(
+        description="Generation of its newest command; 0 = none. Lower than the one in force: the node follows a "
+        "command that this control plane never made, as after a restore to an older state"
+    )
     clock_skew_s: float = Field(
         description="Seconds by which the agent's clock is ahead"
     )
@@ -112,6 +116,7 @@ def _node_view(row: NodeRow, drain: DrainRow | None) -> NodeView:
             silent_for_s=row.node.silent_for_s,
             agent_version=row.agent_version,
             observed_generation=row.observed_generation,
+            wanted_generation=row.wanted_generation,
             clock_skew_s=row.clock_skew_s,
             problems=list(row.problems),
             healthy_gpus=sum(gpu.healthy for gpu in row.gpus),

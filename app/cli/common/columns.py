@@ -107,6 +107,10 @@ def _node_state(item: Document, gpus: int) -> ColouredCell:
     # A silent node's other figures are old: nothing else that it said may still be so.
     if (number(item, "status.silent_for_s") or 0.0) > SILENT_AFTER_S:
         return bad("silent")
+    # It follows a command that this control plane never made, and none of this one's until the next plan.
+    observed = number(item, "status.observed_generation") or 0.0
+    if observed > (number(item, "status.wanted_generation") or 0.0):
+        return bad("ahead")
     if dig(item, "status.drain"):
         return warn("draining")
     if dig(item, "spec.cordoned"):

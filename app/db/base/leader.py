@@ -1,8 +1,8 @@
 """Leadership of the controllers: a session's advisory lock, and an epoch that grows with every new leader.
 
 PostgreSQL gives the lock back as soon as the leader's session ends, however it ends; that of a machine that vanished
-ends within seconds (`engine.KEEPALIVES`). A process that hangs keeps it until somebody ends that process. What an old
-leader may still try to push loses the compare-and-set.
+ends within seconds (`engine.KEEPALIVES`). A process that hangs keeps it until somebody ends that process. The epoch
+fences what an old leader still tries to write: each such transaction asks `holds_lead` first.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class Leader:
         self._holder = holder
         self._connection: AsyncConnection | None = None
         self.epoch = 0
-        """Epoch of the present or last leadership; 0 = never led."""
+        """The present leadership's; 0 = it does not lead."""
 
     async def acquire(self) -> bool:
         """Get the lead, or confirm that it is still ours; False: another process has it."""
@@ -60,6 +60,7 @@ class Leader:
         """Give the lead back; harmless without it."""
         # Forgotten first: whatever goes wrong below, this process does not believe that it leads.
         connection, self._connection = self._connection, None
+        self.epoch = 0
         if connection is not None:
             await _discard(connection)
 
@@ -71,6 +72,16 @@ class Leader:
             await self.release()
             return False
         return True
+
+
+async def holds_lead(connection: AsyncConnection, epoch: int) -> bool:
+    """Whether nobody has led since the leader of that epoch; nobody begins to before the transaction ends.
+
+    0 is the epoch of whoever does not lead: it holds in a database that no controller has ever led, and never again.
+    """
+    # The row is what a new leader updates: it waits for this transaction, or this one reads its epoch.
+    found = await connection.execute(text("SELECT epoch FROM leader FOR SHARE"))
+    return bool(found.scalar_one() == epoch)
 
 
 async def _discard(connection: AsyncConnection) -> None:

@@ -31,7 +31,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     Raises UnknownRevision.
     """
     # Alembic itself would fail with a stack trace that does not tell people what to do.
-    why = _why_unknown(current(url))
+    why = why_unknown(current(url))
     if why is not None:
         raise UnknownRevision(why)
     with _alembic_runs:
@@ -59,13 +59,13 @@ def check(url: str) -> str | None:
     has, needs = current(url), head()
     if has == needs:
         return None
-    why = _why_unknown(has)
+    why = why_unknown(has)
     if why is not None:
         return why
     return f"the database has revision {has or 'none'}, this program needs {needs}; run `plimsoll db upgrade`"
 
 
-def _why_unknown(has: str | None) -> str | None:
+def why_unknown(has: str | None) -> str | None:
     """None where this program knows the revision, or the database has none; else what is wrong and what to do."""
     scripts = ScriptDirectory.from_config(_config(""))
     if has is None or has in {script.revision for script in scripts.walk_revisions()}:

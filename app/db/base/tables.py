@@ -18,6 +18,7 @@ from sqlalchemy import (
     Row,
     Table,
     Text,
+    Uuid,
 )
 from sqlalchemy.dialects.postgresql import TSTZRANGE
 
@@ -44,6 +45,9 @@ cluster = _table(
         "target_generation",
         "fit_revision",
     ),
+    must("incarnation", Uuid),
+    *may_all(TIME, "renumbered_at", "backed_up_at"),
+    Column("backed_up_by", Text),
 )
 
 project = _table(

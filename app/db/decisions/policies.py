@@ -9,7 +9,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import PreconditionFailed
-from app.db.base.tables import AnyRow, policy, policy_memory
+from app.db.base.tables import AnyRow, cluster, policy, policy_memory
 from app.db.base.upsert import upsert
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.state import Json, Mode
@@ -52,6 +52,8 @@ async def save(
 
     Raises PreconditionFailed when the version in force is not the expected one (the defaults count as version 1).
     """
+    # A push under way ends first, and none begins before this is committed: who pauses the loop can rely on it.
+    await connection.execute(select(cluster).with_for_update())
     newest = await list_rows(connection, limit=1)
     present = newest[0].settings.version if newest else PolicySettings().version
     if expected_version is not None and expected_version != present:

@@ -9,8 +9,10 @@ from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import NodeCommand
+from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, command, node, plan
+from app.db.decisions import policies
 from app.db.workloads.task_progress import note_places
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
 
@@ -24,32 +26,42 @@ async def push(
     bound: BoundPlan,
     commands: Sequence[NodeCommand],
     at: datetime,
+    *,
+    epoch: int = 0,
 ) -> bool:
     """Make a plan the target if its parent still is and the catalogue revision is unchanged; see `Store.push_target`.
 
-    A plan that nobody approved gives way to one that a person approved and that can still be pushed.
+    A plan that nobody approved gives way to one that a person approved and that can still be pushed. `epoch`: of the
+    leader who pushes.
 
-    The one row of `cluster` is locked first, as every change of the catalogue does: pushes and changes happen one
-    after the other. Raises NotFound.
+    The one row of `cluster` is locked first, as every change of the catalogue and of the policy does: pushes and
+    changes happen one after the other, and nothing is pushed after a pause has been confirmed. Raises NotFound.
     """
     now = (await connection.execute(select(cluster).with_for_update())).one()
     row = await one_row(
         connection,
-        select(plan.c.state, plan.c.catalogue_revision)
+        select(plan.c.state, plan.c.catalogue_revision, plan.c.policy_version)
         .where(plan.c.id == plan_id)
         .with_for_update(),
         missing=f"there is no plan {plan_id}",
     )
     if row.state not in ("proposed", "approved"):
         return False
+    policy = await policies.load_current(connection)
+    if policy.holds or not await holds_lead(connection, epoch):
+        # What a person approved waits for whoever may push it.
+        if row.state == "proposed":
+            await _lose(connection, plan_id)
+        return False
     made_from = (bound.parent, row.catalogue_revision)
     is_fresh = made_from == (now.target_generation, now.catalogue_revision)
+    # A person who approves a plan means the plan, whatever the policy has become.
+    is_outdated = row.state == "proposed" and row.policy_version != policy.version
     # A person's word goes before a plan that nobody has seen; the next tick pushes the approved one.
     gives_way = row.state == "proposed" and await _is_one_approved(connection, now)
-    if not is_fresh or gives_way or bound.generation <= now.target_generation:
-        await connection.execute(
-            update(plan).where(plan.c.id == plan_id).values(state="lost")
-        )
+    is_newer = bound.generation > now.target_generation
+    if gives_way or is_outdated or not (is_fresh and is_newer):
+        await _lose(connection, plan_id)
         return False
     await _replace_target(connection, plan_id, bound, at)
     await _save_allocation(connection, plan_id, bound)
@@ -61,6 +73,12 @@ async def push(
         {"channel": COMMAND_CHANNEL, "generation": str(bound.generation)},
     )
     return True
+
+
+async def _lose(connection: AsyncConnection, plan_id: int) -> None:
+    await connection.execute(
+        update(plan).where(plan.c.id == plan_id).values(state="lost")
+    )
 
 
 async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:

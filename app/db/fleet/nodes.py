@@ -4,16 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import InvalidRequest, NotFound
 from app.db.base.rows import all_rows, one_row
-from app.db.base.tables import AnyRow, cluster, gpu, gpu_type, node
+from app.db.base.tables import AnyRow, cluster, command, gpu, gpu_type, node
 from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
 from app.store.store import AgentStatus
 from solvers.types.state import Gpu, GpuId, Node, NodeId, gpu_id
+
+_WANTED = (
+    select(func.coalesce(func.max(command.c.generation), 0))
+    .where(command.c.node == node.c.id)
+    .scalar_subquery()
+    .label("wanted_generation")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,8 @@ class NodeRow:
     last_seen_at: datetime | None = None
     agent_version: str = ""
     observed_generation: int = 0
+    wanted_generation: int = 0
+    """Its newest command's; 0 = none."""
     clock_skew_s: float = 0.0
     """Seconds by which the agent's clock is ahead."""
     problems: tuple[str, ...] = ()
@@ -81,7 +90,10 @@ async def list_rows(
     """Nodes with their GPUs, by id."""
     found = (
         await connection.execute(
-            select(node).where(node.c.id > after).order_by(node.c.id).limit(limit)
+            select(node, _WANTED)
+            .where(node.c.id > after)
+            .order_by(node.c.id)
+            .limit(limit)
         )
     ).all()
     by_node: dict[str, list[Gpu]] = {row.id: [] for row in found}
@@ -92,7 +104,7 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str, now: datetime) -> NodeRow:
     """One node with its GPUs. Raises NotFound."""
-    statement = select(node).where(node.c.id == name)
+    statement = select(node, _WANTED).where(node.c.id == name)
     row = await one_row(connection, statement, missing=_missing(name))
     return _node_row(row, await load_gpus(connection, nodes=(name,)), now)
 
@@ -267,6 +279,7 @@ def _node_row(row: AnyRow, gpus: tuple[Gpu, ...], now: datetime) -> NodeRow:
         last_seen_at=row.last_seen_at,
         agent_version=row.agent_version,
         observed_generation=row.observed_generation,
+        wanted_generation=row.wanted_generation,
         clock_skew_s=row.clock_skew_s,
         problems=tuple(row.problems),
     )

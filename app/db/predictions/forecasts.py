@@ -15,7 +15,7 @@ from app.db.predictions.rates import load_rates, load_windows, roll_up_rates
 from app.db.workloads import services
 from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, Case
 from app.loop.forecast import horizon_s
-from app.store.store import WINDOWS_IN_SNAPSHOT
+from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import DEFAULT

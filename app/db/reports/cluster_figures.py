@@ -86,7 +86,7 @@ _NODES = """
 SELECT n.id, n.cordoned, n.last_seen_at, n.clock_skew_s, n.observed_generation, cardinality(n.problems) AS problems,
        c.generation AS wanted_generation, a.status AS last_ack
 FROM node n
-LEFT JOIN LATERAL (SELECT max(generation) AS generation FROM command WHERE node = n.id) AS c ON true
+LEFT JOIN LATERAL (SELECT coalesce(max(generation), 0) AS generation FROM command WHERE node = n.id) AS c ON true
 LEFT JOIN LATERAL (SELECT status FROM acknowledgement WHERE node = n.id ORDER BY generation DESC LIMIT 1) AS a ON true
 ORDER BY n.id COLLATE "C" LIMIT :limit
 """

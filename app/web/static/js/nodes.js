@@ -30,6 +30,7 @@ function troubles(node) {
     !node.is_heard && ["bad", node.last_seen_at ? "silent" : "never heard"],
     ill > 0 && ["bad", `${ill} GPU${ill === 1 ? "" : "s"} unhealthy`],
     ["refused", "failed"].includes(node.said) && ["bad", `${node.said} generation ${node.wanted_generation}`],
+    node.generation > (node.wanted_generation ?? 0) && ["bad", `follows generation ${node.generation}, which was never made here`],
     node.cordoned && ["warn", "cordoned"],
     Math.abs(node.clock_skew_s) > SKEW_S && ["warn", `clock ${number(Math.abs(node.clock_skew_s), 1)} s ${node.clock_skew_s > 0 ? "ahead" : "behind"}`],
   ].filter(Boolean);
@@ -54,7 +55,7 @@ function draw() {
 
 function words(nodes, found) {
   const count = (test) => nodes.filter(test).length;
-  const behind = count((node) => node.wanted_generation !== null && node.generation < node.wanted_generation);
+  const behind = count((node) => node.wanted_generation !== null && node.generation !== node.wanted_generation);
   const silent = count((node) => !node.is_heard);
   return `${count((node) => node.is_heard)} of ${nodes.length} nodes are heard${silent ? `, ${silent} silent` : ""}; ${behind === 0 ? "all follow the plan in force" : `${behind} of them not at its generation yet`}.${found === 0 ? " Nothing here fits what you look for." : ""}`;
 }
@@ -88,7 +89,7 @@ function label(button, name, node) {
 
 function generation(node) {
   if (node.wanted_generation === null) return h("span", { class: "hint" }, "nothing was sent");
-  const follows = node.generation >= node.wanted_generation;
+  const follows = node.generation === node.wanted_generation;
   return [follows ? `${node.generation}` : `${node.generation}, wanted ${node.wanted_generation}`,
     h("div", { class: ["refused", "failed"].includes(node.said) ? "bad detail" : "hint detail" }, follows ? "as wanted" : [node.said ?? "not answered yet", node.detail].filter(Boolean).join(": "))];
 }

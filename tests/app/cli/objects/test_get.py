@@ -23,6 +23,7 @@ NODE: dict[str, object] = {
         "silent_for_s": 1.4,
         "agent_version": "0.1.0",
         "observed_generation": 7,
+        "wanted_generation": 7,
         "clock_skew_s": 0.01,
         "problems": [],
         "healthy_gpus": 2,
@@ -114,6 +115,8 @@ def test_a_table_has_one_line_for_each_object(kind: str, lines: list[str]) -> No
     [
         ({}, {"last_seen_at": None}, "never"),
         ({}, {"silent_for_s": 40.0}, "silent"),
+        ({}, {"wanted_generation": 6}, "ahead"),
+        ({}, {"wanted_generation": 8}, "ready"),
         ({"cordoned": True}, {}, "cordoned"),
         ({}, {"healthy_gpus": 1}, "unhealthy"),
     ],

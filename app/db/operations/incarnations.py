@@ -1,0 +1,100 @@
+"""Incarnations of the database: a restore to an older state begins a new one, whose generations nodes must follow.
+
+After a restore nodes hold commands of generations that the database does not know any more, and refuse what is older.
+So the counter of generations jumps above theirs, as `etcdutl snapshot restore --bump-revision` does: the next target is
+newer than anything that any node holds. `plimsoll restore` makes it jump at once; where somebody restored by other
+means, the first node that reports a generation from the future of this database does.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agents.base.protocol import Observation
+from app.db.operations import events
+from app.store.store import AuditEvent
+
+JUMP = 1_000_000
+"""Above the highest generation that is known to be held: nodes that are not heard yet may hold a somewhat higher one.
+At one target in each period of five seconds these are 58 days."""
+
+FARTHEST = 10_000_000
+"""Further ahead no history of this database can be: a year and a half of such targets. Who claims more is not believed.
+
+With one jump an hour at most, nodes that lie would need ten years to reach 10^12, the protocol's limit:
+10^12 / (FARTHEST + JUMP) / 24 / 365.
+"""
+
+
+async def note_newer_generations(
+    connection: AsyncConnection, reports: Sequence[Observation], at: datetime
+) -> None:
+    """Begin a new incarnation where a registered node holds a generation that this database never made.
+
+    In the transaction that keeps the reports; nodes that claim too much, or too soon after the last time, stay ahead
+    and are shown as that.
+    """
+    found = await connection.execute(
+        text(_RENUMBER),
+        {
+            "nodes": [report.node for report in reports],
+            "generations": [report.generation for report in reports],
+            "jump": JUMP,
+            "farthest": FARTHEST,
+        },
+    )
+    row = found.one_or_none()
+    if row is not None:
+        await events.add(
+            connection,
+            AuditEvent(
+                at=at,
+                actor=f"node/{row.node}",
+                kind="ControlPlaneRestored",
+                subject="cluster",
+                reason=(
+                    f"{row.node} follows generation {row.held}, but this database made none after {row.made}: it was "
+                    "restored to an older state, or the node followed another control plane; "
+                    "the next plan gets a newer generation than any node's, and all follow it"
+                ),
+                before={"generation": row.made, "incarnation": str(row.old)},
+                after={"generation": row.generation, "incarnation": str(row.new)},
+            ),
+        )
+
+
+async def begin_anew(connection: AsyncConnection, *, held: int) -> int:
+    """Begin a new incarnation after a restore; returns the generation above which the next plan is.
+
+    `held`: the highest generation that nodes may have got from elsewhere; 0 = not known.
+    """
+    found = await connection.execute(
+        text(
+            "UPDATE cluster SET target_generation = greatest(target_generation, :held) + :jump, "
+            "incarnation = gen_random_uuid(), renumbered_at = NULL RETURNING target_generation"
+        ),
+        {"held": held, "jump": JUMP},
+    )
+    return int(found.scalar_one())
+
+
+# One statement, which touches no row while all is well. Of two at once the second one waits for the row, finds that it
+# was renumbered just now, and changes nothing.
+_RENUMBER = """
+WITH held AS (
+    SELECT w.node, w.generation, c.target_generation AS made, c.incarnation AS old
+    FROM cluster c, unnest(CAST(:nodes AS text[]), CAST(:generations AS bigint[])) AS w (node, generation)
+    WHERE w.generation > c.target_generation AND w.generation <= c.target_generation + :farthest
+      AND EXISTS (SELECT FROM node WHERE node.id = w.node)
+    ORDER BY w.generation DESC, w.node LIMIT 1
+), renumbered AS (
+    UPDATE cluster SET target_generation = held.generation + :jump, incarnation = gen_random_uuid(),
+                       renumbered_at = now()
+    FROM held WHERE renumbered_at IS NULL OR renumbered_at < now() - interval '1 hour'
+    RETURNING held.node, held.generation AS held, held.made, held.old, target_generation AS generation,
+              incarnation AS new
+)
+SELECT *, pg_notify('plimsoll_wake', 'restored') FROM renumbered
+"""

@@ -1,0 +1,218 @@
+"""A database that was restored to an older state: nodes hold newer commands than it knows, and must follow again."""
+
+import asyncio
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.base.clock import WallClock
+from app.db.base.engine import recreate
+from app.db.base.listen import conninfo
+from app.db.operations.incarnations import FARTHEST, JUMP
+from app.db.postgres_store import PostgresStore
+from app.loop.tick import Loop, TickOutcome, tick
+from app.postgres import server as postgres
+from app.solver.process import InlineSolver
+from tests.integration.api_harness import Prepared
+from tests.integration.fault_harness import (
+    API_ALONE,
+    SECOND_SERVICE,
+    Crew,
+    Served,
+    controller,
+    eventually,
+    make_busy_fleet,
+    rows,
+    scalar,
+    served,
+    with_store,
+    without_the_silent_node,
+)
+from tests.integration.fleet import make_observation, with_fleet
+
+pytestmark = pytest.mark.integration
+RESTORED = "SELECT subject, actor, before, after FROM event WHERE kind = 'ControlPlaneRestored'"
+
+
+async def say(store: PostgresStore, sequence: int, generation: int) -> None:
+    """The node's newest window says that it follows that generation."""
+    now = datetime.now(UTC) + timedelta(seconds=sequence)
+    seen = make_observation(sequence, now, boot="test")
+    await store.ingest((msgspec.structs.replace(seen, generation=generation),), now)
+
+
+async def counter(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        found = await connection.execute(text("SELECT target_generation FROM cluster"))
+        return int(found.scalar_one())
+
+
+def test_a_node_from_the_future_makes_generations_jump_and_follows_though_nothing_would_change(
+    database: str,
+) -> None:
+    make_busy_fleet(database)
+    before = scalar(database, "SELECT incarnation FROM cluster")
+
+    async def work(
+        store: PostgresStore, engine: AsyncEngine
+    ) -> tuple[list[TickOutcome], object]:
+        loop = Loop(store=store, solver=InlineSolver(), clock=WallClock())
+        outcomes = [await tick(loop), await tick(loop)]
+        await say(store, 2, generation=150)
+        assert await counter(engine) == 150 + JUMP
+        assert await store.command_for("n1", 150) is None
+        outcomes += [await tick(loop), await tick(loop)]
+        return outcomes, await store.command_for("n1", 150)
+
+    outcomes, command = with_store(database, work)
+    assert [outcome.state for outcome in outcomes] == ["target", "kept"] * 2
+    assert outcomes[-1].generation == 151 + JUMP
+    assert command is not None and command.generation == 151 + JUMP
+    assert command.gpus
+    after = scalar(database, "SELECT incarnation FROM cluster")
+    assert after != before
+    assert rows(database, RESTORED) == [
+        (
+            "cluster",
+            "node/n1",
+            {"generation": 1, "incarnation": str(before)},
+            {"generation": 150 + JUMP, "incarnation": str(after)},
+        )
+    ]
+
+
+def test_what_nodes_hold_of_a_future_is_ended_also_where_nothing_was_in_force_yet(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, _: AsyncEngine) -> TickOutcome:
+        await say(store, 1, generation=150)
+        return await tick(Loop(store=store, solver=InlineSolver(), clock=WallClock()))
+
+    assert with_fleet(database, work).generation == 151 + JUMP
+
+
+@pytest.mark.parametrize("claimed", [10**12, FARTHEST + 1])
+def test_a_node_that_claims_an_impossible_generation_moves_nothing(
+    database: str, claimed: int
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await say(store, 1, claimed)
+        assert await counter(engine) == 0
+
+    with_fleet(database, work)
+    assert rows(database, RESTORED) == []
+
+
+def test_a_node_that_lies_again_and_again_moves_the_counter_once_an_hour(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await say(store, 1, FARTHEST)
+        first = FARTHEST + JUMP
+        assert await counter(engine) == first
+        for sequence in range(2, 5):
+            await say(store, sequence, first + FARTHEST)
+        assert await counter(engine) == first
+        async with engine.begin() as connection:
+            await connection.execute(
+                text("UPDATE cluster SET renumbered_at = now() - interval '61 minutes'")
+            )
+        await say(store, 5, first + FARTHEST)
+        assert await counter(engine) == first + FARTHEST + JUMP
+
+    with_fleet(database, work)
+    assert len(rows(database, RESTORED)) == 2
+
+
+def test_an_older_generation_is_no_sign_of_a_restore(database: str) -> None:
+    make_busy_fleet(database)
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        loop = Loop(store=store, solver=InlineSolver(), clock=WallClock())
+        assert (await tick(loop)).generation == 1
+        await say(store, 2, generation=0)
+        await say(store, 3, generation=1)
+        assert await counter(engine) == 1
+
+    with_store(database, work)
+
+
+def test_a_node_with_commands_that_were_never_made_here_is_shown_as_ahead(
+    small_fleet: Prepared,
+) -> None:
+    with small_fleet.running_api() as api:
+        api.sync(sequence=1, generation=7)
+        status = api.get("nodes/n1")["status"]
+        assert (status["observed_generation"], status["wanted_generation"]) == (7, 0)
+        page = api.call("GET", "metrics", token="viewer").text
+        assert 'plimsoll_node_observed_generation{node="n1"} 7' in page
+        assert 'plimsoll_node_wanted_generation{node="n1"} 0' in page
+
+
+# The real thing: processes, agents over HTTP, pg_dump and pg_restore.
+
+
+def program(name: str) -> str:
+    return postgres.find_binaries().path(name)
+
+
+def test_a_fleet_follows_a_control_plane_whose_database_was_restored_by_hand(
+    postgres_server: postgres.Server, database: str, tmp_path: Path
+) -> None:
+    make_busy_fleet(database)
+    with_store(database, without_the_silent_node)
+    with (
+        served(database, tmp_path / "api", API_ALONE) as plane,
+        controller(database, "leader", "", tmp_path / "never"),
+    ):
+        asyncio.run(_live_through_a_restore(postgres_server, database, plane))
+    ((_, _, before, after),) = rows(database, RESTORED)
+    assert after["generation"] == before["generation"] + 1 + JUMP
+    # Plans are made and followed by numbers that no node has seen.
+    assert scalar(database, "SELECT target_generation FROM cluster") > JUMP
+
+
+async def _live_through_a_restore(
+    server: postgres.Server, url: str, plane: Served
+) -> None:
+    dump = plane.log.parent / "older.dump"
+    async with Crew(plane, 3) as crew:
+
+        def follow(generation: int) -> bool:
+            return all(
+                agent.command is not None and agent.command.generation >= generation
+                for agent in crew.agents
+            )
+
+        await eventually(lambda: follow(1))
+        await asyncio.to_thread(_dump, url, dump)
+        held = scalar(url, "SELECT target_generation FROM cluster")
+        await asyncio.to_thread(
+            plane.call, "PUT", "api/v1/services/second", json=SECOND_SERVICE
+        )
+        await eventually(lambda: follow(held + 1))
+        await recreate(server.url, str(make_url(url).database))
+        await asyncio.to_thread(_restore, url, dump)
+        assert scalar(url, "SELECT target_generation FROM cluster") == held
+        await eventually(lambda: follow(held + JUMP))
+
+
+def _dump(url: str, file: Path) -> None:
+    subprocess.run(
+        [program("pg_dump"), "--format=custom", f"--file={file}", conninfo(url)],
+        check=True,
+    )
+
+
+def _restore(url: str, file: Path) -> None:
+    command = [
+        program("pg_restore"),
+        "--single-transaction",
+        f"--dbname={conninfo(url)}",
+    ]
+    subprocess.run([*command, str(file)], check=True)
