@@ -178,6 +178,12 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
         help="programs that may run as replicas (TOML)",
     )
     device.add_argument(
+        "--worker-user",
+        default="",
+        metavar="NAME",
+        help="user that replicas and tasks run as (default: the agent's own; of root: plimsoll-worker)",
+    )
+    device.add_argument(
         "--sharing",
         choices=("mps", "turns"),
         default="mps",
@@ -221,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(given)
     token = _read_token(parser, options)
+    # Nothing that is started from here on gets a copy.
+    os.environ.pop(TOKEN_VARIABLE, None)
     _refuse_contradictions(parser, options)
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent

@@ -3,12 +3,14 @@
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
@@ -26,12 +28,15 @@ LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
 
 PARENT_LOOK_S = 0.5
+_PR_SET_DUMPABLE = 4
+"""linux/prctl.h"""
 
 log = logging.getLogger(__name__)
 
 
 def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
     """Run until SIGTERM or SIGINT; the exit code. `options` as `agents.main.make_parser` reads them."""
+    forbid_inspection()
     logging.basicConfig(
         level=options.log_level.upper(),
         stream=sys.stderr,
@@ -42,6 +47,15 @@ def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
     except (DeviceError, OSError, ValueError) as error:
         log.error("the agent cannot run: %s", error)
         return 1
+
+
+def forbid_inspection() -> None:
+    """Close this process's memory and environment to other processes of its user; root can still look.
+
+    What the process was started with, a token in its environment included, stays in /proc/PID/environ for its life. No
+    core is dumped from here on either, and py-spy needs root.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
@@ -163,10 +177,16 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
 
 async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
     from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
+    from agents.processes.user import find_worker_user
 
+    state_dir: Path = options.state_dir
+    user = find_worker_user(options.worker_user)
+    folders = _workers_folders(state_dir)
     settings = GpuNodeSettings(
-        state_dir=options.state_dir,
-        mps_dir=options.mps_dir or options.state_dir / "mps",
+        state_dir=state_dir,
+        mps_dir=options.mps_dir or (folders if user else state_dir) / "mps",
+        worker_user=user,
+        folders=folders if user else None,
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,
         uses_mps=options.sharing == "mps",
@@ -174,6 +194,12 @@ async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
         haproxy_port=options.router_port if options.router == "haproxy" else None,
     )
     return await open_gpu_device(settings, clock)
+
+
+def _workers_folders(state_dir: Path) -> Path:
+    """Beside the state directory, which is closed to all others, and named after it."""
+    state_dir = state_dir.absolute()
+    return state_dir.with_name(f"{state_dir.name}-workers")
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:

@@ -111,11 +111,16 @@ class Records(Generic[R]):
         directory: Path,
         kind: type[R],
         *,
+        folders: Path | None = None,
         lock_wait_s: float = LOCK_WAIT_S,
         max_old_bytes: int = MAX_OLD_BYTES,
     ) -> None:
-        """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
+        """Take the directory. Raises DeviceError when another agent has it or it cannot be written.
+
+        `folders`: where the replicas' own folders lie, of another user's outside of what is the agent's alone.
+        """
         self._max_old_bytes = max_old_bytes
+        self._folders = folders or directory / "work"
         self.problems: tuple[str, ...] = ()
         self._directory, self._kind = directory, kind
         self._lock = -1
@@ -125,7 +130,7 @@ class Records(Generic[R]):
                 directory,
                 self._folder("records"),
                 self._folder("logs"),
-                self._folder("work"),
+                self._folders,
             ):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _locked(directory / "lock", lock_wait_s)
@@ -174,7 +179,7 @@ class Records(Generic[R]):
 
     def folder(self, replica_id: str) -> Path:
         """The replica's own directory, which need not exist."""
-        return self._folder("work") / _file_name(replica_id)
+        return self._folders / _file_name(replica_id)
 
     def log(self, replica_id: str) -> Path:
         """The replica's log."""
@@ -196,9 +201,7 @@ class Records(Generic[R]):
         for each in tuple(self._too_old(logs)):
             each.unlink(missing_ok=True)
             each.with_suffix(".log.1").unlink(missing_ok=True)
-        folders = [
-            each for each in self._folder("work").iterdir() if each.name not in living
-        ]
+        folders = [each for each in self._folders.iterdir() if each.name not in living]
         for each in tuple(self._too_old(folders)):
             shutil.rmtree(each, ignore_errors=True)
 

@@ -37,6 +37,7 @@ from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.procfs import boot_id
 from agents.processes.records import Record, Records
 from agents.processes.templates import Templates
+from agents.processes.user import WorkerUser
 from agents.replicas.adapters import BatchOutcome, ReplicaCounts, make_adapters
 from agents.replicas.readiness import FIRST_ASK_S, ReplicaWatch
 from agents.replicas.replica import (
@@ -57,7 +58,11 @@ class WorkersSettings:
     """How a node runs its replicas."""
 
     directory: Path
-    """Where records, logs and the replicas' own directories lie."""
+    """Where records and logs lie."""
+    folders: Path | None = None
+    """Where the replicas' own directories lie; None: there, too."""
+    user: WorkerUser | None = None
+    """Who they run as; None: the agent's own user."""
     first_port: int = 21000
     """Below 32768, where the kernel takes ports for connections from."""
     port_count: int = 2000
@@ -94,7 +99,9 @@ class Workers:
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
-        self._records = records = Records(self._settings.directory, Record)
+        self._records = records = Records(
+            self._settings.directory, Record, folders=self._settings.folders
+        )
         # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),
@@ -154,6 +161,7 @@ class Workers:
             log=records.log(replica_id),
             mark=f"{records.mark}.{secrets.token_hex(8)}",
             environment=self._environment,
+            user=self._settings.user,
         )
         prepared = prepare(launch, template, place)
         started = start_replica(

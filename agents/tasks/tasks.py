@@ -44,6 +44,7 @@ from agents.processes.launch import Crashes, LaunchPlace, Ports
 from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
 from agents.processes.templates import Templates
+from agents.processes.user import WorkerUser
 from agents.replicas.replica import with_log
 from agents.tasks.hook import HookFailed
 from agents.tasks.task import (
@@ -70,7 +71,11 @@ class TasksSettings:
     """How a node runs its tasks."""
 
     directory: Path
-    """Where records, logs and the tasks' own directories lie."""
+    """Where records and logs lie."""
+    folders: Path | None = None
+    """Where the tasks' own directories lie; None: there, too."""
+    user: WorkerUser | None = None
+    """Who they run as; None: the agent's own user."""
     first_port: int = 20000
     """Before those of the replicas."""
     port_count: int = 1000
@@ -106,7 +111,9 @@ class Tasks:
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
-        records = Records(self._settings.directory, TaskProcessRecord)
+        records = Records(
+            self._settings.directory, TaskProcessRecord, folders=self._settings.folders
+        )
         self._tools = TaskTools(
             records,
             self._hooks,
@@ -180,6 +187,7 @@ class Tasks:
             log=records.log(name),
             mark=f"{records.mark}.{secrets.token_hex(8)}",
             environment=self._environment,
+            user=self._settings.user,
         )
         self._tasks[name] = started = start_task(launch, template, place, records)
         started.job = asyncio.create_task(self._live(started))

@@ -20,6 +20,7 @@ from agents.base.durable_files import read_boot_id
 from agents.gpu.knobs.applied_knobs import Turnable
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
+from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.gpu_sharing import (
     ByTurns,
     Sharing,
@@ -44,6 +45,7 @@ from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Templates
+from agents.processes.user import WorkerUser, make_folder, require_reach
 from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.haproxy.config import HaProxySettings
@@ -188,6 +190,10 @@ class GpuNodeSettings:
     """Journal of the knobs, records and logs of the workers."""
     mps_dir: Path
     """One short directory per GPU is made in it."""
+    worker_user: WorkerUser | None = None
+    """Who replicas and tasks run as; None: the agent's own user."""
+    folders: Path | None = None
+    """Where another user's own directories lie; None: within `state_dir`, which is closed to all others."""
     templates: Path | None = None
     """Runtime templates of this node; None = the built-in one alone."""
     type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
@@ -230,8 +236,16 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             memory=ForeignMemory(devices),
             uses=nvml,
             templates=templates,
-            workers=WorkersSettings(directory=settings.state_dir / "workers"),
-            tasks=TasksSettings(directory=settings.state_dir / "tasks"),
+            workers=WorkersSettings(
+                directory=settings.state_dir / "workers",
+                folders=_folder(settings, "replicas"),
+                user=settings.worker_user,
+            ),
+            tasks=TasksSettings(
+                directory=settings.state_dir / "tasks",
+                folders=_folder(settings, "tasks"),
+                user=settings.worker_user,
+            ),
             knobs=knobs,
             slices=devices,
             make_router=partial(_router, settings),
@@ -256,6 +270,18 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     )
 
 
+def _folder(settings: GpuNodeSettings, name: str) -> Path | None:
+    """A folder that the workers' user can reach, where that is not the agent's own; raises DeviceError or OSError."""
+    if settings.folders is None:
+        return None
+    folder, user = settings.folders / name, settings.worker_user
+    for each in (settings.folders, folder):
+        make_folder(each, user)
+    if user is not None:
+        require_reach(folder, user)
+    return folder
+
+
 async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> StartedGpu:
     return StartedGpu(
         sharing=await _sharing(settings, gpu),
@@ -266,9 +292,20 @@ async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> Sta
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
     if not settings.uses_mps:
         return ByTurns(gpu, BY_TURNS)
+    user = settings.worker_user
+    if user is not None:
+        # A client that does not reach its daemon's socket would silently run without limits.
+        settings.mps_dir.mkdir(parents=True, exist_ok=True)
+        require_reach(settings.mps_dir, user)
+    make_mps = partial(
+        Mps,
+        settings=MpsSettings() if user is None else MpsSettings(client_uid=user.uid),
+    )
     if gpu.part is not None:
-        return await make_slice_sharing(gpu, settings.mps_dir)
-    return await make_sharing(gpu, settings.mps_dir, total_sms=gpu.sm_count)
+        return await make_slice_sharing(gpu, settings.mps_dir, make_mps=make_mps)
+    return await make_sharing(
+        gpu, settings.mps_dir, total_sms=gpu.sm_count, make_mps=make_mps
+    )
 
 
 def drop_ambient_rights() -> None:
