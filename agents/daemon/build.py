@@ -21,6 +21,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
+from agents.router.access import RouterAccess, read_access
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport, Transport
 
@@ -67,7 +68,8 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     transport = MeteredTransport(_make_transport(options, clock, token), metrics)
     # The device is opened last: what cannot be read or made ends the agent before anything is touched.
     ledger = Ledger(options.state_dir)
-    device = await open_device(options, clock)
+    access = read_access(options)
+    device = await open_device(options, clock, access)
     async with closing_both(device, transport), _stop_event(options.parent) as stop:
         log.info(
             "agent of node %s starts; generation %d is in force",
@@ -86,7 +88,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
                 options.metrics_port,
                 lambda: metrics.page(agent.outbox, agent.command).text(),
             ),
-            front(device, options.router_port),
+            front(device, options.router_port, access),
         ):
             await agent.run(stop)
     log.info("agent of node %s has stopped", options.node)
@@ -148,10 +150,12 @@ async def _take_up(agent: NodeAgent) -> None:
         log.error("the device does not answer: %s", error)
 
 
-async def open_device(options: argparse.Namespace, clock: Clock) -> Device:
+async def open_device(
+    options: argparse.Namespace, clock: Clock, access: RouterAccess
+) -> Device:
     """The device that the arguments ask for; raises DeviceError, ValueError or OSError."""
     return (
-        await _gpu_device(options, clock)
+        await _gpu_device(options, clock, access)
         if options.device == "gpu"
         else make_device(options, clock)
     )
@@ -175,7 +179,9 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
         ) from error
 
 
-async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
+async def _gpu_device(
+    options: argparse.Namespace, clock: Clock, access: RouterAccess
+) -> Device:
     from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
     from agents.processes.user import find_worker_user
 
@@ -192,6 +198,7 @@ async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
         uses_mps=options.sharing == "mps",
         keeps_replicas=options.keep_replicas,
         haproxy_port=options.router_port if options.router == "haproxy" else None,
+        access=access,
     )
     return await open_gpu_device(settings, clock)
 

@@ -48,6 +48,7 @@ from agents.processes.templates import Templates
 from agents.processes.user import WorkerUser, make_folder, require_reach
 from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
+from agents.router.access import RouterAccess
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import end_earlier, open_haproxy
 from agents.router.request_router import RequestRouter
@@ -204,6 +205,8 @@ class GpuNodeSettings:
     """Whether replicas go on when the agent ends."""
     haproxy_port: int | None = None
     """Where HAProxy takes requests; None: this process does."""
+    access: RouterAccess = field(default_factory=RouterAccess)
+    """Who may send requests to HAProxy."""
 
 
 async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
@@ -266,7 +269,12 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
     await workers.until_known()
     return await open_haproxy(
-        HaProxySettings(port=settings.haproxy_port, folder=folder)
+        HaProxySettings(
+            port=settings.haproxy_port,
+            folder=folder,
+            access=settings.access,
+            user=settings.worker_user,
+        )
     )
 
 
