@@ -183,11 +183,17 @@ async def _gpu_device(
     options: argparse.Namespace, clock: Clock, access: RouterAccess
 ) -> Device:
     from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
-    from agents.processes.user import find_worker_user
+    from agents.processes.user import (
+        OWN_USER_WARNING,
+        find_worker_user,
+        workers_folders,
+    )
 
     state_dir: Path = options.state_dir
     user = find_worker_user(options.worker_user)
-    folders = _workers_folders(state_dir)
+    if user is None and not options.worker_user:
+        log.warning(OWN_USER_WARNING)
+    folders = workers_folders(state_dir)
     settings = GpuNodeSettings(
         state_dir=state_dir,
         mps_dir=options.mps_dir or (folders if user else state_dir) / "mps",
@@ -201,12 +207,6 @@ async def _gpu_device(
         access=access,
     )
     return await open_gpu_device(settings, clock)
-
-
-def _workers_folders(state_dir: Path) -> Path:
-    """Beside the state directory, which is closed to all others, and named after it."""
-    state_dir = state_dir.absolute()
-    return state_dir.with_name(f"{state_dir.name}-workers")
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:

@@ -11,7 +11,6 @@ worker puts there must not lead the agent to a file of its choice. The folders t
 """
 
 import contextlib
-import logging
 import os
 import pwd
 import shutil
@@ -24,7 +23,7 @@ from agents.base.device import DeviceError
 DEFAULT_USER = "plimsoll-worker"
 """Who replicas run as where the agent is root and nothing else was said."""
 FILE_LIMIT = 1024 * 1024
-_RIGHTS = {
+RIGHTS = {
     "CAP_CHOWN": 0,
     "CAP_DAC_OVERRIDE": 1,
     "CAP_KILL": 5,
@@ -34,7 +33,10 @@ _RIGHTS = {
 }
 """linux/capability.h: to become the user, to give it its folders, to clean them, to end and to find its processes."""
 
-log = logging.getLogger(__name__)
+OWN_USER_WARNING = (
+    "replicas run as the agent's own user and can read all that it can, its token file included; "
+    "docs/install-agent.md, Users"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +59,6 @@ def find_worker_user(name: str) -> WorkerUser | None:
     """The user of that name, None where it is the agent's own; empty: the default. Raises DeviceError."""
     own = os.geteuid()
     if not name and own != 0:
-        log.warning(
-            "replicas run as the agent's own user, so they can read all that it can, its token included; "
-            "see `Users` in docs/install-agent.md"
-        )
         return None
     try:
         account = pwd.getpwnam(name or DEFAULT_USER)
@@ -97,7 +95,13 @@ def _lacking() -> list[str]:
     status = Path("/proc/self/status").read_text(encoding="ascii")
     line = next(each for each in status.splitlines() if each.startswith("CapEff:"))
     effective = int(line.split()[1], 16)
-    return [name for name, bit in _RIGHTS.items() if not effective >> bit & 1]
+    return [name for name, bit in RIGHTS.items() if not effective >> bit & 1]
+
+
+def workers_folders(state_dir: Path) -> Path:
+    """Where another user's folders lie: beside the state directory, which is closed to all others."""
+    state_dir = state_dir.absolute()
+    return state_dir.with_name(f"{state_dir.name}-workers")
 
 
 def make_folder(path: Path, user: WorkerUser | None) -> None:
