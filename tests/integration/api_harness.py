@@ -185,7 +185,9 @@ def running_api(url: str, **settings: Any) -> Iterator[Api]:
 def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[Api]:
     clock = ManualControlClock(at)
     app = create_app(make_plane(Settings(**settings), url, clock))
-    with TestClient(app, raise_server_exceptions=False) as client:
+    # Whoever asks has an address, as a node has: an agent's metrics are sought there.
+    asks_from = ("10.0.0.7", 50000)
+    with TestClient(app, raise_server_exceptions=False, client=asks_from) as client:
         keep_solver(app)
         yield Api(client=client, clock=clock, url=url)
 
