@@ -216,6 +216,10 @@ def _add_router(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="take them at this address; 0.0.0.0 or :: is every one (default: %(default)s)",
     )
+    _add_access(router)
+
+
+def _add_access(router: argparse._ArgumentGroup) -> None:
     router.add_argument(
         "--router-allow",
         type=_network,

@@ -21,6 +21,12 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
+from agents.processes.user import (
+    OWN_USER_WARNING,
+    WorkerUser,
+    find_worker_user,
+    workers_folders,
+)
 from agents.router.access import RouterAccess, read_access
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport, Transport
@@ -183,22 +189,13 @@ async def _gpu_device(
     options: argparse.Namespace, clock: Clock, access: RouterAccess
 ) -> Device:
     from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
-    from agents.processes.user import (
-        OWN_USER_WARNING,
-        find_worker_user,
-        workers_folders,
-    )
 
-    state_dir: Path = options.state_dir
-    user = find_worker_user(options.worker_user)
-    if user is None and not options.worker_user:
-        log.warning(OWN_USER_WARNING)
-    folders = workers_folders(state_dir)
+    user = _worker_user(options)
+    home: Path = options.state_dir if user is None else user.folders
     settings = GpuNodeSettings(
-        state_dir=state_dir,
-        mps_dir=options.mps_dir or (folders if user else state_dir) / "mps",
+        state_dir=options.state_dir,
+        mps_dir=options.mps_dir or home / "mps",
         worker_user=user,
-        folders=folders if user else None,
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,
         uses_mps=options.sharing == "mps",
@@ -207,6 +204,14 @@ async def _gpu_device(
         access=access,
     )
     return await open_gpu_device(settings, clock)
+
+
+def _worker_user(options: argparse.Namespace) -> WorkerUser | None:
+    """Who replicas run as; None: the agent's own user. Raises DeviceError."""
+    user = find_worker_user(options.worker_user, workers_folders(options.state_dir))
+    if user is None and not options.worker_user:
+        log.warning(OWN_USER_WARNING)
+    return user
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:

@@ -69,7 +69,7 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
         log.info(
             "requests are taken on port %d, %s",
             runner.addresses[0][1],
-            "which stays open" if handed_over else access.words(),
+            "which stays open" if handed_over else access.summary(),
         )
         yield
         if handed_over:

@@ -24,7 +24,7 @@ from agents.doctor.types import (
     TemplateFacts,
 )
 from agents.processes.templates import BUILT_IN, BUILT_IN_TASK
-from agents.processes.user import find_worker_user
+from agents.processes.user import WorkerUser
 
 MIN_PYTHON = (3, 11)
 OPEN_FILES = 16384
@@ -69,9 +69,8 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
         yield NodeFinding(check="open files", level="warn", words=words, remedy=remedy)
 
 
-def check_worker_user(asked: Asked) -> Iterator[NodeFinding]:
-    """Who replicas would run as; nothing where the agent's own user was asked for. Raises DeviceError."""
-    user = find_worker_user(asked.worker_user)
+def check_worker_user(user: WorkerUser | None, asked: Asked) -> Iterator[NodeFinding]:
+    """Who replicas would run as; nothing where the agent's own user was asked for."""
     check = "replicas' user"
     if user is not None:
         yield NodeFinding(

@@ -152,7 +152,9 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
         process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0)
     yield from failed or checks_host.check_process(process, here)
     yield from _bounded(
-        "replicas' user", lambda: checks_host.check_worker_user(asked), here
+        "replicas' user",
+        lambda: checks_host.check_worker_user(facts.read_worker_user(asked), asked),
+        here,
     )
     driver = ask_driver(asked, here)
     yield checks_gpu.check_driver(driver)

@@ -7,6 +7,7 @@ make_ready(template, Parameters, ...)    the same for whatever runs by a templat
 Crashes                                  which replicas fail again and again, and how long they must wait
 """
 
+import secrets
 import shutil
 import socket
 import time
@@ -19,6 +20,7 @@ from agents.base.backoff import delay_s
 from agents.base.device import LaunchFailed
 from agents.base.protocol import ReplicaCommand
 from agents.processes.process import Spawn
+from agents.processes.records import R, Records
 from agents.processes.templates import PASSED_ON, Filled, Parameters, Template
 from agents.processes.user import WorkerUser, give_folder, write_file
 
@@ -60,6 +62,24 @@ class Prepared:
 
     spawn: Spawn
     filled: Filled
+
+
+def place_in(
+    records: Records[R],
+    replica_id: str,
+    *,
+    ports: tuple[int, ...],
+    environment: Mapping[str, str],
+) -> LaunchPlace:
+    """The place of a replica or task whose record will be there."""
+    return LaunchPlace(
+        ports=ports,
+        directory=records.folder(replica_id),
+        log=records.log(replica_id),
+        mark=f"{records.mark}.{secrets.token_hex(8)}",
+        environment=environment,
+        user=records.user,
+    )
 
 
 def prepare(launch: Launch, template: Template, place: LaunchPlace) -> Prepared:

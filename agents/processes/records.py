@@ -30,6 +30,7 @@ import msgspec
 from agents.base.device import DeviceError
 from agents.base.durable_files import lock, replace_file, sync_directory
 from agents.processes.templates import Template
+from agents.processes.user import WorkerUser, make_folder
 
 VERSION = 1
 MAX_OLD = 32
@@ -111,16 +112,19 @@ class Records(Generic[R]):
         directory: Path,
         kind: type[R],
         *,
-        folders: Path | None = None,
+        user: WorkerUser | None = None,
         lock_wait_s: float = LOCK_WAIT_S,
         max_old_bytes: int = MAX_OLD_BYTES,
     ) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written.
 
-        `folders`: where the replicas' own folders lie, of another user's outside of what is the agent's alone.
+        `user`: whom the replicas run as; another user's folders lie outside of what is the agent's alone.
         """
         self._max_old_bytes = max_old_bytes
-        self._folders = folders or directory / "work"
+        self.user = user
+        self._folders = (
+            directory / "work" if user is None else user.folders / directory.name
+        )
         self.problems: tuple[str, ...] = ()
         self._directory, self._kind = directory, kind
         self._lock = -1
@@ -130,9 +134,9 @@ class Records(Generic[R]):
                 directory,
                 self._folder("records"),
                 self._folder("logs"),
-                self._folders,
             ):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folders, user)
             self._lock = _locked(directory / "lock", lock_wait_s)
             self.mark = _mark(directory / "mark")
         except OSError as error:

@@ -1,6 +1,6 @@
 """As which user replicas and tasks run, and how the agent touches files that this user may change.
 
-    find_worker_user(name)       -> WorkerUser, or None: the agent's own. Raises DeviceError
+    find_worker_user(name, …)    -> WorkerUser, or None: the agent's own. Raises DeviceError
     make_folder(path, user)      a folder of the agent's that the user can pass through and not change
     require_reach(path, user)    raises DeviceError where the user cannot get to a folder
     read_file(path)              of a folder that a worker may change; write_file(path, content)
@@ -49,13 +49,15 @@ class WorkerUser:
     groups: tuple[int, ...]
     """All of them, since the driver's device files may belong to one."""
     home: str
+    folders: Path
+    """In which the folders of its replicas and tasks are."""
 
     def environment(self) -> dict[str, str]:
         """What takes the place of the agent's own variables."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
-def find_worker_user(name: str) -> WorkerUser | None:
+def find_worker_user(name: str, folders: Path) -> WorkerUser | None:
     """The user of that name, None where it is the agent's own; empty: the default. Raises DeviceError."""
     own = os.geteuid()
     if not name and own != 0:
@@ -77,6 +79,7 @@ def find_worker_user(name: str) -> WorkerUser | None:
         gid=account.pw_gid,
         groups=tuple(sorted(groups)),
         home=account.pw_dir,
+        folders=folders,
     )
 
 

@@ -1,7 +1,7 @@
 """Who may send a node requests: at which address it listens, from which networks, by TLS, and with which keys.
 
     access = read_access(options)         of the agent's `--router-…` options; raises DeviceError for a wrong file
-    access.words()                        what an operator should know at the start
+    access.summary()                        what an operator should know at the start
     tls_context(access), guard(access)    of the agent's own router; `agents.router.haproxy.config` has HAProxy's
 
 The file of keys has one line per key, `SERVICE = SHA-256 of the key in hexadecimal`; two lines of one service are valid
@@ -28,7 +28,7 @@ from agents.base.http_problems import problem
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK = "127.0.0.1"
 ASKS_FOR_KEYS = web.AppKey("asks_for_keys", bool)
-"""Of a server whose requests carry the router's own keys, which no replica needs to see."""
+"""Whether a server's requests carry keys of the router's, which no replica needs to see."""
 MAX_KEYS_FILE = 1024 * 1024
 _KEY_LINE = re.compile(r"([A-Za-z0-9._~-]{1,253})\s*=\s*([0-9A-Fa-f]{64})")
 
@@ -68,7 +68,7 @@ class RouterAccess:
             self.keys or {}
         ).get(service, ())
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Who can send requests; begins with `anybody` where that is not limited at all."""
         if ipaddress.ip_address(self.host).is_loopback:
             return "from this machine only; --router-host opens it to others"

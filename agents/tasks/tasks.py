@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from agents.base.device import (
 )
 from agents.base.protocol import TaskReading
 from agents.processes.care import cancelled, end_unrecorded, first, keep_logs
-from agents.processes.launch import Crashes, LaunchPlace, Ports
+from agents.processes.launch import Crashes, Ports, place_in
 from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
 from agents.processes.templates import Templates
@@ -71,9 +70,7 @@ class TasksSettings:
     """How a node runs its tasks."""
 
     directory: Path
-    """Where records and logs lie."""
-    folders: Path | None = None
-    """Where the tasks' own directories lie; None: there, too."""
+    """Where records, logs and, of the agent's own user, the tasks' own directories lie."""
     user: WorkerUser | None = None
     """Who they run as; None: the agent's own user."""
     first_port: int = 20000
@@ -112,7 +109,7 @@ class Tasks:
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
         records = Records(
-            self._settings.directory, TaskProcessRecord, folders=self._settings.folders
+            self._settings.directory, TaskProcessRecord, user=self._settings.user
         )
         self._tools = TaskTools(
             records,
@@ -178,17 +175,9 @@ class Tasks:
         template = self._templates.find_task(
             launch.command.network, launch.command.kind
         )
-        place = LaunchPlace(
-            ports=self._ports.take(
-                len(template.ports),
-                {port for each in self._tasks.values() for port in each.record.ports},
-            ),
-            directory=records.folder(name),
-            log=records.log(name),
-            mark=f"{records.mark}.{secrets.token_hex(8)}",
-            environment=self._environment,
-            user=self._settings.user,
-        )
+        taken = {port for each in self._tasks.values() for port in each.record.ports}
+        ports = self._ports.take(len(template.ports), taken)
+        place = place_in(records, name, ports=ports, environment=self._environment)
         self._tasks[name] = started = start_task(launch, template, place, records)
         started.job = asyncio.create_task(self._live(started))
 

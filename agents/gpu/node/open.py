@@ -193,8 +193,6 @@ class GpuNodeSettings:
     """One short directory per GPU is made in it."""
     worker_user: WorkerUser | None = None
     """Who replicas and tasks run as; None: the agent's own user."""
-    folders: Path | None = None
-    """Where another user's own directories lie; None: within `state_dir`, which is closed to all others."""
     templates: Path | None = None
     """Runtime templates of this node; None = the built-in one alone."""
     type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
@@ -213,6 +211,9 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
     """The node's device. Raises DeviceError or OSError, and then leaves nothing open."""
     with contextlib.ExitStack() as opened:
         templates = load_templates(settings.templates)
+        if settings.worker_user is not None:
+            make_folder(settings.worker_user.folders, settings.worker_user)
+            require_reach(settings.worker_user.folders, settings.worker_user)
         drop_ambient_rights()
         nvml = opened.enter_context(Nvml())
         devices = Devices(nvml)
@@ -241,12 +242,10 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             templates=templates,
             workers=WorkersSettings(
                 directory=settings.state_dir / "workers",
-                folders=_folder(settings, "replicas"),
                 user=settings.worker_user,
             ),
             tasks=TasksSettings(
                 directory=settings.state_dir / "tasks",
-                folders=_folder(settings, "tasks"),
                 user=settings.worker_user,
             ),
             knobs=knobs,
@@ -276,18 +275,6 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
             user=settings.worker_user,
         )
     )
-
-
-def _folder(settings: GpuNodeSettings, name: str) -> Path | None:
-    """A folder that the workers' user can reach, where that is not the agent's own; raises DeviceError or OSError."""
-    if settings.folders is None:
-        return None
-    folder, user = settings.folders / name, settings.worker_user
-    for each in (settings.folders, folder):
-        make_folder(each, user)
-    if user is not None:
-        require_reach(folder, user)
-    return folder
 
 
 async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> StartedGpu:

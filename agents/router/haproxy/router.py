@@ -238,7 +238,7 @@ class HaProxyRouter:
             "HAProxy (process %d) takes requests on port %d, %s",
             self.pid,
             self._settings.port,
-            self._settings.access.words(),
+            self._settings.access.summary(),
         )
 
     async def _until_it_answers(self) -> None:

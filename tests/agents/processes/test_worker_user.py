@@ -22,19 +22,22 @@ from agents.processes.user import (
 )
 from tests.agents.gpu_nodes import OWN_USER
 
-NOBODY = WorkerUser(name="nobody", uid=65534, gid=65534, groups=(65534,), home="/")
+FOLDERS = Path("/workers")
+NOBODY = WorkerUser(
+    name="nobody", uid=65534, gid=65534, groups=(65534,), home="/", folders=FOLDERS
+)
 only_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may give files to another user"
 )
 
 
 def test_the_agents_own_user_is_no_other_user() -> None:
-    assert find_worker_user(OWN_USER) is None
+    assert find_worker_user(OWN_USER, FOLDERS) is None
 
 
 def test_a_user_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(DeviceError, match="there is no user 'n-o-b-o-d-y'"):
-        find_worker_user("n-o-b-o-d-y")
+        find_worker_user("n-o-b-o-d-y", FOLDERS)
 
 
 @only_root
@@ -43,16 +46,16 @@ def test_root_runs_no_replica_as_root_unless_it_is_told_to() -> None:
         pwd.getpwnam(DEFAULT_USER)
     except KeyError:
         with pytest.raises(DeviceError, match="replicas would run as root"):
-            find_worker_user("")
+            find_worker_user("", FOLDERS)
     else:
-        found = find_worker_user("")
+        found = find_worker_user("", FOLDERS)
         assert found is not None
         assert found.name == DEFAULT_USER
 
 
 @only_root
 def test_another_user_brings_its_groups_and_home() -> None:
-    found = find_worker_user("nobody")
+    found = find_worker_user("nobody", FOLDERS)
     assert found is not None
     assert (found.uid, found.gid) == pwd.getpwnam("nobody")[2:4]
     assert found.gid in found.groups

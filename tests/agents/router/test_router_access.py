@@ -163,8 +163,8 @@ def test_requests_are_taken_from_this_machine_only_unless_the_operator_opens_the
 
 
 def test_an_open_port_without_any_limit_is_said_to_be_one() -> None:
-    assert "anybody who reaches 0.0.0.0" in RouterAccess(host="0.0.0.0").words()
-    assert RouterAccess(host="::", allow=HERE).words() == "at ::, without TLS"
+    assert "anybody who reaches 0.0.0.0" in RouterAccess(host="0.0.0.0").summary()
+    assert RouterAccess(host="::", allow=HERE).summary() == "at ::, without TLS"
 
 
 @both
@@ -247,6 +247,30 @@ def test_requests_come_by_tls_where_there_is_a_certificate(
     through(kind, access, tmp_path / "haproxy", scenario)
 
 
+@pytest.mark.skipif(
+    PROGRAM is None or os.geteuid() != 0, reason="root's HAProxy becomes another user"
+)
+def test_haproxy_takes_requests_as_the_workers_user_and_not_as_root(
+    tmp_path: Path,
+) -> None:
+    user = WorkerUser(
+        name="w", uid=65534, gid=65534, groups=(), home="/", folders=tmp_path
+    )
+
+    async def scenario() -> None:
+        port = a_free_port()
+        router = await open_haproxy(
+            HaProxySettings(port=port, folder=tmp_path, user=user)
+        )
+        try:
+            assert psutil.Process(router.pid).uids().real == user.uid
+            await router.switch_routes((), {})
+        finally:
+            await router.close(keep=False)
+
+    within_limit(scenario)
+
+
 def options_with(**changes: object) -> argparse.Namespace:
     options = make_parser().parse_args([*ARGUMENTS])
     vars(options).update(changes)
@@ -304,7 +328,9 @@ def test_haproxy_gets_all_of_it_in_its_configuration_and_leaves_root(
         private_key=certificate[1],
         keys=KEYS,
     )
-    user = WorkerUser(name="w", uid=4711, gid=4712, groups=(4712,), home="/")
+    user = WorkerUser(
+        name="w", uid=4711, gid=4712, groups=(4712,), home="/", folders=tmp_path
+    )
     text = make_config(replace(settings, access=access, user=user))
     assert f"\n    bind [::]:8081 v4v6 ssl crt {tmp_path}/tls.pem\n" in text
     assert "connection reject unless { src 10.0.0.0/8 127.0.0.0/8 }\n" in text
