@@ -8,6 +8,7 @@ arguments.
 """
 
 import argparse
+import ipaddress
 import os
 import re
 import socket
@@ -50,6 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_node(parser)
     _add_device(parser)
     _add_gpu_device(parser)
+    _add_router(parser)
     return parser
 
 
@@ -177,12 +179,6 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="simulated: of the load and the noise (default: %(default)s)",
     )
-    device.add_argument(
-        "--router-port",
-        type=_port,
-        default=0,
-        help="fake, gpu: port for requests (default: any free one)",
-    )
 
 
 def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
@@ -192,6 +188,12 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="programs that may run as replicas (TOML)",
+    )
+    device.add_argument(
+        "--worker-user",
+        default="",
+        metavar="NAME",
+        help="user that replicas and tasks run as (default: the agent's own; of root: plimsoll-worker)",
     )
     device.add_argument(
         "--sharing",
@@ -206,15 +208,53 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
         help="of MPS' sockets, a short path (default: STATE_DIR/mps)",
     )
     device.add_argument(
-        "--router",
-        choices=("own", "haproxy"),
-        default="own",
-        help="who carries requests: this process, or an HAProxy that it runs (default: %(default)s)",
-    )
-    device.add_argument(
         "--keep-replicas",
         action="store_true",
         help="replicas go on when the agent ends, for the next one",
+    )
+
+
+def _add_router(parser: argparse.ArgumentParser) -> None:
+    router = parser.add_argument_group("requests (devices fake and gpu)")
+    router.add_argument(
+        "--router",
+        choices=("own", "haproxy"),
+        default="own",
+        help="who carries them: this process, or with gpu an HAProxy that it runs (default: %(default)s)",
+    )
+    router.add_argument(
+        "--router-port", type=_port, default=0, help="(default: any free one)"
+    )
+    router.add_argument(
+        "--router-host",
+        type=_address,
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="take them at this address; 0.0.0.0 or :: is every one (default: %(default)s)",
+    )
+    _add_access(router)
+
+
+def _add_access(router: argparse._ArgumentGroup) -> None:
+    router.add_argument(
+        "--router-allow",
+        type=_network,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="take them from this network only, e.g. 10.0.0.0/8; may be given again",
+    )
+    router.add_argument(
+        "--router-tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM"
+    )
+    router.add_argument(
+        "--router-tls-key", type=Path, metavar="FILE", help="its private key, PEM"
+    )
+    router.add_argument(
+        "--router-keys",
+        type=Path,
+        metavar="FILE",
+        help="lines `SERVICE = SHA-256 of its key`; requests need `Authorization: Bearer KEY`",
     )
 
 
@@ -237,6 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(given)
     token = _read_token(parser, options)
+    # Nothing that is started from here on gets a copy.
+    os.environ.pop(TOKEN_VARIABLE, None)
     _refuse_contradictions(parser, options)
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent
@@ -288,6 +330,8 @@ def _refuse_contradictions(
         parser.error(
             "--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at"
         )
+    if (options.router_tls_cert is None) != (options.router_tls_key is None):
+        parser.error("--router-tls-cert and --router-tls-key go together")
     # A real GPU reports its type; these have none of their own.
     if options.device in ("simulated", "fake") and not options.gpu_type:
         parser.error(
@@ -323,6 +367,22 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"{text} must be 0 to 65535")
     return number
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be an IP address of this machine, 0.0.0.0 or ::"
+        ) from None
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write e.g. 10.0.0.0/8") from None
 
 
 def _load(text: str) -> tuple[str, float]:

@@ -96,6 +96,7 @@ def _start(node: Machine, sharing: str) -> None:
         GPU_TYPE,
         "--sharing",
         sharing,
+        *node.options,
     ]
     paths = [
         "--state-dir",

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import ssl
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
@@ -20,6 +22,13 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
+from agents.processes.user import (
+    OWN_USER_WARNING,
+    WorkerUser,
+    find_worker_user,
+    workers_folders,
+)
+from agents.router.access import RouterAccess, read_access
 from agents.sync.ledger import Ledger
 from agents.sync.node_token import JOIN_PREFIX, EnrolledTransport
 from agents.sync.transport import HttpTransport, Transport
@@ -28,12 +37,15 @@ LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
 
 PARENT_LOOK_S = 0.5
+_PR_SET_DUMPABLE = 4
+"""linux/prctl.h"""
 
 log = logging.getLogger(__name__)
 
 
 def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
     """Run until SIGTERM or SIGINT; the exit code. `options` as `agents.main.make_parser` reads them."""
+    forbid_inspection()
     logging.basicConfig(
         level=options.log_level.upper(),
         stream=sys.stderr,
@@ -46,6 +58,15 @@ def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
         return 1
 
 
+def forbid_inspection() -> None:
+    """Close this process's memory and environment to other processes of its user; root can still look.
+
+    What the process was started with, a token in its environment included, stays in /proc/PID/environ for its life. No
+    core is dumped from here on either, and py-spy needs root.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
     settings = AgentSettings(
@@ -55,7 +76,8 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     transport = MeteredTransport(make_transport(options, clock, token), metrics)
     # The device is opened last: what cannot be read or made ends the agent before anything is touched.
     ledger = Ledger(options.state_dir)
-    device = await open_device(options, clock)
+    access = read_access(options)
+    device = await open_device(options, clock, access)
     async with closing_both(device, transport), _stop_event(options.parent) as stop:
         log.info(
             "agent of node %s starts; generation %d is in force",
@@ -74,7 +96,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
                 options.metrics_port,
                 lambda: metrics.page(agent.outbox, agent.command).text(),
             ),
-            front(device, options.router_port),
+            front(device, options.router_port, access),
         ):
             await agent.run(stop)
     log.info("agent of node %s has stopped", options.node)
@@ -157,10 +179,12 @@ async def _take_up(agent: NodeAgent) -> None:
         log.error("the device does not answer: %s", error)
 
 
-async def open_device(options: argparse.Namespace, clock: Clock) -> Device:
+async def open_device(
+    options: argparse.Namespace, clock: Clock, access: RouterAccess
+) -> Device:
     """The device that the arguments ask for; raises DeviceError, ValueError or OSError."""
     return (
-        await _gpu_device(options, clock)
+        await _gpu_device(options, clock, access)
         if options.device == "gpu"
         else make_device(options, clock)
     )
@@ -184,19 +208,33 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
         ) from error
 
 
-async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
+async def _gpu_device(
+    options: argparse.Namespace, clock: Clock, access: RouterAccess
+) -> Device:
     from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
 
+    user = _worker_user(options)
+    home: Path = options.state_dir if user is None else user.folders
     settings = GpuNodeSettings(
         state_dir=options.state_dir,
-        mps_dir=options.mps_dir or options.state_dir / "mps",
+        mps_dir=options.mps_dir or home / "mps",
+        worker_user=user,
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,
         uses_mps=options.sharing == "mps",
         keeps_replicas=options.keep_replicas,
         haproxy_port=options.router_port if options.router == "haproxy" else None,
+        access=access,
     )
     return await open_gpu_device(settings, clock)
+
+
+def _worker_user(options: argparse.Namespace) -> WorkerUser | None:
+    """Who replicas run as; None: the agent's own user. Raises DeviceError."""
+    user = find_worker_user(options.worker_user, workers_folders(options.state_dir))
+    if user is None and not options.worker_user:
+        log.warning(OWN_USER_WARNING)
+    return user
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:

@@ -1,6 +1,6 @@
 """The port at which a node takes requests, and how it lives through a restart of the agent.
 
-    async with front(device, port): ...
+    async with front(device, port, access): ...
 
 An agent that opens the port itself closes it when it ends: until the next one has opened it connections are refused.
 systemd can hold the port instead (`plimsoll-agent.socket`) and hand it over as file descriptor 3, as sd_listen_fds(3)
@@ -11,7 +11,6 @@ comes takes requests once the routes of its last command are in force, so that n
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import socket
@@ -20,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from aiohttp import web
 
 from agents.base.device import Device, DeviceError
+from agents.router.access import ASKS_FOR_KEYS, RouterAccess, guard, tls_context
 
 FIRST_HANDED_OVER = 3
 """SD_LISTEN_FDS_START."""
@@ -36,8 +36,8 @@ class BadSocket(DeviceError):
 
 
 @contextlib.asynccontextmanager
-async def front(device: Device, port: int) -> AsyncIterator[None]:
-    """The router's HTTP server, where the device has one of its own. Raises BadSocket or OSError."""
+async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterator[None]:
+    """The router's HTTP server, where the device has one of its own. Raises BadSocket, DeviceError or OSError."""
     make_app = getattr(getattr(device, "router", None), "make_app", None)
     handed_over = handed_over_socket(os.environ)
     # A device without an HTTP server of its own takes no requests: simulated ones make theirs up, and HAProxy
@@ -50,18 +50,26 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
         yield
         return
     app = make_app()
+    app[ASKS_FOR_KEYS] = access.keys is not None
+    # Without a rule nothing stands before a request, which is the time of a middleware less.
+    if access.allow or access.keys is not None:
+        app.middlewares.append(guard(access))
     leaving = asyncio.Event()
     app.on_response_prepare.append(_sender_off(leaving))
     # A caller who leaves ends the work of a replica for him.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     try:
-        site = web.SockSite(runner, handed_over or open_port(port))
+        site = web.SockSite(
+            runner,
+            handed_over or open_port(access.host, port),
+            ssl_context=tls_context(access),
+        )
         await site.start()
         log.info(
-            "requests are taken on port %d%s",
+            "requests are taken on port %d, %s",
             runner.addresses[0][1],
-            ", which stays open" if handed_over else "",
+            "which stays open" if handed_over else access.summary(),
         )
         yield
         if handed_over:
@@ -73,17 +81,14 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
         await runner.cleanup()
 
 
-def open_port(port: int) -> socket.socket:
-    """A port of all addresses, IPv4 and IPv6 where there is such; 0: any free one, the same of both. Raises OSError."""
-    try:
-        return socket.create_server(
-            ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
-        )
-    except (OSError, ValueError) as error:
-        # A taken port would be taken for IPv4 alone, too. Any other failure means that there is no IPv6.
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            raise
-        return socket.create_server(("", port), backlog=BACKLOG)
+def open_port(host: str, port: int) -> socket.socket:
+    """A port of that IP address, `::` of all addresses of both kinds; 0: any free one. Raises OSError."""
+    return socket.create_server(
+        (host, port),
+        family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        dualstack_ipv6=host == "::",
+        backlog=BACKLOG,
+    )
 
 
 def _sender_off(

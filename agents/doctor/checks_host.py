@@ -12,6 +12,7 @@ from agents.base.plurals import counted
 from agents.doctor.types import (
     CAP_SYS_ADMIN,
     INSTALL,
+    Asked,
     Here,
     Level,
     NodeFinding,
@@ -23,6 +24,7 @@ from agents.doctor.types import (
     TemplateFacts,
 )
 from agents.processes.templates import BUILT_IN, BUILT_IN_TASK
+from agents.processes.user import WorkerUser
 
 MIN_PYTHON = (3, 11)
 OPEN_FILES = 16384
@@ -65,6 +67,22 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
         remedy = f"`ulimit -n {OPEN_FILES}`, or LimitNOFILE={OPEN_FILES} in the unit"
         words = f"{here.open_files}, MPS wants {OPEN_FILES}"
         yield NodeFinding(check="open files", level="warn", words=words, remedy=remedy)
+
+
+def check_worker_user(user: WorkerUser | None, asked: Asked) -> Iterator[NodeFinding]:
+    """Who replicas would run as; nothing where the agent's own user was asked for."""
+    check = "replicas' user"
+    if user is not None:
+        yield NodeFinding(
+            check=check, level="pass", words=f"{user.name} (UID {user.uid})"
+        )
+    elif not asked.worker_user:
+        yield NodeFinding(
+            check=check,
+            level="warn",
+            words="the agent's own, so replicas can read its token file",
+            remedy=f"{INSTALL}, Users; or leave it so",
+        )
 
 
 def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[NodeFinding]:

@@ -77,9 +77,12 @@ def main(arguments: Sequence[str]) -> int:
         url=options.url or "",
         token=token or os.environ.get("PLIMSOLL_TOKEN", ""),
         node=options.node,
+        worker_user=options.worker_user,
         router_port=options.router_port,
         tries_writes=options.try_writes,
     )
+    # Nothing that is started from here on gets a copy.
+    os.environ.pop("PLIMSOLL_TOKEN", None)
     findings = examine(asked, Here())
     sys.stdout.write(as_json(findings) if options.json else render(findings))
     return exit_code(findings)
@@ -123,6 +126,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="name of this node (default: %(default)s)",
     )
     parser.add_argument(
+        "--worker-user", default="", metavar="NAME", help="as the agent's"
+    )
+    parser.add_argument(
         "--router-port", type=int, default=0, metavar="PORT", help="as the agent's"
     )
     parser.add_argument(
@@ -145,6 +151,11 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
     if process is None:
         process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0)
     yield from failed or checks_host.check_process(process, here)
+    yield from _bounded(
+        "replicas' user",
+        lambda: checks_host.check_worker_user(facts.read_worker_user(asked), asked),
+        here,
+    )
     driver = ask_driver(asked, here)
     yield checks_gpu.check_driver(driver)
     if driver.gpus:
@@ -197,7 +208,7 @@ def _examine_gpus(
 def _mps(gpu: GpuFacts, asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
     if asked.mps_dir is None:
         return (_skipped(f"GPU {gpu.index} MPS", "--state-dir or --mps-dir"),)
-    return (checks_gpu.check_mps(gpu, facts.read_mps(gpu, asked.mps_dir, here)),)
+    return (checks_gpu.check_mps(gpu, facts.read_mps(gpu, asked, here)),)
 
 
 def _examine_rest(

@@ -46,6 +46,7 @@ from agents.processes.launch import HOST
 from agents.processes.procfs import is_alive
 from agents.processes.records import Record
 from agents.processes.template_file import load_templates
+from agents.processes.user import WorkerUser, find_worker_user, workers_folders
 
 UNIT = "plimsoll-agent.service"
 _MAX_ANSWER = 64 * 1024
@@ -95,9 +96,19 @@ def read_files(here: Here, gpus: tuple[GpuFacts, ...]) -> FileFacts:
     )
 
 
-def read_mps(gpu: GpuFacts, directory: Path, here: Here) -> MpsFacts:
-    """Whether the GPU can be shared by MPS, whose daemon would live in that directory's folder of the GPU."""
-    settings = MpsSettings(answer_s=here.limit_s / 3.0)
+def read_worker_user(asked: Asked) -> WorkerUser | None:
+    """Who replicas would run as; None: the agent's own user. Raises DeviceError where the agent would not start."""
+    return find_worker_user(
+        asked.worker_user, workers_folders(asked.state_dir or Path())
+    )
+
+
+def read_mps(gpu: GpuFacts, asked: Asked, here: Here) -> MpsFacts:
+    """Whether the GPU can be shared by MPS, whose daemon would live in the directory's folder of the GPU."""
+    user = read_worker_user(asked)
+    uid = os.getuid() if user is None else user.uid
+    settings = MpsSettings(answer_s=here.limit_s / 3.0, client_uid=uid)
+    directory = asked.mps_dir or Path()
     mps = Mps(
         gpu.uuid,
         directory / str(gpu.index),

@@ -50,6 +50,7 @@ class Asked:
     url: str = ""
     token: str = ""
     node: str = ""
+    worker_user: str = ""
     router_port: int = 0
     tries_writes: bool = False
     """Each power limit in force is written once more, since nothing else tells whether it may be written."""

@@ -7,6 +7,7 @@ make_ready(template, Parameters, ...)    the same for whatever runs by a templat
 Crashes                                  which replicas fail again and again, and how long they must wait
 """
 
+import secrets
 import shutil
 import socket
 import time
@@ -19,7 +20,9 @@ from agents.base.backoff import delay_s
 from agents.base.device import LaunchFailed
 from agents.base.protocol import ReplicaCommand
 from agents.processes.process import Spawn
+from agents.processes.records import R, Records
 from agents.processes.templates import PASSED_ON, Filled, Parameters, Template
+from agents.processes.user import WorkerUser, give_folder, write_file
 
 HOST = "127.0.0.1"
 """Workers listen here only; requests come through the router."""
@@ -49,6 +52,8 @@ class LaunchPlace:
     mark: str
     environment: Mapping[str, str]
     """The agent's own, of which some is passed on."""
+    user: WorkerUser | None = None
+    """Who it runs as; None: the agent's own user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,24 @@ class Prepared:
 
     spawn: Spawn
     filled: Filled
+
+
+def place_in(
+    records: Records[R],
+    replica_id: str,
+    *,
+    ports: tuple[int, ...],
+    environment: Mapping[str, str],
+) -> LaunchPlace:
+    """The place of a replica or task whose record will be there."""
+    return LaunchPlace(
+        ports=ports,
+        directory=records.folder(replica_id),
+        log=records.log(replica_id),
+        mark=f"{records.mark}.{secrets.token_hex(8)}",
+        environment=environment,
+        user=records.user,
+    )
 
 
 def prepare(launch: Launch, template: Template, place: LaunchPlace) -> Prepared:
@@ -95,6 +118,7 @@ def make_ready(
         for name in passed
         if name in place.environment
     }
+    environment |= place.user.environment() if place.user else {}
     # What sharing asks for comes last: no template may set a share or a device of its own.
     environment |= {**filled.environment, **given}
     if shutil.which(filled.command[0], path=environment.get("PATH")) is None:
@@ -107,11 +131,9 @@ def make_ready(
         ):  # of an earlier process: its end must not be taken for this one's
             place.log.replace(place.log.with_suffix(".log.1"))
         # What an earlier replica of the same name left there must not be served by this one.
-        if not keeps_directory:
-            shutil.rmtree(place.directory, ignore_errors=True)
-        place.directory.mkdir(mode=0o700, parents=True, exist_ok=keeps_directory)
+        give_folder(place.directory, place.user, keeps=keeps_directory)
         for name, text in filled.files.items():
-            (place.directory / name).write_text(text, encoding="utf-8")
+            write_file(place.directory / name, text.encode())
     except OSError as error:
         raise LaunchFailed(
             f"directory {place.directory} cannot be made: {error}"
@@ -122,6 +144,7 @@ def make_ready(
         directory=place.directory,
         log=place.log,
         mark=place.mark,
+        user=place.user,
     )
     return Prepared(spawn=spawn, filled=filled)
 

@@ -30,6 +30,7 @@ import msgspec
 from agents.base.device import DeviceError
 from agents.base.durable_files import lock, replace_file, sync_directory
 from agents.processes.templates import Template
+from agents.processes.user import WorkerUser, make_folder
 
 VERSION = 1
 MAX_OLD = 32
@@ -111,11 +112,19 @@ class Records(Generic[R]):
         directory: Path,
         kind: type[R],
         *,
+        user: WorkerUser | None = None,
         lock_wait_s: float = LOCK_WAIT_S,
         max_old_bytes: int = MAX_OLD_BYTES,
     ) -> None:
-        """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
+        """Take the directory. Raises DeviceError when another agent has it or it cannot be written.
+
+        `user`: whom the replicas run as; another user's folders lie outside of what is the agent's alone.
+        """
         self._max_old_bytes = max_old_bytes
+        self.user = user
+        self._folders = (
+            directory / "work" if user is None else user.folders / directory.name
+        )
         self.problems: tuple[str, ...] = ()
         self._directory, self._kind = directory, kind
         self._lock = -1
@@ -125,9 +134,9 @@ class Records(Generic[R]):
                 directory,
                 self._folder("records"),
                 self._folder("logs"),
-                self._folder("work"),
             ):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folders, user)
             self._lock = _locked(directory / "lock", lock_wait_s)
             self.mark = _mark(directory / "mark")
         except OSError as error:
@@ -174,7 +183,7 @@ class Records(Generic[R]):
 
     def folder(self, replica_id: str) -> Path:
         """The replica's own directory, which need not exist."""
-        return self._folder("work") / _file_name(replica_id)
+        return self._folders / _file_name(replica_id)
 
     def log(self, replica_id: str) -> Path:
         """The replica's log."""
@@ -196,9 +205,7 @@ class Records(Generic[R]):
         for each in tuple(self._too_old(logs)):
             each.unlink(missing_ok=True)
             each.with_suffix(".log.1").unlink(missing_ok=True)
-        folders = [
-            each for each in self._folder("work").iterdir() if each.name not in living
-        ]
+        folders = [each for each in self._folders.iterdir() if each.name not in living]
         for each in tuple(self._too_old(folders)):
             shutil.rmtree(each, ignore_errors=True)
 

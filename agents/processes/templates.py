@@ -55,6 +55,7 @@ PASSED_ON = (
     "LD_LIBRARY_PATH",
 )
 """Variables of the agent that every worker gets; its token is not among them."""
+_OF_DRIVER = ("CUDA_", "NVIDIA_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +212,15 @@ class Templates:
                 f"{kind} of network {network} has no template on this node; add it to [tasks]"
             )
         return self.by_name[name]
+
+
+def tool_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of the agent's environment that NVIDIA's own programs get; a list, as for workers."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in PASSED_ON or name.startswith(_OF_DRIVER)
+    }
 
 
 def texts_of(template: Template) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ import aiohttp
 
 from agents.base.device import DeviceError
 from agents.processes.templates import Server, WarmUp
+from agents.processes.user import read_file, write_file
 from agents.replicas.server_metrics import (
     NotAPage,
     ServerCounts,
@@ -304,7 +305,7 @@ class MlserverAdapter(_Server):
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
         path = endpoint.directory / "model-settings.json"
         try:
-            settings = _object(path.read_bytes(), str(path))
+            settings = _object(read_file(path), str(path))
         except OSError as error:
             raise ServerUnanswered(
                 f"{path} cannot be read: the template must write model-settings.json and serve {{directory}}: {error}"
@@ -369,10 +370,8 @@ def _with_batch(config: dict[str, Json], batch: int) -> dict[str, Json]:
 
 def _replace(path: Path, text: str) -> None:
     """At once, so that a server that reads meanwhile sees the old or the new."""
-    new = path.with_suffix(".new")
     try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
+        write_file(path, text.encode())
     except OSError as error:
         raise ServerUnanswered(f"{path} cannot be written: {error}") from error
 

@@ -21,7 +21,6 @@ real processes know no other.
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -32,11 +31,12 @@ import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.processes.care import cancelled, end_for_good, end_unrecorded, keep_logs
-from agents.processes.launch import Crashes, Launch, LaunchPlace, Ports, prepare
+from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.procfs import boot_id
 from agents.processes.records import Record, Records
 from agents.processes.templates import Templates
+from agents.processes.user import WorkerUser
 from agents.replicas.adapters import BatchOutcome, ReplicaCounts, make_adapters
 from agents.replicas.readiness import FIRST_ASK_S, ReplicaWatch
 from agents.replicas.replica import (
@@ -57,7 +57,9 @@ class WorkersSettings:
     """How a node runs its replicas."""
 
     directory: Path
-    """Where records, logs and the replicas' own directories lie."""
+    """Where records, logs and, of the agent's own user, the replicas' own directories lie."""
+    user: WorkerUser | None = None
+    """Who they run as; None: the agent's own user."""
     first_port: int = 21000
     """Below 32768, where the kernel takes ports for connections from."""
     port_count: int = 2000
@@ -94,7 +96,9 @@ class Workers:
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
-        self._records = records = Records(self._settings.directory, Record)
+        self._records = records = Records(
+            self._settings.directory, Record, user=self._settings.user
+        )
         # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),
@@ -148,12 +152,9 @@ class Workers:
         template = self._templates.find(launch.replica.network, launch.template)
         # Also of replicas that are ending: their processes may still listen.
         taken = {port for each in self._replicas.values() for port in each.record.ports}
-        place = LaunchPlace(
-            ports=self._ports.take(len(template.ports), taken),
-            directory=records.folder(replica_id),
-            log=records.log(replica_id),
-            mark=f"{records.mark}.{secrets.token_hex(8)}",
-            environment=self._environment,
+        ports = self._ports.take(len(template.ports), taken)
+        place = place_in(
+            records, replica_id, ports=ports, environment=self._environment
         )
         prepared = prepare(launch, template, place)
         started = start_replica(

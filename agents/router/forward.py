@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from aiohttp import web
 
 from agents.base.http_problems import problem
+from agents.router.access import ASKS_FOR_KEYS
 from agents.router.http_messages import make_head
 from agents.router.pool import (
     ConnectionPool,
@@ -194,10 +195,13 @@ class Forwarder:
 
 def _make_head(job: RouterJob, pool: ConnectionPool, left_s: float) -> bytes:
     """The head of the request as the replica gets it, with the time that is left of its deadline."""
+    headers = job.request.raw_headers
+    if job.request.app.get(ASKS_FOR_KEYS):
+        headers = tuple(each for each in headers if each[0].lower() != b"authorization")
     return make_head(
         pool.prefix + job.request.path_qs.encode(),
         host=pool.host,
-        headers=job.request.raw_headers,
+        headers=headers,
         body_bytes=len(job.body),
         deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
     )

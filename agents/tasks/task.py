@@ -17,14 +17,13 @@ from agents.processes.launch import HOST, LaunchPlace, make_ready
 from agents.processes.process import WorkerProcess
 from agents.processes.records import VERSION, Identity, Records
 from agents.processes.templates import Parameters, Template
+from agents.processes.user import read_file
 from agents.replicas.replica import Hooks, Proof
 from agents.trainer.swap import SwapStatus
 
 Phase: TypeAlias = Literal["starting", "running", "out", "in", "finished"]
 """How far a task's process is, for the agent that may have to go on with it: `out` from the moment at which its memory
 was asked to leave, `in` from the one at which it was asked to come back."""
-
-MAX_FILE = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +265,7 @@ def read_progress(file: str) -> float | None:
     """Iterations that a task's program says it has kept; None = it says nothing that can be read."""
     if not file:
         return None
-    with (
-        contextlib.suppress(OSError, msgspec.MsgspecError),
-        Path(file).open("rb") as opened,
-    ):
-        return max(
-            0.0,
-            msgspec.json.decode(opened.read(MAX_FILE), type=_Progress).done_iterations,
-        )
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        read = msgspec.json.decode(read_file(Path(file)), type=_Progress)
+        return max(0.0, read.done_iterations)
     return None

@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,10 +39,11 @@ from agents.base.device import (
 )
 from agents.base.protocol import TaskReading
 from agents.processes.care import cancelled, end_unrecorded, first, keep_logs
-from agents.processes.launch import Crashes, LaunchPlace, Ports
+from agents.processes.launch import Crashes, Ports, place_in
 from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
 from agents.processes.templates import Templates
+from agents.processes.user import WorkerUser
 from agents.replicas.replica import with_log
 from agents.tasks.hook import HookFailed
 from agents.tasks.task import (
@@ -70,7 +70,9 @@ class TasksSettings:
     """How a node runs its tasks."""
 
     directory: Path
-    """Where records, logs and the tasks' own directories lie."""
+    """Where records, logs and, of the agent's own user, the tasks' own directories lie."""
+    user: WorkerUser | None = None
+    """Who they run as; None: the agent's own user."""
     first_port: int = 20000
     """Before those of the replicas."""
     port_count: int = 1000
@@ -106,7 +108,9 @@ class Tasks:
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
-        records = Records(self._settings.directory, TaskProcessRecord)
+        records = Records(
+            self._settings.directory, TaskProcessRecord, user=self._settings.user
+        )
         self._tools = TaskTools(
             records,
             self._hooks,
@@ -171,16 +175,9 @@ class Tasks:
         template = self._templates.find_task(
             launch.command.network, launch.command.kind
         )
-        place = LaunchPlace(
-            ports=self._ports.take(
-                len(template.ports),
-                {port for each in self._tasks.values() for port in each.record.ports},
-            ),
-            directory=records.folder(name),
-            log=records.log(name),
-            mark=f"{records.mark}.{secrets.token_hex(8)}",
-            environment=self._environment,
-        )
+        taken = {port for each in self._tasks.values() for port in each.record.ports}
+        ports = self._ports.take(len(template.ports), taken)
+        place = place_in(records, name, ports=ports, environment=self._environment)
         self._tasks[name] = started = start_task(launch, template, place, records)
         started.job = asyncio.create_task(self._live(started))
 

@@ -8,6 +8,7 @@ from agents.base.device import DeviceError
 from agents.processes.care import end_for_good
 from agents.processes.process import Ending
 from agents.processes.records import Records
+from agents.processes.templates import tool_environment
 from agents.tasks.hook import HookClient
 from agents.tasks.swap import CudaCheckpoint, Mover
 from agents.tasks.task import (
@@ -38,7 +39,7 @@ class TaskTools:
         self.watch = TaskWatch(hook=self.hook, prove=hooks.sharing.prove, ask_s=ask_s)
         self.mover = Mover(
             self.hook,
-            CudaCheckpoint(environment),
+            CudaCheckpoint(tool_environment(environment)),
             why_no_checkpoint=hooks.why_no_checkpoint,
         )
         self._hooks = hooks

@@ -26,6 +26,7 @@ from agents.processes.procfs import boot_id
 from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
 from tests.agents.fakes.nvml.fake_gpus import NO_GPM, STATE_VARIABLE, FakeGpus
+from tests.agents.gpu_nodes import OWN_USER
 
 FAKES = Path(__file__).parents[0] / "fakes"
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -260,6 +261,7 @@ def _make(root: Path, library: Path, plane: PaperControlPlane) -> DoctorNode:
         state_dir=root / "state",
         mps_dir=root / "mps",
         templates=root / "templates.toml",
+        worker_user=OWN_USER,
         url=plane.url,
         token=TOKEN,
         node="n1",

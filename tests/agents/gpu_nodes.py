@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -203,6 +204,10 @@ def templates(wanted: Wanted) -> Templates:
         drain_limit_s=15.0,
     )
     return Templates(by_name={"own": template, "trainer": task}, default="own")
+
+
+OWN_USER = pwd.getpwuid(os.geteuid()).pw_name
+"""For `--worker-user`: an agent that is root runs replicas as root only where it is told to."""
 
 
 def environment() -> dict[str, str]:

@@ -62,7 +62,7 @@ class TaskNode:
             server="task",
             command=(*(trainer if self.has_hook else plain), *self.words),
             progress_file=kept,
-            environment={"PYTHONPATH": str(ROOT), "FAKE_CUDA_DIR": str(self.cuda)},
+            environment={"PYTHONPATH": str(ROOT), "CUDA_FAKE_DIR": str(self.cuda)},
             start_limit_s=self.start_limit_s,
             drain_limit_s=10.0,
         )
@@ -94,7 +94,7 @@ class TaskNode:
             environment={
                 **os.environ,
                 "PATH": f"{FAKES}:{os.environ['PATH']}",
-                "FAKE_CUDA_DIR": str(self.cuda),
+                "CUDA_FAKE_DIR": str(self.cuda),
             },
         )
         await tasks.open()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.processes.user import DEFAULT_USER, RIGHTS, workers_folders
+
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 INSTALL = Path(__file__).parents[2] / "docs" / "install-agent.md"
 UNIT = UNITS / "plimsoll-agent.service"
@@ -126,14 +128,11 @@ def test_the_drivers_files_are_reached_and_no_others() -> None:
 
 
 def test_the_right_to_turn_clocks_is_a_variant() -> None:
-    assert settings(UNIT)["CapabilityBoundingSet"] == [""]
+    # Root has what the bounding set has, and no more.
+    assert settings(UNIT)["CapabilityBoundingSet"] == [" ".join(RIGHTS)]
     assert "AmbientCapabilities" not in settings(UNIT)
     clocks = settings(UNITS / "plimsoll-agent.clocks.conf")
-    assert (
-        clocks["AmbientCapabilities"]
-        == clocks["CapabilityBoundingSet"]
-        == ["CAP_SYS_ADMIN"]
-    )
+    assert clocks["CapabilityBoundingSet"] == ["CAP_SYS_ADMIN"]
     assert clocks["SystemCallFilter"][0].startswith("~")
 
 
@@ -143,7 +142,18 @@ def test_what_would_break_replicas_is_not_set_and_the_page_says_why() -> None:
     assert {key for key in NOT_SET if f"`{key}=" not in page} == set()
 
 
-def test_the_user_of_the_unit_is_made() -> None:
-    (user,) = settings(UNIT)["User"]
+def test_replicas_have_a_user_of_their_own_that_is_made_and_reaches_its_folders() -> (
+    None
+):
+    unit = settings(UNIT)
     lines = (UNITS / "plimsoll-agent.sysusers").read_text().splitlines()
-    assert [line.split()[1] for line in lines if not line.startswith("#")] == [user]
+    (line,) = [line for line in lines if not line.startswith("#")]
+    assert unit["User"] == ["root"]
+    assert line.split()[1] == DEFAULT_USER
+    # /var/lib is %S; the folder is where the agent makes those of its replicas.
+    folders = workers_folders(Path("/var/lib/plimsoll-agent"))
+    assert line.split()[-1] == f"{folders}/home"
+    assert unit["StateDirectoryMode"] == ["0700"]
+    assert unit["RuntimeDirectoryMode"] == ["0711"]
+    assert f"-%S/{folders.name}" in unit["ReadWritePaths"][0].split()
+    assert f"+/usr/bin/install -d -m 0711 %S/{folders.name}" in unit["ExecStartPre"]

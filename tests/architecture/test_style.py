@@ -50,7 +50,7 @@ LONG_FILES = {
     "bench/predict.py": 420,
     "bench/router.py": 450,
     "tests/agents/doctor/test_doctor.py": 522,
-    "tests/agents/gpu/mps/test_mps.py": 618,
+    "tests/agents/gpu/mps/test_mps.py": 617,
     "tests/agents/router/test_router_http.py": 521,
     "tests/integration/test_api_decisions.py": 635,
     "tests/integration/test_cli.py": 523,

@@ -200,7 +200,9 @@ def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[A
     # Tests send as fast as they get answers, with few tokens.
     settings = {"token_rate": 10_000.0, **settings}
     app = create_app(make_plane(Settings(**settings), url, clock))
-    with TestClient(app, raise_server_exceptions=False) as client:
+    # Whoever asks has an address, as a node has: an agent's metrics are sought there.
+    asks_from = ("10.0.0.7", 50000)
+    with TestClient(app, raise_server_exceptions=False, client=asks_from) as client:
         keep_solver(app)
         yield Api(client=client, clock=clock, url=url)
 

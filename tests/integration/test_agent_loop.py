@@ -1,6 +1,7 @@
 """The agent as it runs: its loops on a fast clock, over HTTP, and as a process that is killed and started again."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -256,8 +257,6 @@ class AgentProcess:
         arguments = [
             "--url",
             url,
-            "--token",
-            "secret",
             "--node",
             "n1",
             "--state-dir",
@@ -265,7 +264,8 @@ class AgentProcess:
         ]
         device = ["--gpu-type", "V100-32GB", "--speed", "20", *more]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "agents.main", *arguments, *device]
+            [sys.executable, "-m", "agents.main", *arguments, *device],
+            env={**os.environ, "PLIMSOLL_TOKEN": "secret"},
         )
 
     def end(self, number: signal.Signals) -> int:
@@ -371,9 +371,9 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--token", "t"], 2, "--url"),
+        ([], 2, "--url"),
         (
-            ["--url", "ftp://x", "--token", "t", "--gpu-type", "T4"],
+            ["--url", "ftp://x", "--gpu-type", "T4"],
             2,
             "must begin with http",
         ),
@@ -382,32 +382,34 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
             2,
             "--token-file or PLIMSOLL_TOKEN",
         ),
-        (["--url", "http://x", "--token", "t"], 2, "needs --gpu-type"),
+        (["--url", "http://x"], 2, "needs --gpu-type"),
         (
-            ["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--speed", "-1"],
+            ["--url", "http://x", "--gpu-type", "T4", "--speed", "-1"],
             2,
             "above 0",
         ),
         (
-            ["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--load", "chat"],
+            ["--url", "http://x", "--gpu-type", "T4", "--load", "chat"],
             2,
             "chat=50",
         ),
         (
-            ["--url", "http://x", "--token", "t", "--gpu-type", "T4"],
+            ["--url", "http://x", "--gpu-type", "T4"],
             1,
             "--gpu-memory-mib",
         ),
         (
-            ["--url", "http://x", "--token", "t", "--gpu-type", "K80-12GB"],
+            ["--url", "http://x", "--gpu-type", "K80-12GB"],
             1,
             "known: T4",
         ),
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], code: int, words: str) -> None:
+    token = "" if "PLIMSOLL_TOKEN" in words else "t"
     ended = subprocess.run(
         [sys.executable, "-m", "agents.main", *arguments],
+        env={**os.environ, "PLIMSOLL_TOKEN": token},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -229,14 +229,15 @@ def test_prometheus_finds_the_agents_that_show_metrics(api: Api) -> None:
     assert told(api, "10.0.0.7:9410", 2) == [
         {"targets": ["10.0.0.7:9410"], "labels": {"node": "n1"}}
     ]
-    assert told(api, "[fd00::7]:9410", 3) == [
-        {"targets": ["[fd00::7]:9410"], "labels": {"node": "n1"}}
+    assert told(api, "gpu-7:9411", 3) == [
+        {"targets": ["10.0.0.7:9411"], "labels": {"node": "n1"}}
     ]
     assert told(api, None, 4) == []
 
 
 @pytest.mark.parametrize(
-    "address", ["http://evil/", "a b:1", ":9410", "host", "x" * 300 + ":1"]
+    "address",
+    ["http://evil/", "a b:1", ":9410", "host", "x" * 300 + ":1", "169.254.169.254:80"],
 )
 def test_what_is_no_address_is_told_to_nobody(api: Api, address: str) -> None:
     assert told(api, address, 1) == []

@@ -21,8 +21,9 @@ PATIENCE_S = 60.0
 
 START_AN_AGENT = """
 import os, subprocess, sys, time
-process = subprocess.Popen([sys.executable, "-m", "agents.main", "--url", "http://127.0.0.1:9", "--token", "t",
-                            "--gpu-type", "V100-32GB", "--parent", str(os.getpid())], start_new_session=True)
+process = subprocess.Popen([sys.executable, "-m", "agents.main", "--url", "http://127.0.0.1:9",
+                            "--gpu-type", "V100-32GB", "--parent", str(os.getpid())], start_new_session=True,
+                           env={**os.environ, "PLIMSOLL_TOKEN": "t"})
 print(process.pid, flush=True)
 time.sleep(600)
 """

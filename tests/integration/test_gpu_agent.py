@@ -22,12 +22,13 @@ from agents.base.protocol import (
     ReplicaCommand,
     Route,
     SyncReply,
+    TaskCommand,
 )
 from agents.processes.procfs import marks, members
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
-from tests.agents.gpu_nodes import FAKES, environment, inputs
+from tests.agents.gpu_nodes import FAKES, OWN_USER, environment, inputs
 from tests.ports import alone
 
 pytestmark = pytest.mark.integration
@@ -100,6 +101,7 @@ class Machine:
     directory: Path
     library: Path
     url: str
+    options: tuple[str, ...] = ("--worker-user", OWN_USER)
     process: "subprocess.Popen[str] | None" = None
 
     def __post_init__(self) -> None:
@@ -143,6 +145,7 @@ class Machine:
             GPU_TYPE,
             "--period-s",
             "0.3",
+            *self.options,
         ]
         paths = [
             "--state-dir",
@@ -251,7 +254,10 @@ def play(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 def a_command(
-    generation: int, *replicas: ReplicaCommand, clock_mhz: float = 1200.0
+    generation: int,
+    *replicas: ReplicaCommand,
+    clock_mhz: float = 1200.0,
+    tasks: tuple[TaskCommand, ...] = (),
 ) -> NodeCommand:
     gpu = GpuCommand(
         index=0,
@@ -259,6 +265,7 @@ def a_command(
         clock_mhz=clock_mhz,
         power_cap_w=400.0,
         replicas=replicas,
+        tasks=tasks,
     )
     routes = (
         Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
-from tests.agents.gpu_nodes import FAKES, environment
+from tests.agents.gpu_nodes import FAKES, OWN_USER, environment
 from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, rows, until
 from tests.integration.test_task_agents import (
     PATIENCE_S,
@@ -62,6 +62,8 @@ def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
         "gpu",
         "--gpu-type",
         "T4",
+        "--worker-user",
+        OWN_USER,
     ]
     arguments += [
         "--state-dir",

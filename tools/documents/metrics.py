@@ -225,7 +225,8 @@ what services do and cost. Read from the database at most every 5 seconds; every
 one. Bounded: the first 1,000 nodes, GPUs and services by name; `plimsoll_left_out` counts the others."""
 
 _AGENT = """`GET /metrics` at `plimsoll-agent --metrics-port 9410`; off by default, without a token, and on the node
-alone unless `--metrics-host` says otherwise. The control plane is told the address and hands it to Prometheus.
+alone unless `--metrics-host` says otherwise. The control plane is told the port and hands it to Prometheus with
+the address that the agent reports from; agents behind a proxy belong in Prometheus' own configuration.
 Bounded by the wire's own limits: 64 GPUs, 1,024 replicas, 1,280 parts of GPUs."""
 
 _ROUTER = """`GET /metrics` at the port at which the node takes requests. Bounded: the services of the routing table,

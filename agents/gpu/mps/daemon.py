@@ -45,6 +45,7 @@ from agents.gpu.mps.foreign import mps_processes, why_foreign, why_foreign_owner
 from agents.gpu.mps.lacks import MpsLack, MpsLackKind
 from agents.gpu.mps.servers import LIST_SERVERS, MpsServers
 from agents.gpu.mps.sm_percent import memory_limit, thread_percentage
+from agents.processes.templates import tool_environment
 
 _GET_DEFAULT = "get_default_active_thread_percentage"
 
@@ -95,13 +96,13 @@ class Mps:
         settings: MpsSettings | None = None,
     ) -> None:
         """`directory`: of this GPU alone, short, on local disk; `environment`: of the daemon, by default the agent's,
-        without the MPS settings in it: at its default of 100 % the daemon leaves every share to the client."""
+        without its token and the MPS settings: at its default of 100 % the daemon leaves every share to the client."""
         self.gpu_uuid = gpu_uuid
         self.directory = MpsDirectory(gpu_uuid=gpu_uuid, path=directory.absolute())
         self._settings = settings or MpsSettings()
         self._control = Control(
             control,
-            os.environ if environment is None else environment,
+            tool_environment(os.environ) if environment is None else environment,
             self.directory,
             answer_s=self._settings.answer_s,
             log_limit_mib=self._settings.log_limit_mib,
@@ -268,6 +269,11 @@ class Mps:
             return _Seen(why_not=reason, lack_kind=MpsLackKind.NOT_INSTALLED)
         if lack := self.directory.objection():
             return _Seen(why_not=lack.detail, lack_kind=lack.kind)
+        if os.getuid() not in (0, self._settings.client_uid):
+            return _Seen(
+                why_not=f"replicas run as UID {self._settings.client_uid}, and this agent's daemon, of UID "
+                f"{os.getuid()}, starts no server for another user; only root's does"
+            )
         if reason := why_foreign(
             self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)
         ):

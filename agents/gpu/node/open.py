@@ -20,6 +20,7 @@ from agents.base.durable_files import read_boot_id
 from agents.gpu.knobs.applied_knobs import Turnable
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
+from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.gpu_sharing import (
     ByTurns,
     Sharing,
@@ -44,8 +45,10 @@ from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Templates
+from agents.processes.user import WorkerUser, make_folder, require_reach
 from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
+from agents.router.access import RouterAccess
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import end_earlier, open_haproxy
 from agents.router.request_router import RequestRouter
@@ -188,6 +191,8 @@ class GpuNodeSettings:
     """Journal of the knobs, records and logs of the workers."""
     mps_dir: Path
     """One short directory per GPU is made in it."""
+    worker_user: WorkerUser | None = None
+    """Who replicas and tasks run as; None: the agent's own user."""
     templates: Path | None = None
     """Runtime templates of this node; None = the built-in one alone."""
     type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
@@ -198,12 +203,17 @@ class GpuNodeSettings:
     """Whether replicas go on when the agent ends."""
     haproxy_port: int | None = None
     """Where HAProxy takes requests; None: this process does."""
+    access: RouterAccess = field(default_factory=RouterAccess)
+    """Who may send requests to HAProxy."""
 
 
 async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
     """The node's device. Raises DeviceError or OSError, and then leaves nothing open."""
     with contextlib.ExitStack() as opened:
         templates = load_templates(settings.templates)
+        if settings.worker_user is not None:
+            make_folder(settings.worker_user.folders, settings.worker_user)
+            require_reach(settings.worker_user.folders, settings.worker_user)
         drop_ambient_rights()
         nvml = opened.enter_context(Nvml())
         devices = Devices(nvml)
@@ -230,8 +240,14 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             memory=ForeignMemory(devices),
             uses=nvml,
             templates=templates,
-            workers=WorkersSettings(directory=settings.state_dir / "workers"),
-            tasks=TasksSettings(directory=settings.state_dir / "tasks"),
+            workers=WorkersSettings(
+                directory=settings.state_dir / "workers",
+                user=settings.worker_user,
+            ),
+            tasks=TasksSettings(
+                directory=settings.state_dir / "tasks",
+                user=settings.worker_user,
+            ),
             knobs=knobs,
             slices=devices,
             make_router=partial(_router, settings),
@@ -252,7 +268,12 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
     await workers.until_known()
     return await open_haproxy(
-        HaProxySettings(port=settings.haproxy_port, folder=folder)
+        HaProxySettings(
+            port=settings.haproxy_port,
+            folder=folder,
+            access=settings.access,
+            user=settings.worker_user,
+        )
     )
 
 
@@ -266,9 +287,20 @@ async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> Sta
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
     if not settings.uses_mps:
         return ByTurns(gpu, BY_TURNS)
+    user = settings.worker_user
+    if user is not None:
+        # A client that does not reach its daemon's socket would silently run without limits.
+        settings.mps_dir.mkdir(parents=True, exist_ok=True)
+        require_reach(settings.mps_dir, user)
+    make_mps = partial(
+        Mps,
+        settings=MpsSettings() if user is None else MpsSettings(client_uid=user.uid),
+    )
     if gpu.part is not None:
-        return await make_slice_sharing(gpu, settings.mps_dir)
-    return await make_sharing(gpu, settings.mps_dir, total_sms=gpu.sm_count)
+        return await make_slice_sharing(gpu, settings.mps_dir, make_mps=make_mps)
+    return await make_sharing(
+        gpu, settings.mps_dir, total_sms=gpu.sm_count, make_mps=make_mps
+    )
 
 
 def drop_ambient_rights() -> None:

@@ -1,7 +1,12 @@
 """HAProxy's configuration: what of it may be chosen, and the file's text; see `agents.router.haproxy.process`."""
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from agents.processes.user import WorkerUser
+from agents.router.access import RouterAccess
 
 IN_SLO_TABLE = "answers_in_slo"
 
@@ -12,6 +17,9 @@ class HaProxySettings:
 
     port: int
     folder: Path
+    access: RouterAccess = field(default_factory=RouterAccess)
+    user: WorkerUser | None = None
+    """Whom it becomes once it has opened its port; None: it stays the agent's user."""
     services: int = 64
     """Services that have a place."""
     replicas: int = 16
@@ -39,16 +47,52 @@ class HaProxySettings:
     def config_path(self) -> Path:
         return self.folder / "haproxy.cfg"
 
+    @property
+    def tls_path(self) -> Path:
+        """Certificate and private key in one file, as HAProxy takes them."""
+        return self.folder / "tls.pem"
+
+    @property
+    def keys_path(self) -> Path:
+        """The map of keys: `SERVICE/SHA-256`."""
+        return self.folder / "keys.map"
+
+
+def access_files(settings: HaProxySettings) -> dict[Path, bytes]:
+    """What it takes beside the configuration for TLS and keys. Raises OSError."""
+    access, found = settings.access, dict[Path, bytes]()
+    if access.certificate is not None and access.private_key is not None:
+        chain, key = access.certificate.read_bytes(), access.private_key.read_bytes()
+        found[settings.tls_path] = chain + b"\n" + key
+    if access.keys is not None:
+        # In capitals, as HAProxy's `hex` writes them.
+        lines = sorted(
+            f"{service}/{digest.upper()} 1\n"
+            for service, digests in access.keys.items()
+            for digest in digests
+        )
+        found[settings.keys_path] = "".join(lines).encode()
+    return found
+
 
 def make_config(settings: HaProxySettings) -> str:
-    """The configuration file's text."""
+    """The configuration file's text. Raises OSError where a file that it names cannot be read."""
+    files = access_files(settings)
     head = _CONFIG.format(
         socket=settings.socket_path,
         map=settings.map_path,
         slo=settings.slo_path,
         table=IN_SLO_TABLE,
         services=settings.services,
-        port=settings.port,
+        # With new content it is another configuration, for which HAProxy is started anew.
+        contents="".join(
+            f"# {path.name}: {hashlib.sha256(content).hexdigest()}\n"
+            for path, content in files.items()
+        ),
+        user="".join(_user(settings.user)),
+        bind=_bind(settings),
+        rules="".join(f"    {line}\n" for line in _rules(settings)),
+        keys="".join(f"    {line}\n" for line in _key_rules(settings)),
         replica_limit=settings.replica_limit,
         queue_limit=settings.queue_limit,
     )
@@ -58,11 +102,47 @@ def make_config(settings: HaProxySettings) -> str:
     )
 
 
+def _user(user: WorkerUser | None) -> Iterator[str]:
+    # By number: HAProxy leaves root behind when its port and its socket are open.
+    if user is not None:
+        yield f"    uid {user.uid}\n    gid {user.gid}\n"
+
+
+def _bind(settings: HaProxySettings) -> str:
+    host = settings.access.host
+    address = f"[{host}]" if ":" in host else host
+    both = " v4v6" if host == "::" else ""
+    tls = f" ssl crt {settings.tls_path}" if settings.access.certificate else ""
+    return f"{address}:{settings.port}{both}{tls}"
+
+
+def _rules(settings: HaProxySettings) -> Iterator[str]:
+    """What is asked before anything of a request is read, and before TLS."""
+    if allow := settings.access.allow:
+        yield f"tcp-request connection reject unless {{ src {' '.join(map(str, allow))} }}"
+
+
+def _key_rules(settings: HaProxySettings) -> Iterator[str]:
+    """What is asked of a request for inference."""
+    if settings.access.keys is None:
+        return
+    yield "acl is_inference path_end /infer"
+    yield "http-request set-var(txn.service) path,field(4,/),url_dec"
+    yield "http-request set-var(txn.key) http_auth_bearer,sha2(256),hex"
+    yield "http-request set-var(txn.pair) var(txn.service),concat(/,txn.key)"
+    yield (
+        "http-request return status 401 hdr WWW-Authenticate Bearer if is_inference !{ "
+        f"var(txn.pair),map({settings.keys_path}) -m found }}"
+    )
+    # No replica needs to see it.
+    yield "http-request del-header Authorization"
+
+
 _CONFIG = """\
 # Written by plimsoll-agent; changes are lost.
-global
+{contents}global
     stats socket {socket} mode 600 level admin
-
+{user}
 defaults
     mode http
     timeout connect 2s
@@ -81,12 +161,12 @@ defaults
     default-server maxconn {replica_limit} maxqueue {queue_limit}
 
 frontend node
-    bind :{port}
-    http-request return status 200 if {{ path /v2/health/live /v2/health/ready }}
+    bind {bind}
+{rules}    http-request return status 200 if {{ path /v2/health/live /v2/health/ready }}
     http-request use-service prometheus-exporter if {{ path /metrics }}
     http-request deny deny_status 504 if {{ req.hdr_val(Plimsoll-Deadline-Ms) le 0 }} {{ req.hdr(Plimsoll-Deadline-Ms) -m found }}
     http-request deny deny_status 404 unless {{ path_reg ^/v2/models/[^/]+/(infer|ready)$ }}
-    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
+{keys}    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
     http-request deny deny_status 404 unless {{ var(txn.backend) -m found }}
     http-request set-var(txn.slo_ms) path,field(4,/),url_dec,map_str_int({slo},0)
     http-request set-var(txn.came_ms) date(0,ms)

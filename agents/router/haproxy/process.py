@@ -34,7 +34,11 @@ from agents.router.haproxy.commands import (
     plan_slos,
     weights_of,
 )
-from agents.router.haproxy.config import HaProxySettings, make_config
+from agents.router.haproxy.config import (
+    HaProxySettings,
+    access_files,
+    make_config,
+)
 from agents.router.haproxy.state import (
     Address,
     HaProxyError,
@@ -67,6 +71,10 @@ class HaProxy:
     def write_config(self) -> None:
         """Configuration and empty map, each whole or not at all; a HAProxy that is started with them has no table."""
         self._routes, self._addresses = (), {}
+        for path, content in access_files(self._settings).items():
+            # Before there is anything in it: one of them has a private key.
+            path.with_name(f"{path.name}.new").touch(mode=0o600)
+            replace_file(path, content)
         replace_file(self._settings.config_path, make_config(self._settings).encode())
         replace_file(self._settings.map_path, b"")
         replace_file(self._settings.slo_path, b"")

@@ -1,5 +1,6 @@
 """Where agents' metrics are, as they say with every sync: kept in the database, looked at again now and then."""
 
+import ipaddress
 import re
 from dataclasses import dataclass, field
 from time import monotonic
@@ -16,8 +17,36 @@ ASK_AGAIN_S: Final = 300.0
 """Another process of the API may have been told of another address meanwhile."""
 
 _ADDRESS = re.compile(
-    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
+    r"([A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})"
 )
+
+
+def own_address(said: str, peer: str) -> str:
+    """Where scrapers find an agent's metrics, by what it says and the address that it says it from; empty: nowhere.
+
+    An agent chooses the port only. Prometheus follows these addresses with rights of its own, and a name may resolve to
+    whatever its owner likes, a cloud's metadata included.
+    """
+    found, own = _ADDRESS.fullmatch(said), _ip(peer)
+    if found is None or own is None or not 0 < int(found[2]) <= 65535:
+        return ""
+    # A name is that of the machine which says it. Another address than its own is never followed.
+    if _ip(found[1].strip("[]")) not in (None, own):
+        return ""
+    # Never one that many machines have, as 169.254.169.254.
+    if own.is_link_local or own.is_multicast or own.is_unspecified:
+        return ""
+    return f"[{own}]:{int(found[2])}" if own.version == 6 else f"{own}:{int(found[2])}"
+
+
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """None: it is a name."""
+    try:
+        read = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    # A socket of both kinds shows an IPv4 client as ::ffff:10.0.0.1.
+    return getattr(read, "ipv4_mapped", None) or read
 
 
 @dataclass(slots=True)
@@ -28,9 +57,10 @@ class AgentAddresses:
 
     async def note(self, engine: Engine, node: str, request: Request) -> None:
         """Keep the address that a known node's agent says, or that it says none."""
-        said = request.headers.get(METRICS_HEADER, "")
-        # Anything else is not kept: scrapers would follow it to wherever an agent's token holder likes.
-        address = said if _ADDRESS.fullmatch(said) else ""
+        address = own_address(
+            request.headers.get(METRICS_HEADER, ""),
+            "" if request.client is None else request.client.host,
+        )
         now_s = monotonic()
         known, asked_s = self.known.get(node, (None, 0.0))
         if known == address and now_s - asked_s < ASK_AGAIN_S:

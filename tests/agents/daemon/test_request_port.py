@@ -19,6 +19,7 @@ import pytest
 from agents.base.clock import ScaledClock
 from agents.daemon.request_port import BadSocket, front, handed_over_socket, open_port
 from agents.fake.device import FakeDevice
+from agents.router.access import RouterAccess
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.gpu_nodes import inputs
@@ -45,7 +46,7 @@ class Unit:
         self.agent: subprocess.Popen[bytes]
 
     def start(self) -> None:
-        words = "--url http://127.0.0.1:9 --token t --node n1 --device fake --gpu-type V100-32GB --launch-s 0.2"
+        words = "--url http://127.0.0.1:9 --node n1 --device fake --gpu-type V100-32GB --launch-s 0.2"
         state = ("--state-dir", str(self.directory / "state"))
         command = (
             sys.executable,
@@ -57,7 +58,10 @@ class Unit:
         )
         with (self.directory / "log").open("ab") as log:
             self.agent = subprocess.Popen(
-                command, pass_fds=(self.port.fileno(),), stderr=log
+                command,
+                pass_fds=(self.port.fileno(),),
+                env={**os.environ, "PLIMSOLL_TOKEN": "t"},
+                stderr=log,
             )
 
     def stop(self) -> None:
@@ -144,9 +148,10 @@ def test_any_free_port_is_one_port_which_is_told(
 ) -> None:
     async def scenario() -> None:
         before = listened()
-        async with front(
-            FakeDevice((), execution_s=never, iteration_s=never, clock=ScaledClock()), 0
-        ):
+        device = FakeDevice(
+            (), execution_s=never, iteration_s=never, clock=ScaledClock()
+        )
+        async with front(device, 0, RouterAccess()):
             (port,) = listened() - before
             assert f"requests are taken on port {port}" in caplog.text
             url = f"http://127.0.0.1:{port}/v2/health/live"
@@ -163,7 +168,7 @@ def test_any_free_port_is_one_port_which_is_told(
 
 def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
-        open_port(taken.getsockname()[1])
+        open_port("127.0.0.1", taken.getsockname()[1])
 
 
 def test_without_systemd_there_is_nothing_handed_over_and_what_is_for_others_is_left(

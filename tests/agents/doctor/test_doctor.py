@@ -423,7 +423,7 @@ def test_mps_and_a_control_plane_that_hang_are_failures_within_their_time(
     control.chmod(0o755)
     node.be(limit_s=0.6)
     gpu = GpuFacts(index=0, uuid="GPU-0", name="x", memory_mib=1.0)
-    lack = read_mps(gpu, node.root / "mps", node.here).lack
+    lack = read_mps(gpu, node.asked, node.here).lack
     assert lack is not None and lack.kind is MpsLackKind.OTHER
     assert "gave no answer" in lack.detail
     with socket.socket() as silent:

@@ -7,6 +7,7 @@ import pytest
 from agents.doctor import checks_gpu, checks_host, checks_plane
 from agents.doctor.doctor import render
 from agents.doctor.types import (
+    INSTALL,
     Asked,
     ControlPlaneFacts,
     DriverFacts,
@@ -26,6 +27,7 @@ from agents.doctor.types import (
 from agents.gpu.mps.lacks import MpsLack, MpsLackKind
 from agents.gpu.nvml.lacks import Lack, LackKind
 from agents.gpu.nvml.types import Capability
+from agents.processes.user import WorkerUser
 from tests.agents.doctor_nodes import NODE_DIRECTORY
 
 GPU = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=81920.0, ability_count=9)
@@ -256,6 +258,18 @@ def test_names_of_nodes(node: str, is_one: bool) -> None:
 def test_limits_of_the_rest(finding: NodeFinding, level: Level) -> None:
     assert finding.level == level
     assert bool(finding.remedy) == (level != "pass")
+
+
+def test_a_node_whose_replicas_run_as_the_agents_own_user_is_warned() -> None:
+    other = WorkerUser(
+        name="w", uid=4711, gid=4711, groups=(), home="/", folders=NODE_DIRECTORY
+    )
+    (separate,) = checks_host.check_worker_user(other, ASKED)
+    (same,) = checks_host.check_worker_user(None, ASKED)
+    assert (separate.level, separate.words) == ("pass", "w (UID 4711)")
+    assert (same.level, same.remedy.partition(",")[0]) == ("warn", INSTALL)
+    asked_for = replace(ASKED, worker_user="root")
+    assert list(checks_host.check_worker_user(None, asked_for)) == []
 
 
 def test_long_words_are_broken_and_options_are_not() -> None:

@@ -14,6 +14,7 @@ worker and trainer it makes clients of the fake MPS. In the testbed this is the 
 
 import argparse
 import os
+import pwd
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +84,8 @@ def run(options: argparse.Namespace) -> None:
         str(state_dir),
         "--templates",
         str(templates),
+        "--worker-user",
+        pwd.getpwuid(os.geteuid()).pw_name,
     )
     os.execvpe(
         program, [program, *arguments, *more], _environment(gpus, options.library)

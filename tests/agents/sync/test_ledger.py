@@ -1,10 +1,14 @@
 """The last command survives restarts and torn writes, and never goes back."""
 
+import hashlib
+import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from agents.sync.ledger import CURRENT, PREVIOUS, Ledger
+from agents.base.device import DeviceError
+from agents.sync.ledger import CURRENT, KEY, PREVIOUS, Ledger
 from tests.agents.factories import a_command, a_gpu, a_replica
 
 
@@ -54,6 +58,32 @@ def test_no_torn_write_is_ever_read_as_a_command(
     assert len(content) > kept_bytes
     (tmp_path / CURRENT).write_bytes(content[:kept_bytes])
     assert Ledger(tmp_path).command is None
+
+
+def test_a_command_that_somebody_without_the_key_wrote_is_not_obeyed(
+    tmp_path: Path,
+) -> None:
+    """Its checksum is right, as anybody could make it; so was every file before the ledger had a key."""
+    Ledger(tmp_path)
+    body = msgspec.json.encode(a_command(a_gpu(a_replica()), generation=9))
+    forged = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    (tmp_path / CURRENT).write_bytes(forged)
+    restarted = Ledger(tmp_path)
+    assert restarted.command is None
+    assert "not written with the key" in restarted.problems[0]
+
+
+def test_the_state_directory_and_the_ledgers_key_are_the_agents_alone(
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o755)
+    Ledger(state).accept(a_command(generation=1))
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert stat.S_IMODE((state / KEY).stat().st_mode) == 0o600
+    (state / KEY).write_bytes(b"short")
+    with pytest.raises(DeviceError, match="damaged; remove it"):
+        Ledger(state)
 
 
 def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:

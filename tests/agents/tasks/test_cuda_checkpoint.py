@@ -23,7 +23,7 @@ class Node:
             (folder / str(pid)).write_text(state)
         path = f"{FAKES}:{os.environ['PATH']}"
         self.checkpoint = CudaCheckpoint(
-            {**os.environ, "PATH": path, "FAKE_CUDA_DIR": str(folder)}
+            {**os.environ, "PATH": path, "CUDA_FAKE_DIR": str(folder)}
         )
 
     def refuse(self, action: str) -> None:

@@ -98,15 +98,14 @@ def test_without_the_program_the_message_names_the_package() -> None:
     "words", ["--device fake --router-port 8081", "--device gpu --state-dir /s"]
 )
 def test_it_needs_replicas_and_a_port(
-    words: str, capsys: pytest.CaptureFixture[str]
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PLIMSOLL_TOKEN", "t")
     with pytest.raises(SystemExit) as ended:
         main(
             [
                 "--url",
                 "http://127.0.0.1:9",
-                "--token",
-                "t",
                 "--node",
                 "n1",
                 "--router",

@@ -1,0 +1,131 @@
+"""Who workers run as, and that what such a user puts into its folder leads the agent nowhere."""
+
+import asyncio
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from agents.base.device import DeviceError
+from agents.gpu.mps.daemon import Mps
+from agents.processes.templates import tool_environment
+from agents.processes.user import (
+    DEFAULT_USER,
+    WorkerUser,
+    find_worker_user,
+    give_folder,
+    make_folder,
+    read_file,
+    require_reach,
+    write_file,
+)
+from tests.agents.gpu_nodes import OWN_USER
+
+FOLDERS = Path("/workers")
+NOBODY = WorkerUser(
+    name="nobody", uid=65534, gid=65534, groups=(65534,), home="/", folders=FOLDERS
+)
+only_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may give files to another user"
+)
+
+
+def test_the_agents_own_user_is_no_other_user() -> None:
+    assert find_worker_user(OWN_USER, FOLDERS) is None
+
+
+def test_a_user_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(DeviceError, match="there is no user 'n-o-b-o-d-y'"):
+        find_worker_user("n-o-b-o-d-y", FOLDERS)
+
+
+@only_root
+def test_root_runs_no_replica_as_root_unless_it_is_told_to() -> None:
+    try:
+        pwd.getpwnam(DEFAULT_USER)
+    except KeyError:
+        with pytest.raises(DeviceError, match="replicas would run as root"):
+            find_worker_user("", FOLDERS)
+    else:
+        found = find_worker_user("", FOLDERS)
+        assert found is not None
+        assert found.name == DEFAULT_USER
+
+
+@only_root
+def test_another_user_brings_its_groups_and_home() -> None:
+    found = find_worker_user("nobody", FOLDERS)
+    assert found is not None
+    assert (found.uid, found.gid) == pwd.getpwnam("nobody")[2:4]
+    assert found.gid in found.groups
+    assert found.environment()["USER"] == "nobody"
+
+
+def test_the_agent_writes_no_file_through_a_link_of_the_workers(tmp_path: Path) -> None:
+    folder, victim = tmp_path / "work", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("precious")
+    for name in ("settings", "settings.new"):
+        (folder / name).symlink_to(victim)
+    write_file(folder / "settings", b"ours")
+    assert victim.read_text() == "precious"
+    assert (folder / "settings").read_text() == "ours"
+    assert not (folder / "settings").is_symlink()
+
+
+def test_the_agent_reads_no_link_and_waits_at_no_pipe(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="link"):
+        read_file(tmp_path / "link")
+    with pytest.raises(OSError, match="no regular file"):
+        read_file(tmp_path / "pipe")
+
+
+@only_root
+def test_a_folder_and_its_files_belong_to_the_worker_and_what_another_left_goes(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "t1"
+    give_folder(folder, None, keeps=True)
+    write_file(folder / "kept", b"5")
+    give_folder(folder, NOBODY, keeps=True)
+    assert list(folder.iterdir()) == []
+    write_file(folder / "kept", b"7")
+    give_folder(folder, NOBODY, keeps=True)
+    assert (folder / "kept").read_bytes() == b"7"
+    for path, mode in ((folder, 0o700), (folder / "kept", 0o600)):
+        found = path.stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (
+            65534,
+            65534,
+            mode,
+        )
+
+
+def test_a_folder_that_the_worker_cannot_reach_is_named(tmp_path: Path) -> None:
+    closed = tmp_path / "home"
+    closed.mkdir(mode=0o700)
+    make_folder(closed / "workers", NOBODY)
+    assert (closed / "workers").stat().st_mode & 0o777 == 0o711
+    with pytest.raises(DeviceError, match=r"closed to it; open it \(`chmod o\+x`\)"):
+        require_reach(closed / "workers", NOBODY)
+
+
+def test_nvidias_programs_get_a_list_of_variables_and_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "control"
+    program.write_text(f"#!/bin/sh\nenv > {tmp_path}/given\necho 100.0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PLIMSOLL_TOKEN", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
+    mps = Mps("GPU-1", tmp_path / "0", control=str(program))
+    assert asyncio.run(mps.is_alive())
+    given = (tmp_path / "given").read_text()
+    assert "secret" not in given
+    assert "NVIDIA_VISIBLE_DEVICES=all" in given
+    assert "secret" not in tool_environment(os.environ).values()

@@ -1,0 +1,142 @@
+"""Workers hold none of the agent's credentials: a real agent starts real programs, which try to take them."""
+
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agents.sync.ledger import Ledger
+from tests.agents.factories import a_replica, a_task
+from tests.agents.fakes.nvml.fixtures import library
+from tests.agents.gpu_nodes import environment
+from tests.integration.fault_harness import until
+from tests.integration.test_gpu_agent import (
+    PATIENCE_S,
+    Machine,
+    a_command,
+    workers_ports,
+)
+
+pytestmark = pytest.mark.integration
+
+__all__ = ("library", "workers_ports")
+
+NOBODY = "nobody"
+SECRET = "token"
+"""What `Machine` gives the agent in PLIMSOLL_TOKEN."""
+PROBE = """\
+id -u
+tr '\\\\0' '\\\\n' < /proc/$PPID/environ && echo took the environment
+cat /proc/$PPID/maps > /dev/null && echo took the memory
+ls {state} && echo took the list
+cat {state}/command.json {state}/ledger.key && echo took the ledger
+cat {state}/../agent.token && echo took the file
+env
+echo kept > {{directory}}/kept && echo wrote
+echo done
+exec sleep 60
+"""
+TEMPLATES = """\
+default = "probe"
+tasks = {{default = "probe-task"}}
+[templates.probe]
+command = ["/bin/sh", "{{directory}}/probe.sh", "{{port}}"]
+files = {{"probe.sh" = '''{probe}'''}}
+drain_limit_s = 1
+[templates.probe-task]
+server = "task"
+command = ["/bin/sh", "{{directory}}/probe.sh"]
+files = {{"probe.sh" = '''{probe}'''}}
+drain_limit_s = 1
+"""
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that other users can get to, which pytest's are not."""
+    with tempfile.TemporaryDirectory(prefix="worker-user", dir="/tmp") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+def only_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may run replicas as another user")
+
+
+def probed(node: Machine) -> dict[str, str]:
+    """What each probe printed, by the kind of what it ran as, as far as it is done."""
+    logs = {
+        kind: next(iter((node.state / kind / "logs").glob("*.log")), None)
+        for kind in ("workers", "tasks")
+    }
+    texts = {
+        kind: log.read_text(errors="replace") if log else ""
+        for kind, log in logs.items()
+    }
+    return {kind: text for kind, text in texts.items() if "\ndone\n" in text}
+
+
+def test_workers_as_another_user_can_read_nothing_of_the_agents(
+    reachable: Path, library: Path
+) -> None:
+    only_root()
+    (reachable / "agent.token").write_text(SECRET)
+    (reachable / "agent.token").chmod(0o600)
+
+    node = Machine(
+        directory=reachable,
+        library=library,
+        url="http://127.0.0.1:9",
+        options=("--worker-user", NOBODY, "--sharing", "turns"),
+    )
+    probe = PROBE.format(state=node.state)
+    (reachable / "templates.toml").write_text(TEMPLATES.format(probe=probe))
+    # The agent goes on with its last command, so that no control plane is needed.
+    Ledger(node.state).accept(a_command(1, a_replica(), tasks=(a_task(),)))
+    node.start(keeps=False)
+    try:
+        until(lambda: len(probed(node)) == 2, PATIENCE_S)
+    finally:
+        node.end(signal.SIGTERM)
+    for said in probed(node).values():
+        assert said.startswith(f"{pwd.getpwnam(NOBODY).pw_uid}\n")
+        assert "took" not in said
+        assert "PLIMSOLL_TOKEN" not in said
+        assert said.count("ermission denied") == 6
+        assert "\nwrote\n" in said
+        assert "\nHOME=/nonexistent\n" in said
+
+
+NOT_DUMPABLE = """
+import ctypes, os, subprocess, sys
+from agents.daemon.build import forbid_inspection
+if os.geteuid() == 0:
+    os.setgroups([]), os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)
+# As after an exec by that user: becoming it here has closed the process already.
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+def taken():
+    asked = subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], capture_output=True, cwd="/")
+    return b"PLIMSOLL_TOKEN=secret" in asked.stdout
+print(taken())
+forbid_inspection()
+print(taken())
+"""
+
+
+def test_processes_of_the_agents_own_user_cannot_read_its_environment() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", NOT_DUMPABLE],
+        env={**environment(), "PLIMSOLL_TOKEN": "secret"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert said.stdout.split() == ["True", "False"]
