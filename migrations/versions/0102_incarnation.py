@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0102"
-down_revision = "0100"
+down_revision = "0101"
 branch_labels = None
 depends_on = None
 

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0106"
-down_revision = "0101"
+revision = "0104"
+down_revision = "0103"
 branch_labels = None
 depends_on = None
 

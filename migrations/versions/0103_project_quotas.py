@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0105"
-down_revision = "0101"
+revision = "0103"
+down_revision = "0102"
 branch_labels = None
 depends_on = None
 
