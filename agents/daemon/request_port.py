@@ -67,7 +67,7 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
         )
         await site.start()
         log.info(
-            "requests are taken on port %d, %s",
+            "requests are taken on port %d (%s)",
             runner.addresses[0][1],
             "which stays open" if handed_over else access.summary(),
         )

@@ -13,13 +13,7 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from agents.base.protocol import (
-    GpuReading,
-    Observation,
-    ReplicaReading,
-    ServiceReading,
-    UseReading,
-)
+from agents.base.protocol import Observation, UseReading
 from solvers.types.plan import BoundPlan
 from solvers.types.state import GpuId, gpu_id
 
@@ -45,10 +39,10 @@ class Reportable:
     """The GPUs of registered nodes."""
     places: Places = field(default_factory=dict)
 
-    def holds(self, part: Part, at: datetime) -> bool:
-        """Whether a target puts the part there, or did so not long before."""
+    def holds(self, part: Part, ended: datetime) -> bool:
+        """Whether a target puts the part there, or one did that was replaced after `ended`."""
         until = self.places.get(part, _NEVER)
-        return until is None or until > at - LINGER
+        return until is None or until > ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,55 +80,69 @@ def admit(
     observation: Observation, reportable: Reportable, received: datetime
 ) -> Admitted:
     """The observation without what its node may not report of."""
-    node = observation.node
-
-    def is_own_gpu(reading: GpuReading) -> bool:
-        return gpu_id(node, reading.index) in reportable.gpus
-
-    def is_known(reading: ServiceReading) -> bool:
-        return reading.service in reportable.services
-
-    def is_placed(reading: ReplicaReading) -> bool:
-        gpu = gpu_id(node, reading.gpu_index)
-        return reportable.holds((gpu, "replica", reading.id, reading.service), received)
-
-    def is_own_use(use: UseReading) -> bool:
-        gpu = gpu_id(node, use.gpu_index)
-        if use.kind in ("replica", "task"):
-            return reportable.holds((gpu, use.kind, use.name, use.service), received)
-        # Nobody's use has one name: hours are summed by it.
-        return gpu in reportable.gpus and use.name == f"({use.kind})"
-
-    kept = {
-        "gpus": tuple(filter(is_own_gpu, observation.gpus)),
-        "services": tuple(filter(is_known, observation.services)),
-        "replicas": tuple(filter(is_placed, observation.replicas)),
-        "uses": tuple(filter(is_own_use, observation.uses)),
-    }
+    # What targets of before put somewhere may be reported from there no more.
+    ended = received - LINGER
+    kept = _own(observation, reportable, ended)
     dropped = {
         name: count
         for name, readings in kept.items()
         if (count := len(getattr(observation, name)) - len(readings))
     }
+    held = (
+        each.name
+        for each in observation.tasks
+        if each.state == "finished"
+        and reportable.holds(
+            (gpu_id(observation.node, each.gpu_index), "task", each.name, ""), ended
+        )
+    )
     return Admitted(
         # A copy only where something is left out: nearly all observations stay as they are.
         observation=structs.replace(observation, **kept) if dropped else observation,
-        held=_held(observation, reportable, received),
+        held=frozenset(held),
         dropped=dropped,
     )
 
 
-def _held(
-    observation: Observation, reportable: Reportable, received: datetime
-) -> frozenset[str]:
-    return frozenset(
-        task.name
-        for task in observation.tasks
-        if task.state == "finished"
-        and reportable.holds(
-            (gpu_id(observation.node, task.gpu_index), "task", task.name, ""), received
+def _own(
+    observation: Observation, reportable: Reportable, ended: datetime
+) -> Mapping[str, tuple[object, ...]]:
+    """The readings of which its node may report, by the observation's field."""
+    node, holds = observation.node, reportable.holds
+    # Comprehensions, since a thousand observations come in a second: calls would cost more than the look.
+    gpus = [
+        each for each in observation.gpus if gpu_id(node, each.index) in reportable.gpus
+    ]
+    services = [
+        each for each in observation.services if each.service in reportable.services
+    ]
+    replicas = [
+        each
+        for each in observation.replicas
+        if holds(
+            (gpu_id(node, each.gpu_index), "replica", each.id, each.service), ended
         )
-    )
+    ]
+    uses = [
+        each
+        for each in observation.uses
+        if _is_own_use(each, gpu_id(node, each.gpu_index), reportable, ended)
+    ]
+    return {
+        "gpus": tuple(gpus),
+        "services": tuple(services),
+        "replicas": tuple(replicas),
+        "uses": tuple(uses),
+    }
+
+
+def _is_own_use(
+    use: UseReading, gpu: GpuId, reportable: Reportable, ended: datetime
+) -> bool:
+    if use.kind in ("replica", "task"):
+        return reportable.holds((gpu, use.kind, use.name, use.service), ended)
+    # What is nobody's has one name: hours are summed by it.
+    return gpu in reportable.gpus and use.name == f"({use.kind})"
 
 
 def dropped_in(admitted: Collection[Admitted]) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -95,6 +96,31 @@ def test_a_token_has_a_few_downloads_at_a_time_and_is_told_the_limit(api: Api) -
         assert f"{EXPORT_RULES.per_token} at a time" in refused.json()["detail"]
         with UnreadDownload(api, "viewer") as other:
             assert other.status() == 200
+
+
+def test_agents_do_not_wait_for_a_connection_behind_people(api: Api) -> None:
+    answered: list[int] = []
+
+    def read(token: str) -> None:
+        answered.append(api.call("GET", "plans", token=token).status_code)
+
+    readers = [
+        threading.Thread(target=read, args=(token,))
+        for token in ("viewer", "operator", "admin", "greedy") * 5
+    ]
+    waiting = "SELECT count(*) >= 5 FROM pg_locks WHERE NOT granted"
+    with psycopg.connect(conninfo(api.url)) as connection:
+        connection.execute("LOCK TABLE plan IN ACCESS EXCLUSIVE MODE")
+        for reader in readers:
+            reader.start()
+        while connection.execute(waiting).fetchone() != (True,):
+            assert not answered
+        assert api.sync(sequence=50).status_code == 200
+        # Twenty requests for the pool's ten connections: none had left when the agent was answered.
+        assert answered == []
+    for reader in readers:
+        reader.join()
+    assert len(answered) == len(readers)
 
 
 async def _take_all(api: Api, seen: Counter[int]) -> None:

@@ -235,7 +235,7 @@ class HaProxyRouter:
         self._counter, self._seen_s = Counter({}), -math.inf
         await self._until_it_answers()
         log.info(
-            "HAProxy (process %d) takes requests on port %d, %s",
+            "HAProxy (process %d) takes requests on port %d (%s)",
             self.pid,
             self._settings.port,
             self._settings.access.summary(),

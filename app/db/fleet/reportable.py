@@ -79,8 +79,10 @@ async def _with_targets(
     )
 
 
+# The limit comes first: looked for by their time, all targets that there ever were would be read.
 _NEWER_TARGETS = """
-SELECT generation, plan_id, lower(valid) AS start FROM target
-WHERE generation > :known AND (upper_inf(valid) OR upper(valid) > :since)
-ORDER BY generation DESC LIMIT :limit
+SELECT generation, plan_id, lower(valid) AS start
+FROM (SELECT * FROM target WHERE generation > :known ORDER BY generation DESC LIMIT :limit) AS newest
+WHERE upper_inf(valid) OR upper(valid) > :since
+ORDER BY generation DESC
 """
