@@ -62,12 +62,7 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="address of the control plane's API, e.g. http://127.0.0.1:8080",
     )
-    token = reach.add_mutually_exclusive_group()
-    token.add_argument(
-        "--token",
-        help=f"others see it in the process list, so better {TOKEN_VARIABLE}",
-    )
-    token.add_argument(
+    reach.add_argument(
         "--token-file",
         type=Path,
         help="file that holds the node's token, or a join token, for which the agent gets one of its own",
@@ -287,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """The token from its file, the command line or the environment, in this order; empty: the node has one of its own.
+    """The token from its file, else from the environment; empty: the node has one of its own.
 
     Without any the process ends.
     """
@@ -298,7 +293,8 @@ def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
         if options.token_file is not None:
             token = options.token_file.read_text(encoding="utf-8").strip()
         else:
-            token = options.token or os.environ.get(TOKEN_VARIABLE, "")
+            # Taken out: processes that this one starts have no business with it.
+            token = os.environ.pop(TOKEN_VARIABLE, "")
     except OSError as error:
         parser.error(f"--token-file: {error}")
     is_kept = options.state_dir is not None and (options.state_dir / FILE).exists()

@@ -8,7 +8,8 @@ from typing import Literal
 from app.answers.feasible import infeasibility
 from app.loop.make_problem import PlannedPoints
 from app.loop.observe import observe
-from app.store.store import AgentStatus, Snapshot
+from app.store.node_book import AgentStatus
+from app.store.store import Snapshot
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
 from solvers.types.state import Service, ServiceObservation

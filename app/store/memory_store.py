@@ -91,11 +91,7 @@ class MemoryStore:
         self._revise()
 
     def put_node(
-        self,
-        node: Node,
-        gpus: Iterable[Gpu],
-        *,
-        at: datetime = EPOCH,
+        self, node: Node, gpus: Iterable[Gpu], *, at: datetime = EPOCH
     ) -> None:
         """Add or replace a node with all its GPUs."""
         self._nodes.put(node, gpus, at=at)
@@ -118,10 +114,7 @@ class MemoryStore:
         self._revise()
 
     def put_points(
-        self,
-        points: Iterable[OperatingPoints],
-        *,
-        latency_sigma: float = 0.0,
+        self, points: Iterable[OperatingPoints], *, latency_sigma: float = 0.0
     ) -> None:
         """Add or replace operating points by (network, GPU type), all with this uncertainty of their times."""
         for entry in points:
@@ -267,9 +260,7 @@ class MemoryStore:
             self._memory[policy] = memory
 
     async def ingest(
-        self,
-        observations: tuple[Observation, ...],
-        received: datetime,
+        self, observations: tuple[Observation, ...], received: datetime
     ) -> Ingested:
         """Keep observations; one that came before (same node, boot, sequence) changes nothing."""
         known = self._nodes.names
@@ -309,10 +300,7 @@ class MemoryStore:
         """Nothing: what replicas use is not kept here."""
 
     async def load_executions(
-        self,
-        since: datetime,
-        until: datetime,
-        gpus: Sequence[GpuId],
+        self, since: datetime, until: datetime, gpus: Sequence[GpuId]
     ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         return self._observations.load_executions(
@@ -324,9 +312,7 @@ class MemoryStore:
         return tuple(self._fit_health[group] for group in sorted(self._fit_health))
 
     async def save_fit_health(
-        self,
-        rows: tuple[FitHealth, ...],
-        catalogue_revision: int,
+        self, rows: tuple[FitHealth, ...], catalogue_revision: int
     ) -> bool:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         if catalogue_revision != self._revision:
@@ -358,11 +344,7 @@ class MemoryStore:
         return self.plans[plan_id]
 
     def _judge(
-        self,
-        plan_id: int,
-        state: PlanState,
-        *,
-        of: tuple[PlanState, ...],
+        self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
     ) -> None:
         record = self._plan(plan_id)
         if record.state not in of:

@@ -5,8 +5,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agents.base.protocol import Observation
-from app.store.store import AgentStatus
 from solvers.types.state import Gpu, GpuId, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStatus:
+    """What is known of one agent."""
+
+    node: str
+    generation: int
+    """Generation of the command that it has in force."""
+    repartition: tuple[int, ...] = ()
+    """Indices of its GPUs whose governor asks for other SM percents."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from agents.base.protocol import NodeCommand, Observation
+from app.store.node_book import AgentStatus
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
@@ -164,17 +165,6 @@ class ServiceWindow:
     rejected: int
     # Counts by bucket, not quantiles: counts add up over nodes and windows.
     latency_buckets: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentStatus:
-    """What is known of one agent."""
-
-    node: str
-    generation: int
-    """Generation of the command that it has in force."""
-    repartition: tuple[int, ...] = ()
-    """Indices of its GPUs whose governor asks for other SM percents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,18 +148,6 @@ def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> N
     with_fleet(database, work)
 
 
-def test_a_missing_partition_is_nobodys_fault(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await store.ingest((make_observation(1, START),), START)
-        async with engine.begin() as connection:
-            await connection.execute(text("SELECT drop_observation_days('2026-03-02')"))
-        # Refused as what can never be kept, the agents of a whole fleet would drop all that they have.
-        with pytest.raises(psycopg.errors.CheckViolation, match="no partition"):
-            await store.ingest((make_observation(2, START),), START)
-
-    with_fleet(database, work)
-
-
 def test_unknown_nodes_are_named_and_the_others_taken(database: str) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
         batch = (

@@ -12,7 +12,7 @@ from app.db.base.rows import all_rows, one_row
 from app.db.base.tables import AnyRow, cluster, command, gpu, gpu_type, node
 from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
-from app.store.store import AgentStatus
+from app.store.node_book import AgentStatus
 from solvers.types.state import Gpu, GpuId, Node, NodeId, gpu_id
 
 _WANTED = (

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from app.answers.status import Condition, service_statuses
-from app.store.store import AgentStatus, Correction, Snapshot
+from app.store.node_book import AgentStatus
+from app.store.store import Correction, Snapshot
 from solvers.predict.data.samples import Group
 from solvers.predict.learn.online import FitState, new_fit_state
 from solvers.types.plan import Unserved
