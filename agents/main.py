@@ -273,7 +273,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     token = _read_token(parser, options)
     # Nothing that is started from here on gets a copy.
-    os.environ.pop(TOKEN_VARIABLE, None)
     _refuse_contradictions(parser, options)
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent
