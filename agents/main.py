@@ -272,7 +272,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(given)
     token = _read_token(parser, options)
-    # Nothing that is started from here on gets a copy.
     _refuse_contradictions(parser, options)
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent
@@ -288,12 +287,11 @@ def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     # Imported late, like what runs the agent.
     from agents.sync.node_token import FILE, JOIN_PREFIX
 
+    # Taken out in any case: what this process starts has no business with it.
+    token = os.environ.pop(TOKEN_VARIABLE, "")
     try:
         if options.token_file is not None:
             token = options.token_file.read_text(encoding="utf-8").strip()
-        else:
-            # Taken out: processes that this one starts have no business with it.
-            token = os.environ.pop(TOKEN_VARIABLE, "")
     except OSError as error:
         parser.error(f"--token-file: {error}")
     is_kept = options.state_dir is not None and (options.state_dir / FILE).exists()
