@@ -1,6 +1,6 @@
 """Report: the audit's lines about what the loop did, in words that an operator can act on."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -113,7 +113,7 @@ def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> AuditEve
 def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
     """What changes between two plans, e.g. `chat: +2 on T4, -1 on V100; photo: other SM percent, batch or clock`."""
     old = Plan(policy="none") if before is None else anonymous(before)
-    phrases = list(_replica_changes(old, anonymous(after)))
+    phrases = list(_replica_changes(old, anonymous(after))) or _moves(before, after)
     if (before.governor if before else None) != after.governor:
         phrases.append(f"governor {after.governor or 'none'}")
     phrases.extend(_task_changes(before, after))
@@ -143,6 +143,22 @@ def _replica_changes(old: Plan, new: Plan) -> Iterator[str]:
             same_counts.append(service)
     if same_counts:
         yield f"{', '.join(same_counts)}: other SM percent, batch or clock"
+
+
+def _moves(before: BoundPlan | None, after: BoundPlan) -> list[str]:
+    """The services whose replicas go to other GPUs of the same types, as from a node that drains."""
+    old, new = _places(before), _places(after)
+    moved = [service for service in sorted(new) if old.get(service) != new[service]]
+    return [f"{', '.join(moved)}: on other GPUs"] if moved else []
+
+
+def _places(plan: BoundPlan | None) -> dict[str, list[str]]:
+    """The GPUs of each service's replicas, sorted."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for gpu in sorted(plan.gpus if plan else (), key=lambda gpu: gpu.id):
+        for replica in gpu.replicas:
+            places[replica.service].append(gpu.id)
+    return dict(places)
 
 
 def _task_changes(before: BoundPlan | None, after: BoundPlan) -> Iterator[str]:

@@ -304,6 +304,7 @@ def token_row(item: Document) -> Cells:
         text(item, "scope"),
         _token_state(item),
         plain(item.get("projects") or "all"),
+        text(item, "node") or "-",
     )
 
 
@@ -315,7 +316,7 @@ def _token_state(item: Document) -> ColouredCell:
     # The API keeps expired tokens in its list, without a word for their state.
     if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
         return bad("expired")
-    return good("valid")
+    return good("valid") if item.get("uses_left") != 0 else warn("used up")
 
 
 def token_wide_cells(item: Document) -> Cells:

@@ -250,7 +250,7 @@ KINDS = (
     CommandKind(
         name="Token",
         path="tokens",
-        headings=("id", "name", "scope", "state", "projects"),
+        headings=("id", "name", "scope", "state", "projects", "node"),
         row=columns.token_row,
         wide_headings=("created", "last used", "expires"),
         wide_row=columns.token_wide_cells,

@@ -73,7 +73,7 @@ def _wait_until_empty(api: Api, node: str, until_s: float) -> None:
         if not replicas and not tasks:
             show_line(f"Node {node} is empty")
             return
-        left = f"Node {node}: {replicas} replicas and {tasks} tasks left"
+        left = f"Node {node}: replicas left: {replicas}, tasks left: {tasks}"
         if left != shown:
             show_line(left)
             shown = left

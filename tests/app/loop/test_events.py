@@ -58,6 +58,11 @@ def with_task(plan: BoundPlan, task: BoundTask) -> BoundPlan:
             ),
             "only routing weights change",
         ),
+        (
+            BEFORE,
+            a_bound_plan([a_replica("b", service="photo")], [a_replica("a")]),
+            "chat, photo: on other GPUs",
+        ),
         (BEFORE, replace(BEFORE, governor="dfs"), "governor dfs"),
         (replace(BEFORE, governor="dfs"), BEFORE, "governor none"),
         (BEFORE, with_task(BEFORE, bound_task()), "task nightly: on n1/gpu-0"),
