@@ -30,6 +30,7 @@ def _node(row: NodeRow, wanted: AnyRow | None, stale_after_s: float) -> Json:
         if is_heard or row.last_seen_at is None
         else row.last_seen_at.isoformat(),
         "cordoned": row.node.cordoned,
+        "is_draining": row.node.drain_in_s is not None,
         "power_cap_w": row.node.power_cap_w,
         "agent_version": row.agent_version,
         "generation": row.observed_generation,

@@ -31,7 +31,7 @@ function troubles(node) {
     ill > 0 && ["bad", `${ill} GPU${ill === 1 ? "" : "s"} unhealthy`],
     ["refused", "failed"].includes(node.said) && ["bad", `${node.said} generation ${node.wanted_generation}`],
     node.generation > (node.wanted_generation ?? 0) && ["bad", `follows generation ${node.generation}, which was never made here`],
-    node.cordoned && ["warn", "cordoned"],
+    node.cordoned && ["warn", node.is_draining ? "draining" : "cordoned"],
     Math.abs(node.clock_skew_s) > SKEW_S && ["warn", `clock ${number(Math.abs(node.clock_skew_s), 1)} s ${node.clock_skew_s > 0 ? "ahead" : "behind"}`],
   ].filter(Boolean);
 }
