@@ -48,7 +48,7 @@ class LimitMiddleware:
         """`prefix`: of the API's paths; `token_rate`: cheap requests per second of one token."""
         self._app = app
         start = re.escape(prefix)
-        self._sync = re.compile(rf"POST {start}/nodes/([^/]+)/sync")
+        self._sync = re.compile(rf"POST {start}/nodes/[^/]+/sync")
         # What plans, simulates, or makes a table of many rows; and pages, which are HTML with the data within.
         self._expensive = re.compile(
             rf"GET {start}/(?:costs|reports/[^/]+(?:/export)?|simulations/[0-9]+/report(?:\.json)?)"
@@ -80,11 +80,8 @@ class LimitMiddleware:
 
     def _asked(self, scope: Scope, context: Context) -> _Asked:
         what = f"{scope['method']} {scope['path']}"
-        if sync := self._sync.fullmatch(what):
-            # By node as well, since many simulated nodes may share one token.
-            return _Asked(
-                flow=f"{context.caller.id}/{sync[1]}", cost=CHEAP, is_sync=True
-            )
+        if self._sync.fullmatch(what):
+            return _Asked(flow=context.caller.id, cost=CHEAP, is_sync=True)
         cost = EXPENSIVE if self._expensive.fullmatch(what) else CHEAP
         return _Asked(flow=context.caller.id, cost=cost, is_sync=False)
 
