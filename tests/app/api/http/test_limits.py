@@ -86,8 +86,7 @@ def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
         first = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
         await let_others_run()
         assert await status(app, sync) == 429
-        # Many simulated nodes share one token.
-        other = asyncio.create_task(status(app, f"POST {PREFIX}/nodes/n2/sync"))
+        other = asyncio.create_task(status(app, sync, "tok-b"))
         await let_others_run()
         assert inner.began == SYNCS_AT_ONCE + 1
         inner.go.set()
