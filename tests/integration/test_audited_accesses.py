@@ -1,17 +1,16 @@
 """The audit of accesses: who logged in, what was denied to whom, and who read what is worth guarding."""
 
-import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
-from app.api.caches.noted_accesses import NOTED_AGAIN_AFTER, NotedAccesses
-from app.base.errors import Unavailable
-from app.store.memory_store import MemoryStore
-from app.store.store import AuditEvent
-from tests.integration.api_harness import NOW, Api, Prepared, service
+from app.api.caches.noted_accesses import NOTED_AGAIN_AFTER
+from app.db.base.listen import conninfo
+from tests.integration.api_harness import Api, Prepared, service
 
 pytestmark = pytest.mark.integration
 
@@ -155,26 +154,18 @@ def test_many_equal_denials_are_one_line_in_ten_minutes(api: Api) -> None:
     assert len(_events(api, "AccessDenied")) == 1
 
 
-class _StoreAway(MemoryStore):
-    """Refuses events until it is back."""
+def test_an_audit_that_cannot_be_written_fails_no_request_and_the_next_access_is_noted(
+    api: Api,
+) -> None:
+    def status() -> int:
+        return api.call("GET", "tokens", token="viewer").status_code
 
-    is_back = False
-
-    async def add_events(self, *lines: AuditEvent) -> None:
-        if not self.is_back:
-            raise Unavailable("the database does not answer; try again")
-        await super().add_events(*lines)
-
-
-def test_a_database_that_is_away_fails_no_request_and_the_next_access_is_noted() -> (
-    None
-):
-    store = _StoreAway()
-    accesses = NotedAccesses(store)
-    denied = AuditEvent(
-        at=NOW, actor="token/a", kind="AccessDenied", subject="operation/GET /x"
-    )
-    asyncio.run(accesses.note("a", denied))
-    store.is_back = True
-    asyncio.run(accesses.note("a", denied))
-    assert store.events == [denied]
+    with psycopg.connect(conninfo(api.url)) as held:
+        held.execute("LOCK TABLE event")
+        began_s = time.monotonic()
+        assert status() == 403
+        # Well below the time for which the database itself lets a lock be waited for.
+        assert time.monotonic() - began_s < 4.0
+    assert _events(api, "AccessDenied") == []
+    assert status() == 403
+    assert len(_events(api, "AccessDenied")) == 1
