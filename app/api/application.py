@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Lifespan
 
 from agents.base.protocol import Observation, SyncReply
@@ -15,11 +17,13 @@ from app.api.http import errors
 from app.api.http.auth import AuthMiddleware
 from app.api.http.limits import LimitMiddleware
 from app.api.http.middleware import RequestMiddleware
+from app.api.http.parts import Context
 from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
 from app.api.predictions import fits, networks, profiles
 from app.api.reports import costs, demand, reports
 from app.api.workloads import budgets, projects, services, tasks
+from app.base.errors import Forbidden
 
 PREFIX = "/api/v1"
 VERSION = "1"
@@ -87,12 +91,25 @@ def make_api(
     # Without the prefix: probes and scrapers expect these paths at the root, and they outlive versions of the API.
     app.include_router(health.router)
     errors.install(app)
+    app.add_exception_handler(Forbidden, _answer_denied)
     # Added later means further outside: the request has its id and its limit before anybody asks who calls.
     app.add_middleware(LimitMiddleware, prefix=PREFIX, token_rate=token_rate)
     app.add_middleware(AuthMiddleware)
     app.add_middleware(RequestMiddleware, body_limit_bytes=body_limit_bytes)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
+
+
+async def _answer_denied(request: Request, error: Exception) -> Response:
+    """Refuse what a caller may not do; of a known one the audit has it."""
+    context: Context | None = request.scope.get("plimsoll.context")
+    if context is not None:
+        # The route's template, as in the metrics: a path is the caller's to choose. The dashboard's pages have none.
+        path = getattr(request.scope.get("route"), "path", "(page)")
+        # Some routes know the prefix, others are included under it.
+        operation = f"operation/{request.method} {path.removeprefix(PREFIX)}"
+        await context.note_access("AccessDenied", subject=operation, reason=str(error))
+    return await errors.answer(request, error)
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
+from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.fairness import FairSeats, SeatRules
 from app.api.http.guesses import Guesses
@@ -111,6 +112,7 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
         sync_engine=pools.agents,
         readers=FairSeats(pools.reader_rules),
         guesses=Guesses(store, plane.clock, metrics),
+        accesses=NotedAccesses(store),
         store=store,
         clock=plane.clock,
         ingest=IngestQueue(

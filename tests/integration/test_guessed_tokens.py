@@ -47,7 +47,7 @@ def test_guessing_is_answered_429_with_a_back_off_that_doubles_and_told_once(
         for answer in answers[GUESSES - 1 :]
     ] == [(429, "1"), (429, "2"), (429, "4"), (429, "8")]
     (event,) = api.get("events?kind=TokenGuessed")["items"]
-    assert event["subject"] == "address/testclient"
+    assert event["subject"] == "address/10.0.0.7"
     assert not any(guess in str(event) for guess in guesses)
     assert _episodes(api) == "1.0"
 

@@ -144,8 +144,8 @@ def install(app: FastAPI) -> None:
     """Answer every error of the app as a problem."""
     # Each class by itself: Starlette looks for handlers by the classes of the error, and knows no tuple.
     for error_class, _ in PROBLEMS:
-        app.add_exception_handler(error_class, _answer)
-    app.add_exception_handler(HTTPException, _answer)
+        app.add_exception_handler(error_class, answer)
+    app.add_exception_handler(HTTPException, answer)
     # Last resort: without it a fault of ours would be answered as plain text, without a request id.
     app.add_exception_handler(Exception, _answer_unexpected)
 
@@ -172,7 +172,8 @@ def problem_response(error: Exception, *, path: str, request_id: str) -> Respons
     )
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def answer(request: Request, error: Exception) -> Response:
+    """The problem that stands for an exception which a route raised."""
     return problem_response(
         error, path=request.url.path, request_id=_request_id(request)
     )
@@ -186,7 +187,7 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
         request_id=_request_id(request),
         exc_info=error,
     )
-    return await _answer(request, error)
+    return await answer(request, error)
 
 
 def _headers(error: Exception, kind: ProblemKind) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from agents.base.protocol import LeaseTerms
 from app.api.caches.agent_addresses import AgentAddresses
 from app.api.caches.cluster_metrics import ClusterPage
 from app.api.caches.commands import CommandBoard
+from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.fairness import FairSeats, SeatRules
 from app.api.http.guesses import Guesses
@@ -85,6 +86,7 @@ class ApiParts:
     solver: PreviewSolver
     """For previews and thorough explanations; the control loop has its own."""
     guesses: Guesses
+    accesses: NotedAccesses
     solver_turn: FairSeats = field(default_factory=lambda: FairSeats(SOLVER_RULES))
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
@@ -196,3 +198,16 @@ class Context:
                 after=after,
             ),
         )
+
+    async def note_access(self, kind: str, *, subject: str, reason: str = "") -> None:
+        """Append to the audit what the caller saw or was denied: once in a while, and never while it has a
+        transaction open, since this is one of its own."""
+        access = AuditEvent(
+            at=self.now(),
+            actor=self.actor,
+            kind=kind,
+            subject=subject,
+            reason=reason,
+            request_id=self.request_id,
+        )
+        await self.parts.accesses.note(self.caller.id, access)

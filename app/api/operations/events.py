@@ -1,4 +1,4 @@
-"""Events: the audit of every write and every automatic decision."""
+"""Events: the audit of every write, every automatic decision, logins, denials and guarded reads."""
 
 from typing import Annotated
 

@@ -117,6 +117,8 @@ async def list_tokens(context: Admin, paging: Paging) -> Page[TokenView]:
         rows = await tokens.list_rows(
             connection, after=paging.after, limit=paging.fetch
         )
+    # Who may do what is worth knowing to whoever stole one of them.
+    await context.note_access("Read", subject="tokens")
     return paging.page(rows, view=TokenView.model_validate, key=lambda row: row.id)
 
 

@@ -61,13 +61,18 @@ async def list_webhooks(context: Admin, paging: Paging) -> Page[WebhookView]:
         rows = await webhooks.list_rows(
             connection, after=paging.after, limit=paging.fetch
         )
-        return await list_page(KIND, connection, paging, [_view(row) for row in rows])
+        page = await list_page(KIND, connection, paging, [_view(row) for row in rows])
+    # Of many receivers the address itself is the secret.
+    await context.note_access("Read", subject="webhooks")
+    return page
 
 
 @router.get("/{name}", responses=READ)
 async def get_webhook(context: Admin, name: Name, response: Response) -> WebhookView:
     """One webhook, without its secret."""
-    return await read(context, KIND, name, response)
+    seen = await read(context, KIND, name, response)
+    await context.note_access("Read", subject=f"webhook/{name}")
+    return seen
 
 
 @router.put("/{name}", responses=WRITE | created(WebhookView))

@@ -139,6 +139,7 @@ async def export_report(
             )
         raise InvalidRequest(f"report {name} cannot be cut by project", field="project")
     wanted = ReportQuery(name=name, since=since, until=until, among=among)
+    await context.note_access("Read", subject=f"report/{name}")
     return ExportResponse(partial(_rows, context, wanted), format, name=name)
 
 

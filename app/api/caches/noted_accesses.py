@@ -1,0 +1,61 @@
+"""The audit of accesses that change nothing: logins, denials, and reads of what is worth guarding.
+
+A program that is refused once a second would fill the audit, so that an access is noted once in ten minutes: one of the
+same token, kind and subject. Each API process counts for itself.
+"""
+
+import asyncio
+from collections import OrderedDict
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from app.base.errors import PlimsollError
+from app.db.base.transaction import translated
+from app.store.store import AuditEvent, Store
+
+log = structlog.get_logger(__name__)
+
+NOTED_AGAIN_AFTER: Final = timedelta(minutes=10)
+REMEMBERED_ACCESSES: Final = 10_000
+"""The one that was noted longest ago goes; a token has some hundred operations to be refused."""
+WRITTEN_WITHIN_S: Final = 2.0
+
+_AccessKey = tuple[str, str, str]
+"""(token's id, kind, subject)"""
+
+
+class NotedAccesses:
+    """The accesses that this process noted a short while ago."""
+
+    def __init__(self, store: Store) -> None:
+        """`store`: with people's connections, so that a refused agent takes none from those that are let in."""
+        self._store = store
+        self._noted: OrderedDict[_AccessKey, datetime] = OrderedDict()
+
+    async def note(self, token: str, access: AuditEvent) -> None:
+        """Append an access by that token to the audit, unless that was done a short while ago. Never raises."""
+        key = (token, access.kind, access.subject)
+        last = self._noted.get(key)
+        if last is not None and access.at - last < NOTED_AGAIN_AFTER:
+            return
+        # Before it is written: many equal requests at once would else write a line each.
+        self._noted[key] = access.at
+        self._noted.move_to_end(key)
+        if len(self._noted) > REMEMBERED_ACCESSES:
+            self._noted.popitem(last=False)
+        try:
+            async with asyncio.timeout(WRITTEN_WITHIN_S):
+                with translated():
+                    await self._store.add_events(access)
+        # The request was decided without the audit, and its answer does not wait for a database that is away.
+        except (PlimsollError, TimeoutError) as error:
+            self._noted.pop(key, None)
+            log.warning(
+                "an access is missing from the audit",
+                actor=access.actor,
+                kind=access.kind,
+                subject=access.subject,
+                problem=str(error) or "the database did not answer in time",
+            )

@@ -1,0 +1,171 @@
+"""The audit of accesses: who logged in, what was denied to whom, and who read what is worth guarding."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from app.api.caches.noted_accesses import NOTED_AGAIN_AFTER
+from app.db.base.listen import conninfo
+from tests.integration.api_harness import Api, Prepared, service
+
+pytestmark = pytest.mark.integration
+
+ORIGIN = {"Origin": "http://testserver"}
+HOOK = {
+    "apiVersion": "plimsoll/v1",
+    "kind": "Webhook",
+    "metadata": {"name": "chat"},
+    "spec": {"url": "https://hooks.example/T0/B0/key"},
+}
+
+
+@pytest.fixture(scope="module")
+def shared(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        running.put("services/chat", service())
+        running.put("webhooks/chat", HOOK)
+        yield running
+
+
+@pytest.fixture
+def api(shared: Api) -> Iterator[Api]:
+    """Each test finds the accesses of earlier ones forgotten, and no cookie."""
+    shared.clock.advance(NOTED_AGAIN_AFTER.total_seconds())
+    yield shared
+    shared.client.cookies.clear()
+
+
+def _events(api: Api, kind: str) -> list[dict[str, Any]]:
+    """Those since the test began: the fixture's clock stands still."""
+    since = api.clock.now().isoformat().replace("+00:00", "Z")
+    found: list[dict[str, Any]] = api.get(f"events?kind={kind}&since={since}")["items"]
+    return found
+
+
+def _log_in(api: Api, token: str) -> int:
+    form = {"token": api.secrets[token]}
+    return api.client.post(
+        "/login", data=form, headers=ORIGIN, follow_redirects=False
+    ).status_code
+
+
+def test_logins_and_logouts_are_in_the_audit_with_their_address(api: Api) -> None:
+    assert _log_in(api, "viewer") == 303
+    assert (
+        api.client.post("/logout", headers=ORIGIN, follow_redirects=False).status_code
+        == 303
+    )
+    for kind in ("LoggedIn", "LoggedOut"):
+        (event,) = _events(api, kind)
+        assert (event["actor"], event["subject"]) == (
+            "token/viewer",
+            "address/10.0.0.7",
+        )
+        assert event["request_id"]
+
+
+def test_a_refused_login_is_a_denial(api: Api) -> None:
+    assert _log_in(api, "agent") == 401
+    (event,) = _events(api, "AccessDenied")
+    assert (event["actor"], event["subject"]) == (
+        "token/agent",
+        "operation/POST /login",
+    )
+    assert api.secrets["agent"] not in str(event)
+    assert _events(api, "LoggedIn") == []
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "path", "operation", "lacks"),
+    [
+        ("viewer", "GET", "tokens", "GET /tokens", "admin"),
+        (
+            "viewer",
+            "POST",
+            "nodes/n1/cordon",
+            "POST /nodes/{name}/cordon",
+            "operator",
+        ),
+        ("agent", "GET", "/fleet", "GET (page)", "viewer"),
+        ("agent", "POST", "nodes/n2/sync", "POST /nodes/{name}/sync", "'n1'"),
+    ],
+)
+def test_a_denial_names_the_token_the_operation_and_what_was_wanted(
+    api: Api, token: str, method: Any, path: str, operation: str, lacks: str
+) -> None:
+    assert api.call(method, path, token=token).status_code == 403
+    (event,) = _events(api, "AccessDenied")
+    assert (event["actor"], event["subject"]) == (
+        f"token/{token}",
+        f"operation/{operation}",
+    )
+    assert lacks in event["reason"]
+
+
+def test_a_project_out_of_reach_is_a_denial(api: Api) -> None:
+    api.add_token("bound", "operator", ("team-a",))
+    answer = api.call("PUT", "services/chat", service(), token="bound", If_Match="*")
+    assert answer.status_code == 403
+    (event,) = _events(api, "AccessDenied")
+    assert event["actor"] == "token/bound"
+    assert "team-a" in event["reason"]
+
+
+@pytest.mark.parametrize(
+    ("path", "subject"),
+    [
+        ("tokens", "tokens"),
+        ("webhooks", "webhooks"),
+        ("webhooks/chat", "webhook/chat"),
+        ("reports/cost_by_service_hour/export", "report/cost_by_service_hour"),
+    ],
+)
+def test_a_read_of_what_is_worth_guarding_is_in_the_audit(
+    api: Api, path: str, subject: str
+) -> None:
+    assert api.call("GET", path).status_code == 200
+    (event,) = _events(api, "Read")
+    assert (event["actor"], event["subject"]) == ("token/admin", subject)
+    assert not any(secret in str(event) for secret in api.secrets.values())
+
+
+def test_other_reads_are_not_in_the_audit(api: Api) -> None:
+    api.get("services")
+    assert api.call("GET", "webhooks/nobody").status_code == 404
+    assert _events(api, "Read") == []
+
+
+def test_many_equal_denials_are_one_line_in_ten_minutes(api: Api) -> None:
+    def refused(_: int) -> int:
+        return api.call("GET", "tokens", token="viewer").status_code
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(refused, range(50))) == {403}
+    assert len(_events(api, "AccessDenied")) == 1
+    # Of another token, and of the same one later, there is one more.
+    assert api.call("GET", "tokens", token="operator").status_code == 403
+    assert len(_events(api, "AccessDenied")) == 2
+    api.clock.advance(NOTED_AGAIN_AFTER.total_seconds())
+    assert refused(0) == 403
+    assert len(_events(api, "AccessDenied")) == 1
+
+
+def test_an_audit_that_cannot_be_written_fails_no_request_and_the_next_access_is_noted(
+    api: Api,
+) -> None:
+    def status() -> int:
+        return api.call("GET", "tokens", token="viewer").status_code
+
+    with psycopg.connect(conninfo(api.url)) as held:
+        held.execute("LOCK TABLE event")
+        began_s = time.monotonic()
+        assert status() == 403
+        # Well below the time for which the database itself lets a lock be waited for.
+        assert time.monotonic() - began_s < 4.0
+    assert _events(api, "AccessDenied") == []
+    assert status() == 403
+    assert len(_events(api, "AccessDenied")) == 1
