@@ -90,9 +90,9 @@ async def _holder(request: Request, secret: str) -> Context:
         raise Unauthorised("This token is not known, was revoked, or has expired.")
     request_id = str(request.scope["plimsoll.request_id"])
     context = Context(parts=parts, caller=row, request_id=request_id)
-    if row.scope == "agent":
+    if not row.is_persons:
         error = Forbidden(
-            "An agent's token may only report. Log in with one of scope viewer, operator or admin."
+            "A node's token may only report. Log in with one of scope viewer, operator or admin."
         )
         await context.note_access(
             "AccessDenied", subject="operation/POST /login", reason=str(error)

@@ -198,10 +198,10 @@ def look_of(context: Context, argument: str) -> Look:
 
 
 def require_person(context: Context) -> None:
-    """Raise Forbidden for an agent's token."""
-    if context.caller.scope == "agent":
+    """Raise Forbidden for a node's token."""
+    if not context.caller.is_persons:
         raise Forbidden(
-            "an agent's token may only report; log in with one of scope viewer, operator or admin"
+            "a node's token may only report; log in with one of scope viewer, operator or admin"
         )
 
 

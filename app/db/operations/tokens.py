@@ -45,6 +45,11 @@ class TokenRow:
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
 
+    @property
+    def is_persons(self) -> bool:
+        """Whether its holder may look at anything; tokens of nodes only report and enrol."""
+        return self.scope not in ("agent", "join")
+
     def is_valid(self, now: datetime) -> bool:
         """Whether it may be used."""
         return self.revoked_at is None and (
