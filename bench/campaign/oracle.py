@@ -22,7 +22,11 @@ _COMMANDS_OF_NO_TARGET = """
 SELECT node, generation FROM command c WHERE NOT EXISTS (SELECT FROM target t WHERE t.generation = c.generation)
 """
 _EMPTY_TARGETS = """
-SELECT generation FROM target t WHERE NOT EXISTS (SELECT FROM plan_replica r WHERE r.plan_id = t.plan_id)
+SELECT generation FROM (
+    SELECT t.generation, count(r.replica) AS replicas,
+           lag(count(r.replica)) OVER (ORDER BY t.generation) AS before
+    FROM target t LEFT JOIN plan_replica r ON r.plan_id = t.plan_id GROUP BY t.generation) AS sizes
+WHERE replicas = 0 AND before > 0
 """
 _HALF_PLANS = """
 SELECT id FROM plan p WHERE p.state NOT IN ('target', 'superseded')
@@ -144,6 +148,6 @@ def _broken_history(url: str) -> Iterator[str]:
         yield f"{node} has a command of generation {generation}, which never was a target"
     for (plan,) in rows(url, _HALF_PLANS):
         yield f"plan {plan} was never in force and has an allocation"
-    # The load never ends, so that whatever came into force must have served somebody.
+    # The load never ends: once it was heard, no outage may make the loop believe that it did.
     for (generation,) in rows(url, _EMPTY_TARGETS):
-        yield f"target {generation} has no replica"
+        yield f"target {generation} has no replica, the one before it had some"
