@@ -13,10 +13,10 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
 TEST_ARGS ?= -n 2 --dist worksteal
 
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
-test test-nightly test-core-types bench-%: export OPENBLAS_NUM_THREADS := 1
-test test-nightly test-core-types bench-%: export OMP_NUM_THREADS := 1
+test test-nightly test-core-types bench-% campaign: export OPENBLAS_NUM_THREADS := 1
+test test-nightly test-core-types bench-% campaign: export OMP_NUM_THREADS := 1
 
-.PHONY: help install demo test test-core-types test-nightly check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
+.PHONY: help install demo test test-core-types test-nightly check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 10 minutes)"
 	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
+	@echo "make campaign  processes killed under load, and what must hold whatever fails (about 20 minutes)"
 	@echo "make install  create .venv with everything in it"
 	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md, docs/settings.md, docs/metrics.md and docs/cli.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
@@ -92,6 +93,9 @@ bench-papers: install
 
 bench-papers-quick: install
 	@$(BIN)/python -m bench.papers --quick
+
+campaign: install
+	@$(BIN)/python -m bench.campaign
 
 openapi: install
 	$(BIN)/python -m tools.documents.openapi

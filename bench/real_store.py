@@ -77,11 +77,18 @@ class Fleet:
 @contextmanager
 def temporary_database() -> Iterator[str]:
     """URL of a fresh, durable (fsync on), migrated database in a server of its own; gone afterwards."""
+    with temporary_server() as server:
+        yield server.url
+
+
+@contextmanager
+def temporary_server() -> Iterator[postgres.Server]:
+    """The same, for those who also stop and start it."""
     data_dir = Path(tempfile.mkdtemp(prefix="plimsoll-bench-"))
     try:
-        url = postgres.start(data_dir).url
-        migrate.upgrade(url)
-        yield url
+        server = postgres.start(data_dir)
+        migrate.upgrade(server.url)
+        yield server
     finally:
         postgres.stop(data_dir)
         shutil.rmtree(data_dir)

@@ -1,0 +1,145 @@
+"""One node's agent as a process to be killed: the real loop, ledger and transport, on a device that keeps books only.
+
+    python -m bench.campaign.node DIRECTORY
+
+The directory holds `node.json` (NodeSpec), the agent's ledger, and its journal, which the oracle reads afterwards.
+"""
+
+import asyncio
+import hashlib
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from agents.base.clock import ScaledClock
+from agents.base.device import DeviceReadings, GpuState, NodeState
+from agents.base.protocol import (
+    GpuReading,
+    NodeCommand,
+    Observation,
+    ReplicaCommand,
+    ServiceReading,
+    SyncReply,
+)
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.sync.ledger import Ledger
+from agents.sync.transport import HttpTransport
+from bench.campaign.journal import Journal
+from tests.agents.factories import PaperDevice
+
+SPEC, JOURNAL, LEDGER = "node.json", "journal", "ledger"
+ARRIVALS = 3
+"""Of each service in each observation, so that sums in the database tell how often each observation was counted."""
+PERIOD_S = 0.25
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the agent is."""
+
+    node: str
+    url: str
+    secret: str
+    gpu_type: str
+    memory_mib: float
+    gpus: int
+    services: tuple[str, ...]
+
+
+class JournalingTransport(HttpTransport):
+    """HTTP to the control plane; notes what was acknowledged."""
+
+    def __init__(self, spec: NodeSpec, journal: Journal) -> None:
+        super().__init__(spec.url, spec.secret)
+        self._journal = journal
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        sent_s = time.monotonic()
+        reply = await super().exchange(observation, wait_s=wait_s)
+        self._journal.write(
+            "acknowledged", boot=reply.boot, sequence=reply.acknowledged, sent_s=sent_s
+        )
+        return reply
+
+
+class JournalingLedger(Ledger):
+    """The ledger on disk; notes every command that is put in force."""
+
+    def __init__(self, directory: Path, journal: Journal) -> None:
+        super().__init__(directory)
+        self._journal = journal
+
+    def accept(self, command: NodeCommand) -> None:
+        before = self.command
+        super().accept(command)
+        if command != before:
+            sha256 = hashlib.sha256(msgspec.json.encode(command)).hexdigest()
+            self._journal.write("obeyed", generation=command.generation, sha256=sha256)
+
+
+class LoadedDevice(PaperDevice):
+    """Replicas are ready at once and serve a steady load; a start of what runs already is noted."""
+
+    def __init__(self, spec: NodeSpec, journal: Journal) -> None:
+        gpus = tuple(
+            GpuState(index=index, gpu_type=spec.gpu_type, memory_mib=spec.memory_mib)
+            for index in range(spec.gpus)
+        )
+        super().__init__(NodeState(gpus=gpus))
+        self._spec = spec
+        self._journal = journal
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        if any(running.id == replica.id for running in self.replicas()):
+            self._journal.write("doubled", detail=replica.id)
+        await super().start_replica(gpu_index, replica)
+
+    async def read(self) -> DeviceReadings:
+        self.make_ready()
+        return DeviceReadings(
+            gpus=tuple(map(_reading, (await self.state()).gpus)),
+            services=tuple(
+                ServiceReading(
+                    service=service, arrivals=ARRIVALS, served=ARRIVALS, in_slo=ARRIVALS
+                )
+                for service in self._spec.services
+            ),
+        )
+
+
+def _reading(gpu: GpuState) -> GpuReading:
+    return GpuReading(
+        index=gpu.index,
+        gpu_type=gpu.gpu_type,
+        memory_mib=gpu.memory_mib,
+        memory_used_mib=0.0,
+        power_w=80.0,
+        energy_j=80.0 * PERIOD_S,
+        clock_mhz=1000.0,
+        busy_percent=10.0,
+    )
+
+
+async def run(directory: Path) -> None:
+    """The agent, until it is killed."""
+    spec = msgspec.json.decode((directory / SPEC).read_bytes(), type=NodeSpec)
+    journal = Journal(directory / JOURNAL)
+    ledger = JournalingLedger(directory / LEDGER, journal)
+    boot = uuid.uuid4().hex
+    journal.write("started", boot=boot, generation=ledger.generation)
+    agent = NodeAgent(
+        AgentSettings(
+            node=spec.node, boot=boot, period_s=PERIOD_S, enforce_period_s=PERIOD_S
+        ),
+        LoadedDevice(spec, journal),
+        transport=JournalingTransport(spec, journal),
+        clock=ScaledClock(speed=1.0),
+        ledger=ledger,
+    )
+    await agent.run(asyncio.Event())
+
+
+if __name__ == "__main__":
+    asyncio.run(run(Path(sys.argv[1])))
