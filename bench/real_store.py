@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import cycle, islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from app.postgres import server as postgres
 from app.store.store import PlanRecord, PolicySettings
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
-from solvers.types.state import NodeId, ReplicaId, Service, Slo, gpu_id
+from solvers.types.state import Mode, NodeId, ReplicaId, Service, Slo, gpu_id
 
 GPU_TYPES = ("V100-32GB", "T4")
 NETWORKS = (
@@ -194,6 +194,9 @@ async def place_replicas(
 ) -> None:
     """Push a target that puts the replicas of these observations where they are; others would be left out of them."""
     store = PostgresStore(engine)
+    before = (await store.load_snapshot(at)).settings
+    # Nothing is pushed while the loop is off, as it is where a benchmark must not plan.
+    await _save_settings(engine, replace(before, mode=Mode.AUTO), at)
     snapshot = await store.load_snapshot(at)
     bound = BoundPlan(
         generation=1,
@@ -217,6 +220,14 @@ async def place_replicas(
     )
     plan_id = await store.record_plan(record)
     assert await store.push_target(plan_id, bound, (), at)
+    await _save_settings(engine, before, at)
+
+
+async def _save_settings(
+    engine: AsyncEngine, settings: PolicySettings, at: datetime
+) -> None:
+    async with engine.begin() as connection:
+        await policies.save(connection, settings, at=at, actor="bench")
 
 
 def _bound_gpu(entry: Observation, index: int, gpu_type: str) -> BoundGpu:

@@ -91,11 +91,15 @@ def _check_token(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
             words=words,
             remedy=f"{make}; give it by --token-file",
         )
+    # Refused for a sync and nothing else: the agent gets the node's own token for it.
+    if facts.sync_status == 403 and asked.token.startswith("plim_join_"):
+        words = f"a join token, by which node {asked.node} is enrolled"
+        return NodeFinding(check="token", level="pass", words=words)
     if facts.sync_status in (401, 403):
         why = (
             "not known, revoked or expired"
             if facts.sync_status == 401
-            else "not an agent's"
+            else f"not that of node {asked.node}"
         )
         return NodeFinding(
             check="token", level="fail", words=f"refused: {why}", remedy=make

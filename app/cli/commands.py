@@ -112,7 +112,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "drain",
             "objects.cordon:drain",
-            "Empty nodes: what runs there moves to others.",
+            "Empty nodes: nothing starts there, and what runs moves to others.",
         ),
         Entry(
             "undrain",
@@ -217,7 +217,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         ),
     ),
     "Operation": (
-        Entry("token", "operation.token:app", "Make, list and revoke access tokens."),
+        Entry(
+            "token",
+            "operation.token:app",
+            "Make, list, rotate and revoke access tokens.",
+        ),
         Entry(
             "db",
             "operation.db:app",

@@ -170,7 +170,7 @@ def test_who_logs_out_is_out(api: Api) -> None:
 def test_agents_see_no_page(api: Api, path: str) -> None:
     answer = api.call("GET", path, token="agent")
     assert answer.status_code == 403
-    assert "agent" in answer.json()["detail"]
+    assert "report" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

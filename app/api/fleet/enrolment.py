@@ -32,7 +32,7 @@ class EnrolledView(View):
     "/{name}/enrol",
     status_code=201,
     response_model=EnrolledView,
-    responses=problems(409, 413, 415),
+    responses=problems(400, 409, 413, 415),
 )
 async def enrol_node(
     context: Joiner, name: Name, wanted: EnrolRequest, request: Request

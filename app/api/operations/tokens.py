@@ -143,7 +143,7 @@ async def create_token(
     "/tokens/{token_id}/rotate",
     status_code=201,
     response_model=NewTokenView,
-    responses=problems(404, 409, 413, 415),
+    responses=problems(400, 404, 409, 413, 415),
 )
 async def rotate_token(
     context: Anyone,

@@ -183,7 +183,7 @@ def test_clocks(skew_s: float | None, level: Level) -> None:
         (422, "pass", "taken, for node n1"),
         (400, "pass", "taken, for node n1"),
         (401, "fail", "refused: not known, revoked or expired"),
-        (403, "fail", "refused: not an agent's"),
+        (403, "fail", "refused: not that of node n1"),
         (503, "warn", "answered 503"),
     ],
 )
@@ -195,6 +195,13 @@ def test_tokens(status: int, level: Level, words: str) -> None:
         if each.check == "token"
     ]
     assert (token.level, words in token.words) == (level, True)
+
+
+def test_a_join_token_is_refused_for_a_report_and_good_for_enrolling() -> None:
+    facts = ControlPlaneFacts(ready_status=200, skew_s=0.0, sync_status=403)
+    asked = replace(ASKED, token="plim_join_" + "a" * 43)
+    found = list(checks_plane.check_control_plane(facts, asked))
+    assert [each.level for each in found if each.check == "token"] == ["pass"]
 
 
 @pytest.mark.parametrize(
