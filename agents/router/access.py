@@ -22,6 +22,7 @@ from typing import TypeAlias
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from agents.base.addresses import plain_ip
 from agents.base.device import DeviceError
 from agents.base.http_problems import problem
 
@@ -52,12 +53,10 @@ class RouterAccess:
         if not self.allow:
             return True
         try:
-            client = ipaddress.ip_address(address.partition("%")[0])
+            client = plain_ip(address)
         except ValueError:
             return False
-        # A socket of both kinds shows an IPv4 client as ::ffff:10.0.0.1.
-        mapped = getattr(client, "ipv4_mapped", None) or client
-        return any(mapped in network for network in self.allow)
+        return any(client in network for network in self.allow)
 
     def accepts(self, service: str, authorization: str) -> bool:
         """Whether the header has a key of the service."""

@@ -3,7 +3,7 @@
 Errors:
 
     TransportError
-    ├── Unreachable        no answer, or "not now": the same observation is sent again later
+    ├── ControlPlaneSilent no answer, or "not now": the same observation is sent again later
     ├── NotAuthorised      the token is refused: sent again too, but a person must act
     └── Unacceptable       this observation will never be taken: it must be dropped, or it would block the others
 """

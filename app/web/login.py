@@ -85,8 +85,9 @@ async def _holder(request: Request, secret: str) -> Context:
         row = await tokens.find(connection, digest(secret))
         if row is not None and row.is_valid(now):
             await tokens.note_use(connection, row, now)
-    if row is None or not row.is_valid(now):
+    if row is None:
         await parts.guesses.note(address, digest(secret))
+    if row is None or not row.is_valid(now):
         raise Unauthorised("This token is not known, was revoked, or has expired.")
     request_id = str(request.scope["plimsoll.request_id"])
     context = Context(parts=parts, caller=row, request_id=request_id)

@@ -29,10 +29,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Join tokens go; nodes' own tokens stay, bound no more."""
+    """Join tokens go, and nodes' own tokens end: without their node they would be every node's."""
     op.execute(
         """
         DELETE FROM token WHERE scope = 'join';
+        UPDATE token SET revoked_at = now() WHERE scope = 'agent' AND revoked_at IS NULL;
         ALTER TABLE token DROP CONSTRAINT token_scope_check;
         ALTER TABLE token ADD CONSTRAINT token_scope_check
             CHECK (scope IN ('viewer', 'operator', 'admin', 'agent'));

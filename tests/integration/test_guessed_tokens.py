@@ -3,10 +3,12 @@
 import secrets
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 from httpx2 import Response
 
 from app.api.http.guesses import GUESSES
+from app.db.base.listen import conninfo
 from tests.integration.api_harness import Api, Prepared
 
 pytestmark = pytest.mark.integration
@@ -77,3 +79,11 @@ def test_the_login_page_counts_guesses_as_the_api_does(api: Api) -> None:
 
     assert [enter() for _ in range(GUESSES)] == [401] * (GUESSES - 1) + [429]
     assert _guess(api).status_code == 429
+
+
+def test_a_fleet_whose_tokens_ended_together_does_not_guess(api: Api) -> None:
+    ended = [api.add_token(f"node-{n}", "agent") for n in range(GUESSES + 3)]
+    with psycopg.connect(conninfo(api.url)) as connection:
+        connection.execute("UPDATE token SET revoked_at = now() WHERE name ~ '^node-'")
+    assert [_guess(api, secret).status_code for secret in ended] == [401] * len(ended)
+    assert _episodes(api) == "0.0"

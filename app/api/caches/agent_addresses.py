@@ -1,13 +1,14 @@
 """Where agents' metrics are, as they say with every sync: kept in the database, looked at again now and then."""
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
 from time import monotonic
 from typing import Final
 
 from starlette.requests import Request
 
+from agents.base.addresses import plain_ip
 from agents.base.protocol import METRICS_HEADER
 from app.base.errors import Unavailable
 from app.db.base.transaction import Engine, transaction
@@ -39,14 +40,12 @@ def own_address(said: str, peer: str) -> str:
     return f"[{own}]:{int(found[2])}" if own.version == 6 else f"{own}:{int(found[2])}"
 
 
-def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _ip(text: str) -> IPv4Address | IPv6Address | None:
     """None: it is a name."""
     try:
-        read = ipaddress.ip_address(text)
+        return plain_ip(text)
     except ValueError:
         return None
-    # A socket of both kinds shows an IPv4 client as ::ffff:10.0.0.1.
-    return getattr(read, "ipv4_mapped", None) or read
 
 
 @dataclass(slots=True)

@@ -89,15 +89,19 @@ class Tokens:
 
     def forget(self) -> None:
         """Ask the database again for every token."""
-        self._known.clear()
+        # They stay known: else whoever logs out would make all agents wait behind unknown tokens.
+        for known in self._known.values():
+            known.until_s = 0.0
 
     async def _valid(self, key: _Key, parts: ApiParts, address: str) -> TokenRow:
         # One that was valid before is no guess, and does not wait behind those of others at the same address.
         if key not in self._known:
             await parts.guesses.wait(address)
         row = await self._find(key, parts)
-        if row is None or not row.is_valid(parts.clock.now()):
+        # One that has ended is no guess: a fleet whose tokens ended together would be taken for an attack.
+        if row is None:
             await parts.guesses.note(address, key[1])
+        if row is None or not row.is_valid(parts.clock.now()):
             raise Unauthorised("this token is not known, was revoked, or has expired")
         return row
 

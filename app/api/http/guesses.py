@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 
 from starlette.types import Scope
 
+from agents.base.addresses import plain_ip
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.errors import TooMany
 from app.api.http.fairness import Pace
@@ -112,14 +113,11 @@ def address_of(scope: Scope) -> str:
     """
     host = (scope.get("client") or ("unknown",))[0]
     try:
-        address = ip_address(host)
+        address = plain_ip(host)
     except ValueError:
         return str(host)
     if not isinstance(address, IPv6Address):
         return str(address)
-    # A socket that listens on both sees IPv4 so.
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
     return f"{IPv6Address(int(address) >> 64 << 64)}/64"
 
 

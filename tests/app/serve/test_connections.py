@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 import uvicorn
@@ -12,6 +11,7 @@ from starlette.responses import PlainTextResponse
 
 from app.base.settings import Settings
 from app.serve.connections import TAKEN_WITHIN_S, TimedProtocol, open_socket
+from tests.app.coroutines import run
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
@@ -44,14 +44,6 @@ async def _connected() -> AsyncIterator[
             writer.close()
             server.should_exit = True
             await serving
-
-
-def run(body: Any) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await body()
-
-    asyncio.run(limited())
 
 
 async def is_cut(reader: asyncio.StreamReader) -> bool:

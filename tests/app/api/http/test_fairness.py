@@ -3,27 +3,14 @@
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from app.api.http.errors import TooMany
 from app.api.http.fairness import FLOWS, FairSeats, Pace, SeatRules
+from tests.app.coroutines import let_others_run, run
 
 RULES = SeatRules(what="tests", seats=3, per_token=2, waiting=2, wait_s=20.0)
-
-
-def run(body: Any) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await body()
-
-    asyncio.run(limited())
-
-
-async def let_others_run() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 class Sitters:

@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
@@ -11,6 +11,7 @@ from app.api.application import PREFIX
 from app.api.http.limits import BURST_S, SYNCS_AT_ONCE, LimitMiddleware
 from app.api.http.parts import ApiParts, Context
 from app.db.operations.tokens import TokenRow
+from tests.app.coroutines import let_others_run, run
 
 RATE = 50.0
 NO_PARTS = cast(ApiParts, None)
@@ -63,19 +64,6 @@ async def status(app: LimitMiddleware, what: str, token: str = "tok-a") -> int:
     if sent[0]["status"] == 429:
         assert int(dict(sent[0]["headers"])[b"retry-after"]) >= 1
     return int(sent[0]["status"])
-
-
-def run(body: Any) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await body()
-
-    asyncio.run(limited())
-
-
-async def let_others_run() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:

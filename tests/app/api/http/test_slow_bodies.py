@@ -5,7 +5,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +16,7 @@ from starlette.routing import Route
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http import errors
 from app.api.http.middleware import RequestMiddleware
+from tests.app.coroutines import run
 
 WITHIN_S = 0.3
 
@@ -44,14 +44,6 @@ async def _connected() -> AsyncIterator[
             writer.close()
             server.should_exit = True
             await serving
-
-
-def run(body: Any) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await body()
-
-    asyncio.run(limited())
 
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
