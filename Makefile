@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 EXTRAS ?= server,ml,dev
+COMMA := ,
+# Of PyTorch, in the extra rl, no version is pinned: its index decides between CPU and CUDA.
+LOCKED_EXTRAS := server,ml,onnx,otel,ray,parquet,dev
+extra_options = $(patsubst %,--extra %,$(subst $(COMMA), ,$(1)))
 FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests/solvers/predict/interference \
   tests/solvers/predict/test_unit_free.py tests/solvers/predict/regression/test_posterior_mode.py \
   tests/solvers/predict/regression/test_two_segments.py tests/solvers/predict/regression/test_bounded_search.py
@@ -13,25 +17,28 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
 TEST_ARGS ?= -n 2 --dist worksteal
 
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
-test test-nightly test-core-types bench-% campaign: export OPENBLAS_NUM_THREADS := 1
-test test-nightly test-core-types bench-% campaign: export OMP_NUM_THREADS := 1
+test test-nightly test-core-types bench-% campaign campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
+test test-nightly test-core-types bench-% campaign campaign-fuzz: export OMP_NUM_THREADS := 1
 
-.PHONY: help install demo test test-core-types test-nightly check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign openapi clean
+.PHONY: help install lock demo test test-core-types test-nightly check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-fuzz openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
 	@echo "make test     install, then run all tests"
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
 	@echo "make test-nightly  the same with more random examples, and the slowest tests"
-	@echo "make check    formatting, lint, types, import arrows"
+	@echo "make check    formatting, lint, types, import arrows, known vulnerabilities of what is pinned"
+	@echo "make sbom     SBOM_KEY=FILE: CycloneDX lists of what the agent and the control plane are made of, signed"
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"
 	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 10 minutes)"
 	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
-	@echo "make campaign  processes killed under load, and what must hold whatever fails (about 20 minutes)"
+	@echo "make campaign  processes killed, fuzzed calls, a greedy tenant, a day of 200 GPUs: what must hold (20 minutes)"
+	@echo "make campaign-fuzz  100,000 fuzzed calls and 100,000 fuzzed syncs (up to an hour and a half)"
 	@echo "make install  create .venv with everything in it"
+	@echo "make lock     pin what pyproject.toml names, with hashes, in constraints.txt; LOCK_ARGS=--upgrade takes newer versions"
 	@echo "make openapi  regenerate openapi/plimsoll.json, docs/sql.md, docs/settings.md, docs/metrics.md and docs/cli.md"
 	@echo "make clean    remove .venv and caches (data in .plimsoll stays)"
 
@@ -41,10 +48,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Plimsoll needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
+	@sed -n '/^uv==/,/[^\\]$$/p' constraints.txt | \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement /dev/stdin
 	@echo "installing Plimsoll into $(VENV) ..."
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --constraint constraints.txt \
+	  --requirement pyproject.toml $(call extra_options,$(EXTRAS))
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-build-hashes --build-constraints constraints.txt \
+	  --editable .
 	@touch $@
+
+# Keeps the versions that are pinned; LOCK_ARGS=--upgrade or LOCK_ARGS='--upgrade-package NAME' renews all or one.
+lock:
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11 --python-platform linux \
+	  $(LOCK_ARGS) $(call extra_options,$(LOCKED_EXTRAS)) pyproject.toml --output-file constraints.txt
 
 # Apart from the installation, so that `make -j2 install check` does both at a time.
 $(COMPILED): $(INSTALLED)
@@ -75,6 +91,11 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tools.audit $(AUDIT_ARGS)
+
+# What a release is made of, for whoever runs it; see docs/security.md.
+sbom: $(INSTALLED)
+	@$(BIN)/python -m tools.sbom --key '$(SBOM_KEY)'
 
 bench: install
 	@$(BIN)/python -m bench
@@ -95,7 +116,10 @@ bench-papers-quick: install
 	@$(BIN)/python -m bench.papers --quick
 
 campaign: install
-	@$(BIN)/python -m bench.campaign
+	@$(BIN)/python -m bench.campaign --out bench/results/campaign.json
+
+campaign-fuzz: install
+	@$(BIN)/python -m bench.campaign --rows fuzz --seconds 5400 --calls 100000 --out bench/results/campaign-fuzz.json
 
 openapi: install
 	$(BIN)/python -m tools.documents.openapi

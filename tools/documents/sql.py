@@ -17,6 +17,8 @@ The schema `report` is a public interface: columns are added, never renamed or r
 
     CREATE ROLE analyst LOGIN PASSWORD '...' IN ROLE plimsoll_reader;
 
+A superuser makes such a role; of the embedded server that is `postgres` (`psql -U postgres` on the same socket).
+
 Money is `numeric` and is not rounded; round where you display it. Every segment of a GPU's time (cut where the target,
 the price or the hour changes) has a bill to the pico-dollar, and its shares are cut by cumulative rounding, so that
 the rows of a report add up to `bill_hour` exactly, in each of three accountings: by SM percent (`cost_usd`), whole GPUs
