@@ -2,8 +2,8 @@
 
     python -m bench.campaign --rows kill --seconds 60
 
-Prints a table per row and every violation, and writes bench/results/campaign.json. Exit code 1: something that must
-hold did not.
+Prints a table per row, every violation, what was too slow and what was not done; any of them makes the exit code 1.
+With --out all of it is written as JSON after each row.
 """
 
 import argparse
@@ -11,59 +11,112 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict
-from typing import TypeAlias
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from bench.campaign import kill
-from bench.campaign.outcome import RowOptions, RowOutcome
-from bench.report import Figures, print_table, write_results
+from bench.campaign import day, fault, fuzz, greedy, kill
+from bench.campaign.outcome import Row, RowOptions, RowOutcome
+from bench.report import machine, print_table
 
-Run: TypeAlias = Callable[[RowOptions], Coroutine[None, None, RowOutcome]]
+Document: TypeAlias = dict[str, Any]
+"""What is written: date, machine, settings, the figures of all rows, and lists of what was wrong, in words."""
 
-ROWS: Mapping[str, Run] = {"kill": kill.run}
-"""By name; each takes at most its seconds, and a minute to begin and to judge."""
-SECONDS, KILLS, NODES, SEED = 1080.0, 1000, 4, 7
+ROWS: Mapping[str, Row] = {
+    "kill": Row(run=kill.run, seconds=420.0),
+    "fault": Row(run=fault.run, seconds=230.0),
+    "fuzz": Row(run=fuzz.run, seconds=130.0),
+    "greedy": Row(run=greedy.run, seconds=60.0),
+    "day": Row(run=day.run, seconds=200.0),
+}
+"""By name; with half a minute each to begin and to judge they end within twenty minutes."""
+KILLS, NODES, SEED = 1000, 4, 7
 MAX_SHOWN = 50
+PROBLEMS = ("violations", "too_slow", "not_done")
+"""What a row tells in words."""
 
 
-def main() -> int:
-    """Run what is asked for, print, write."""
-    arguments = _arguments()
+def main(given: Sequence[str] | None = None) -> int:
+    """Run what is asked for, print, write; `given` are arguments in place of the process's own."""
+    arguments = _arguments(given)
     options = RowOptions(
-        seconds=arguments.seconds,
+        seconds=arguments.seconds or 0.0,
         kills=arguments.kills,
         nodes=arguments.nodes,
         seed=arguments.seed,
+        calls=arguments.calls,
     )
-    figures: list[Figures] = []
-    violations: list[str] = []
+    document = _document(arguments.rows, options)
+    if not arguments.json:
+        print(_where(document))
     for name in arguments.rows:
         began = time.monotonic()
-        outcome = asyncio.run(ROWS[name](options))
+        seconds = options.seconds or ROWS[name].seconds
+        outcome = _run(ROWS[name], replace(options, seconds=seconds))
         print(f"{name}, {time.monotonic() - began:.0f} s", file=sys.stderr)
-        figures += [{"row": name, **each} for each in outcome.figures]
-        violations += [f"{name}: {each}" for each in outcome.violations]
+        _add(document, name, outcome)
+        # After each row: whatever ends this process later, what was measured is there.
+        if arguments.out is not None:
+            _write(document, arguments.out)
         if not arguments.json:
-            print_table(outcome.figures)
-    _tell(figures, violations, as_json=arguments.json)
-    settings = {**asdict(options), "violations": "; ".join(violations[:MAX_SHOWN])}
-    write_results("campaign", figures, settings=settings)
-    return 1 if violations else 0
+            # Rows of other columns are another table.
+            for _, alike in groupby(outcome.figures, key=tuple):
+                print_table(list(alike))
+    _tell(document, as_json=arguments.json)
+    return 1 if any(document[each] for each in PROBLEMS) else 0
 
 
-def _tell(
-    figures: Sequence[Figures], violations: Sequence[str], *, as_json: bool
-) -> None:
+def _run(row: Row, options: RowOptions) -> RowOutcome:
+    """What came of it; a row that fails does not take the others with it."""
+    try:
+        return asyncio.run(row.run(options))
+    except Exception as error:
+        traceback.print_exc()
+        return RowOutcome(figures=(), violations=(f"it ended with {error!r}",))
+
+
+def _document(rows: Sequence[str], options: RowOptions) -> Document:
+    """When, where and how, without anything measured yet."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "settings": {"rows": list(rows), **asdict(options)},
+        "rows": [],
+        **{each: [] for each in PROBLEMS},
+    }
+
+
+def _add(document: Document, name: str, outcome: RowOutcome) -> None:
+    document["rows"] += [{"row": name, **figures} for figures in outcome.figures]
+    for key in PROBLEMS:
+        document[key] += [f"{name}: {words}" for words in getattr(outcome, key)]
+
+
+def _write(document: Document, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _where(document: Document) -> str:
+    cores, memory_mib = (document["machine"][each] for each in ("cores", "memory_mib"))
+    return f"{document['date']}, {cores} cores, {memory_mib / 1024:.0f} GiB"
+
+
+def _tell(document: Document, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"rows": list(figures), "violations": list(violations)}))
+        print(json.dumps(document))
         return
-    print(f"\n{len(violations)} violations")
-    for each in violations[:MAX_SHOWN]:
-        print(each)
+    for key in PROBLEMS:
+        print(f"\n{len(document[key])} {key.replace('_', ' ')}")
+        for each in document[key][:MAX_SHOWN]:
+            print(each)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.campaign",
         description=__doc__,
@@ -78,8 +131,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=SECONDS,
-        help="no fault of a row after so long (default: %(default)s)",
+        help="no fault of a row after so long (default: each row's own, twenty minutes for all)",
     )
     parser.add_argument(
         "--kills",
@@ -88,15 +140,26 @@ def _arguments() -> argparse.Namespace:
         help="nor after so many kills (default: %(default)s)",
     )
     parser.add_argument(
+        "--calls",
+        type=int,
+        help="so many fuzzed calls and as many syncs (default: as many as fit)",
+    )
+    parser.add_argument(
         "--nodes", type=int, default=NODES, help="agents (default: %(default)s)"
     )
     parser.add_argument(
         "--seed", type=int, default=SEED, help="of the moments (default: %(default)s)"
     )
     parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write everything there as JSON; what the file had is gone (default: nowhere)",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print JSON in place of tables"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     unknown = sorted(set(arguments.rows) - ROWS.keys())
     if unknown:
         parser.error(f"there is no row {unknown[0]!r}; rows are: {', '.join(ROWS)}")

@@ -1,12 +1,14 @@
-"""One node's agent as a process to be killed: the real loop, ledger and transport, on a device that keeps books only.
+"""One node's agent as a process to be killed: the real loop, ledger and transport, and a device as the row wants it.
 
     python -m bench.campaign.node DIRECTORY
 
-The directory holds `node.json` (NodeSpec), the agent's ledger, and its journal, which the oracle reads afterwards.
+The directory holds `node.json` (NodeSpec), the agent's ledger, its journal, which the oracle reads afterwards, and the
+state of the device. That one keeps books only, or starts real replicas and HAProxy (`bench.campaign.device`).
 """
 
 import asyncio
 import hashlib
+import logging
 import sys
 import time
 import uuid
@@ -15,9 +17,8 @@ from pathlib import Path
 import msgspec
 
 from agents.base.clock import ScaledClock
-from agents.base.device import DeviceReadings, GpuState, NodeState
+from agents.base.device import Device, DeviceReadings, GpuState, NodeState
 from agents.base.protocol import (
-    GpuReading,
     NodeCommand,
     Observation,
     ReplicaCommand,
@@ -28,7 +29,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from bench.campaign.journal import Journal
-from tests.agents.factories import PaperDevice
+from tests.agents.factories import PaperDevice, paper_reading
 
 SPEC, JOURNAL, LEDGER = "node.json", "journal", "ledger"
 ARRIVALS = 3
@@ -46,13 +47,27 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: float
     gpus: int
     services: tuple[str, ...]
+    first_port: int = 0
+    """The first port for replicas; 0: they are on paper."""
+    router_port: int = 0
+    """HAProxy's; 0: there is none."""
+
+    def load(self) -> tuple[ServiceReading, ...]:
+        """What every observation says of the services."""
+        return tuple(
+            ServiceReading(
+                service=service, arrivals=ARRIVALS, served=ARRIVALS, in_slo=ARRIVALS
+            )
+            for service in self.services
+        )
 
 
 class JournalingTransport(HttpTransport):
     """HTTP to the control plane; notes what was acknowledged."""
 
     def __init__(self, spec: NodeSpec, journal: Journal) -> None:
-        super().__init__(spec.url, spec.secret)
+        clock = ScaledClock(speed=1.0)
+        super().__init__(spec.url, spec.secret, now_s=clock.now_s)
         self._journal = journal
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
@@ -99,26 +114,25 @@ class LoadedDevice(PaperDevice):
     async def read(self) -> DeviceReadings:
         self.make_ready()
         return DeviceReadings(
-            gpus=tuple(map(_reading, (await self.state()).gpus)),
-            services=tuple(
-                ServiceReading(
-                    service=service, arrivals=ARRIVALS, served=ARRIVALS, in_slo=ARRIVALS
-                )
-                for service in self._spec.services
+            gpus=tuple(
+                paper_reading(gpu, PERIOD_S) for gpu in (await self.state()).gpus
             ),
+            services=self._spec.load(),
         )
 
 
-def _reading(gpu: GpuState) -> GpuReading:
-    return GpuReading(
-        index=gpu.index,
-        gpu_type=gpu.gpu_type,
-        memory_mib=gpu.memory_mib,
-        memory_used_mib=0.0,
-        power_w=80.0,
-        energy_j=80.0 * PERIOD_S,
-        clock_mhz=1000.0,
-        busy_percent=10.0,
+async def _device(spec: NodeSpec, directory: Path, journal: Journal) -> Device:
+    if not spec.first_port:
+        return LoadedDevice(spec, journal)
+    # Imported where it is needed: an agent on paper is back sooner without.
+    from bench.campaign.device import PaperGpus, open_device
+
+    return await open_device(
+        directory,
+        PaperGpus(spec.node, spec.gpu_type, spec.memory_mib, spec.gpus),
+        ScaledClock(speed=1.0),
+        ports=(spec.router_port, spec.first_port),
+        load=spec.load(),
     )
 
 
@@ -133,7 +147,7 @@ async def run(directory: Path) -> None:
         AgentSettings(
             node=spec.node, boot=boot, period_s=PERIOD_S, enforce_period_s=PERIOD_S
         ),
-        LoadedDevice(spec, journal),
+        await _device(spec, directory, journal),
         transport=JournalingTransport(spec, journal),
         clock=ScaledClock(speed=1.0),
         ledger=ledger,
@@ -142,4 +156,5 @@ async def run(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     asyncio.run(run(Path(sys.argv[1])))

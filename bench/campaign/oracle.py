@@ -2,17 +2,32 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from bench.campaign.journal import Entry
+import psycopg
+
+from app.db.base.listen import conninfo
+from bench.campaign.journal import Entry, JournalReader
 from bench.campaign.node import ARRIVALS
-from tests.integration.fault_harness import rows, scalar
 
+Ask: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
+"""The rows of a query."""
 Journals: TypeAlias = Mapping[str, Sequence[Entry]]
 """By node."""
 
+KEPT = {
+    "observation": "SELECT concat_ws(' ', node, boot, sequence) FROM observation",
+    "service_hour": "SELECT concat_ws(' ', service, hour) FROM service_hour",
+    # Decisions that changed nothing are kept for a day.
+    "plan": "SELECT id::text FROM plan WHERE id IN (SELECT plan_id FROM target)",
+    "target": "SELECT generation::text FROM target",
+    "event": "SELECT id::text FROM event",
+    "node": "SELECT id FROM node",
+    "service": "SELECT name FROM service",
+}
+"""Which row is which, of the tables of which nothing may be deleted."""
 _COUNTED = "SELECT coalesce(sum(arrivals), 0) FROM service_hour"
 _HISTORY = """
 SELECT t.generation, p.parent, p.generation, p.state, upper_inf(t.valid)
@@ -43,24 +58,69 @@ class Seen:
     obeyed: int
     """Commands that agents put in force."""
     targets: int
+    kept: Mapping[str, frozenset[str]]
+    """The rows of each table of which nothing may be deleted: numbers of them would hide it while others are added."""
     violations: tuple[str, ...]
     """In words."""
 
 
-def look(url: str, journals: Journals, services: int) -> Seen:
-    """Judge what the agents were told against the database; `services` are reported with each observation."""
+def look(url: str, journals: Mapping[str, JournalReader], services: int) -> Seen:
+    """Judge what the agents were told against the database; `services` are reported with each observation.
+
+    It may be asked while everything runs: the journals are read first, and the database as it is at one moment.
+    """
+    told = {node: tuple(each.read()) for node, each in journals.items()}
+    with psycopg.connect(conninfo(url)) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        return _look(
+            lambda query: connection.execute(query.encode()).fetchall(), told, services
+        )
+
+
+def behind(url: str, journals: Mapping[str, JournalReader]) -> dict[str, str]:
+    """Nodes whose newest command is not the newest that was given to them, with words that say so."""
+    with psycopg.connect(conninfo(url)) as connection:
+        query = "SELECT node, max(generation) FROM command GROUP BY node"
+        given = dict(connection.execute(query).fetchall())
+    # Read after the question: a node that has followed meanwhile is not behind.
+    told = {node: tuple(each.read()) for node, each in journals.items()}
+    return _behind(given, told)
+
+
+def _behind(given: Mapping[str, int], told: Journals) -> dict[str, str]:
+    newest = {
+        node: max((entry.generation for entry in entries), default=0)
+        for node, entries in told.items()
+    }
+    return {
+        node: f"{node} stopped at generation {newest.get(node, 0)} and was given {generation}"
+        for node, generation in sorted(given.items())
+        if newest.get(node, 0) < generation
+    }
+
+
+def _look(ask: Ask, journals: Journals, services: int) -> Seen:
     entries = [entry for each in journals.values() for entry in each]
     return Seen(
         acknowledged=sum(_acknowledged(journals).values()),
         obeyed=sum(entry.kind == "obeyed" for entry in entries),
-        targets=int(scalar(url, "SELECT count(*) FROM target")),
+        targets=int(_one(ask, "SELECT count(*) FROM target")),
+        kept={
+            table: frozenset(key for (key,) in ask(query))
+            for table, query in KEPT.items()
+        },
         violations=(
-            *_lost(url, journals),
-            *_counted_twice(url, services),
-            *_disobedience(url, journals),
-            *_broken_history(url),
+            *_lost(ask, journals),
+            *_counted_twice(ask, services),
+            *_disobedience(ask, journals),
+            *_broken_history(ask),
         ),
     )
+
+
+def _one(ask: Ask, query: str) -> Any:
+    ((value,),) = ask(query)
+    return value
 
 
 def _acknowledged(journals: Journals) -> dict[tuple[str, str], int]:
@@ -74,12 +134,10 @@ def _acknowledged(journals: Journals) -> dict[tuple[str, str], int]:
     return told
 
 
-def _lost(url: str, journals: Journals) -> Iterator[str]:
+def _lost(ask: Ask, journals: Journals) -> Iterator[str]:
     """Acknowledged observations that are not in the database, or more than once."""
     kept: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for node, boot, sequence in rows(
-        url, "SELECT node, boot, sequence FROM observation"
-    ):
+    for node, boot, sequence in ask("SELECT node, boot, sequence FROM observation"):
         kept[node, boot].append(sequence)
     for (node, boot), last in sorted(_acknowledged(journals).items()):
         found = sorted(kept[node, boot])
@@ -93,21 +151,19 @@ def _lost(url: str, journals: Journals) -> Iterator[str]:
             yield f"{node}, boot {boot}: an observation is kept twice"
 
 
-def _counted_twice(url: str, services: int) -> Iterator[str]:
+def _counted_twice(ask: Ask, services: int) -> Iterator[str]:
     """Sums are made when observations are written: they tell whether one was added again."""
-    kept = int(scalar(url, "SELECT count(*) FROM observation"))
-    counted, expected = int(scalar(url, _COUNTED)), kept * services * ARRIVALS
+    kept = int(_one(ask, "SELECT count(*) FROM observation"))
+    counted, expected = int(_one(ask, _COUNTED)), kept * services * ARRIVALS
     if counted != expected:
         yield f"hourly sums have {counted} arrivals, the {kept} observations {expected}"
 
 
-def _disobedience(url: str, journals: Journals) -> Iterator[str]:
+def _disobedience(ask: Ask, journals: Journals) -> Iterator[str]:
     """Commands that nobody gave, that were old, or that were carried out twice."""
     given = {
         (node, generation): hashlib.sha256(body).hexdigest()
-        for node, generation, body in rows(
-            url, "SELECT node, generation, body FROM command"
-        )
+        for node, generation, body in ask("SELECT node, generation, body FROM command")
     }
     for node, entries in journals.items():
         yield from _stale(node, entries)
@@ -132,10 +188,10 @@ def _stale(node: str, entries: Iterable[Entry]) -> Iterator[str]:
             newest = max(newest, entry.generation)
 
 
-def _broken_history(url: str) -> Iterator[str]:
+def _broken_history(ask: Ask) -> Iterator[str]:
     """One target after the other, each planned from the one before, and the last one in force with its plan."""
-    current, before = scalar(url, "SELECT target_generation FROM cluster"), 0
-    for generation, parent, planned, state, is_open in rows(url, _HISTORY):
+    current, before = _one(ask, "SELECT target_generation FROM cluster"), 0
+    for generation, parent, planned, state, is_open in ask(_HISTORY):
         if (parent, planned) != (before, generation):
             yield f"target {generation} follows {before}; its plan is {planned} and was made from {parent}"
         before = generation
@@ -144,10 +200,10 @@ def _broken_history(url: str) -> Iterator[str]:
             yield f"target {generation} is open: {is_open}, in force: {in_force}, and its plan is {state}"
     if before != current:
         yield f"the newest target is {before}, generation {current} is in force"
-    for node, generation in rows(url, _COMMANDS_OF_NO_TARGET):
+    for node, generation in ask(_COMMANDS_OF_NO_TARGET):
         yield f"{node} has a command of generation {generation}, which never was a target"
-    for (plan,) in rows(url, _HALF_PLANS):
+    for (plan,) in ask(_HALF_PLANS):
         yield f"plan {plan} was never in force and has an allocation"
     # The load never ends: once it was heard, no outage may make the loop believe that it did.
-    for (generation,) in rows(url, _EMPTY_TARGETS):
+    for (generation,) in ask(_EMPTY_TARGETS):
         yield f"target {generation} has no replica, the one before it had some"

@@ -1,5 +1,6 @@
 """What a row of the campaign is asked for and gives back."""
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from bench.report import Figures
@@ -15,6 +16,10 @@ class RowOptions:
     """Nor after so many, where the row kills."""
     nodes: int
     seed: int
+    calls: int | None = None
+    """So many fuzzed calls and as many syncs; None: as many as fit, of which the row promises some a second."""
+    hours: float = 24.0
+    """Simulated, of the row that lives through a day in its seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +28,16 @@ class RowOutcome:
 
     figures: tuple[Figures, ...]
     violations: tuple[str, ...]
+    too_slow: tuple[str, ...] = ()
+    """Likewise of times and memory, which a machine that others use, too, breaks by itself."""
+    not_done: tuple[str, ...] = ()
+    """What the row was to do and did not: a run that did little has shown little. A short slice promises nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of the campaign."""
+
+    run: Callable[[RowOptions], Coroutine[None, None, RowOutcome]]
+    seconds: float
+    """Of `make campaign`, without its start and its judgement."""

@@ -5,140 +5,71 @@ lie in one directory, which is removed afterwards.
 """
 
 import asyncio
-import contextlib
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import aiohttp
 import msgspec
-import psutil
 
+from agents.router.haproxy.router import PLACES
 from app.catalogue.catalogue import load_gpu_types
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.postgres import server as postgres
-from app.postgres.files import DataDirLayout
 from app.store.store import PolicySettings
+from bench.campaign import oracle
 from bench.campaign.journal import JournalReader
 from bench.campaign.node import JOURNAL, SPEC, NodeSpec
+from bench.campaign.node_files import NodeFiles
+from bench.campaign.processes import Database, Kept, Program
 from bench.real_store import Fleet, node_secrets, open_fleet, temporary_server
 from tests.integration.fault_harness import API_ALONE, a_free_port
+from tests.ports import own_ports
 
-LOOK_S = 0.02
-SERVICES, GPUS_PER_NODE = 4, 2
+SERVICES = 4
 POLICY = PolicySettings(period_s=1.0, min_dwell_s=0.0)
 """It decides every second and rearranges at once, so that kills meet pushes and commands."""
 CONTROLLER = ("-c", "from app.cli.main import main; main()", "controller")
 NODE = ("-m", "bench.campaign.node")
+PROGRAMS = f"{os.environ.get('PATH', '')}:{PLACES}"
+LOOK_S = 0.1
+"""Between two questions to a process, each of which costs it some milliseconds."""
+FOLLOWS_WITHIN_S = 20.0
+AT_WORK_WITHIN_S = 180.0
+"""At the start, when all processes load their programs at once."""
+
+Way: TypeAlias = Callable[[str], str]
+"""The address to use in place of the real one."""
 
 
-class Kept(Protocol):
-    """What may be killed at any time and is started again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneOptions:
+    """Which deployment a row wants."""
 
-    def kill(self) -> bool:
-        """kill -9; False: it was dead already."""
-        ...
-
-    async def keep(self) -> None:
-        """Start it whenever it is gone, until cancelled."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class Program:
-    """A Python process that is started again whenever it has ended, as a service manager does."""
-
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """A new process; what it prints is added to the log."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.arguments],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=dict(self.environment),
-            )
-
-    def kill(self) -> bool:
-        """kill -9; False: it was dead already."""
-        if self.process is None or self.process.poll() is not None:
-            return False
-        self.process.kill()
-        return True
-
-    def kill_child(self) -> bool:
-        """kill -9 of a worker of it; False: it has none now."""
-        workers = [each for each in self._children() if _is_worker(each)]
-        for worker in workers[:1]:
-            worker.kill()
-        return bool(workers)
-
-    def _children(self) -> list[psutil.Process]:
-        if self.process is None:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.process.pid).children()
-        return []
-
-    async def keep(self) -> None:
-        """Start it whenever it is gone; the end kills it."""
-        try:
-            while True:
-                if self.process is None or self.process.poll() is not None:
-                    self.start()
-                await asyncio.sleep(LOOK_S)
-        finally:
-            self.kill()
-            if self.process is not None:
-                self.process.wait()
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    """Whether it is a process that works for its parent; multiprocessing's tracker of resources does not."""
-    with contextlib.suppress(psutil.Error):
-        return "spawn_main" in " ".join(process.cmdline())
-    return False
-
-
-@dataclass(slots=True, kw_only=True)
-class Database:
-    """The embedded PostgreSQL, which is started again likewise."""
-
-    server: postgres.Server
-
-    def kill(self) -> bool:
-        """kill -9 of the server and all its backends; False: it was dead already."""
-        pid = DataDirLayout(root=self.server.data_dir).postmaster_pid()
-        if pid is None or not psutil.pid_exists(pid):
-            return False
-        # Backends outlive their postmaster by a moment, in which they could commit as if nothing had happened.
-        with contextlib.suppress(psutil.NoSuchProcess):
-            backends = psutil.Process(pid).children()
-            os.kill(pid, signal.SIGKILL)
-            for backend in backends:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    backend.kill()
-            return True
-        return False
-
-    async def keep(self) -> None:
-        """Start it whenever it is gone."""
-        while True:
-            # A start that is killed in turn fails, and the next one follows.
-            with contextlib.suppress(postgres.PostgresError):
-                await asyncio.to_thread(postgres.start, self.server.data_dir)
-            await asyncio.sleep(LOOK_S)
+    nodes: int
+    gpus_per_node: int = 2
+    has_replicas: bool = False
+    """Whether replicas and, where there is one, HAProxy are real processes; else they are on paper."""
+    to_api: Way = str
+    """For agents."""
+    api_to_database: Way = str
+    controller_to_database: Way = str
+    of_agents: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the agents' environment; the other two have `of_plane`."""
+    of_plane: Mapping[str, str] = field(default_factory=dict)
+    of_api: Mapping[str, str] = field(default_factory=dict)
+    api: tuple[str, ...] = API_ALONE
+    """The arguments by which Python serves the API."""
+    policy: PolicySettings = POLICY
+    data_in: Path | None = None
+    """Where PostgreSQL's data lie; None: as temporary files do."""
+    postgres_programs: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,21 +81,30 @@ class RunningPlane:
     controller: Program
     agents: dict[str, Program]
     journals: dict[str, JournalReader]
+    files: dict[str, NodeFiles]
+    """Of nodes with real replicas."""
+    router_ports: dict[str, int]
+    """Of nodes with an HAProxy."""
     url: str
     """The API's."""
     metrics_url: str
     """The controller's."""
-    admin: str
+    admin: str = ""
+    """A token."""
     keepers: "list[asyncio.Task[None]]" = field(default_factory=list)
 
-    def first_answers_s(self, *, asked_after_s: float) -> float | None:
-        """When the last of the nodes had its first answer to what it asked after that time; None: not yet."""
-        found = [
+    def answers_s(self, *, asked_after_s: float) -> tuple[float, ...]:
+        """When each node had its first answer to what it asked after that time; nodes without one yet are left out."""
+        found = (
             journal.first_answer_s(asked_after_s=asked_after_s)
             for journal in self.journals.values()
-        ]
-        answers = [each for each in found if each is not None]
-        return max(answers) if len(answers) == len(found) else None
+        )
+        return tuple(each for each in found if each is not None)
+
+    def all_answered_s(self, *, asked_after_s: float) -> float | None:
+        """When the last of all nodes had its first one; None: not yet."""
+        answers = self.answers_s(asked_after_s=asked_after_s)
+        return max(answers) if len(answers) == len(self.journals) else None
 
     async def ticks(self, session: aiohttp.ClientSession) -> int:
         """Ticks that decided something since the controller's process began; 0 while there is none."""
@@ -180,26 +120,61 @@ class RunningPlane:
             if 'state="held"' not in line
         )
 
+    async def until_at_work(self, session: aiohttp.ClientSession) -> None:
+        """Every node is answered and the loop decides. Raises TimeoutError."""
+        async with asyncio.timeout(AT_WORK_WITHIN_S):
+            await self.until_answered(0.0)
+            while await self.ticks(session) == 0:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+
+    async def until_answered(self, asked_after_s: float) -> None:
+        """Every node has an answer to what it asked after that time."""
+        while self.all_answered_s(asked_after_s=asked_after_s) is None:  # noqa: ASYNC110  other processes tell nobody
+            await asyncio.sleep(LOOK_S)
+
+    async def not_following(self) -> list[str]:
+        """Nodes that do not take up the newest command within FOLLOWS_WITHIN_S, in words; for when the load is over."""
+        found = await asyncio.to_thread(self._behind)
+        ends_s = time.monotonic() + FOLLOWS_WITHIN_S
+        while found and time.monotonic() < ends_s:
+            await asyncio.sleep(LOOK_S)
+            now = await asyncio.to_thread(self._behind)
+            # Who has followed once follows: a new command may come at any time.
+            found = {node: now[node] for node in found if node in now}
+        return list(found.values())
+
+    def _behind(self) -> dict[str, str]:
+        return oracle.behind(self.database.server.url, self.journals)
+
     async def stop(self) -> None:
         """Nothing runs afterwards but the database, which answers."""
         for keeper in self.keepers:
             keeper.cancel()
         await asyncio.gather(*self.keepers, return_exceptions=True)
-        await asyncio.to_thread(postgres.start, self.database.server.data_dir)
+        for files in self.files.values():
+            files.end_all()
+        await asyncio.to_thread(self.database.start)
 
 
 @asynccontextmanager
-async def running_plane(directory: Path, *, nodes: int) -> AsyncIterator[RunningPlane]:
+async def running_plane(
+    directory: Path, options: PlaneOptions
+) -> AsyncIterator[RunningPlane]:
     """A deployment with a fleet of so many nodes under load; not necessarily ready."""
-    fleet = Fleet(nodes=nodes, gpus_per_node=GPUS_PER_NODE, services=SERVICES)
+    fleet = Fleet(
+        nodes=options.nodes, gpus_per_node=options.gpus_per_node, services=SERVICES
+    )
     async with AsyncExitStack() as stack:
-        server = stack.enter_context(temporary_server())
+        server = stack.enter_context(
+            temporary_server(options.data_in, bin_dir=options.postgres_programs)
+        )
         now = datetime.now(UTC)
-        async with open_fleet(server.url, fleet, POLICY, now) as engine:
+        async with open_fleet(server.url, fleet, options.policy, now) as engine:
             secrets = await node_secrets(engine, fleet, now)
             order = TokenOrder(name="campaign", scope="admin")
             admin = (await create_locally(engine, order, at=now)).secret
-        plane = _make_plane(directory, server, fleet, secrets, admin)
+        plane = _make_plane(directory, server, fleet, options, secrets)
+        plane.admin = admin
         everything: tuple[Kept, ...] = (
             plane.database,
             plane.api,
@@ -215,45 +190,60 @@ def _make_plane(
     directory: Path,
     server: postgres.Server,
     fleet: Fleet,
+    options: PlaneOptions,
     secrets: Mapping[str, str],
-    admin: str,
 ) -> RunningPlane:
     port, metrics_port = a_free_port(), a_free_port()
     url = f"http://127.0.0.1:{port}"
-    environment = {
-        **_surroundings(),
-        "PLIMSOLL_DATABASE_URL": server.url,
-        "PLIMSOLL_LOG_LEVEL": "warning",
-    }
+    surroundings = {**own_environment(), "PLIMSOLL_LOG_LEVEL": "warning"}
 
-    def program(name: str, *arguments: str) -> Program:
+    def program(name: str, more: Mapping[str, str], *arguments: str) -> Program:
         return Program(
             arguments=arguments,
-            environment=environment,
+            environment={**surroundings, **more},
             log=directory / f"{name}.log",
         )
 
-    specs = _node_specs(fleet, url, secrets)
+    def with_database(way: Way) -> dict[str, str]:
+        return {"PLIMSOLL_DATABASE_URL": way(server.url), **options.of_plane}
+
+    specs = _node_specs(fleet, options, options.to_api(url), secrets)
     for node, spec in specs.items():
         (directory / node).mkdir()
         (directory / node / SPEC).write_bytes(msgspec.json.encode(spec))
+    api = (*options.api, "--port", str(port), "--log-level", "warning")
+    controller = (*CONTROLLER, "--metrics-port", str(metrics_port))
     return RunningPlane(
-        database=Database(server=server),
-        api=program("api", *API_ALONE, "--port", str(port), "--log-level", "warning"),
-        controller=program(
-            "controller", *CONTROLLER, "--metrics-port", str(metrics_port)
+        database=Database(server=server, bin_dir=options.postgres_programs),
+        api=program(
+            "api",
+            {**with_database(options.api_to_database), **options.of_api},
+            *api,
         ),
-        agents={node: program(node, *NODE, str(directory / node)) for node in specs},
+        controller=program(
+            "controller", with_database(options.controller_to_database), *controller
+        ),
+        agents={
+            node: program(node, options.of_agents, *NODE, str(directory / node))
+            for node in specs
+        },
         journals={
             node: JournalReader(path=directory / node / JOURNAL) for node in specs
         },
+        files={
+            node: NodeFiles(directory=directory / node)
+            for node in specs
+            if options.has_replicas
+        },
+        router_ports={
+            node: spec.router_port for node, spec in specs.items() if spec.router_port
+        },
         url=url,
         metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
-        admin=admin,
     )
 
 
-def _surroundings() -> dict[str, str]:
+def own_environment() -> dict[str, str]:
     """This process's environment without settings of ours."""
     # Programs that are not compiled once and for all would take seconds longer at each start.
     unwanted = ("PLIMSOLL_", "PYTHONDONTWRITEBYTECODE")
@@ -265,8 +255,9 @@ def _surroundings() -> dict[str, str]:
 
 
 def _node_specs(
-    fleet: Fleet, url: str, secrets: Mapping[str, str]
+    fleet: Fleet, options: PlaneOptions, url: str, secrets: Mapping[str, str]
 ) -> dict[str, NodeSpec]:
+    has_router = options.has_replicas and shutil.which("haproxy", path=PROGRAMS)
     memory_mib = {
         each.name: each.memory_mib
         for each in load_gpu_types(sorted({*fleet.node_types().values()}))
@@ -280,6 +271,8 @@ def _node_specs(
             memory_mib=memory_mib[gpu_type],
             gpus=fleet.gpus_per_node,
             services=tuple(service.name for service in fleet.nouns()),
+            first_port=own_ports() if options.has_replicas else 0,
+            router_port=a_free_port() if has_router else 0,
         )
         for node, gpu_type in fleet.node_types().items()
     }

@@ -1,0 +1,183 @@
+"""What may be killed, how, and when it counts as back.
+
+    postgresql, api     every node has the answer to an observation that it sent after the kill: that it is durable;
+                        nodes whose agent was dead, too, are not waited for
+    controller          a new process has decided something
+    solver              the controller has decided something with a new one; the first tick after the kill does not
+                        count, since it may be the one that lost it
+    agent               the node has the answer to an observation that it sent after the kill
+    router              HAProxy has answered a request to one of the node's services, whose replica answered it
+    worker              the replica has a new process that answers as ready, or the node is told to run it no more
+
+Times are counted from the kill, also where another process died in between. A replica that fails three times within
+ten minutes is in a crash loop and waits on purpose (docs/runtimes.md), so none is killed more than twice in them.
+"""
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal, TypeAlias, get_args
+
+import aiohttp
+
+from agents.base.protocol import ReplicaCommand
+from agents.processes.launch import HOST, Crashes
+from agents.processes.records import Identity
+from bench.campaign.node_files import kill
+from bench.campaign.plane import RunningPlane
+
+OfPlane: TypeAlias = Literal["postgresql", "api", "controller", "solver"]
+OfNode: TypeAlias = Literal["agent", "router", "worker"]
+Victim: TypeAlias = OfPlane | OfNode
+OF_PLANE: tuple[OfPlane, ...] = get_args(OfPlane)
+OF_NODE: tuple[OfNode, ...] = get_args(OfNode)
+
+_MIN_TICKS = {"controller": 1, "solver": 2}
+_ASK = aiohttp.ClientTimeout(total=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """One process that was killed."""
+
+    victim: Victim
+    at_s: float
+    node: str = ""
+    replica: str = ""
+    identity: Identity | None = None
+    """The replica's process."""
+    ticks_before: int = 0
+    """Of the controller that has lost its solver."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Victims:
+    """The processes of one deployment."""
+
+    plane: RunningPlane
+    session: aiohttp.ClientSession
+    draw: Random
+    _killed_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Of each replica."""
+    _agent_killed_s: dict[str, float] = field(default_factory=dict)
+    """The last kill of each node's."""
+
+    async def kill(self, victim: Victim, node: str = "") -> Killed | None:
+        """kill -9; None: there is none to be killed now."""
+        plane = self.plane
+        if victim == "worker":
+            return self._kill_worker(node)
+        ticks = 0
+        if victim == "solver":
+            ticks = await plane.ticks(self.session)
+            # Without a number from before, any later one would say that it is back.
+            is_killed = ticks > 0 and plane.controller.kill_child()
+        elif victim == "agent":
+            is_killed = plane.agents[node].kill()
+            self._agent_killed_s[node] = time.monotonic()
+        elif victim == "router":
+            is_killed = plane.files[node].kill_router()
+        elif victim == "postgresql":
+            is_killed = plane.database.kill()
+        else:
+            is_killed = (plane.api if victim == "api" else plane.controller).kill()
+        at_s = time.monotonic()
+        killed = Killed(victim=victim, at_s=at_s, node=node, ticks_before=ticks)
+        return killed if is_killed else None
+
+    def _kill_worker(self, node: str) -> Killed | None:
+        """Any replica of the node, which it is to run, and which was not killed twice already."""
+        since_s = time.monotonic() - Crashes.WINDOW_S
+        living = self.plane.files[node].replicas()
+        found = [
+            each
+            for each in sorted(self._wanted(node).keys() & living.keys())
+            if sum(at_s > since_s for at_s in self._killed_s[each]) < Crashes.LOOP - 1
+        ]
+        if not found:
+            return None
+        replica = self.draw.choice(found)
+        if not kill(living[replica].identity):
+            return None
+        at_s = time.monotonic()
+        self._killed_s[replica].append(at_s)
+        return Killed(
+            victim="worker",
+            at_s=at_s,
+            node=node,
+            replica=replica,
+            identity=living[replica].identity,
+        )
+
+    async def back_at_s(self, killed: Killed) -> float | None:
+        """When it was back; None: it is not."""
+        if killed.victim in ("postgresql", "api"):
+            return self._all_answered_s(killed.at_s)
+        if killed.victim == "agent":
+            journal = self.plane.journals[killed.node]
+            return journal.first_answer_s(asked_after_s=killed.at_s)
+        if killed.victim == "router":
+            is_back = await self._routes(killed.node)
+        elif killed.victim == "worker":
+            is_back = await self._is_ready(killed)
+        else:
+            ticks = await self.plane.ticks(self.session)
+            # A controller that was killed, too, counts anew.
+            is_anew = ticks < killed.ticks_before
+            since = ticks if is_anew else ticks - killed.ticks_before
+            is_back = since >= _MIN_TICKS[killed.victim]
+        return time.monotonic() if is_back else None
+
+    def _all_answered_s(self, since_s: float) -> float | None:
+        """When the last node that was alive then had an answer; None: not yet."""
+        journals = self.plane.journals
+        # With every agent dead the first that is back must do.
+        alive = [each for each in journals if self._was_alive(each, since_s)]
+        found = [
+            journals[each].first_answer_s(asked_after_s=since_s)
+            for each in alive or journals
+        ]
+        answered = [each for each in found if each is not None]
+        if not alive:
+            return min(answered, default=None)
+        return max(answered) if len(answered) == len(alive) else None
+
+    def _was_alive(self, node: str, at_s: float) -> bool:
+        """Whether its agent was back by then from its last kill; one that was killed since then was not."""
+        killed_s = self._agent_killed_s.get(node)
+        if killed_s is None:
+            return True
+        back_s = self.plane.journals[node].first_answer_s(asked_after_s=killed_s)
+        return back_s is not None and back_s <= at_s
+
+    async def _routes(self, node: str) -> bool:
+        base = f"http://{HOST}:{self.plane.router_ports[node]}/v2"
+        services = {each.service for each in self._wanted(node).values()}
+        for service in sorted(services):
+            if await self._is_good("POST", f"{base}/models/{service}/infer"):
+                return True
+        # A node that is to serve nothing has nothing to route.
+        return not services and await self._is_good("GET", f"{base}/health/ready")
+
+    async def _is_ready(self, killed: Killed) -> bool:
+        if killed.replica not in self._wanted(killed.node):
+            return True
+        record = self.plane.files[killed.node].replicas().get(killed.replica)
+        if record is None or record.identity == killed.identity:
+            return False
+        url = f"http://{HOST}:{record.ports[0]}/v2/health/ready"
+        return await self._is_good("GET", url)
+
+    async def _is_good(self, method: str, url: str) -> bool:
+        try:
+            async with self.session.request(method, url, timeout=_ASK) as answer:
+                return answer.ok
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+    def _wanted(self, node: str) -> dict[str, ReplicaCommand]:
+        """Replicas that the node was told to run, by id."""
+        command = self.plane.files[node].wanted()
+        gpus = command.gpus if command else ()
+        return {replica.id: replica for gpu in gpus for replica in gpu.replicas}

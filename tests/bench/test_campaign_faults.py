@@ -1,0 +1,156 @@
+"""What the campaign makes faults with: connections, clocks and replicas fail as they say."""
+
+import asyncio
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bench.campaign.clock import Clock, build
+from bench.campaign.device import WORKER
+from bench.campaign.journal import JournalReader
+from bench.campaign.proxy import Proxy
+from tests.integration.fault_harness import a_free_port, until
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(100):
+        writer.write(data)
+    writer.close()
+
+
+def through_proxy(
+    work: Callable[[Proxy, Callable[[], Awaitable[Connection]]], Awaitable[None]],
+) -> None:
+    """Play with a proxy in front of an echo."""
+
+    async def play() -> None:
+        server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+        async with server, Proxy() as proxy, asyncio.timeout(30.0):
+            port = server.sockets[0].getsockname()[1]
+            url = proxy.http(f"http://127.0.0.1:{port}")
+            front = int(url.rpartition(":")[2])
+            made: list[asyncio.StreamWriter] = []
+
+            async def connect() -> Connection:
+                reader, writer = await asyncio.open_connection("127.0.0.1", front)
+                made.append(writer)
+                return reader, writer
+
+            await work(proxy, connect)
+            for each in made:
+                each.transport.abort()
+
+    asyncio.run(play())
+
+
+def test_a_partition_holds_back_what_was_sent_and_brings_it_afterwards() -> None:
+    async def work(proxy: Proxy, connect: Callable[[], Awaitable[Connection]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"one")
+        assert await reader.read(100) == b"one"
+        proxy.fail("silent")
+        fresh, to_fresh = await connect()
+        writer.write(b"two")
+        to_fresh.write(b"three")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(
+                asyncio.shield(answer := asyncio.ensure_future(reader.read(100))), 0.2
+            )
+        proxy.fail("none")
+        assert (await answer, await fresh.read(100)) == (b"two", b"three")
+
+    through_proxy(work)
+
+
+def test_a_reset_ends_connections_of_before_and_new_ones() -> None:
+    async def work(proxy: Proxy, connect: Callable[[], Awaitable[Connection]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"one")
+        await reader.read(100)
+        proxy.fail("reset")
+        with pytest.raises(ConnectionError):
+            await reader.read(100)
+        fresh, to_fresh = await connect()
+        to_fresh.write(b"two")
+        with pytest.raises(ConnectionError):
+            await fresh.readexactly(1)
+
+    through_proxy(work)
+
+
+def test_a_half_open_connection_hears_of_its_end_only_when_it_is_used() -> None:
+    async def work(proxy: Proxy, connect: Callable[[], Awaitable[Connection]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"one")
+        await reader.read(100)
+        proxy.fail("half open")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(
+                asyncio.shield(answer := asyncio.ensure_future(reader.read(100))), 0.2
+            )
+        writer.write(b"two")
+        with pytest.raises(ConnectionError):
+            await answer
+        fresh, to_fresh = await connect()
+        to_fresh.write(b"three")
+        assert await fresh.read(100) == b"three"
+
+    if os.geteuid() != 0:
+        pytest.skip("a connection can be dropped in silence by root alone")
+    through_proxy(work)
+
+
+def test_a_moved_clock_moves_the_date_and_no_timeout(tmp_path: Path) -> None:
+    library = build(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    clock = Clock(library, tmp_path / "offset")
+    clock.set(3600)
+    said = subprocess.check_output(
+        [sys.executable, "-c", "import time; print(time.time(), time.monotonic())"],
+        env={**os.environ, **clock.environment},
+    )
+    date_s, monotonic_s = map(float, said.split())
+    assert 3590.0 < date_s - time.time() < 3610.0
+    assert abs(monotonic_s - time.monotonic()) < 60.0
+
+
+@pytest.mark.parametrize("is_doubled", [False, True])
+def test_a_replica_notes_that_it_runs_twice(tmp_path: Path, is_doubled: bool) -> None:
+    (tmp_path / "journal").touch()
+    (tmp_path / "r1").mkdir()
+    with (tmp_path / "r1.lock").open("w") as lock:
+        if is_doubled:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        port = a_free_port()
+        process = subprocess.Popen(
+            [sys.executable, "-I", str(WORKER), str(port), str(tmp_path)],
+            cwd=tmp_path / "r1",
+        )
+        try:
+            until(lambda: _answers(port))
+        finally:
+            process.kill()
+            process.wait()
+    noted = JournalReader(path=tmp_path / "journal").read()
+    assert [(each.kind, each.detail) for each in noted] == [
+        ("doubled", "r1")
+    ] * is_doubled
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+            return connection.recv(100).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False

@@ -1,0 +1,99 @@
+"""The campaign's rows of floods and of a day: their parts, and a slice of each row against real processes."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from bench.campaign import day, flood, fuzz, greedy
+from bench.campaign.flood import FloodResult, FloodSpec, is_allowed
+from bench.campaign.growth import TableSize, unbounded
+from bench.campaign.mutations import mutate
+from bench.campaign.outcome import RowOptions, RowOutcome
+
+BODY = b'{"node": "n1", "gpus": [{"index": 0, "power_w": 12.5}]}'
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "allowed"),
+    [
+        (200, None, True),
+        (422, None, True),
+        (503, "5", True),
+        (503, None, False),
+        (500, "5", False),
+        (504, "5", False),
+        (None, None, False),
+    ],
+)
+def test_of_server_errors_only_a_503_that_says_when_to_come_again_is_allowed(
+    status: int | None, retry_after: str | None, allowed: bool
+) -> None:
+    assert is_allowed(status, retry_after) == allowed
+    result = FloodResult()
+    result.note(status, "GET /", retry_after)
+    assert (result.sent, result.broken_count) == (1, int(not allowed))
+
+
+def test_a_flood_leaves_its_files_beside_its_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = FloodSpec(url="", secrets={}, seconds=1.0, count=1, seed=7)
+    path = tmp_path / "spec"
+    path.write_bytes(msgspec.json.encode(spec))
+    # The directory is this test's again afterwards.
+    monkeypatch.chdir(Path.cwd())
+    monkeypatch.setattr(flood, "FLOOD_NICENESS", 0)
+    monkeypatch.setattr("sys.argv", ["flood", str(path)])
+    assert flood.read_spec() == spec
+    assert Path.cwd() == tmp_path
+
+
+def test_a_mutation_changes_a_body_and_is_the_same_for_the_same_seed() -> None:
+    mutants = [mutate(BODY, Random(seed)) for seed in range(200)]
+    assert mutants == [mutate(BODY, Random(seed)) for seed in range(200)]
+    assert sum(mutant != BODY for mutant in mutants) > 180
+    # Many must still be JSON, or only the parser is tested.
+    assert sum(map(_is_json, mutants)) > 20
+    assert mutate(b"", Random(1)) is not None
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def test_a_table_whose_rows_nobody_forgets_is_told_unless_it_is_kept_for_ever() -> None:
+    def sizes(rows: int) -> dict[str, TableSize]:
+        size = TableSize(rows=rows, size_bytes=100 * rows)
+        return {"leak": size, "event": size, "observation": size}
+
+    left = {**sizes(5000), "observation": TableSize(rows=1, size_bytes=100)}
+    assert unbounded(sizes(0), sizes(5000), left, gpus=200) == (
+        "leak grew by 5000 rows, of which 5000 are kept for ever",
+    )
+
+
+SLICES = {
+    "fuzz": (fuzz.run, RowOptions(seconds=8.0, kills=0, nodes=1, seed=7, calls=400)),
+    "greedy": (greedy.run, RowOptions(seconds=9.0, kills=0, nodes=1, seed=7)),
+    # An hour in ten seconds, as fast as a day in four minutes.
+    "day": (day.run, RowOptions(seconds=10.0, kills=0, nodes=1, seed=7, hours=1.0)),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("run", "options"), SLICES.values(), ids=list(SLICES))
+def test_a_slice_of_the_campaign_breaks_nothing(
+    run: Callable[[RowOptions], Coroutine[None, None, RowOutcome]], options: RowOptions
+) -> None:
+    outcome = asyncio.run(run(options))
+    # Not `too_slow`: tests share their machine.
+    assert outcome.violations == ()
+    assert outcome.figures

@@ -1,0 +1,149 @@
+"""The campaign's JSON: what was measured stays, and says when, where and what was wrong."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.campaign import __main__ as campaign
+from bench.campaign import day, fault, fuzz, greedy, kill
+from bench.campaign.flood import FloodResult
+from bench.campaign.growth import TableSize
+from bench.campaign.outcome import Row, RowOptions, RowOutcome
+from bench.campaign.victims import Victim
+
+
+async def _good(options: RowOptions) -> RowOutcome:
+    return RowOutcome(figures=({"seconds": options.seconds},), violations=())
+
+
+async def _slow(_: RowOptions) -> RowOutcome:
+    return RowOutcome(figures=(), violations=(), too_slow=("late",))
+
+
+async def _failing(_: RowOptions) -> RowOutcome:
+    raise TimeoutError("no database")
+
+
+async def _idle(_: RowOptions) -> RowOutcome:
+    return RowOutcome(figures=(), violations=(), not_done=("1 kill of 1,000",))
+
+
+def _rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {"good": _good, "slow": _slow, "failing": _failing, "idle": _idle}
+    rows = {name: Row(run=run, seconds=3.0) for name, run in runs.items()}
+    monkeypatch.setattr(campaign, "ROWS", rows)
+
+
+def test_a_row_that_fails_is_told_and_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _rows(monkeypatch)
+    out = tmp_path / "campaign.json"
+    assert campaign.main(["--rows", "good,failing,slow", "--out", str(out)]) == 1
+    written = json.loads(out.read_text())
+    assert written["rows"] == [{"row": "good", "seconds": 3.0}]
+    assert written["violations"] == [
+        "failing: it ended with TimeoutError('no database')"
+    ]
+    assert written["too_slow"] == ["slow: late"]
+    assert written["settings"]["rows"] == ["good", "failing", "slow"]
+    assert written["date"]
+
+
+def test_nothing_is_written_unless_it_is_said_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _rows(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    assert campaign.main(["--rows", "good"]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert "cores" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_run_that_did_less_than_it_promises_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _rows(monkeypatch)
+    assert campaign.main(["--rows", "idle", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["not_done"] == ["idle: 1 kill of 1,000"]
+
+
+def test_kills_that_were_due_and_not_made_are_told_by_kind() -> None:
+    due: Counter[Victim] = Counter({"api": 2, "agent": 2})
+    back_s: dict[Victim, list[float]] = {
+        "api": [1.0, 1.0],
+        "agent": [1.0],
+        "router": [],
+    }
+    assert tuple(kill._not_killed(due, back_s)) == (
+        "agent was killed 1 times of 2",
+        "no router was to be killed",
+    )
+
+
+def test_faults_that_were_left_out_are_told() -> None:
+    results = ("passed", "failed", "left out: no time")
+    figures = [{"fault": "f", "result": result} for result in results]
+    assert fault._not_made(figures) == ("f: left out: no time",)
+
+
+def test_a_row_that_was_deleted_is_told_while_others_are_added() -> None:
+    before = {"plan": frozenset({"1", "2"}), "node": frozenset({"n"})}
+    after = {"plan": frozenset({"2", "3", "4"}), "node": frozenset({"n"})}
+    assert fault._deleted(before, after) == [
+        "1 rows of plan were deleted, for example 1"
+    ]
+
+
+@pytest.mark.parametrize(("calls", "least"), [(None, 20), (50, 50)])
+def test_calls_must_be_as_many_as_were_asked_for_or_fit(
+    calls: int | None, least: int
+) -> None:
+    options = RowOptions(seconds=2.0, kills=0, nodes=1, seed=7, calls=calls)
+    told = fuzz._too_few(options, {"calls": least - 1, "syncs": 50})
+    assert told == [f"{least - 1} calls were sent, which must be {least} at least"]
+
+
+def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
+    phase = greedy.Phase()
+    for tally in (phase.syncs, phase.reads):
+        tally.statuses["200"] += 1
+        tally.latency_ms.append(1.0)
+    taken = FloodResult(taken_by={"GET /a": 3, "POST /b": 0})
+    outcome = greedy._outcome(phase, phase, taken)
+    assert outcome.not_done == ("POST /b was never answered 2xx",)
+
+
+def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
+    options = RowOptions(seconds=1.0, kills=0, nodes=1, seed=7)
+    good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1)
+    refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1)
+    assert fuzz._not_done(options, good, good) == ()
+    assert fuzz._not_done(options, refused, good) == (
+        "1.0% of the calls were answered 2xx, which must be 5% at least",
+    )
+
+
+def test_all_rows_end_within_twenty_minutes() -> None:
+    # Half a minute of each is its start and its judgement.
+    assert sum(row.seconds + 30.0 for row in campaign.ROWS.values()) <= 1200.0
+
+
+def test_a_day_without_reports_or_plans_has_shown_nothing() -> None:
+    def sizes(**rows: int) -> dict[str, TableSize]:
+        return {t: TableSize(rows=n, size_bytes=0) for t, n in rows.items()}
+
+    before = sizes(observation=0, plan=1, target=1)
+    few = sizes(observation=100, plan=3, target=3)
+    assert tuple(day._too_little(before, few, 2.0)) == (
+        "100 rows of observation came, which must be 540 at least",
+    )
+
+
+def test_a_process_whose_memory_was_seldom_seen_is_told() -> None:
+    seen = {"api": [(0.0, 1.0)] * 10, "controller": [(0.0, 1.0)] * 8}
+    assert tuple(day._unseen(seen, 10)) == (
+        "the memory of the controller was seen at 8 of 10 looks",
+    )
