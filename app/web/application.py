@@ -7,8 +7,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from app.api.http.auth import is_still_valid
 from app.api.http.parts import Context
 from app.base.errors import InvalidRequest
+from app.base.sign_on import SignOnTerms
 from app.web import login, new_service
 from app.web.assets import Assets
 from app.web.login import FIRST_PAGE
@@ -44,11 +46,14 @@ TOPICS = {
 MAX_TOPICS = 8
 
 
-def install(app: FastAPI, stopping: asyncio.Event) -> None:
-    """Add the dashboard's routes. `stopping`: the server ends; streams end with it."""
+def install(
+    app: FastAPI, stopping: asyncio.Event, sign_on: SignOnTerms | None = None
+) -> None:
+    """Add the dashboard's routes. `stopping`: the server ends; streams end with it. `sign_on`: how people log in
+    beside by tokens."""
     # One feed for all pages: browsers that look at the same thing share one query.
     assets, feed = Assets(), TopicFeed(TOPICS, stopping)
-    paper = Paper(assets)
+    paper = Paper(assets, sign_on)
 
     async def static(request: Request) -> Response:
         return assets.answer(request, request.path_params["path"])
@@ -67,7 +72,10 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     async def live(request: Request) -> Response:
         context: Context = request.scope["plimsoll.context"]
         require_person(context)
-        stream = feed.stream(_wanted(request, context), context.caller.id)
+        looks = await feed.existing(_wanted(request, context))
+        stream = feed.stream(
+            looks, context.caller.root, partial(is_still_valid, request)
+        )
         return StreamingResponse(
             stream,
             media_type="text/event-stream",
@@ -85,18 +93,29 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
         methods=["POST"],
         include_in_schema=False,
     )
-    _add_login(app, paper)
+    _add_login(app, paper, sign_on)
     for each in PAGES:
         app.add_route(each.address, partial(page, page=each), include_in_schema=False)
 
 
-def _add_login(app: FastAPI, paper: Paper) -> None:
+def _add_login(app: FastAPI, paper: Paper, sign_on: SignOnTerms | None) -> None:
+    provider = None
+    if sign_on is not None:
+        # Only where there is a provider: the libraries behind it take half a second to import.
+        from app.web.identity_provider import CALLBACK, IdentityProvider
+        from app.web.sign_on import BEGIN, SignOn
+
+        provider = IdentityProvider(sign_on)
+        way = SignOn(paper, provider)
+        app.add_route(BEGIN, way.begin, include_in_schema=False)
+        app.add_route(CALLBACK, way.finish, include_in_schema=False)
     app.add_route("/login", partial(login.show, paper), include_in_schema=False)
     app.add_route(
         "/login", partial(login.enter, paper), methods=["POST"], include_in_schema=False
     )
     # By POST: a link or an image of another site must not end a session.
-    app.add_route("/logout", login.leave, methods=["POST"], include_in_schema=False)
+    leave = partial(login.leave, paper, provider)
+    app.add_route("/logout", leave, methods=["POST"], include_in_schema=False)
 
 
 def _wanted(request: Request, context: Context) -> dict[str, Look]:

@@ -1,10 +1,13 @@
 """Login: log in by a token, log out. The token is asked for once; the browser keeps a session's cookie.
 
+Who logs in at an identity provider comes in by `sign_on`, and out by the same way as everybody.
+
 A token comes from the form alone, which a person fills in: whoever could log a visitor in by a link, under a token of
 their own, would see all that the visitor then enters.
 """
 
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,18 +20,27 @@ from app.base.errors import Forbidden, Unauthorised
 from app.db.base.transaction import transaction
 from app.db.operations import tokens
 from app.db.operations.token_secrets import PATTERN, digest
+from app.db.operations.tokens import TokenRow
 from app.web.pages import Paper
+
+if TYPE_CHECKING:
+    # Its libraries take half a second to import, and most control planes have no identity provider.
+    from app.web.identity_provider import IdentityProvider
 
 FIRST_PAGE = "/fleet"
 FIRST_OF_PROJECT = "/services"
 """For tokens that are bound to projects: the fleet is not theirs."""
 MAX_FORM = 4096
+MAX_PAGE = 1024
 
 
 async def show(paper: Paper, request: Request) -> Response:
     """The form."""
     return paper.html(
-        request, "login.html", next=_next(request.query_params.get("next")), problem=""
+        request,
+        "login.html",
+        next=next_page(request.query_params.get("next")),
+        problem="",
     )
 
 
@@ -36,7 +48,7 @@ async def enter(paper: Paper, request: Request) -> Response:
     """Log the holder of the token in, and on to the page that was wanted; else the form again, with the reason."""
     # Cut before it is parsed: the page is open to everybody, and a token is short.
     form = parse_qs((await request.body())[:MAX_FORM].decode("utf-8", "replace"))
-    wanted = _next(form.get("next", [""])[0])
+    wanted = next_page(form.get("next", [""])[0])
     try:
         # Otherwise another site could log a visitor in under an account of its own.
         require_own_page(request.method, request.headers.raw)
@@ -47,27 +59,43 @@ async def enter(paper: Paper, request: Request) -> Response:
             request, "login.html", status=401, next=wanted, problem=str(error)
         )
     caller = context.caller
-    # Only the default is changed: whoever came by a link gets the page of the link.
-    if caller.projects is not None and wanted == FIRST_PAGE:
-        wanted = FIRST_OF_PROJECT
     # 303, so that reloading the page does not send the form again.
-    answer = RedirectResponse(wanted, status_code=303)
+    answer = RedirectResponse(first_page(caller, wanted), status_code=303)
     secure = request.url.scheme == "https"
     await log_in(context.parts, caller, answer, secure=secure)
-    await context.note_access("LoggedIn", subject=_address(request))
+    await context.note_access("LoggedIn", subject=address_named(request))
     return answer
 
 
-async def leave(request: Request) -> Response:
-    """Log out."""
+async def leave(
+    paper: Paper, provider: "IdentityProvider | None", request: Request
+) -> Response:
+    """Log out; whoever logged in at the identity provider is sent there to log out, too."""
     require_own_page(request.method, request.headers.raw)
-    answer = RedirectResponse("/login", status_code=303)
     context: Context = request.scope["plimsoll.context"]
+    answer = RedirectResponse("/login", status_code=303)
     await log_out(context.parts, cookie_of(request.headers.raw), answer)
-    await context.note_access("LoggedOut", subject=_address(request))
+    await context.note_access("LoggedOut", subject=address_named(request))
     # The session may be remembered by this process for some seconds more.
     forget_tokens(request)
-    return answer
+    if provider is None or context.caller.person is None:
+        return answer
+    # Only now: the provider may take its time, or be away.
+    url = await provider.logout_url()
+    if url is None:
+        return answer
+    # By a page, since the policy of our pages lets no form lead to another host, by a redirect either.
+    host = provider.terms.host
+    page = paper.html(
+        request,
+        "onward.html",
+        title="Logged out",
+        text=f"You are logged out here. {host} logs you out there, too.",
+        links=[(f"Continue to {host}", url)],
+        goes_on=True,
+    )
+    page.headers.append("set-cookie", answer.headers["set-cookie"])
+    return page
 
 
 async def _holder(request: Request, secret: str) -> Context:
@@ -102,17 +130,25 @@ async def _holder(request: Request, secret: str) -> Context:
     return context
 
 
-def _address(request: Request) -> str:
+def first_page(caller: TokenRow, wanted: str) -> str:
+    """The page that somebody sees first."""
+    # Only the default is changed: whoever came by a link gets the page of the link.
+    is_bound = caller.projects is not None and wanted == FIRST_PAGE
+    return FIRST_OF_PROJECT if is_bound else wanted
+
+
+def address_named(request: Request) -> str:
     """From where somebody comes, as the audit names it."""
     return f"address/{address_of(request.scope)}"
 
 
-def _next(wanted: str | None) -> str:
+def next_page(wanted: str | None) -> str:
     """A page of ours; nobody is sent elsewhere by a link to the login page."""
+    # Encoded first: browsers leave out tabs and line ends, and what is behind them may make another host of it.
+    wanted = quote((wanted or "")[:MAX_PAGE], safe="/%?=&#:@,;+$!~*'()[]\\")
     is_ours = (
-        wanted is not None
-        and wanted.startswith("/")
+        wanted.startswith("/")
         # Browsers take both for the address of another host.
         and not wanted.startswith(("//", "/\\"))
     )
-    return wanted if wanted and is_ours else FIRST_PAGE
+    return wanted if is_ours else FIRST_PAGE

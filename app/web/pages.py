@@ -11,6 +11,7 @@ from starlette.responses import Response
 from app.api.http.body import accepts_gzip
 from app.api.http.parts import Context
 from app.base.errors import Forbidden
+from app.base.sign_on import SignOnTerms
 from app.web.assets import Assets
 from app.web.topics.feed import Items, Look, TopicFeed
 
@@ -121,8 +122,10 @@ PAGES = (
 class Paper:
     """Makes pages."""
 
-    def __init__(self, assets: Assets) -> None:
+    def __init__(self, assets: Assets, sign_on: SignOnTerms | None = None) -> None:
+        """`sign_on`: the identity provider that the login page offers."""
         self._assets = assets
+        self._sign_on = sign_on
         self._templates = Environment(
             loader=PackageLoader("app.web"),
             autoescape=True,
@@ -170,7 +173,7 @@ class Paper:
     ) -> Response:
         """One template, filled in."""
         text = self._templates.get_template(template).render(
-            assets=self._assets.prefix, **values
+            assets=self._assets.prefix, sign_on=self._sign_on, **values
         )
         headers = {**SECURITY, "Vary": "Accept-Encoding"}
         body = text.encode()

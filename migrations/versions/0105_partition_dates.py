@@ -17,12 +17,18 @@ GUARDED = f"CASE WHEN child.relname ~ '_[0-9]{{8}}$' THEN {DATED} ELSE false END
 
 def upgrade() -> None:
     """The condition is tried on tables that are no partitions, too, where the planner puts it before the join."""
-    _replace(_function().replace(DATED, GUARDED))
+    _replace(_guarded(_function()))
 
 
 def downgrade() -> None:
     """As it was."""
     _replace(_function())
+
+
+def _guarded(function: str) -> str:
+    # `replace` leaves a text as it is in which it finds nothing, and the fault would stay without a word.
+    assert function.count(DATED) == 1
+    return function.replace(DATED, GUARDED)
 
 
 def _function() -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -30,26 +30,32 @@ SERVICES = {"chat": 60, "search": 40, "thumbnails": 20}
 
 
 @contextmanager
-def running_dashboard(prepared: Prepared) -> Iterator[Api]:
-    """The application on a copy of that database, listening; `api.client.base_url` is where."""
-    with prepared.copied() as url, _listening(url, prepared) as api:
+def running_dashboard(
+    prepared: Prepared, settings: Callable[[str], Settings] = lambda _: Settings()
+) -> Iterator[Api]:
+    """The application on a copy of that database, listening; `api.client.base_url` is where.
+
+    `settings` of an application that is reached at that address.
+    """
+    with prepared.copied() as url, _listening(url, prepared, settings) as api:
         yield api
 
 
 @contextmanager
-def _listening(url: str, prepared: Prepared) -> Iterator[Api]:
+def _listening(
+    url: str, prepared: Prepared, settings: Callable[[str], Settings]
+) -> Iterator[Api]:
     clock = ManualControlClock(prepared.at)
-    server = make_server(make_plane(Settings(), url, clock))
     # Who connects before the server is ready waits in the socket's backlog: one answer says that it is.
     listening = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server = make_server(make_plane(settings(address), url, clock))
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
     )
     thread.start()
     try:
-        with httpx2.Client(
-            base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60.0
-        ) as client:
+        with httpx2.Client(base_url=address, timeout=60.0) as client:
             assert client.get("/livez").status_code == 200
             keep_solver(cast(FastAPI, server.config.app))
             yield Api(

@@ -13,7 +13,7 @@ What a topic shows may depend on who looks: a token that is bound to projects ha
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -23,7 +23,7 @@ import structlog
 
 from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
-from app.base.errors import Unavailable
+from app.base.errors import NotFound, Unavailable
 from solvers.types.state import Json
 
 log = structlog.get_logger(__name__)
@@ -31,14 +31,16 @@ log = structlog.get_logger(__name__)
 Items: TypeAlias = Mapping[str, Json]
 
 BEAT_S = 15.0
-"""A comment is sent when nothing changed for so long, that proxies keep the connection."""
+"""So often a comment is sent, that proxies keep the connection, and the caller's token is checked again."""
 STREAM_S = 300.0
-"""Then the browser comes back by itself, and its session is looked at again."""
+"""Then the browser comes back by itself."""
 MAX_STREAMS = 500
 STREAMS_PER_TOKEN = 64
 """Several people may share a token, and each has a stream per page that is open."""
 ARGUMENT_LOADS_PER_S = 20.0
 """All topics with an argument together: beyond, each is loaded less often. One page of a service needs 1.5."""
+ARGUMENTS_PER_TOKEN = 40
+"""Different topics with an argument: twenty pages of services. They slow such topics down to 2 s for everybody."""
 MAX_PENDING = 16
 """Changes that a slow browser may be behind; beyond, it gets everything anew."""
 RETRY = b"retry: 2000\n\n"
@@ -66,8 +68,8 @@ class Topic:
     """From one load to the next, on the machine's clock: a page shows within a second what the database has."""
     is_of_cluster: bool = True
     """Only for tokens that see every project."""
-    takes_argument: bool = False
-    """Otherwise it is the same for all who look, whatever their argument is."""
+    exists: Callable[[Look], Awaitable[bool]] | None = None
+    """Whether there is an object of the argument's name; None: the topic is the same for all, whatever the argument."""
 
 
 Key: TypeAlias = tuple[str, str, tuple[str, ...] | None]
@@ -183,17 +185,40 @@ class TopicFeed:
         self._channels: dict[Key, _Channel] = {}
         self._listeners: set[_Listener] = set()
         self._by_token: Counter[str] = Counter()
+        self._arguments: dict[str, Counter[Key]] = defaultdict(Counter)
+        """Streams by topic with an argument, by token."""
         self._waker: asyncio.Task[None] | None = None
 
     async def load(self, look: Look, name: str) -> Items:
         """What a topic's items are now, for the page that is about to be shown."""
         return await self.topics[name].load(look)
 
+    async def existing(self, looks: Mapping[str, Look]) -> dict[str, Look]:
+        """Those of the topics whose object exists. Raises NotFound where there is none of them.
+
+        The others are left out, and not refused: the page of an object that was deleted keeps its header.
+        """
+        found = {}
+        for name, look in looks.items():
+            exists = self.topics[name].exists
+            if exists is None or await exists(look):
+                found[name] = look
+        if looks and not found:
+            missing = ", ".join(
+                f"{name}/{look.argument}" for name, look in looks.items()
+            )
+            raise NotFound(f"there is nothing of that name to follow: {missing}")
+        return found
+
     def stream(
-        self, looks: Mapping[str, Look], token: str = ""
+        self,
+        looks: Mapping[str, Look],
+        token: str = "",
+        is_valid: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[bytes]:
         """Everything that happens to these topics (by name), until the browser has gone or should come back.
 
+        `is_valid`: whether the token still is; the stream ends when it is not. None: it is valid for ever.
         Raises TooMany where too many look already, at all or with that token.
         """
         if len(self._listeners) >= MAX_STREAMS:
@@ -204,13 +229,24 @@ class TopicFeed:
             raise TooMany(
                 f"{STREAMS_PER_TOKEN} pages are open with this token already; close some and reload this one"
             )
-        return self._stream(looks, token)
+        followed = self._arguments.get(token, Counter[Key]())
+        if len(followed.keys() | self._argument_keys(looks)) > ARGUMENTS_PER_TOKEN:
+            raise TooMany(
+                f"pages of {ARGUMENTS_PER_TOKEN // 2} services or {ARGUMENTS_PER_TOKEN} GPUs are open with this token "
+                "already; close some and reload this one"
+            )
+        return self._stream(looks, token, is_valid)
 
     async def _stream(
-        self, looks: Mapping[str, Look], token: str
+        self,
+        looks: Mapping[str, Look],
+        token: str,
+        is_valid: Callable[[], Awaitable[bool]] | None,
     ) -> AsyncIterator[bytes]:
         listener = _Listener()
         self._by_token[token] += 1
+        arguments = self._argument_keys(looks)
+        self._arguments[token].update(arguments)
         channels = [self._channel(name, look) for name, look in looks.items()]
         self._listeners.add(listener)
         # One task wakes all streams at the end; each of them waits for its own event alone.
@@ -223,13 +259,15 @@ class TopicFeed:
             for channel in channels:
                 channel.join(listener)
             yield RETRY
-            async for message in self._messages(listener):
+            async for message in self._messages(listener, is_valid):
                 yield message
         finally:
             self._listeners.discard(listener)
             self._by_token[token] -= 1
+            self._arguments[token] -= Counter(arguments)
+            # Otherwise every token that ever followed something would be kept.
             if not self._by_token[token]:
-                del self._by_token[token]
+                del self._by_token[token], self._arguments[token]
             for channel in channels:
                 channel.leave(listener)
             # Without this, every service that anybody ever looked at would keep a channel.
@@ -244,18 +282,27 @@ class TopicFeed:
         for listener in self._listeners:
             listener.changed.set()
 
-    async def _messages(self, listener: _Listener) -> AsyncIterator[bytes]:
+    async def _messages(
+        self,
+        listener: _Listener,
+        is_valid: Callable[[], Awaitable[bool]] | None,
+    ) -> AsyncIterator[bytes]:
         now_s = asyncio.get_running_loop().time
-        ends_s = now_s() + STREAM_S
+        ends_s, beat_s = now_s() + STREAM_S, now_s() + BEAT_S
         while not self._stopping.is_set() and now_s() < ends_s:
+            # By the clock, and not only when nothing changed: a busy topic must not keep a revoked token's stream open.
+            if now_s() >= beat_s:
+                if is_valid is not None and not await is_valid():
+                    return
+                beat_s = now_s() + BEAT_S
+                yield BEAT
             try:
                 # Not `wait_for` on the stream: a timeout must not end it.
-                async with asyncio.timeout(BEAT_S):
+                async with asyncio.timeout_at(beat_s):
                     await listener.changed.wait()
             except TimeoutError:
-                yield BEAT
-            else:
-                yield self._due(listener)
+                continue
+            yield self._due(listener)
 
     def _due(self, listener: _Listener) -> bytes:
         listener.changed.clear()
@@ -270,18 +317,24 @@ class TopicFeed:
         return b"".join(messages)
 
     def _channel(self, name: str, look: Look) -> _Channel:
-        topic = self.topics[name]
-        # Otherwise whoever makes arguments up would have a table of the whole cluster loaded for each.
-        if not topic.takes_argument:
-            look = replace(look, argument="")
-        key: Key = (name, look.argument, look.projects)
+        topic, key = self.topics[name], self._key(name, look)
         if key not in self._channels:
+            look = replace(look, argument=key[1])
             self._channels[key] = _Channel(topic, look, key, period_s=self._period_s)
         return self._channels[key]
 
+    def _key(self, name: str, look: Look) -> Key:
+        # Without it, made-up arguments would have a table of the whole cluster loaded for each.
+        argument = "" if self.topics[name].exists is None else look.argument
+        return name, argument, look.projects
+
+    def _argument_keys(self, looks: Mapping[str, Look]) -> set[Key]:
+        keys = (self._key(name, look) for name, look in looks.items())
+        return {key for key in keys if key[1]}
+
     def _period_s(self, topic: Topic) -> float:
         """Longer where many look at different things, so that they cost the database no more than a few."""
-        if not topic.takes_argument:
+        if topic.exists is None:
             return topic.period_s
         count = sum(1 for _, argument, _ in self._channels if argument)
         return max(topic.period_s, count / ARGUMENT_LOADS_PER_S)

@@ -3,9 +3,11 @@
 from collections import defaultdict
 from datetime import timedelta
 
+from app.base.errors import NotFound
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import transaction
 from app.db.decisions import policies
+from app.db.fleet import nodes
 from app.db.reports import gpu_board
 from app.web.topics.feed import Items, Look, Topic, pick
 from solvers.types.state import Json
@@ -29,6 +31,15 @@ async def load_gpu(look: Look) -> Items:
         for row in carried
     }
     return {"now": _gpu(gpu), **parts}
+
+
+async def _exists(look: Look) -> bool:
+    async with transaction(look.parts.engine) as connection:
+        try:
+            await nodes.get_gpu(connection, look.argument)
+        except NotFound:
+            return False
+    return True
 
 
 def _gpu(row: AnyRow) -> Json:
@@ -95,4 +106,4 @@ _MEASURED = (
     "power_w",
 )
 
-TOPIC = Topic(name="gpu", load=load_gpu, takes_argument=True)
+TOPIC = Topic(name="gpu", load=load_gpu, exists=_exists)

@@ -82,6 +82,12 @@ async def load_service_hour(look: Look) -> Items:
         return await _load_steps(connection, entry, settings.window_s, now - HOUR, now)
 
 
+async def _exists(look: Look) -> bool:
+    async with transaction(look.parts.engine) as connection:
+        # One in a project out of reach does not exist: else whoever follows it would learn that it does.
+        return await _visible(connection, look) is not None
+
+
 async def _visible(connection: Connection, look: Look) -> ServiceRow | None:
     try:
         entry = await services.get(connection, look.argument)
@@ -177,12 +183,12 @@ def _float(value: float | None) -> float | None:
 
 
 TOPICS: Sequence[Topic] = (
-    Topic(name="service", load=load_service, is_of_cluster=False, takes_argument=True),
+    Topic(name="service", load=load_service, is_of_cluster=False, exists=_exists),
     Topic(
         name="service_hour",
         load=load_service_hour,
         period_s=60.0,
         is_of_cluster=False,
-        takes_argument=True,
+        exists=_exists,
     ),
 )

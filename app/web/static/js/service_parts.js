@@ -45,7 +45,7 @@ export function budgetTable(rows) {
   ];
 }
 
-const CONDITIONS = { Ready: "Ready", TelemetryAvailable: "Reported by nodes", Feasible: "Demand can be served", Applied: "Nodes follow the plan", PredictionsHold: "Times are as predicted", SLOMet: "SLO met" };
+const CONDITIONS = { Ready: "Ready", TelemetryAvailable: "Reported by nodes", Feasible: "Demand can be served", Applied: "Nodes follow the plan", PredictionsHold: "Times are as predicted", SLOMet: "SLO met", Launches: "Replicas start" };
 const TRUTHS = { True: ["good", "yes"], False: ["bad", "no"], Unknown: ["warn", "not known"] };
 
 /** What can be said of it now. */

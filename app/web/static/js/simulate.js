@@ -81,7 +81,7 @@ function fillRow(element, id) {
   const [name, asked, policies, seeds, how, acts] = element.children;
   element.setAttribute("aria-current", String(id === chosen));
   show(name, `${id}: ${one.name} `, h("span", { class: "hint" }, span(one.duration_s)));
-  show(asked, moment(one.created_at), h("div", { class: "hint" }, one.asked_by.replace("token/", "by ")));
+  show(asked, moment(one.created_at), h("div", { class: "hint" }, one.asked_by.replace(/^(token|person)\//, "by ")));
   show(policies, one.policies.join(", "));
   show(seeds, String(one.seeds));
   show(how, h("span", { class: `chip ${CHIPS[one.state]}` }, one.state === "running" ? `running, ${whole(one)} %` : one.state), one.error ? h("div", { class: "hint" }, one.error) : null);

@@ -10,9 +10,10 @@ import pytest
 
 from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
-from app.base.errors import Unavailable
+from app.base.errors import NotFound, Unavailable
 from app.web.topics import feed as feed_module
 from app.web.topics.feed import (
+    ARGUMENTS_PER_TOKEN,
     MAX_PENDING,
     STREAMS_PER_TOKEN,
     Items,
@@ -55,8 +56,14 @@ def make_feed(
     *,
     takes_argument: bool = False,
 ) -> TopicFeed:
+    async def exists(look: Look) -> bool:
+        return not look.argument.startswith("made-up")
+
     topic = Topic(
-        name="fleet", load=source.load, period_s=0.01, takes_argument=takes_argument
+        name="fleet",
+        load=source.load,
+        period_s=0.01,
+        exists=exists if takes_argument else None,
     )
     return TopicFeed({"fleet": topic}, stopping or asyncio.Event())
 
@@ -122,12 +129,59 @@ def test_arguments_of_a_topic_that_takes_none_cost_no_loads() -> None:
     run(body)
 
 
+def test_topics_of_objects_that_do_not_exist_are_loaded_for_nobody() -> None:
+    async def body() -> None:
+        feed = make_feed(Source(), takes_argument=True)
+        made_up = Look(parts=NOWHERE, argument="made-up")
+        with pytest.raises(NotFound, match="fleet/made-up"):
+            await feed.existing({"fleet": made_up})
+        looks = {"fleet": Look(parts=NOWHERE, argument="n1")}
+        assert await feed.existing(looks) == looks
+
+    run(body)
+
+
+def test_what_else_the_page_of_a_deleted_object_follows_goes_on() -> None:
+    async def body() -> None:
+        of_service = make_feed(Source(), takes_argument=True).topics["fleet"]
+        header = Topic(name="header", load=Source().load)
+        feed = TopicFeed({"header": header, "service": of_service}, asyncio.Event())
+        made_up = Look(parts=NOWHERE, argument="made-up")
+        looks = {"header": LOOK, "service": made_up}
+        assert await feed.existing(looks) == {"header": LOOK}
+
+    run(body)
+
+
+def test_a_token_follows_so_many_objects_and_is_told_the_limit() -> None:
+    async def body() -> None:
+        feed = make_feed(Source(items={"a": 1}), takes_argument=True)
+
+        def follow(name: str, token: str = "greedy") -> AsyncIterator[bytes]:
+            return feed.stream({"fleet": Look(parts=NOWHERE, argument=name)}, token)
+
+        streams = [follow(f"n{number}") for number in range(ARGUMENTS_PER_TOKEN)]
+        await asyncio.gather(*map(next_event, streams))
+        with pytest.raises(TooMany, match=f"{ARGUMENTS_PER_TOKEN} GPUs"):
+            follow("one-more")
+        # What it follows already costs no further load, and others' tokens have limits of their own.
+        for again in (follow("n1"), follow("one-more", "other")):
+            await next_event(again)
+        await streams[0].aclose()  # type: ignore[attr-defined]
+        await next_event(follow("one-more"))
+
+    run(body)
+
+
 def test_many_arguments_are_loaded_less_often_so_that_they_cost_what_a_few_do() -> None:
     async def body() -> None:
         source = Source(items={"a": 1})
         feed = make_feed(source, takes_argument=True)
         looks = [Look(parts=NOWHERE, argument=f"x{number}") for number in range(200)]
-        streams = [feed.stream({"fleet": look}) for look in looks]
+        streams = [
+            feed.stream({"fleet": look}, f"token-{number // 40}")
+            for number, look in enumerate(looks)
+        ]
         await asyncio.gather(*map(next_event, streams))
         first_loads = source.loads
         await asyncio.sleep(0.3)  # Thirty periods, in which 6,000 loads would be due.
@@ -228,6 +282,27 @@ def test_streams_end_with_the_server() -> None:
         assert [
             message async for message in stream if message.startswith(b"event")
         ] == []
+
+    run(body)
+
+
+def test_a_stream_on_which_much_happens_ends_with_its_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_module, "BEAT_S", 0.02)
+
+    async def body() -> None:
+        source, checks = Source(), iter([True, True])
+
+        async def is_valid() -> bool:
+            return next(checks, False)
+
+        stream = make_feed(source).stream({"fleet": LOOK}, "a", is_valid)
+        messages = []
+        async for message in stream:
+            messages.append(message)
+            source.items = {"a": source.loads}
+        assert messages.count(feed_module.BEAT) == 2
 
     run(body)
 
