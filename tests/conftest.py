@@ -11,9 +11,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from app.db.base import migrate
 from app.postgres import server as postgres
+from app.postgres.roles import SUPERUSER
 from tests.examples import load_profile
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ def _let_a_crash_lose_everything(server: postgres.Server) -> None:
         "synchronous_commit": "off",
         "checkpoint_timeout": "1h",
     }
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+    superuser = make_conninfo(server.conninfo, user=SUPERUSER)
+    with psycopg.connect(superuser, autocommit=True) as connection:
         for name, value in settings.items():
             change = sql.SQL("ALTER SYSTEM SET {} = {}")
             connection.execute(change.format(sql.Identifier(name), sql.Literal(value)))

@@ -6,8 +6,9 @@ from random import Random
 from agents.base.device import NodeState, Part
 from agents.base.protocol import ReplicaState, TaskState
 
-RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 10.0
-"""The longest pause is below the silence after which the control plane counts a node as lost (15 s unless set)."""
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 3.0
+"""A control plane that is back must hear from every node within the longest pause. Agents that get answers ask more
+often, so that such a pause takes no load from it; one with too much to do says by `Retry-After` how long it needs."""
 
 
 def delay_s(failures: int, *, first_s: float, longest_s: float) -> float:
@@ -37,23 +38,38 @@ class Restarts:
 
     FIRST_S = 5.0
     MAX_S = 300.0
+    STEADY_S = 10.0
+    """What was up for so long and then fails is started again at once, since its start is not what fails."""
+    FORGOTTEN_S = 300.0
+    """What is up for so long starts with a clean record: a replica may run out of memory at each first full batch."""
 
     def __init__(self) -> None:
+        self._up_since_s: dict[Part, float] = {}
         self._failures: dict[Part, int] = {}
         self._until_s: dict[Part, float] = {}
         self._reasons: dict[Part, str] = {}
 
     def look(self, state: NodeState, now_s: float) -> None:
         """Take note of what failed, what is coming up again, and what recovered."""
+        before_s, self._up_since_s = self._up_since_s, {}
         for part, is_at in _states(state):
+            up_since_s = before_s.get(part, now_s)
             # Counted once: a part that stays failed is seen at every look.
             if is_at == "failed" and part not in self._until_s:
-                self.note_failure(part, now_s, reason="it ended by itself")
+                self._note_end(part, now_s, up_s=now_s - up_since_s)
             elif is_at in ("starting", "ready", "running"):
                 self._until_s.pop(part, None)
-            # Failures are forgotten only when it came up: a part that merely starts again may fail in the same way.
-            if is_at in ("ready", "running"):
+            # Failures are forgotten only after a long run: what is up for a moment may fail in the same way.
+            if is_at in ("ready", "running") and now_s - up_since_s >= self.FORGOTTEN_S:
                 self._failures.pop(part, None)
+            if is_at not in ("starting", "failed"):
+                self._up_since_s[part] = up_since_s
+
+    def _note_end(self, part: Part, now_s: float, *, up_s: float) -> None:
+        self.note_failure(part, now_s, reason="it ended by itself")
+        # Once only: what fails again before it is forgotten waits longer each time.
+        if up_s >= self.STEADY_S and self._failures[part] == 1:
+            self._until_s[part] = now_s
 
     def note_failure(self, part: Part, now_s: float, *, reason: str) -> None:
         """One more failure: each doubles the wait."""

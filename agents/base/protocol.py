@@ -31,6 +31,7 @@ GpuIndex: TypeAlias = Annotated[int, Meta(ge=0, le=64_999)]
 MAX_GPUS = 128
 """Sixteen GPUs in seven or eight slices each."""
 MAX_PROBLEMS = 64
+MAX_LAUNCH_FAILURES = 64
 BatchSize: TypeAlias = Annotated[int, Meta(ge=1, le=65_536)]
 Bucket: TypeAlias = Annotated[int, Meta(ge=0, le=BUCKET_COUNT - 1)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e12)]
@@ -159,6 +160,15 @@ class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     over: Annotated[tuple[Overuse, ...], Meta(max_length=3)] = ()
 
 
+class LaunchFailure(Wire, frozen=True, kw_only=True, omit_defaults=True):
+    """A replica that did not come up, or ended right afterwards; once per launch."""
+
+    replica: Name
+    service: Name
+    gpu_index: GpuIndex
+    detail: Text = ""
+
+
 class Ack(Wire, frozen=True, kw_only=True):
     """What became of the command of one generation."""
 
@@ -192,6 +202,10 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Indices of the GPUs whose governor can keep neither cap nor latencies with the SM percents as they are."""
     uses: Annotated[tuple[UseReading, ...], Meta(max_length=1280)] = ()
     """Who used what of the GPUs, where that was measured."""
+    failures: Annotated[
+        tuple[LaunchFailure, ...], Meta(max_length=MAX_LAUNCH_FAILURES)
+    ] = ()
+    """Launches that failed since the last observation."""
 
 
 class ReplicaCommand(Wire, frozen=True, kw_only=True):

@@ -160,6 +160,7 @@ class NodeAgent:
                 problems=within_limits((*readings.problems, *self._problems())),
                 repartition=self._governing.asks(),
                 uses=readings.uses,
+                failures=self._enforcing.failed_launches.take(readings.problems),
             )
         )
         self._notes.refusals.clear()

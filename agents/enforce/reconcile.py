@@ -34,6 +34,7 @@ from agents.enforce.actions import (
     perform,
 )
 from agents.enforce.diff import actions, is_settled
+from agents.enforce.failed_launches import FailedLaunches
 from agents.enforce.progress import Progress
 
 MAX_DETAIL = 2000
@@ -75,6 +76,7 @@ class Enforcing:
         self._device, self._progress, self._handover_s = device, progress, handover_s
         self._hands, self._turn = hands, asyncio.Lock()
         self._restarts = Restarts()
+        self.failed_launches = FailedLaunches()
         self._unwanted_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
@@ -114,6 +116,8 @@ class Enforcing:
         self, command: NodeCommand, state: NodeState, now_s: float
     ) -> tuple[Action, ...]:
         self._restarts.look(state, now_s)
+        wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
+        self.failed_launches.look(state, wanted, now_s)
         held = self._restarts.held(now_s)
         handover = self._handover(command, state, now_s)
         return actions(command, state, held=held, handover=handover)
@@ -135,6 +139,8 @@ class Enforcing:
     ) -> None:
         """Start replicas and tasks; one that fails is held back."""
         for start in starts:
+            if isinstance(start, StartReplica):
+                self.failed_launches.start(start.replica.id)
             try:
                 await perform(self._device, self._progress.resumed(start))
             except DeviceError as error:
@@ -144,6 +150,11 @@ class Enforcing:
                     else ("task", start.task.name)
                 )
                 self._restarts.note_failure(part, now_s, reason=str(error))
+                if isinstance(start, StartReplica):
+                    replica = start.replica
+                    self.failed_launches.note(
+                        replica.id, replica.service, start.gpu_index, str(error)
+                    )
 
     def _report(
         self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float

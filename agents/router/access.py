@@ -46,7 +46,7 @@ class RouterAccess:
     """Chain in PEM; None: no TLS."""
     private_key: Path | None = None
     keys: Mapping[str, frozenset[str]] | None = None
-    """SHA-256 in lower-case hexadecimal by service; None: nobody needs a key."""
+    """SHA-256 in lower-case hexadecimal by service; None: no key is needed."""
 
     def admits(self, address: str) -> bool:
         """Whether a client may send from there."""

@@ -42,7 +42,7 @@ class Ledger:
         self._key = b""
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            # Not where it is somebody else's, as a volume's may be: whoever mounts it sees to its mode.
+            # Not where it is somebody else's, as a volume's may be: its owner decides on its mode.
             if directory.stat().st_uid == os.geteuid():
                 directory.chmod(0o700)
             self._key = _key(directory / KEY)

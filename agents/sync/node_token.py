@@ -35,7 +35,7 @@ class Kept(msgspec.Struct, kw_only=True):
     """What the file holds."""
 
     secrets: list[str] = []
-    """The newest first, then the one before it."""
+    """The newest first, then the one before it, and one whose answer never came; each of them may be the valid one."""
     pending: str = ""
     """Made and perhaps known to the control plane: its answer has not come."""
     renew_at_s: float = 0.0
@@ -124,8 +124,22 @@ class EnrolledTransport:
             await self._ask(f"tokens/{own_id}/rotate", previous=[present])
         except TransportError as error:
             log.warning("the node's token cannot be renewed now: %s", error)
-            later_s = self._now_s() + RENEW_AGAIN_S
-            self._keep(msgspec.structs.replace(self._kept, renew_at_s=later_s))
+            self._keep(self._after_failure(error))
+
+    def _after_failure(self, error: TransportError) -> Kept:
+        """What is kept after a renewal that failed."""
+        kept = msgspec.structs.replace(
+            self._kept, renew_at_s=self._now_s() + RENEW_AGAIN_S
+        )
+        if not isinstance(error, Unacceptable | NotAuthorised):
+            return kept
+        # A renewal whose answer was lost has ended the old token meanwhile, which is then refused for good: the secret
+        # that was made for it is the way.
+        if isinstance(error, NotAuthorised):
+            kept.secrets = [*kept.secrets[:2], kept.pending]
+        # What was refused once is refused for ever.
+        kept.pending = ""
+        return kept
 
     async def _ask(self, path: str, *, previous: list[str]) -> None:
         """Have a secret accepted and use it from now on. Raises TransportError."""
@@ -135,13 +149,12 @@ class EnrolledTransport:
         answer = await self._reach.post(path, {"sha256": _hash(pending)})
         made = msgspec.json.decode(answer, type=_Made)
         now_s = self._now_s()
-        left_s = made.expires_at.timestamp() - now_s if made.expires_at else 0.0
-        self._keep(
-            Kept(
-                secrets=[pending, *previous],
-                renew_at_s=now_s + left_s / 2.0 if left_s else 0.0,
-            )
-        )
+        renew_at_s = 0.0
+        if made.expires_at is not None:
+            left_s = made.expires_at.timestamp() - now_s
+            # Not at once again, also where this clock is ahead of the control plane's.
+            renew_at_s = now_s + max(left_s / 2.0, RENEW_AGAIN_S)
+        self._keep(Kept(secrets=[pending, *previous], renew_at_s=renew_at_s))
         self._choice = 0
 
     def _keep(self, kept: Kept) -> None:

@@ -1,21 +1,29 @@
 """Status: what can be said of a service right now, as conditions with typed reasons. Pure functions of a Snapshot."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.answers.feasible import infeasibility
+from app.loop.events import describe_avoided
 from app.loop.make_problem import PlannedPoints
 from app.loop.observe import observe
+from app.loop.planning.reschedule import MAX_NODES, failing_everywhere
 from app.store.node_book import AgentStatus
 from app.store.store import Snapshot
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
-from solvers.types.state import Service, ServiceObservation
+from solvers.types.state import GpuId, Service, ServiceObservation
 
 ConditionType = Literal[
-    "Ready", "TelemetryAvailable", "Feasible", "Applied", "PredictionsHold", "SLOMet"
+    "Ready",
+    "TelemetryAvailable",
+    "Feasible",
+    "Applied",
+    "PredictionsHold",
+    "SLOMet",
+    "Launches",
 ]
 Truth = Literal["True", "False", "Unknown"]
 
@@ -81,7 +89,10 @@ def _service_status(
         replicas=tuple(sorted(replicas.items())),
         planned_rate_rps=planned_rates_rps(snapshot.target)[service.name],
         reading=reading,
-        conditions=(ready, telemetry, feasible, applied, holds, slo_met),
+        conditions=(
+            *(ready, telemetry, feasible, applied, holds, slo_met),
+            *_launches(snapshot, service.name),
+        ),
     )
 
 
@@ -201,6 +212,32 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
         "NodesFollow",
         f"generation {target.generation} is in force on its nodes: {len(carrying)}",
     )
+
+
+def _launches(snapshot: Snapshot, service: str) -> Iterator[Condition]:
+    """Where its launches fail; nothing where they do not."""
+    failing = [each for each in snapshot.avoided if each.service == service]
+    if not failing:
+        return
+    stays = _carrying(snapshot.target, service) & {each.gpu for each in failing}
+    message = "; ".join(map(describe_avoided, failing))
+    if service in failing_everywhere(snapshot):
+        message += (
+            f"; it fails on {MAX_NODES} nodes, most likely by its own fault, and is moved no further: "
+            "see its replicas' logs"
+        )
+    elif stays:
+        message += f"; it is still planned on {', '.join(sorted(stays))}: the plan's messages say why"
+    yield _condition("Launches", "False", "LaunchesFail", message)
+
+
+def _carrying(target: BoundPlan | None, service: str) -> set[GpuId]:
+    """The GPUs on which the target has a replica of it."""
+    return {
+        gpu.id
+        for gpu in (target.gpus if target else ())
+        if any(replica.service == service for replica in gpu.replicas)
+    }
 
 
 def _names(statuses: Sequence[AgentStatus], matches: Callable[[int], bool]) -> str:

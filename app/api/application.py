@@ -1,13 +1,14 @@
 """The API: routers, layers around them, and its OpenAPI document. `app.serve.api_process` gives it what it works
 with."""
 
+import asyncio
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Lifespan
 
 from agents.base.protocol import Observation, SyncReply
@@ -82,6 +83,8 @@ def make_api(
         # FastAPI's own page loads its scripts from a foreign host; `app.web` has one that does not.
         docs_url=None,
         redoc_url=None,
+        # Its own route would make the document while everybody else waits.
+        openapi_url=None,
         redirect_slashes=False,
     )
     # First of all routes: routes are tried in turn, and nearly every request of a large fleet is a sync.
@@ -90,6 +93,7 @@ def make_api(
         app.include_router(module.router, prefix=PREFIX)
     # Without the prefix: probes and scrapers expect these paths at the root, and they outlive versions of the API.
     app.include_router(health.router)
+    app.add_route("/openapi.json", _answer_document, include_in_schema=False)
     errors.install(app)
     app.add_exception_handler(Forbidden, _answer_denied)
     # Added later means further outside: the request has its id and its limit before anybody asks who calls.
@@ -98,6 +102,11 @@ def make_api(
     app.add_middleware(RequestMiddleware, body_limit_bytes=body_limit_bytes)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
+
+
+async def _answer_document(request: Request) -> Response:
+    """The document. In a thread, since making it takes most of a second."""
+    return JSONResponse(await asyncio.to_thread(openapi, request.app))
 
 
 async def _answer_denied(request: Request, error: Exception) -> Response:

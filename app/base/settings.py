@@ -7,13 +7,18 @@ from pydantic import Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agents.base.protocol import LeaseEnd, LeaseTerms
+from app.base.sign_on import SignOnTerms, check_issuer, check_public_url, parse_grant
 
 
 class Settings(BaseSettings):
     """Where the control plane runs. Precedence: command-line flags, then environment, then these defaults."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PLIMSOLL_", extra="ignore", frozen=True
+        env_prefix="PLIMSOLL_",
+        extra="ignore",
+        frozen=True,
+        # What was given has the secrets in it, and an error's text goes to terminals and logs.
+        hide_input_in_errors=True,
     )
 
     database_url: SecretStr | None = Field(
@@ -125,6 +130,37 @@ class Settings(BaseSettings):
         description="Whether webhooks may reach loopback, private and link-local addresses",
     )
 
+    public_url: str | None = Field(
+        default=None,
+        description="Address by which people reach the dashboard, e.g. https://plimsoll.example.org; single sign-on "
+        "needs it",
+    )
+    oidc_issuer: str | None = Field(
+        default=None,
+        description="Identity provider (OpenID Connect) by which people log in to the dashboard; with the next three "
+        "settings and `public_url`",
+    )
+    oidc_client_id: str | None = Field(
+        default=None, description="The control plane's client id at that provider"
+    )
+    oidc_client_secret: SecretStr | None = Field(
+        default=None, description="The secret of that client"
+    )
+    oidc_groups: dict[str, str] = Field(
+        default={},
+        description="What the provider's groups may do, as JSON: "
+        '`{"ml-team": "operator@search", "sre": "admin"}`; nobody else gets in',
+    )
+    oidc_groups_claim: str = Field(
+        default="groups", description="The claim that lists a person's groups"
+    )
+
+    @model_validator(mode="after")
+    def _check_sign_on(self) -> "Settings":
+        # Made once to be checked: a wrong group would else show itself at somebody's login only.
+        self.sign_on  # noqa: B018
+        return self
+
     @model_validator(mode="after")
     def _check_tls(self) -> "Settings":
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -140,6 +176,34 @@ class Settings(BaseSettings):
             LeaseTerms(duration_s=float(self.lease_s), on_end=self.lease_end)
             if self.lease_s
             else None
+        )
+
+    @property
+    def sign_on(self) -> SignOnTerms | None:
+        """The identity provider by which people log in; None = by tokens only. Raises ValueError."""
+        given = {
+            "oidc_issuer": self.oidc_issuer,
+            "oidc_client_id": self.oidc_client_id,
+            "oidc_client_secret": self.oidc_client_secret,
+            "oidc_groups": self.oidc_groups,
+        }
+        # `public_url` is no sign of it: other parts may come to need that address, too.
+        if not any(given.values()):
+            return None
+        missing = [
+            name
+            for name, value in {**given, "public_url": self.public_url}.items()
+            if not value
+        ]
+        if missing or self.oidc_client_secret is None:
+            raise ValueError(f"single sign-on also needs {', '.join(missing)}")
+        return SignOnTerms(
+            issuer=check_issuer(self.oidc_issuer or ""),
+            client_id=self.oidc_client_id or "",
+            client_secret=self.oidc_client_secret,
+            groups_claim=self.oidc_groups_claim,
+            grants={name: parse_grant(text) for name, text in self.oidc_groups.items()},
+            public_url=check_public_url(self.public_url or ""),
         )
 
     def printable(self) -> dict[str, str]:

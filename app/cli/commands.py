@@ -112,7 +112,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "drain",
             "objects.cordon:drain",
-            "Empty nodes: nothing starts there, and what runs moves to others.",
+            "Empty nodes: nothing starts there, services move, and running tasks may end until the deadline.",
         ),
         Entry(
             "undrain",

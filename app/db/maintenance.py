@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.db.fleet.ingest import ensure_days
 from app.db.predictions import samples
 from app.db.predictions.rates import roll_up_rates
+from app.store.launch_book import FORGOTTEN_AFTER
 from app.store.store import SERVED
 
 # Partitions exist before their day begins, so that the first ingest after midnight does not wait for their lock.
@@ -40,6 +41,8 @@ class Retention:
     """So many are kept of a network on a GPU type, the newest: a plan that changes all day makes new ones."""
     old_fits_days: int = 90
     """Fits that are no longer in force."""
+    tokens_days: int = 90
+    """Tokens that have ended; the newest of a registered node stays, since the node's name was taken by it."""
     tasks_days: int = 90
     """Tasks that are over; what they cost stays in the reports."""
     tasks: int = 10_000
@@ -157,10 +160,16 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
             days=keep.old_fits_days
         ),
         "session WHERE expires_at < :before": timedelta(),
+        # People log in daily, and the audit has who did what; tokens that somebody made stay in the list.
+        "token WHERE person IS NOT NULL AND expires_at < :before": timedelta(),
+        f"token t WHERE {_ENDED_TOKEN}": timedelta(days=keep.tokens_days),
         "idempotency WHERE created_at < :before": timedelta(days=keep.idempotency_days),
         "task WHERE coalesce(finished_at, cancelled_at) < :before": timedelta(
             days=keep.tasks_days
         ),
+        # Agents' reports add and change rows meanwhile: what one of them has locked is left to the next hour.
+        "launch_failure WHERE (service, gpu) IN (SELECT service, gpu FROM launch_failure "
+        "WHERE failed_at < :before FOR UPDATE SKIP LOCKED)": FORGOTTEN_AFTER,
         "demand WHERE at < :before": plans,
         # Steps, violations and the allocation go with their plan: their foreign keys cascade.
         "plan WHERE at < :before AND state = 'kept'": timedelta(hours=keep.kept_hours),
@@ -173,6 +182,14 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
         "(SELECT max(generation) FROM acknowledgement WHERE acknowledgement.node = a.node)": plans,
     }
 
+
+# The first of a family stays for as long as any other token of it. The newest of a node's agent says that the node was
+# enrolled; join tokens that name the node do not, however new.
+_ENDED_TOKEN = """
+least(revoked_at, expires_at) < :before AND NOT EXISTS (SELECT FROM token s WHERE s.root = t.id)
+AND NOT EXISTS (SELECT FROM node n WHERE n.id = t.node
+                AND t.created_at = (SELECT max(created_at) FROM token a WHERE a.node = n.id AND a.scope = 'agent'))
+"""
 
 # As long as one of its observations is kept, a start tells replayed ones from new ones.
 _FORGET_BOOTS = """

@@ -19,6 +19,7 @@ from app.db.decisions import actors, plans, policies, targets
 from app.db.decisions.problem_archive import PartCache, pack, save_parts
 from app.db.fleet import gpu_types, nodes
 from app.db.fleet.ingest import ensure_days, ingest
+from app.db.fleet.launches import load_avoided
 from app.db.fleet.overuses import lose_overuses
 from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.fleet.windows import load_windows
@@ -26,6 +27,7 @@ from app.db.operations import events
 from app.db.operations.incarnations import note_newer_generations
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
+from app.store.event_limits import EventLimits, LimitedEvents
 from app.store.store import (
     AuditEvent,
     Correction,
@@ -48,7 +50,11 @@ class PostgresStore:
     """The loop's memory in PostgreSQL. Any number of processes may have one; only hints are kept in memory."""
 
     def __init__(
-        self, engine: AsyncEngine, *, epoch: Callable[[], int] = lambda: 0
+        self,
+        engine: AsyncEngine,
+        *,
+        epoch: Callable[[], int] = lambda: 0,
+        event_limits: EventLimits | None = None,
     ) -> None:
         """`epoch`: of the leadership under which this process decides; 0 = it does not lead."""
         self._engine = engine
@@ -56,6 +62,7 @@ class PostgresStore:
         self._parts = PartCache()
         self._days: set[date] = set()
         self._reportable = LoadedReportable()
+        self._event_limits = event_limits or EventLimits()
         self._known = _Known()
         self._incarnation: UUID | None = None
         self._proposed: tuple[int, BoundPlan] | None = None
@@ -103,6 +110,7 @@ class PostgresStore:
                 latency_sigma=known.latency_sigma,
                 corrections=known.corrections,
                 choices=await self._load_choices(connection),
+                avoided=await load_avoided(connection, now),
                 degradations=await budgets.load_degradations(connection),
                 actor=await actors.load_newest(connection, fleet_fingerprint(state))
                 if wants_actor(settings)
@@ -179,13 +187,39 @@ class PostgresStore:
         self, placed: list[WindowedObservation], received: datetime
     ) -> Ingested:
         reports = [entry.observation for entry in placed]
-        with refused_where_unkeepable():
+        limited = self._event_limits.begin(received)
+        try:
+            with refused_where_unkeepable():
+                known, taken = await self._write(placed, received, limited)
+        except BaseException:
+            self._event_limits.give_back(limited)
+            raise
+        # Only now: a group that is rolled back is tried again in halves, and its lines would count many times.
+        self._event_limits.settle(limited)
+        self._reportable = known
+        newer = [each for each in reports if each.generation > known.target_generation]
+        if newer:
+            # In a transaction of its own: who changes the catalogue locks `cluster` first and then nodes, which the
+            # transaction of the reports had locked.
             async with self._engine.begin() as connection:
-                self._reportable = await refresh(connection, self._reportable, received)
-                reportable = self._reportable.reportable
-                taken = await ingest(connection, placed, received, reportable)
-                await note_newer_generations(connection, reports, received)
-                return taken
+                await note_newer_generations(connection, newer, received)
+        return taken
+
+    async def _write(
+        self,
+        placed: list[WindowedObservation],
+        received: datetime,
+        limited: LimitedEvents,
+    ) -> tuple[LoadedReportable, Ingested]:
+        """All in one transaction; what nodes may report of now, and what became of the observations."""
+        async with self._engine.begin() as connection:
+            known = await refresh(connection, self._reportable, received)
+            taken = await ingest(
+                connection, placed, received, known.reportable, limited
+            )
+            for line in limited.summary:
+                await events.add(connection, line)
+        return known, taken
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
@@ -197,6 +231,13 @@ class PostgresStore:
         async with self._engine.begin() as connection:
             for event in lines:
                 await events.add(connection, event)
+
+    async def note_drained(self, lines: Mapping[str, AuditEvent]) -> None:
+        """Append the lines of nodes that are drained, by node, where that was not yet noted of this draining."""
+        at = max(line.at for line in lines.values())
+        async with self._engine.begin() as connection:
+            for name in await nodes.note_drained(connection, lines, at):
+                await events.add(connection, lines[name])
 
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
         """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""

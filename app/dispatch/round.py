@@ -68,7 +68,7 @@ class _Inputs(NamedTuple):
 
     snapshot: Snapshot
     state: ClusterState
-    """Without the GPUs of silent nodes."""
+    """Without the GPUs of silent nodes, and of those whose draining is overdue."""
     target: BoundPlan
     placed: Collection[str]
     """Names of the tasks that have a place on a GPU that answers."""
@@ -111,7 +111,8 @@ def _inputs(snapshot: Snapshot, layers: Sequence[LayerCounts]) -> _Inputs | None
     """None where no policy dispatches jobs, and as long as no target says what services leave over."""
     if snapshot.target is None or not is_used(snapshot.settings):
         return None
-    state = usable_state(snapshot)
+    # Jobs on draining nodes stay until the deadline; such nodes are cordoned and take no others.
+    state = usable_state(snapshot, is_patient=True)
     placed = _alive_places(snapshot.target, state)
     jobs = [task for task in state.tasks if is_dispatched(task, snapshot.settings)]
     # Whoever runs keeps its GPU: only jobs without a place are offered.

@@ -36,7 +36,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal, TypeAlias
 
-from app.store.store import AuditEvent, Degradation
+from app.store.degradation import Degradation
+from app.store.store import AuditEvent
 from solvers.types.state import Demand, Mode, Service
 
 SHARES = (1.0, 0.5, 0.25)

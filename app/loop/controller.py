@@ -14,6 +14,7 @@ import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from app.base.clock import ControlClock
+from app.loop.events import led_event
 from app.loop.tick import Loop, TickOutcome, tick
 from app.solver.process import SolverUnavailable
 
@@ -23,6 +24,9 @@ MAINTENANCE_PERIOD_S = 3600.0
 FIRST_PERIOD_S = 5.0
 RETRY_S = 2.0
 """Pause after a failed tick or a lost database, in this clock's seconds."""
+
+MAX_FAULT = 300
+"""Characters of an error in the audit."""
 
 MIN_GAP_S = 0.5
 """Least time between two ticks, so that a storm of wake-ups cannot occupy the database."""
@@ -93,6 +97,10 @@ class Controller:
         self.last: TickOutcome | None = None
         """The newest tick's outcome, for health checks and the live view."""
         self.leads = False
+        self._fault = ""
+        """Why the last tick failed; empty once it is in the audit."""
+        self._is_noted = False
+        """Whether the audit says that this process leads."""
         self.on_tick = on_tick
 
     def wake(self) -> None:
@@ -150,8 +158,20 @@ class Controller:
                 async with self._loop.turn:
                     self.last = await tick(self._loop)
                 self.on_tick(self.last)
+                await self._note_lead()
+            else:
+                # Another process decides: what failed here is no reason for a lead that is taken later.
+                self._is_noted, self._fault = False, ""
         except Exception as error:
             await self._hold_after_fault(error)
+
+    async def _note_lead(self) -> None:
+        """Say in the audit that this process decides, and why nobody could before: while that lasted nobody wrote."""
+        # Only after a tick that went well, since ticks that fail again and again must not fill the audit.
+        if not self._is_noted:
+            event = led_event(self._clock.now(), self._fault)
+            await self._loop.store.add_events(event)
+            self._is_noted, self._fault = True, ""
 
     async def _hold_after_fault(self, error: Exception) -> None:
         """Decide nothing for RETRY_S after a round failed, for instance because the database is gone.
@@ -159,7 +179,8 @@ class Controller:
         Nodes keep the target that they have, and their agents keep what they could not report.
         """
         # Whatever failed may have been the lead itself; it is asked for again in the next round.
-        self.leads = False
+        self.leads = self._is_noted = False
+        self._fault = f"{type(error).__name__}: {error}"[:MAX_FAULT]
         log.error(
             "tick failed; the next one starts over",
             error=str(error),

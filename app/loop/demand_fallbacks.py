@@ -1,16 +1,26 @@
 """Deciding where GPUs are short: with everything first, then without reserves, then without headroom.
 
-Draining nodes are done without, unless something would be left out for it before their deadline.
+Draining nodes and GPUs on which launches fail are done without, unless something would be left out for it.
 Each attempt does without cordoned GPUs where there is no place for them.
 """
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from app.loop.forecast import without_headroom, without_reserves
 from app.loop.make_problem import cordoned_gpus, make_problem
-from app.loop.observe import draining_nodes, observe, usable_state
+from app.loop.observe import observe, usable_state
 from app.loop.plan import Decision, decide, with_messages
+from app.loop.planning.draining import draining_nodes
+from app.loop.planning.reschedule import (
+    AvoidedGpus,
+    avoided_gpus,
+    cordoned,
+    with_shared_cordons,
+    without_avoided,
+)
 from app.solver.process import Solver
 from app.store.store import Snapshot
 from solvers.types.plan import WANT_OF_GPUS, Plan
@@ -26,6 +36,8 @@ class DecidedOn(NamedTuple):
     demands: tuple[Demand, ...]
     state: ClusterState
     """GPUs that were not to be used are not healthy there."""
+    without_place: frozenset[str] = frozenset()
+    """Services for which a plan found no GPU that they do not avoid; another plan may leave others unserved instead."""
 
 
 async def decide_with_fallbacks(
@@ -36,37 +48,103 @@ async def decide_with_fallbacks(
     points: tuple[OperatingPoints, ...],
     promises_may_break: bool,
 ) -> DecidedOn:
-    """What is decided without silent and draining nodes; these serve on until their deadline where others cannot."""
+    """What is decided without silent and draining nodes and avoided GPUs.
 
-    async def decide_for(state: ClusterState) -> DecidedOn:
-        return await _decide_for(
-            solver,
-            snapshot,
-            state,
-            demands,
-            points=points,
-            promises_may_break=promises_may_break,
+    Draining nodes serve on until their deadline where others cannot; after that, what failed stays where it is.
+    """
+
+    decide_for = partial(
+        _decide_for,
+        solver,
+        snapshot,
+        demands=demands,
+        points=points,
+        promises_may_break=promises_may_break,
+    )
+    avoided = avoided_gpus(snapshot)
+    first, *patient = _fleets(snapshot, avoided)
+    best = _Attempt(first, await decide_for(first))
+
+    async def improve(best: _Attempt, fleets: Sequence[_Fleet]) -> _Attempt:
+        for fleet in fleets:
+            if not _is_short(best.outcome.decision):
+                break
+            relaxed = await decide_for(fleet)
+            # Where it would not help, nothing waits, and nothing stays where it fails.
+            if _shortage(relaxed.decision) < _shortage(best.outcome.decision):
+                best = _Attempt(fleet, relaxed)
+        return best
+
+    # At most five fleets, each with at most three demands and two problems; nearly always one of each.
+    best = await improve(best, patient)
+    best = await improve(best, _with_some_avoided(best))
+    if avoided.closed:
+        best = await improve(best, _fleets(snapshot, AvoidedGpus()))
+    messages = _describe(snapshot, best.fleet, strictest=first)
+    decision = with_messages(best.outcome.decision, messages)
+    return best.outcome._replace(decision=decision)
+
+
+class _Fleet(NamedTuple):
+    """What a plan may use."""
+
+    state: ClusterState
+    avoided: AvoidedGpus
+
+
+class _Attempt(NamedTuple):
+    """What was decided for a fleet."""
+
+    fleet: _Fleet
+    outcome: DecidedOn
+
+
+def _fleets(snapshot: Snapshot, avoided: AvoidedGpus) -> list[_Fleet]:
+    """Without draining nodes, and with them; mostly they are the same, and one."""
+    states = (usable_state(snapshot), usable_state(snapshot, is_patient=True))
+    fleets = [_Fleet(state, avoided) for state in states]
+    return fleets[:1] if fleets[0] == fleets[1] else fleets
+
+
+def _with_some_avoided(best: _Attempt) -> list[_Fleet]:
+    """The fleet where only services that have other places avoid GPUs; none where that changes nothing."""
+    # One service without another place must not keep the others where they fail.
+    unserved = {entry.service for entry in best.outcome.decision.plan.unserved}
+    short = best.outcome.without_place or unserved
+    some = best.fleet.avoided.without(short)
+    is_between = some.closed and some != best.fleet.avoided
+    return [best.fleet._replace(avoided=some)] if is_between else []
+
+
+def _describe(
+    snapshot: Snapshot, chosen: _Fleet, *, strictest: _Fleet
+) -> Sequence[str]:
+    """What the plan's report says of GPUs that it should have done without, and of those that it did without."""
+    messages = []
+    if any(
+        gpu.healthy and not strict.healthy
+        for gpu, strict in zip(chosen.state.gpus, strictest.state.gpus, strict=True)
+    ):
+        nodes = ", ".join(draining_nodes(snapshot))
+        messages.append(
+            f"draining waits for room elsewhere, at most until its deadline: {nodes}"
         )
-
-    outcome = await decide_for(usable_state(snapshot))
-    patient = usable_state(snapshot, is_patient=True)
-    if patient == outcome.state or not _lacks_gpus(outcome.decision.plan):
-        return outcome
-    waits = await decide_for(patient)
-    # Where the draining nodes would not help, they need not wait.
-    if unserved_rps(waits.decision.plan) >= unserved_rps(outcome.decision.plan):
-        return outcome
-    nodes = ", ".join(draining_nodes(snapshot))
-    message = f"draining waits for room elsewhere, at most until its deadline: {nodes}"
-    return waits._replace(decision=with_messages(waits.decision, [message]))
+    for service, closed in sorted(strictest.avoided.closed.items()):
+        gpus = ", ".join(sorted(closed))
+        messages.append(
+            f"{service}: its launches fail; it starts elsewhere than on {gpus}"
+            if service in chosen.avoided.closed
+            else f"{service}: its launches fail; it may start on {gpus}, since there is too little room without them"
+        )
+    return messages
 
 
 async def _decide_for(
     solver: Solver,
     snapshot: Snapshot,
-    state: ClusterState,
-    demands: tuple[Demand, ...],
+    fleet: _Fleet,
     *,
+    demands: tuple[Demand, ...],
     points: tuple[OperatingPoints, ...],
     promises_may_break: bool,
 ) -> DecidedOn:
@@ -77,14 +155,20 @@ async def _decide_for(
 
     async def decide_on(demands: tuple[Demand, ...]) -> DecidedOn:
         """Cordoned GPUs are left out only where a plan with them finds no place: what runs there may run on."""
+        avoided = fleet.avoided
+        state = with_shared_cordons(fleet.state, avoided)
+        without_place: set[str] = set()
         for without_cordoned in (False, True):
+            # The problem knows GPU types alone: where a plan finds no place, avoided GPUs are none for anybody.
+            if without_cordoned:
+                state = cordoned(state, frozenset().union(*avoided.closed.values()))
             problem = await asyncio.to_thread(
                 make_problem,
                 state,
                 points,
                 demands,
                 snapshot.settings,
-                target=snapshot.target,
+                target=without_avoided(snapshot.target, avoided),
                 without_cordoned=without_cordoned,
                 at=snapshot.at,
             )
@@ -97,11 +181,15 @@ async def _decide_for(
                 target=snapshot.target,
                 memory=snapshot.memory,
                 group_memory=snapshot.group_memory,
+                avoided=avoided,
                 promises_may_break=promises_may_break,
             )
-            if not (decision.is_without_place and cordoned_gpus(state)):
+            without_place |= {
+                each.service for gpu in decision.unplaced for each in gpu.replicas
+            }
+            if not (decision.unplaced and (avoided.closed or cordoned_gpus(state))):
                 break
-        return DecidedOn(problem, decision, demands, state)
+        return DecidedOn(problem, decision, demands, state, frozenset(without_place))
 
     outcome = await decide_on(demands)
     # Reserves go first: they are for bursts that may never come.
@@ -118,9 +206,17 @@ def unserved_rps(plan: Plan) -> float:
     return sum(entry.rate_rps for entry in plan.unserved)
 
 
-def _lacks_gpus(plan: Plan) -> bool:
-    """Whether a plan leaves something out for want of GPUs."""
-    return any(entry.reason in WANT_OF_GPUS for entry in plan.unserved)
+def _is_short(decision: Decision) -> bool:
+    """Whether something is left out for want of GPUs."""
+    return bool(decision.unplaced) or any(
+        entry.reason in WANT_OF_GPUS for entry in decision.plan.unserved
+    )
+
+
+def _shortage(decision: Decision) -> tuple[bool, float, int]:
+    """Orders decisions by what they leave out: rates first, then replicas that nobody asks anything yet."""
+    missing = sum(entry.replicas_missing for entry in decision.plan.unserved)
+    return bool(decision.unplaced), unserved_rps(decision.plan), missing
 
 
 def _lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.loop.observe import HoldKind
+from app.store.launch_book import FAILURES, AvoidedGpu
 from app.store.store import AuditEvent, Snapshot
 from app.store.task_book import TaskRecord, waited_s
 from solvers.types.outcome import Reason
@@ -20,6 +21,14 @@ def _loop_event(
     return AuditEvent(
         at=at, actor=ACTOR, kind=kind, subject=subject, reason=reason, plan_id=plan_id
     )
+
+
+def led_event(at: datetime, fault: str) -> AuditEvent:
+    """A controller began to decide; `fault`: why it could not before, empty where it did not try."""
+    reason = "this controller decides from now on, and no other one can push a plan"
+    if fault:
+        reason += f"; before, its tick failed: {fault}"
+    return _loop_event(at, "LeadTaken", "loop", reason)
 
 
 def held_event(at: datetime, reason: Reason) -> AuditEvent:
@@ -69,13 +78,28 @@ def silence_events(
     )
 
 
-def drained_events(at: datetime, nodes: Sequence[str]) -> tuple[AuditEvent, ...]:
-    """One line per node from which the last replica and task have gone."""
+def drained_events(at: datetime, nodes: Sequence[str]) -> Mapping[str, AuditEvent]:
+    """One line per node from which the last replica and task have gone, by node."""
     reason = (
         "nothing is planned there any more, and its agent follows; it may be taken out"
     )
-    return tuple(
-        _loop_event(at, "NodeDrained", f"node/{node}", reason) for node in nodes
+    return {
+        node: _loop_event(at, "NodeDrained", f"node/{node}", reason) for node in nodes
+    }
+
+
+def launches_fail_event(at: datetime, avoided: AvoidedGpu) -> AuditEvent:
+    """A service's launches failed again and again on a GPU."""
+    return _loop_event(
+        at, "LaunchesFail", f"service/{avoided.service}", describe_avoided(avoided)
+    )
+
+
+def describe_avoided(avoided: AvoidedGpu) -> str:
+    """Where a service's replicas do not start for a while, and why, for people."""
+    return (
+        f"{FAILURES} launches in a row failed on GPU {avoided.gpu}: {avoided.detail}; "
+        f"until {avoided.until:%Y-%m-%d %H:%M:%S} UTC its replicas start on other GPUs where these have room"
     )
 
 

@@ -4,14 +4,16 @@ Services are planned as if there were no tasks; then tasks take what is left, or
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 import structlog
 
 from app.loop.make_problem import cordoned_gpus
+from app.loop.observe import draining_gpus
 from app.loop.plan import Decision
+from app.loop.planning.draining import staying_gpus
 from app.loop.planning.power_caps import is_limited
 from app.loop.planning.task_points import points_of_tasks
 from app.store.store import PolicySettings, Snapshot
@@ -103,12 +105,14 @@ def with_tasks(
     points: tuple[OperatingPoints, ...],
     target: BoundPlan | None,
     layers: Sequence[LayerCounts] = (),
+    draining: Collection[GpuId] = (),
     promises_may_break: bool = False,
 ) -> Decision:
     """The decision with tasks on what it leaves over; a new proposal where nothing but tasks changes.
 
     `fill` is the policy's technique, which may retune replicas for their tasks' sake; `points`: all that the store has;
     `layers`: of training networks, by which training that was never profiled is judged.
+    `draining`: GPUs that take nothing new, though tasks that run there stay.
     A refused plan stays refused. `promises_may_break`: as in plans, for baselines in simulation.
     """
     bound = decision.bound or (target if decision.state == "kept" else None)
@@ -119,6 +123,7 @@ def with_tasks(
     ):
         return decision
 
+    staying = staying_gpus(bound, problem, state, target=target, draining=draining)
     offer = _offer(bound, problem, state, points=points, target=target, layers=layers)
     refused: Severities = (
         ("physical",) if promises_may_break else ("physical", "promise")
@@ -126,7 +131,9 @@ def with_tasks(
     left_out: dict[str, str] = {}
     check = _checker(offer, refused, left_out)
     try:
-        filled = {gpu.id: gpu for gpu in map(check, fill(offer))}
+        # No technique sees what stays: it would move it for a better pace or a lower rent.
+        proposed = (*fill(_without(offer, staying)), *staying)
+        filled = {gpu.id: gpu for gpu in map(check, proposed)}
     except InvalidInput as error:
         # Only a plan that is kept, though its service or rows have gone, is unknown to the problem.
         log.warning(
@@ -165,6 +172,17 @@ def _offer(
         ],
         cordoned=cordoned_gpus(state),
         running=target,
+    )
+
+
+def _without(offer: FillProblem, staying: Sequence[BoundGpu]) -> FillProblem:
+    """The offer without GPUs whose tasks stay as they are."""
+    names = {task.name for gpu in staying for task in gpu.tasks}
+    gpus = {gpu.id for gpu in staying}
+    return replace(
+        offer,
+        tasks=[task for task in offer.tasks if task.name not in names],
+        gpus=[gpu for gpu in offer.gpus if gpu.id not in gpus],
     )
 
 
@@ -212,6 +230,7 @@ def with_tasks_of(
         points=snapshot.points,
         target=snapshot.target,
         layers=layers,
+        draining=draining_gpus(snapshot),
         promises_may_break=promises_may_break,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.loop.budgets import KEPT, degraded, shares_of
-from app.loop.observe import age_s, windows_by_service
+from app.loop.observe import age_s, late_nodes, windows_by_service
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import forecast_by
@@ -38,15 +38,24 @@ _DEFAULT = TechniqueChoice()
 
 
 def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
-    """One Demand per service. A service that was never observed, or whose telemetry stopped, keeps its planned rate.
+    """One Demand per service. A service that was never observed keeps its planned rate; one whose telemetry stopped
+    the higher of that and of what was last known.
 
-    The planned rate is the one that the target serves; without a target it is zero. For an exceeded budget's sake some
-    services' demands are only a share of what they would be.
+    The planned rate is the one that the target serves; without a target it is zero. It does not fall while a node of
+    the service reports what it kept during an outage. For an exceeded budget's sake some services' demands are only a
+    share of what they would be.
     """
     windows = windows_by_service(snapshot.windows)
     planned = planned_rates_rps(snapshot.target)
+    catching_up = _catching_up(snapshot)
     made = (
-        _demand(service, windows[service.name], snapshot, planned[service.name])
+        _demand(
+            service,
+            windows[service.name],
+            snapshot,
+            planned[service.name],
+            may_fall=service.name not in catching_up,
+        )
         for service in sorted(snapshot.state.services, key=lambda service: service.name)
     )
     return degraded(made, shares_of(snapshot.state.services, snapshot.degradations))
@@ -84,6 +93,15 @@ def horizon_s(settings: PolicySettings) -> float:
     return max(settings.period_s, settings.window_s)
 
 
+def _catching_up(snapshot: Snapshot) -> Set[str]:
+    """Services planned on nodes that are still to report what they kept: their sums over all nodes are too low."""
+    late = late_nodes(snapshot) - snapshot.not_awaited
+    gpus = snapshot.target.gpus if snapshot.target else ()
+    return {
+        replica.service for gpu in gpus if gpu.node in late for replica in gpu.replicas
+    }
+
+
 def is_heard(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> bool:
     """Whether anybody reported of a service lately; windows: its own, oldest first."""
     return (
@@ -119,11 +137,20 @@ def _demand(
     windows: Sequence[ServiceWindow],
     snapshot: Snapshot,
     planned_rps: float,
+    *,
+    may_fall: bool,
 ) -> Demand:
-    if not is_heard(windows, snapshot):
-        return Demand(service=service.name, arrival_rate_rps=planned_rps, method=KEPT)
+    kept = Demand(service=service.name, arrival_rate_rps=planned_rps, method=KEPT)
+    if not windows:
+        return kept
     series = make_series(complete_windows(windows, snapshot))
     newest, followed_rps = _follow(service, series, snapshot, planned_rps)
+    is_blind = not is_heard(windows, snapshot)
+    if followed_rps <= planned_rps and (is_blind or not may_fall):
+        return kept
+    # The load before an outage may be higher than any plan served, as where it began shortly before.
+    if is_blind:
+        return replace(kept, arrival_rate_rps=followed_rps, method=newest.technique)
     # The reserve replaces what is missing, it is not added on top: the forecast may exceed it already.
     reserve_rps = max(
         0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps

@@ -6,11 +6,12 @@ not. Silence of one node takes its GPUs out of the plan; silence of all nodes ma
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from agents.base.protocol import bucket_end_ms
+from app.loop.planning.draining import draining_nodes
 from app.store.store import ServiceWindow, Snapshot
 from solvers.types.outcome import Reason
 from solvers.types.state import (
@@ -186,40 +187,50 @@ def usable_state(snapshot: Snapshot, *, is_patient: bool = False) -> ClusterStat
     return replace(snapshot.state, gpus=gpus)
 
 
-def draining_nodes(snapshot: Snapshot, *, overdue: bool = False) -> tuple[str, ...]:
-    """Nodes that are to be emptied, by name; `overdue`: those whose deadline has passed."""
-    return tuple(
-        sorted(
-            node.id
-            for node in snapshot.state.nodes
-            if node.drain_in_s is not None and (node.drain_in_s <= 0.0 or not overdue)
-        )
-    )
-
-
-def drained_nodes(snapshot: Snapshot) -> tuple[str, ...]:
-    """Draining nodes for which the target wants nothing, and whose agents follow it."""
-    target = snapshot.target
-    if target is None:
-        return draining_nodes(snapshot)
-    used = {gpu.id for gpu in target.gpus if gpu.replicas or gpu.tasks}
-    busy = {gpu.node for gpu in snapshot.state.gpus if gpu.id in used}
-    following = {
-        status.node
-        for status in snapshot.statuses
-        if status.generation >= target.generation
-    }
-    return tuple(
-        node
-        for node in draining_nodes(snapshot)
-        if node not in busy and node in following
-    )
+def draining_gpus(snapshot: Snapshot) -> frozenset[GpuId]:
+    """GPUs of draining nodes that answer and whose deadline has not passed."""
+    draining = set(draining_nodes(snapshot))
+    usable = usable_state(snapshot, is_patient=True).gpus
+    return frozenset(gpu.id for gpu in usable if gpu.healthy and gpu.node in draining)
 
 
 def age_s(window: ServiceWindow, now: datetime) -> float:
     """Seconds since the window ended; negative while it is still open."""
     return (now - window.start).total_seconds() - window.window_s
 
+
+def late_nodes(snapshot: Snapshot) -> frozenset[str]:
+    """Nodes that are heard and have not yet reported their newest windows, as after an outage: sums are too low."""
+    # A slow clock looks the same, and is: its node's counts lie in windows that nobody looks at any more.
+    limit_s = snapshot.settings.stale_after_s
+    heard = {node.id for node in snapshot.state.nodes if node.silent_for_s <= limit_s}
+    return frozenset(
+        status.node
+        for status in snapshot.statuses
+        if status.node in heard and status.lag_s > limit_s
+    )
+
+
+def describe_late(snapshot: Snapshot) -> tuple[str, ...]:
+    """What a plan's report says of them."""
+    late = late_nodes(snapshot)
+    awaited = ", ".join(sorted(late - snapshot.not_awaited))
+    given_up = ", ".join(sorted(late & snapshot.not_awaited))
+    messages = []
+    if awaited:
+        messages.append(
+            f"services on {awaited} are not scaled down before these nodes have reported their newest windows"
+        )
+    if given_up:
+        messages.append(
+            f"{given_up}: windows come late for {LONGEST_LAG.total_seconds() / 60:g} min: check the nodes' clocks; "
+            "services there are scaled down all the same"
+        )
+    return tuple(messages)
+
+
+LONGEST_LAG = timedelta(minutes=30)
+"""An agent's outbox holds no more (`agents.sync.outbox`): a node that is late for longer does not catch up."""
 
 MISSED_PERIODS = 3
 """A loop that did not look for so many periods was away."""
@@ -232,6 +243,20 @@ class HeardNodes:
     looked_at: datetime | None = None
     flows_since: datetime | None = None
     """When somebody was heard again after the last outage; None: nobody is."""
+    late_since: dict[str, datetime] = field(default_factory=dict)
+    """When each node that is late now was first seen to be."""
+
+    def not_awaited(self, snapshot: Snapshot) -> frozenset[str]:
+        """Nodes that are late for LONGEST_LAG; asked at every tick."""
+        self.late_since = {
+            node: self.late_since.get(node, snapshot.at)
+            for node in sorted(late_nodes(snapshot))
+        }
+        return frozenset(
+            node
+            for node, since in self.late_since.items()
+            if snapshot.at - since >= LONGEST_LAG
+        )
 
     def operator_or_telemetry_hold(self, snapshot: Snapshot) -> Reason | None:
         """Why the loop must not decide now; what the operator asked for comes before what was heard."""

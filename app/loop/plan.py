@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from app.loop.planning.groups import PlanningRequest, ask
 from app.loop.planning.networks import describe_variants
 from app.loop.planning.power_caps import holds_power, too_little, with_caps
+from app.loop.planning.reschedule import AvoidedGpus, without_avoided
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
 from app.store.store import PlanRecord, PlanState, PolicySettings, Snapshot
 from solvers.check import violations
@@ -16,7 +17,7 @@ from solvers.laws.operating_rows import OperatingRows
 from solvers.tick.bind import bind
 from solvers.tick.transition import TransitionStep
 from solvers.types.outcome import PlanReport, Violation
-from solvers.types.plan import BoundPlan, Plan, anonymous, planned_rates_rps
+from solvers.types.plan import BoundPlan, GpuPlan, Plan, anonymous, planned_rates_rps
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Json, Observed
 
@@ -42,8 +43,8 @@ class Decision:
     group_memory: Mapping[str, Json] = field(default_factory=dict)
     """By group; of those whose policy was asked."""
     reason: str = ""
-    is_without_place: bool = False
-    """Some GPU of the plan found no place in the fleet: only cordoned ones were left."""
+    unplaced: tuple[GpuPlan, ...] = ()
+    """GPUs of the plan that found no place in the fleet: only cordoned and avoided ones were left."""
     refused_tasks: tuple[tuple[str, str], ...] = ()
     """(task, broken rule) of those that the checker left out."""
 
@@ -58,9 +59,13 @@ async def decide(
     target: BoundPlan | None,
     memory: Json,
     group_memory: Mapping[str, Json] | None = None,
+    avoided: AvoidedGpus | None = None,
     promises_may_break: bool,
 ) -> Decision:
-    """The policies' checked and bound plan; else the current plan with the reason why it stays."""
+    """The policies' checked and bound plan; else the current plan with the reason why it stays.
+
+    avoided: by service; the problem has nothing of it running on GPUs where it fails.
+    """
     question = PlanningRequest(
         problem=problem,
         observed=observed,
@@ -81,6 +86,7 @@ async def decide(
         governor=settings.governor,
         target=target,
         memory=memory,
+        avoided=avoided,
         promises_may_break=promises_may_break,
     )
 
@@ -93,6 +99,7 @@ async def check_and_bind(
     governor: str | None,
     target: BoundPlan | None,
     memory: Json,
+    avoided: AvoidedGpus | None = None,
     promises_may_break: bool,
 ) -> Decision:
     """A policy's plan, checked and bound. `memory`: what is kept where the plan is refused."""
@@ -111,7 +118,15 @@ async def check_and_bind(
             memory=memory,
             reason=f"the checker refused it: {fatal[0].rule} at {fatal[0].where}: {fatal[0].detail}",
         )
-    decision = await asyncio.to_thread(_bound, answer, problem, state, target, governor)
+    decision = await asyncio.to_thread(
+        _bound,
+        answer,
+        problem,
+        state,
+        target,
+        governor=governor,
+        avoided=avoided or AvoidedGpus(),
+    )
     return replace(decision, violations=broken)
 
 
@@ -132,7 +147,9 @@ def _bound(
     problem: Problem,
     state: ClusterState,
     target: BoundPlan | None,
+    *,
     governor: str | None,
+    avoided: AvoidedGpus,
 ) -> Decision:
     # Generations only grow, so that agents can tell a stale command by its number.
     generation = 1 if target is None else target.generation + 1
@@ -141,8 +158,9 @@ def _bound(
         answer.plan,
         state.gpus,
         state.nodes,
-        running=target,
+        running=without_avoided(target, avoided),
         generation=generation,
+        avoided=avoided.closed,
     )
     bound = replace(result.plan, governor=governor)
     decision = Decision(
@@ -154,11 +172,11 @@ def _bound(
         memory=answer.memory,
         group_memory=answer.group_memory,
     )
-    # Only cordoned GPUs can be missing here: the checker has counted the stock.
+    # Only cordoned and avoided GPUs can be missing here: the checker has counted the stock.
     if result.unplaced:
         missing = ", ".join(f"{gpu.count} × {gpu.gpu_type}" for gpu in result.unplaced)
         refused = _refused(decision, f"no free GPU for {missing} of the plan")
-        return replace(refused, is_without_place=True)
+        return replace(refused, unplaced=result.unplaced)
     capped = with_caps(problem, bound, state.nodes)
     if capped is None:
         return _refused(decision, too_little(problem, bound, state.nodes))

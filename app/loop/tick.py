@@ -32,10 +32,11 @@ from app.loop.observe import (
     HeardNodes,
     HoldKind,
     asking_gpus,
-    drained_nodes,
+    describe_late,
     silent_nodes,
 )
 from app.loop.plan import Decision, make_record, renewed, same_state, with_messages
+from app.loop.planning.draining import drained_nodes
 from app.loop.push import push_target
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
@@ -63,8 +64,6 @@ class Loop:
     held_for: HoldKind | None = None
     """What it told last, while it holds."""
     silent: tuple[str, ...] = ()
-    drained: tuple[str, ...] = ()
-    """Nodes that the audit knows to be drained."""
     refused_tasks: frozenset[str] = frozenset()
     asking: tuple[str, ...] = ()
     proposed: "Proposal | None" = None
@@ -126,6 +125,7 @@ async def tick(loop: Loop) -> TickOutcome:
 
     # 4. Observe and forecast.
     await _record_nodes(loop, snapshot)
+    snapshot = replace(snapshot, not_awaited=loop.telemetry.not_awaited(snapshot))
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
 
@@ -146,11 +146,8 @@ async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
     """What changed about nodes and governors goes to the audit."""
     await _record_silence(loop, snapshot, silent_nodes(snapshot))
     await _record_requests(loop, snapshot)
-    drained = drained_nodes(snapshot)
-    new = [node for node in drained if node not in loop.drained]
-    if new:
-        await loop.store.add_events(*drained_events(snapshot.at, new))
-    loop.drained = drained
+    if drained := drained_nodes(snapshot):
+        await loop.store.note_drained(drained_events(snapshot.at, drained))
 
 
 async def _decide(
@@ -169,7 +166,7 @@ async def _decide(
     decision = await asyncio.to_thread(
         with_tasks_of,
         snapshot,
-        with_messages(outcome.decision, degraded),
+        with_messages(outcome.decision, (*degraded, *describe_late(snapshot))),
         outcome.problem,
         outcome.state,
         layers=loop.layers,
@@ -181,7 +178,7 @@ async def _decide(
 
 
 def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
-    problem, decision, demands, _ = outcome
+    problem, decision, demands, *_ = outcome
     # A loop that keeps its plan would store the same problem in every tick.
     stored = None if decision.state == "kept" else problem
     return make_record(snapshot, decision, demands, stored)

@@ -278,8 +278,20 @@ class QuotaSpec(Strict):
         default=None,
         ge=0,
         le=1_000_000,
-        description="That its services may run together, by the max_replicas that each of them must then state; a "
-        "replica holds one GPU at most",
+        description="That its services may run together, by the max_replicas that each of them must then state",
+    )
+    max_gpus: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="That its services and tasks may hold together: one for each replica of max_replicas, and one for "
+        "each task that is not over, since neither ever holds more",
+    )
+    max_simulations: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000,
+        description="That wait or run; without it tokens that are bound to projects cannot ask for simulations",
     )
 
     @field_validator("max_priority", mode="before")

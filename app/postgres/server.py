@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -52,6 +53,7 @@ from app.postgres.process import (
     run,
     spawn,
 )
+from app.postgres.roles import OWNER, prepare_roles
 
 __all__ = [
     "Binaries",
@@ -70,7 +72,6 @@ __all__ = [
 ]
 
 _DATABASE = "plimsoll"
-_USER = "plimsoll"
 # initdb takes half a second; a slow network disk may need much longer.
 _INIT_LIMIT_S = 120.0
 
@@ -240,7 +241,7 @@ def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> 
         binaries.path("initdb"),
         "-D",
         str(layout.unfinished),
-        f"--username={_USER}",
+        f"--username={OWNER}",
         "--encoding=UTF8",
         # Bytes decide the order of text, as in Python, and no upgrade of the system's locales corrupts an index.
         "--locale=C",
@@ -367,7 +368,7 @@ def _shut_down(layout: DataDirLayout, timeout_s: float) -> bool:
 
 
 def _ask_version(socket_dir: Path, *, create_database: bool) -> str:
-    """The version of the server that answers, after making sure of our database.
+    """The version of the server that answers, after making sure of our database and its owner.
 
     Raises psycopg.OperationalError when nobody answers, or not yet.
     """
@@ -382,11 +383,12 @@ def _ask_version(socket_dir: Path, *, create_database: bool) -> str:
                 sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE))
             )
         # Debian appends its package's version.
-        return (
-            connection.info.parameter_status("server_version") or "unknown"
-        ).split()[0]
+        stated = connection.info.parameter_status("server_version") or "unknown"
+    if create_database:
+        prepare_roles(partial(_conninfo, socket_dir, _DATABASE))
+    return stated.split()[0]
 
 
-def _conninfo(socket_dir: Path, database: str) -> str:
+def _conninfo(socket_dir: Path, database: str, role: str = OWNER) -> str:
     # The port is stated because libpq would otherwise take it from PGPORT.
-    return f"postgresql://{_USER}@/{database}?host={quote(str(socket_dir), safe='')}&port={PORT}"
+    return f"postgresql://{role}@/{database}?host={quote(str(socket_dir), safe='')}&port={PORT}"

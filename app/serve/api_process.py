@@ -15,11 +15,13 @@ from fastapi import FastAPI
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
 from app.api.caches.noted_accesses import NotedAccesses
+from app.api.caches.readiness import Check
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.fairness import FairSeats, SeatRules
 from app.api.http.guesses import Guesses
-from app.api.http.parts import ApiParts, Check, reader_rules
+from app.api.http.parts import ApiParts, reader_rules
 from app.base.errors import Unavailable
+from app.base.logs import configure_logs
 from app.base.settings import Settings
 from app.db.base import migrate
 from app.db.base.engine import make_engine
@@ -30,12 +32,17 @@ from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.serve.child_process import controller_process
 from app.serve.connections import TimedProtocol, open_socket
-from app.serve.controller_process import ControllerBody, _on_stop_signals
+from app.serve.controller_process import (
+    CONTROLLER_NICENESS,
+    ControllerBody,
+    _on_stop_signals,
+)
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
 from app.simulate.requests.intake import ScenarioIntake
 from app.simulate.requests.runner import SimulationRunner
 from app.solver.process import SolverWorker
+from app.store.event_limits import EventLimits
 from app.store.ingest_queue import IngestQueue
 from app.web import application as dashboard
 
@@ -63,9 +70,11 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
         parts.commands.start()
         runner = SimulationRunner(engine, plane.clock)
         runner.start()
+        watching = asyncio.create_task(metrics.watch_loop(), name="plimsoll-lag")
         try:
             yield
         finally:
+            watching.cancel()
             # The engine goes last: all others may have something to write down when they end.
             await runner.stop()
             await parts.ingest.stop()
@@ -80,7 +89,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
         token_rate=plane.settings.token_rate,
     )
     api.state.stopping = asyncio.Event()
-    dashboard.install(api, api.state.stopping)
+    dashboard.install(api, api.state.stopping, plane.settings.sign_on)
     return api
 
 
@@ -106,12 +115,13 @@ def _make_pools(plane: Plane) -> _Pools:
 
 def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
     store = PostgresStore(pools.people)
-    of_agents = PostgresStore(pools.agents)
+    event_limits = EventLimits(metrics.dropped_events.inc)
+    of_agents = PostgresStore(pools.agents, event_limits=event_limits)
     return ApiParts(
         engine=pools.people,
         sync_engine=pools.agents,
         readers=FairSeats(pools.reader_rules),
-        guesses=Guesses(store, plane.clock, metrics),
+        guesses=Guesses(store, plane.clock, metrics, rate=plane.settings.token_rate),
         accesses=NotedAccesses(store),
         store=store,
         clock=plane.clock,
@@ -123,16 +133,23 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
         ),
         commands=CommandBoard(of_agents, Listener(plane.url, COMMAND_CHANNEL)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
-        solver=SolverWorker(threads=plane.settings.solver_threads),
+        # Its threads would take the API's core, and with it the time of agents that wait for their acknowledgement.
+        solver=SolverWorker(
+            threads=plane.settings.solver_threads, niceness=CONTROLLER_NICENESS
+        ),
         metrics=metrics,
+        event_limits=event_limits,
         simulations=ScenarioIntake(),
         lease=plane.settings.lease,
     )
 
 
 def app_from_environment() -> FastAPI:
-    """The API alone, set up by the environment; for `uvicorn --factory app.serve.api_process:app_from_environment`."""
-    return create_app(make_plane(Settings()))
+    """The API alone, set up by the environment, for uvicorn; docs/operations.md has the command with its options."""
+    settings = Settings()
+    # Without it a traceback would print every local variable, tokens among them, and take seconds over it.
+    configure_logs(settings)
+    return create_app(make_plane(settings))
 
 
 async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> None:

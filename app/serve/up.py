@@ -124,21 +124,21 @@ async def _first_token(
     at = plane.clock.now()
     async with transaction(engine) as connection:
         # Whoever has an admin's token can make others; a second start must not hand out a new one.
-        if any(
-            row.scope == "admin" and row.is_valid(at)
-            for row in await tokens.list_rows(connection)
-        ):
-            return
+        rows = await tokens.list_rows(connection)
+    if any(row.scope == "admin" and row.is_valid(at) for row in rows):
+        return
     order = TokenOrder(
         name="first-admin", scope="admin", expires_at=at + LIFETIMES["admin"]
     )
     made = await create_locally(engine, order, at=at)
-    ours = (
-        plane.settings.data_dir / "admin-token"
-        if await asyncio.to_thread(path.exists)
-        else path
+    await asyncio.to_thread(
+        _keep_first, made.secret, path, plane.settings.data_dir, terminal
     )
-    about = keep_token(ours, made.secret, is_seen=terminal.is_seen)
+
+
+def _keep_first(secret: str, path: Path, data_dir: Path, terminal: Terminal) -> None:
+    ours = data_dir / "admin-token" if path.exists() else path
+    about = keep_token(ours, secret, is_seen=terminal.is_seen)
     terminal.say(f"admin token, {about}")
     if ours != path:
         terminal.say(
@@ -153,7 +153,7 @@ async def _write_node_tokens(engine: Engine, plane: Plane, count: int) -> list[P
     for number in range(1, count + 1):
         node = f"local-{number}"
         async with transaction(engine) as connection:
-            for row in await tokens.of_node(connection, node, at):
+            for row in await tokens.of_node(connection, node):
                 await tokens.revoke(connection, row.id, at=at)
         order = TokenOrder(name=node, scope="agent", node=node)
         made = await create_locally(engine, order, at=at)

@@ -171,16 +171,19 @@ class SolverWorker:
         start_limit_s: float = START_LIMIT_S,
         grace_s: float = GRACE_S,
         threads: int = 1,
+        niceness: int = 0,
     ) -> None:
         """`prepare` runs once in each child, `run` for each request; both are functions of a module.
 
-        `threads`: what each plan may use, whatever its budget says; plans do not depend on it.
+        `threads`: what each plan may use, whatever its budget says; plans do not depend on it. `niceness`: by how much
+        the child's priority is below this process's.
         """
         self._run = run
         self._prepare = prepare
         self._start_limit_s = start_limit_s
         self._grace_s = grace_s
         self._threads = threads
+        self._niceness = niceness
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._points = SentPoints()
@@ -253,7 +256,7 @@ class SolverWorker:
         ours, theirs = context.Pipe()
         process = context.Process(
             target=_serve,
-            args=(theirs, self._prepare, self._run),
+            args=(theirs, self._prepare, self._run, self._niceness),
             daemon=True,
             name="plimsoll-solver",
         )
@@ -340,9 +343,11 @@ def _serve(
     pipe: Connection,
     prepare: Callable[[], None],
     run: Callable[[PlanRequest], PlanAnswer],
+    niceness: int,
 ) -> None:
     """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
     follow_parent()
+    os.nice(niceness)
     prepare()
     # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
     gc.disable()

@@ -4,7 +4,7 @@ Requests that arrive while a commit runs wait together for the next one (group c
 large transactions instead of thousands of small ones, and an idle system still answers at once.
 
 An observation that the database can never keep would take its whole group down, again with every repetition: such a
-group is halved until the culprit stands alone and is refused. The protocol's bounds should leave none.
+group is halved until that observation is alone in its commit and is refused. The protocol's bounds should leave none.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ MAX_BATCH = 500
 
 EVENT_PERIOD = timedelta(hours=1)
 """A node whose observations are refused is an event so often, however many they are: the audit is kept for ever."""
+
+_TOO_MANY_BOOTS = "its agent was started too often within an hour; does it crash, or do machines share the node's name?"
 
 
 @dataclass(slots=True)
@@ -119,7 +121,10 @@ class IngestQueue:
         )
         self._on_dropped(result.dropped)
         for entry in part:
-            _answer(entry, result)
+            if (entry.observation.node, entry.observation.boot) in result.refused_boots:
+                await self._refuse(entry, InvalidRequest(_TOO_MANY_BOOTS, field="boot"))
+            else:
+                _answer(entry, result)
 
     async def _refuse(self, entry: _Waiting, error: InvalidRequest) -> None:
         """Tell the agent, which drops the observation, and once in a while the audit."""

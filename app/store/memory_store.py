@@ -1,17 +1,19 @@
 """The Store in dictionaries: for simulations, and as the reference that the PostgreSQL store is tested against."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import Conflict, NotFound
+from app.store.launch_book import LaunchBook
 from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
 from app.store.reportable import (
     Admitted,
     Places,
     Reportable,
+    add_counts,
     admit,
     dropped_in,
     places_under,
@@ -73,10 +75,13 @@ class MemoryStore:
     _revision: int = 1
     _gpu_types: dict[str, GpuType] = field(default_factory=dict)
     _nodes: NodeBook = field(default_factory=NodeBook)
+    _launches: LaunchBook = field(default_factory=LaunchBook)
     _services: dict[str, Service] = field(default_factory=dict)
     _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
     _memory: dict[str, Json] = field(default_factory=dict)
     _commands: dict[str, NodeCommand] = field(default_factory=dict)
+    _commanded: set[tuple[str, int]] = field(default_factory=set)
+    """(node, generation) of every command that there was."""
     _observations: ObservationBook = field(default_factory=ObservationBook)
     _target: BoundPlan | None = None
     _places: Places = field(default_factory=dict)
@@ -85,9 +90,7 @@ class MemoryStore:
 
     def put_gpu_types(self, gpu_types: Iterable[GpuType]) -> None:
         """Add or replace GPU types; how many there are is counted from the GPUs, so `count` is not kept."""
-        self._gpu_types |= {
-            gpu_type.name: replace(gpu_type, count=None) for gpu_type in gpu_types
-        }
+        self._gpu_types |= {each.name: replace(each, count=None) for each in gpu_types}
         self._revise()
 
     def put_node(
@@ -149,7 +152,7 @@ class MemoryStore:
             target=self._target,
             settings=self.settings,
             windows=self._observations.load_windows(numbers, window_s),
-            statuses=self._nodes.statuses(),
+            statuses=self._nodes.statuses(now),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
             proposed=self._fresh("proposed"),
@@ -161,6 +164,7 @@ class MemoryStore:
             },
             latency_sigma=dict(self._latency_sigma),
             choices=dict(self.choices),
+            avoided=self._launches.avoided(now),
             corrections=tuple(
                 self._fit_health[group].planned for group in sorted(self._fit_health)
             ),
@@ -244,11 +248,13 @@ class MemoryStore:
         self.pushed.append((at, bound))
         self.tasks.place(bound)
         # Only the newest command of a node is ever asked for, so older ones are not kept.
-        self._commands |= {
+        made = {
             command.node: command
             for command in commands
             if command.node in self._nodes.names
         }
+        self._commands |= made
+        self._commanded |= {(node, each.generation) for node, each in made.items()}
         self.on_wake("plimsoll_command")
         return True
 
@@ -295,6 +301,10 @@ class MemoryStore:
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
         self.events.extend(lines)
+
+    async def note_drained(self, lines: Mapping[str, AuditEvent]) -> None:
+        """Append the lines of nodes that are drained, where that was not yet noted."""
+        self.events.extend(lines[node] for node in self._nodes.note_drained(lines))
 
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
         """Nothing: what replicas use is not kept here."""
@@ -365,13 +375,10 @@ class MemoryStore:
         )
 
     def _take(self, observation: Observation, received: datetime) -> Admitted:
-        admitted = admit(
-            observation,
-            Reportable(
-                services=self._services, gpus=self._nodes.gpu_ids, places=self._places
-            ),
-            received,
+        known = Reportable(
+            services=self._services, gpus=self._nodes.gpu_ids, places=self._places
         )
+        admitted = admit(observation, known, received)
         observation = admitted.observation
         start_s = placed_start_s(observation, received.timestamp())
         end_s = start_s + observation.window_s
@@ -384,8 +391,10 @@ class MemoryStore:
             window_s=self.settings.window_s,
             received_s=received.timestamp(),
         )
-        for ack in observation.acks:
-            self.acknowledgements[(observation.node, ack.generation)] = ack
-        end = datetime.fromtimestamp(end_s, UTC)
-        self.tasks.take(observation, end, admitted.held)
-        return admitted
+        acks = [((observation.node, ack.generation), ack) for ack in observation.acks]
+        made = [(key, ack) for key, ack in acks if key in self._commanded]
+        self.acknowledgements |= dict(made)
+        self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
+        self._launches.take(observation, received)
+        dropped = add_counts(admitted.dropped, {"acks": len(acks) - len(made)})
+        return replace(admitted, dropped=dropped)

@@ -17,6 +17,8 @@ class AgentStatus:
     """Generation of the command that it has in force."""
     repartition: tuple[int, ...] = ()
     """Indices of its GPUs whose governor asks for other SM percents."""
+    lag_s: float = 0.0
+    """Age of the newest window that it reported; 0 = it reported none."""
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class NodeBook:
 
     _rows: dict[str, _NodeRow] = field(default_factory=dict)
     _gpus: dict[GpuId, Gpu] = field(default_factory=dict)
+    _drained: set[str] = field(default_factory=set)
 
     @property
     def names(self) -> Container[str]:
@@ -50,6 +53,7 @@ class NodeBook:
         """Add or replace a node with all its GPUs."""
         row = self._rows.setdefault(node.id, _NodeRow(node=node, created_at=at))
         row.node = replace(node, silent_for_s=0.0)
+        self._drained.discard(node.id)
         # GPUs that the node no longer lists are gone, as with a manifest that is applied again.
         self._gpus = {
             key: gpu for key, gpu in self._gpus.items() if gpu.node != node.id
@@ -67,16 +71,25 @@ class NodeBook:
             for _, row in sorted(self._rows.items())
         )
 
-    def statuses(self) -> tuple[AgentStatus, ...]:
+    def statuses(self, now: datetime) -> tuple[AgentStatus, ...]:
         """What is known of every node's agent, by name."""
         return tuple(
             AgentStatus(
                 node=name,
                 generation=row.generation,
                 repartition=row.repartition,
+                lag_s=max(0.0, now.timestamp() - row.last_window_end_s)
+                if row.last_window_end_s is not None
+                else 0.0,
             )
             for name, row in sorted(self._rows.items())
         )
+
+    def note_drained(self, names: Iterable[str]) -> list[str]:
+        """Those of the nodes that were not yet noted since their draining began."""
+        new = [name for name in names if name not in self._drained]
+        self._drained.update(new)
+        return new
 
     def hear(self, name: str, received: datetime) -> None:
         """Note that the node's agent has reported."""

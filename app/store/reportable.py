@@ -20,6 +20,9 @@ from solvers.types.state import GpuId, gpu_id
 LINGER = timedelta(hours=1)
 """A replica that drains takes minutes, and an agent keeps half an hour of observations (`agents.sync.outbox`)."""
 
+MAX_REPLACED = 100_000
+"""Parts of replaced targets that a process remembers: some 40 MB."""
+
 Part: TypeAlias = tuple[GpuId, str, str, str]
 """(GPU, `replica` or `task`, its id, its service): something that a target puts on a GPU."""
 
@@ -59,13 +62,21 @@ class Admitted:
 
 def places_under(before: Places, target: BoundPlan, at: datetime) -> Places:
     """What targets put where, from the moment on at which another one comes into force."""
-    present: dict[Part, datetime | None] = dict.fromkeys(_parts(target))
+    return places_after(before, dict.fromkeys(_parts(target)), at)
+
+
+def places_after(before: Places, newer: Places, at: datetime) -> Places:
+    """The same after several targets, of which the first came into force `at`. `newer`: what these put where."""
     gone = {
         part: until or at
         for part, until in before.items()
-        if part not in present and (until is None or until > at - LINGER)
+        if part not in newer and (until is None or until > at - LINGER)
     }
-    return present | gone
+    # Only plans that move all of a large fleet each minute come to so many: the oldest have drained long ago.
+    if len(gone) > MAX_REPLACED:
+        newest = sorted(gone.items(), key=lambda entry: entry[1])[-MAX_REPLACED:]
+        gone = dict(newest)
+    return {**gone, **newer}
 
 
 def _parts(target: BoundPlan) -> Iterator[Part]:
@@ -123,6 +134,13 @@ def _own(
             (gpu_id(node, each.gpu_index), "replica", each.id, each.service), ended
         )
     ]
+    failures = [
+        each
+        for each in observation.failures
+        if holds(
+            (gpu_id(node, each.gpu_index), "replica", each.replica, each.service), ended
+        )
+    ]
     uses = [
         each
         for each in observation.uses
@@ -133,6 +151,7 @@ def _own(
         "services": tuple(services),
         "replicas": tuple(replicas),
         "uses": tuple(uses),
+        "failures": tuple(failures),
     }
 
 
@@ -147,7 +166,12 @@ def _is_own_use(
 
 def dropped_in(admitted: Collection[Admitted]) -> Mapping[str, int]:
     """Readings that were left out of several observations, by kind."""
-    dropped: Counter[str] = Counter()
-    for each in admitted:
-        dropped.update(each.dropped)
-    return dict(dropped)
+    return add_counts(*(each.dropped for each in admitted))
+
+
+def add_counts(*counts: Mapping[str, int]) -> Mapping[str, int]:
+    """The sum of several, by kind, without zeros."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return {kind: count for kind, count in total.items() if count}

@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from agents.base.protocol import NodeCommand, Observation
+from app.store.degradation import Degradation
+from app.store.launch_book import AvoidedGpu
 from app.store.node_book import AgentStatus
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
@@ -18,20 +20,6 @@ from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.problem import Objective, OperatingPoints, Problem
 from solvers.types.state import ClusterState, Demand, GpuId, Json, Mode, Service
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Degradation:
-    """How far down one budget went."""
-
-    budget: str
-    project: str | None
-    """None: the whole cluster."""
-    step: int
-    """>= 0; 0 = everybody gets all."""
-    protected_priority: float
-    """Services of this priority and above are never touched."""
-
 
 PlanState = Literal[
     "proposed",
@@ -258,6 +246,10 @@ class Snapshot:
     """What was learned of the times of `points`."""
     degradations: tuple[Degradation, ...] = ()
     """What exceeded budgets do: which services are planned for less (`app.loop.budgets`)."""
+    avoided: tuple[AvoidedGpu, ...] = ()
+    """GPUs on which a service's launches failed again and again, by service and GPU."""
+    not_awaited: frozenset[str] = frozenset()
+    """Nodes whose late windows the forecast waits for no longer; set by the loop (`app.loop.observe.HeardNodes`)."""
     must_renew: bool = False
     """Nodes may hold commands that this store never made: the target is pushed again even if nothing would change."""
     actor: bytes | None = None
@@ -308,8 +300,11 @@ class Ingested:
     acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
     """(node, boot) → highest sequence number that is durable."""
     unknown_nodes: tuple[str, ...] = ()
+    refused_boots: frozenset[tuple[str, str]] = frozenset()
+    """(node, boot) of which nothing was kept: the node's agent was started too often. In PostgreSQL alone."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Readings of what their nodes may not report of, by kind (`app.store.reportable`)."""
+    """Readings of what their nodes may not report of, by kind (`app.store.reportable`), and acknowledgements of
+    commands that never were."""
 
 
 class Store(Protocol):
@@ -362,6 +357,10 @@ class Store(Protocol):
 
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
+        ...
+
+    async def note_drained(self, lines: Mapping[str, AuditEvent]) -> None:
+        """Append the lines of nodes that are drained, by node, where that was not yet noted of this draining."""
         ...
 
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:

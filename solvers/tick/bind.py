@@ -8,16 +8,17 @@ For each GPU type a min-cost matching of the plan's GPUs to the fleet's, in this
     3. the fewest GPUs that must stop replicas before they can start others, for want of memory or replica slots
     4. the fewest kept replicas whose batch changes and GPUs with kept replicas whose clock changes
 
-and, where that leaves a choice among GPUs without replicas, those without tasks and then the lowest ids, in the order
-of the plan's content. Tasks are no part of it: `fill` places them afterwards.
+and, where that leaves a choice among GPUs without replicas, those that no service avoids, those without tasks and then
+the lowest ids, in the order of the plan's content. Tasks are no part of it: `fill` places them afterwards.
 
 A GPU that is cordoned, or whose node is, keeps replicas but starts none: it takes only a GPU plan of which every
-replica runs there already. An unhealthy GPU takes nothing. What the plan does not name is stopped, wherever it runs.
+replica runs there already. A GPU that a service avoids keeps replicas of it but starts none. An unhealthy GPU takes
+nothing. What the plan does not name is stopped, wherever it runs.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
@@ -34,7 +35,7 @@ from solvers.types.plan import (
     replica_order,
 )
 from solvers.types.problem import Problem
-from solvers.types.state import Gpu, Node, ReplicaId
+from solvers.types.state import Gpu, GpuId, Node, ReplicaId
 
 # A Kubernetes name has at most 253 characters; generation and number take at most 50 of them.
 MAX_ID_PREFIX = 200
@@ -61,8 +62,11 @@ def bind(
     *,
     running: BoundPlan | None,
     generation: int,
+    avoided: Mapping[str, Set[GpuId]] | None = None,
 ) -> Bound:
     """The plan on physical GPUs with the fewest replicas started, as generation `generation` after `running`.
+
+    avoided: GPUs that start no replica of a service, by service. What must leave them is not to be in `running`.
 
     The order of the arguments' items changes nothing. Raises InvalidInput when the plan names a service or row that the
     problem lacks, when a GPU's node is not among `nodes`, or when `generation` is not newer than that of `running`.
@@ -77,7 +81,7 @@ def bind(
         )
     before = _still_there(running, gpus)
     taken, unplaced = _match(
-        problem, _slots(problem, plan), _places(gpus, nodes, before)
+        problem, _slots(problem, plan), _places(gpus, nodes, before), avoided or {}
     )
     after = _bound_gpus(problem, taken, generation)
     bound = BoundPlan(
@@ -96,6 +100,7 @@ def _match(
     problem: Problem,
     slots: Sequence[PlanSlot],
     places: Sequence[GpuPlace],
+    avoided: Mapping[str, Set[GpuId]],
 ) -> tuple[list[tuple[GpuPlace, PlanSlot]], list[GpuPlan]]:
     """Places with what they get, and the GPUs of the plan that got none."""
     taken: list[tuple[GpuPlace, PlanSlot]] = []
@@ -104,7 +109,7 @@ def _match(
     for name in sorted({slot.gpu.gpu_type for slot in slots}):
         of_type = [slot for slot in slots if slot.gpu.gpu_type == name]
         offered = [place for place in places if place.gpu.gpu_type == name]
-        matched = match_slots(problem, of_type, offered)
+        matched = match_slots(problem, of_type, offered, avoided)
         for slot, place in zip(of_type, matched, strict=True):
             if place is None:
                 unplaced.append(slot.gpu)

@@ -4,7 +4,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 
 from solvers.types.plan import BoundGpu, BoundReplica, GpuPlan
 from solvers.types.problem import Problem
-from solvers.types.state import Gpu
+from solvers.types.state import Gpu, GpuId
 
 Costs = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -46,23 +46,49 @@ class GpuPlace:
 
 
 def match_slots(
-    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
+    avoided: Mapping[str, Set[GpuId]],
 ) -> list[GpuPlace | None]:
-    """The place of each slot, None where there is none; all of one GPU type."""
-    occupied = [place for place in places if place.replicas]
+    """The place of each slot, None where there is none; all of one GPU type. avoided: GPUs by service."""
+    special = frozenset().union(*avoided.values())
+    # GPUs that somebody avoids are looked at one by one, as those are that carry something.
+    own = [place for place in places if place.replicas or place.gpu.id in special]
+    known = {place.gpu.id for place in own}
     # A task would have to make room: GPUs on which tasks run are taken last.
-    empty = sorted((place for place in places if not place.replicas), key=_task_count)
+    empty = sorted(
+        (place for place in places if place.gpu.id not in known), key=_task_count
+    )
     # No matching uses more empty GPUs than there are slots, and the solver takes the cube of their number.
-    offered = occupied + empty[: len(slots)]
-    cost, forbidden = _costs(problem, slots, offered)
+    offered = own + empty[: len(slots)]
+    cost, forbidden = _costs(problem, slots, offered, avoided)
     chosen: list[GpuPlace | None] = [None] * len(slots)
     # GPUs that carry nothing are alike: whichever of them the solver matched, the lowest ids take their parts in order.
     lowest_empty = iter(empty)
     for slot, at in zip(*linear_sum_assignment(cost), strict=True):
         if not forbidden[slot, at]:
-            place = offered[at]
-            chosen[slot] = place if place.replicas else next(lowest_empty)
+            chosen[slot] = offered[at] if at < len(own) else next(lowest_empty)
     return chosen
+
+
+def _avoiding(
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
+    avoided: Mapping[str, Set[GpuId]],
+) -> Flags:
+    """(S, G): whether a slot would start a replica of a service that avoids the GPU."""
+    flags: Flags = np.zeros((len(slots), len(places)), dtype=bool)
+    for service, gpus in avoided.items():
+        wanted = [
+            {identity for identity in slot.replicas if identity[0] == service}
+            for slot in slots
+        ]
+        for at, place in enumerate(places):
+            if place.gpu.id in gpus:
+                # What serves there is kept: on a suspect node a GPU of its own did not fail.
+                flags[:, at] |= [not (each <= place.replicas.keys()) for each in wanted]
+    return flags
 
 
 def _task_count(place: GpuPlace) -> int:
@@ -73,6 +99,7 @@ def _costs(
     problem: Problem,
     slots: Sequence[PlanSlot],
     places: Sequence[GpuPlace],
+    avoided: Mapping[str, Set[GpuId]],
 ) -> tuple[Costs, Flags]:
     """(S, G) costs whose sum orders matchings as the module says, and (S, G) pairs that are not allowed.
 
@@ -83,19 +110,26 @@ def _costs(
     starts = _column([len(slot.replicas) for slot in slots]) - kept
     stops = np.array([len(place.replicas) for place in places]) - kept
     cordoned = np.array([place.cordoned for place in places], dtype=bool)
-    forbidden = cordoned & (starts > 0)
+    forbidden = cordoned & (starts > 0) | _avoiding(slots, places, avoided)
+    special = frozenset().union(*avoided.values())
+    suspect = np.array(
+        [not place.replicas and place.gpu.id in special for place in places], dtype=bool
+    )
     fits = _overlap_fits(problem, slots, places, kept + starts + stops)
     drains = (starts > 0) & (stops > 0) & ~fits
 
     # A unit is one more than the largest sum of all lower levels, so that no number of lower gains outweighs it.
     pairs = min(len(slots), len(places))
     max_replicas = max(len(slot.replicas) for slot in slots)
-    drain_unit = pairs * (max_replicas + 1) + 1
+    # Empty GPUs that somebody avoids are taken last. Where there are none, which is nearly always, no level grows.
+    change_unit = min(pairs, int(suspect.sum())) + 1
+    drain_unit = change_unit * (pairs * (max_replicas + 1) + 1)
     start_unit = drain_unit * (pairs + 1)
     forbidden_unit = start_unit * (pairs * max_replicas + 1)
     # A forbidden pair has a price instead of infinity, so that the solver finds a matching where all are forbidden.
     cost = (
-        _changes(slots, places, kept)
+        suspect
+        + change_unit * _changes(slots, places, kept)
         + drain_unit * drains
         + start_unit * (max_replicas - kept)
         + forbidden_unit * forbidden

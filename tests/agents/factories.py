@@ -22,6 +22,7 @@ from agents.base.device import (
 from agents.base.protocol import (
     GovernorCommand,
     GpuCommand,
+    GpuReading,
     NodeCommand,
     ReplicaCommand,
     Route,
@@ -233,6 +234,20 @@ def task_states(draw: st.DrawFn) -> NodeState:
         ]
         gpus.append(replace(an_empty_gpu(index), tasks=tuple(tasks)))
     return NodeState(gpus=tuple(gpus))
+
+
+def paper_reading(gpu: GpuState, passed_s: float) -> GpuReading:
+    """What a GPU that only keeps books tells of so many seconds: figures that every check lets pass."""
+    return GpuReading(
+        index=gpu.index,
+        gpu_type=gpu.gpu_type,
+        memory_mib=gpu.memory_mib,
+        memory_used_mib=0.0,
+        power_w=80.0,
+        energy_j=80.0 * passed_s,
+        clock_mhz=1000.0,
+        busy_percent=10.0,
+    )
 
 
 class PaperDevice:

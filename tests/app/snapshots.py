@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from app.store.node_book import AgentStatus
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.types.state import (
@@ -71,6 +72,7 @@ def a_snapshot(
     windows: Sequence[ServiceWindow] = (),
     target: BoundPlan | None = None,
     settings: PolicySettings = SETTINGS,
+    statuses: Sequence[AgentStatus] = (),
 ) -> Snapshot:
     return Snapshot(
         at=NOW,
@@ -79,7 +81,7 @@ def a_snapshot(
         target=target,
         settings=settings,
         windows=tuple(windows),
-        statuses=(),
+        statuses=tuple(statuses),
     )
 
 

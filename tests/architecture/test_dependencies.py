@@ -226,36 +226,6 @@ def test_the_command_line_of_the_agent_needs_nothing_but_python() -> None:
     assert (run.returncode, run.stdout.strip()) == (0, "imported"), run.stderr
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    found = [re.fullmatch(r"([a-z0-9-]+)==([0-9][0-9a-z.]*)", line) for line in lines]
-    assert all(found), [
-        line for line, match in zip(lines, found, strict=True) if not match
-    ]
-    return {match[1]: match[2] for match in found if match}
-
-
-def test_constraints_hold_plain_pins_without_hosts_each_once_in_order() -> None:
-    found = list(pins())
-    assert found == sorted(set(found))
-
-
-@pytest.mark.parametrize("extra", [None, *PROJECT["optional-dependencies"]])
-def test_every_declared_dependency_is_pinned_within_its_range(
-    extra: str | None,
-) -> None:
-    pinned = pins()
-    requirements = declared() if extra is None else declared(extra)
-    unpinned = {"torch"}  # Chosen by its index, CPU or CUDA; see the extra `rl`.
-    for requirement in requirements:
-        name = canonicalize_name(requirement.name)
-        if name not in unpinned:
-            assert name in pinned, f"{name} is missing in constraints.txt"
-            assert requirement.specifier.contains(pinned[name]), (
-                f"{requirement} against {pinned[name]}"
-            )
-
-
 def tracked_texts() -> dict[str, str]:
     """Every text file that git tracks; without git there is nothing to say."""
     if not (ROOT / ".git").exists():

@@ -31,5 +31,5 @@ def test_no_default_is_a_secret() -> None:
         for name, field in Settings.model_fields.items()
         if "Secret" in str(field.annotation)
     ]
-    assert secret == ["database_url"]
+    assert secret == ["database_url", "oidc_client_secret"]
     assert all(Settings.model_fields[name].default is None for name in secret)

@@ -265,15 +265,15 @@ DECISIONS = {
     "POST /policies/{name}/resume": _write(
         CLUSTER_OPERATOR, "/policies/none/resume", 404
     ),
-    "GET /simulations": _read(CLUSTER_VIEWER, "/simulations"),
-    "POST /simulations": _write(CLUSTER_OPERATOR, "/simulations"),
-    "GET /simulations/examples": _read(CLUSTER_VIEWER, "/simulations/examples"),
+    "GET /simulations": _read(VIEWER, "/simulations"),
+    "POST /simulations": _write(OPERATOR, "/simulations"),
+    "GET /simulations/examples": _read(VIEWER, "/simulations/examples"),
     "DELETE /simulations/{simulation_id}": _delete(
-        CLUSTER_OPERATOR, f"/simulations{NOBODY}", 404
+        OPERATOR, f"/simulations{NOBODY}", 404
     ),
     **{
         f"GET /simulations/{{simulation_id}}{part}": _read(
-            CLUSTER_VIEWER, f"/simulations{NOBODY}{part}", status=404
+            VIEWER, f"/simulations{NOBODY}{part}", status=404
         )
         for part in ("", "/report", "/report.json")
     },

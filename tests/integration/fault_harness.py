@@ -75,6 +75,11 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query.encode()).fetchall()
 
 
+def execute(url: str, statement: str) -> None:
+    with psycopg.connect(conninfo(url), autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
 def scalar(url: str, query: str) -> Any:
     ((value,),) = rows(url, query)
     return value

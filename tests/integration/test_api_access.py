@@ -58,6 +58,9 @@ def _fill(api: Api) -> None:
     """Both projects with services under load, tasks, budgets and costs; on two GPUs at 7.3131 USD per hour."""
     api.put("gpu-types/T4", gpu_type(price_usd_per_hour="7.3131"))
     api.put(f"projects/{THEIRS}", {"kind": "Project", "metadata": {"name": THEIRS}})
+    # Without a number of simulations its tokens may ask for none.
+    quota = {"quota": {"max_simulations": 1}}
+    api.put(f"projects/{OURS}", _manifest("Project", OURS, quota))
     api.add_token("join", "join")
     for caller in BOUND:
         api.add_token(caller.token, caller.scope, (OURS,))

@@ -49,7 +49,7 @@ WRITES = [
     if route[0] != "GET" and route[1] not in (*OF_NODES, OF_OWN_TOKEN)
 ]
 READS = [route for route in ROUTES if route[0] == "GET" and route[1] != ANY_SCOPE]
-OF_PROJECTS = ("/services/{name}", "/tasks/{name}")
+OF_PROJECTS = ("/services/{name}", "/tasks/{name}", "/simulations")
 OPERATORS = (
     "/services/{name}",
     "/tasks/{name}",
@@ -173,7 +173,7 @@ def test_a_bound_token_sees_nothing_of_the_whole_cluster(
     ("method", "template"),
     [route for route in WRITES if not route[1].startswith(OF_PROJECTS)],
 )
-def test_a_bound_operator_writes_only_services_and_tasks(
+def test_a_bound_operator_writes_only_what_belongs_to_projects(
     api: Api, method: Method, template: str
 ) -> None:
     assert api.call(method, _path(template), {}, token="a-operator").status_code == 403

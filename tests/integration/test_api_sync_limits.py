@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, pool, text
 
+from app.db.fleet.agent_boots import NEW_BOOTS_PER_HOUR
+from app.db.fleet.agent_events import MAX_REFUSALS
 from tests.integration.api_harness import (
     NOW,
     Api,
@@ -130,6 +132,55 @@ def test_services_that_never_existed_leave_no_rows_and_a_metric_says_so(
         assert names == [("chat",)]
     page = api.client.get("/metrics").text
     assert 'plimsoll_sync_dropped_readings_total{kind="services"} 200.0' in page
+
+
+def test_acknowledgements_of_commands_that_never_were_leave_no_line_and_no_row(
+    api: Api,
+) -> None:
+    refusals = [
+        {"generation": number, "status": "refused", "detail": f"no {number}"}
+        for number in range(1, 17)
+    ]
+    assert api.sync(acks=refusals).status_code == 200
+    assert api.get("events?kind=CommandRefused")["items"] == []
+    assert rows_of(api, "SELECT count(*) FROM acknowledgement") == [(0,)]
+    page = api.client.get("/metrics").text
+    assert 'plimsoll_sync_dropped_readings_total{kind="acks"} 16.0' in page
+
+
+def test_a_command_that_is_refused_for_ever_new_reasons_leaves_few_lines(
+    api: Api,
+) -> None:
+    api.sync(services=[reading()])
+    api.tick()
+    for sequence in range(2, 2 * MAX_REFUSALS + 2):
+        refusal = {"generation": 1, "status": "refused", "detail": f"no {sequence}"}
+        assert api.sync(sequence=sequence, acks=[refusal]).status_code == 200
+    lines = api.get("events?kind=CommandRefused")["items"]
+    assert len(lines) == MAX_REFUSALS
+
+
+def test_a_node_that_starts_its_agent_too_often_is_refused_alone_with_its_new_starts(
+    api: Api,
+) -> None:
+    assert [api.sync(node, boot="old").status_code for node in ("n1", "n9")] == [
+        200
+    ] * 2
+    rows_of(
+        api,
+        "INSERT INTO agent_boot (node, boot, first_seen_at) "
+        f"SELECT 'n1', 'b' || n, '{NOW}' FROM generate_series(2, {NEW_BOOTS_PER_HOUR}) n",
+    )
+    answer = api.sync(boot="another")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/boot"
+    for node in ("n1", "n9"):
+        assert api.sync(node, boot="old", sequence=2).status_code == 200
+    assert api.sync("n9", boot="another").status_code == 200
+    assert len(api.get("events?kind=ObservationRefused")["items"]) == 1
+    # An hour later it may start again.
+    api.clock.advance(3601.0)
+    assert api.sync(boot="another", sequence=3).status_code == 200
 
 
 def test_a_node_cannot_finish_a_task_of_another_node(api: Api) -> None:

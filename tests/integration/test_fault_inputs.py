@@ -274,6 +274,12 @@ def test_a_replayed_command_of_an_older_generation_is_refused_and_the_audit_says
         a_command(a_gpu(a_replica("r1")), generation=number, node="stale")
         for number in (9, 4)
     )
+    # It was made for this node once: refusals of other commands are not written down.
+    rows(
+        api,
+        "INSERT INTO command (node, generation, body, created_at) "
+        f"VALUES ('stale', 4, '\\x{msgspec.json.encode(older).hex()}', '{NOW}') RETURNING node",
+    )
 
     async def rounds(count: int) -> None:
         for _ in range(count):

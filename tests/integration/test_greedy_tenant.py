@@ -5,18 +5,23 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import psycopg
 import pytest
+from httpx2 import Response
 
 from app.api.http.parts import EXPORT_RULES
 from app.db.base.listen import conninfo
+from tests.app.disks import small_files
 from tests.browser.dashboards import running_dashboard
 from tests.integration.api_harness import V1, Api, Prepared, observation, service
+from tests.integration.measured import measured
 
 pytestmark = pytest.mark.integration
 
@@ -96,6 +101,49 @@ def test_a_token_has_a_few_downloads_at_a_time_and_is_told_the_limit(api: Api) -
         assert f"{EXPORT_RULES.per_token} at a time" in refused.json()["detail"]
         with UnreadDownload(api, "viewer") as other:
             assert other.status() == 200
+
+
+def test_an_export_for_which_the_disk_has_no_room_is_answered_503_and_leaves_nothing(
+    api: Api,
+) -> None:
+    before = _temporary_files()
+    # More than once, since a seat or a file that stays would be missed only later.
+    for _ in range(EXPORT_RULES.per_token + 1):
+        with small_files(REPORT_BYTES // 2):
+            refused = api.call("GET", DOWNLOAD, token="viewer")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert "no room for the file" in refused.json()["detail"]
+        assert _temporary_files() <= before
+    assert len(api.call("GET", DOWNLOAD, token="viewer").content) > REPORT_BYTES
+
+
+def _temporary_files() -> set[str]:
+    """Files without a name that this process has open, which hold room on the disk until they are closed."""
+    opened = [
+        str(path.readlink())
+        for path in Path("/proc/self/fd").iterdir()
+        if path.is_symlink()
+    ]
+    return {name for name in opened if name.endswith("(deleted)")}
+
+
+def test_a_fit_beside_another_one_is_refused_and_told_when_to_come_again(
+    api: Api,
+) -> None:
+    sent = {"source": "bench", "samples": measured()}
+    assert api.call("POST", "networks/resnet50/samples", sent).status_code == 200
+
+    # The first takes seconds, since it runs in a process of its own.
+    def fit(_: int) -> Response:
+        return api.call("POST", "networks/resnet50/fit")
+
+    with ThreadPoolExecutor(2) as threads:
+        done, refused = sorted(
+            threads.map(fit, range(2)), key=lambda each: each.status_code
+        )
+    assert (done.status_code, refused.status_code) == (200, 429)
+    assert refused.headers["Retry-After"] == "10"
+    assert refused.json()["detail"].startswith("fits: 1 at a time")
 
 
 def test_agents_do_not_wait_for_a_connection_behind_people(api: Api) -> None:

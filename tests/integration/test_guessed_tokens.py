@@ -1,7 +1,10 @@
 """Guessed tokens: slowed down, told once, and harmless to those behind the same address."""
 
 import secrets
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -27,10 +30,14 @@ def _guess(api: Api, secret: str = "") -> Response:
     )
 
 
+def _metrics(api: Api) -> str:
+    return str(api.client.get("/metrics").text)
+
+
 def _episodes(api: Api) -> str:
     (line,) = (
         line
-        for line in api.client.get("/metrics").text.splitlines()
+        for line in _metrics(api).splitlines()
         if line.startswith("plimsoll_http_guessing_addresses_total ")
     )
     return line.split()[1]
@@ -79,6 +86,49 @@ def test_the_login_page_counts_guesses_as_the_api_does(api: Api) -> None:
 
     assert [enter() for _ in range(GUESSES)] == [401] * (GUESSES - 1) + [429]
     assert _guess(api).status_code == 429
+
+
+@contextmanager
+def _tokens_locked(api: Api) -> Iterator[psycopg.Connection]:
+    """While it lasts, whoever looks a token up waits in the database."""
+    with psycopg.connect(conninfo(api.url)) as connection:
+        connection.execute("LOCK TABLE token IN ACCESS EXCLUSIVE MODE")
+        yield connection
+
+
+def _waiting(connection: psycopg.Connection) -> int:
+    found = connection.execute(
+        "SELECT count(*) FROM pg_locks WHERE relation = 'token'::regclass AND NOT granted"
+    ).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def _waiting_after_a_turn(api: Api, connection: psycopg.Connection) -> int:
+    _metrics(api)
+    return _waiting(connection)
+
+
+def test_a_flood_of_unknown_tokens_from_one_address_takes_one_connection(
+    api: Api,
+) -> None:
+    count = GUESSES // 2
+    # The one that reads the metrics is under way, too.
+    all_there = f"plimsoll_http_requests_in_flight {count + 1}.0"
+    with ThreadPoolExecutor(count) as threads:
+        with _tokens_locked(api) as connection:
+            guesses = [threads.submit(_guess, api) for _ in range(count)]
+            while all_there not in _metrics(api):
+                time.sleep(0.01)
+            # They have had turns enough to come to the database, had it been theirs.
+            assert max(_waiting_after_a_turn(api, connection) for _ in range(20)) == 1
+        assert {each.result().status_code for each in guesses} == {401}
+
+
+def test_a_token_that_is_unknown_is_not_looked_up_again_at_once(api: Api) -> None:
+    guess = f"plim_admin_{secrets.token_urlsafe(32)}"
+    assert _guess(api, guess).status_code == 401
+    with _tokens_locked(api):
+        assert _guess(api, guess).status_code == 401
 
 
 def test_a_fleet_whose_tokens_ended_together_does_not_guess(api: Api) -> None:

@@ -16,9 +16,11 @@ from app.base.errors import InvalidRequest
 from app.db.base.listen import conninfo
 from app.db.base.observation_rows import place
 from app.db.fleet import ingest as ingesting
+from app.db.fleet.agent_boots import NEW_BOOTS_PER_HOUR
 from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.postgres_store import PostgresStore
 from app.db.workloads import services
+from app.store.event_limits import EventLimits
 from app.store.store import Ingested
 from solvers.types.state import Demand
 from tests.integration.fleet import (
@@ -107,7 +109,9 @@ def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observat
         async with engine.connect() as connection:
             known = await refresh(connection, LoadedReportable(), START)
             written = [place(observation, START)]
-            await ingesting.ingest(connection, written, START, known.reportable)
+            await ingesting.ingest(
+                connection, written, START, known.reportable, EventLimits().begin(START)
+            )
             pid = (
                 await connection.execute(text("SELECT pg_backend_pid()"))
             ).scalar_one()
@@ -361,6 +365,24 @@ def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_say
             ("GpuRecovered", "node/n1", "node/n1", "GPU 1 takes work again"),
             ("GpuFailed", "node/n1", "node/n1", "GPU 0: no word why"),
         ]
+
+    with_fleet(database, work)
+
+
+def test_a_start_too_many_is_refused_without_another_commit_for_its_neighbours(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        known = make_observation(1, START)
+        strange = [
+            make_observation(1, START, boot=f"s{number}")
+            for number in range(NEW_BOOTS_PER_HOUR + 5)
+        ]
+        taken = await store.ingest((known, *strange), START)
+        assert len(taken.refused_boots) == 6
+        assert taken.acknowledged["n1", "b1"] == 1
+        rows = await scalar(engine, "SELECT count(*) FROM agent_boot")
+        assert rows == NEW_BOOTS_PER_HOUR
 
     with_fleet(database, work)
 

@@ -9,8 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import ReplicaReading, UseReading
 from app.db.fleet import nodes
+from app.db.operations.incarnations import begin_anew
 from app.db.postgres_store import PostgresStore
 from app.db.workloads import services
+from app.store.event_limits import MAX_PER_HOUR
 from tests.integration.fleet import (
     START,
     make_gpu_reading,
@@ -108,6 +110,28 @@ def test_readings_of_gpus_and_replicas_of_other_nodes_are_left_out(
     with_fleet(database, work)
 
 
+@pytest.mark.parametrize("jumped", [True, False])
+def test_what_targets_of_another_history_put_somewhere_is_not_reported_on(
+    database: str, jumped: bool
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+        seen = msgspec.structs.replace(
+            make_observation(1, START), replicas=(make_replica_reading("chat-0"),)
+        )
+        assert not (await store.ingest((seen,), START)).dropped
+        # The database becomes one in which that was never pushed, while this process goes on.
+        async with engine.begin() as connection:
+            await connection.execute(text("DELETE FROM target"))
+            await connection.execute(text("UPDATE cluster SET target_generation = 0"))
+            if jumped:
+                await begin_anew(connection, held=1)
+        again = msgspec.structs.replace(seen, sequence=2)
+        assert (await store.ingest((again,), START)).dropped == {"replicas": 1}
+
+    with_fleet(database, work)
+
+
 def test_a_replica_that_drains_after_its_target_is_reported_on_also_to_a_new_process(
     database: str,
 ) -> None:
@@ -124,5 +148,28 @@ def test_a_replica_that_drains_after_its_target_is_reported_on_also_to_a_new_pro
             for process, report in ((store, seen), (PostgresStore(engine), again)):
                 taken = await process.ingest((report,), end)
                 assert sum(taken.dropped.values()) == dropped
+
+    with_fleet(database, work)
+
+
+def test_a_gpu_that_flaps_for_an_hour_fills_no_audit_and_is_followed_all_the_same(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        for sequence in range(1, 302):
+            end = START + timedelta(seconds=2 * sequence)
+            gpu = msgspec.structs.replace(
+                make_gpu_reading(0), healthy=sequence % 2 == 0
+            )
+            await store.ingest((make_observation(sequence, end, gpus=[gpu]),), end)
+        for kind in ("GpuFailed", "GpuRecovered"):
+            count = f"SELECT count(*) FROM event WHERE kind = '{kind}'"
+            assert await scalar(engine, count) == MAX_PER_HOUR
+        assert await scalar(engine, "SELECT healthy FROM gpu WHERE index = 0") is False
+        end = START + timedelta(hours=1)
+        await store.ingest((make_observation(302, end),), end)
+        reason = "SELECT reason FROM event WHERE kind = 'NodeEventsLeftOut'"
+        said = str(await scalar(engine, reason))
+        assert said.endswith("91 of GpuFailed, 90 of GpuRecovered")
 
     with_fleet(database, work)

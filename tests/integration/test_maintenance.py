@@ -8,14 +8,18 @@ from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.base.protocol import Ack, ServiceReading
+from agents.base.protocol import Ack, LaunchFailure, ServiceReading
 from app.base.clock import WallClock
 from app.base.settings import Settings
+from app.db.base.observation_rows import WindowedObservation
+from app.db.fleet import nodes
+from app.db.fleet.launches import note_failures
 from app.db.fleet.pushed_telemetry import OLDEST_S, Pushed, save
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
 from app.serve.controller_process import maintain_plane
 from app.serve.plane import make_plane
+from app.store.launch_book import FORGOTTEN_AFTER
 from app.store.store import Ingested
 from tests.integration.fleet import (
     START,
@@ -39,6 +43,14 @@ def test_of_old_acknowledgements_only_each_node_s_newest_is_kept(database: str) 
         acks = tuple(
             Ack(generation=generation, status="applied") for generation in (1, 2, 3)
         )
+        async with engine.begin() as connection:
+            await connection.execute(
+                text(
+                    "INSERT INTO command (node, generation, body, created_at) "
+                    "SELECT 'n1', n, '', :at FROM generate_series(1, 3) AS n"
+                ),
+                {"at": START},
+            )
         await store.ingest(
             (msgspec.structs.replace(make_observation(1, START), acks=acks),), START
         )
@@ -225,5 +237,45 @@ def test_pushed_windows_are_forgotten_when_none_as_old_is_taken_any_more(
         assert await column(engine, "SELECT source FROM pushed_window") == ["gateway"]
         await maintain(engine, START + timedelta(days=3))
         assert await column(engine, "SELECT source FROM pushed_window") == []
+
+    with_fleet(database, work)
+
+
+FAILED = """
+INSERT INTO launch_failure (service, gpu, failures, times, failed_at, detail)
+VALUES (:service, 'n2/gpu-0', 1, 0, :at, 'no')
+"""
+
+
+def a_failed_launch(at: datetime) -> WindowedObservation:
+    failure = LaunchFailure(replica="r", service="chat", gpu_index=0, detail="no")
+    observation = msgspec.structs.replace(make_observation(1, at), failures=(failure,))
+    return WindowedObservation(observation=observation, received=at, start=at, end=at)
+
+
+def test_launches_that_failed_more_than_a_day_ago_are_forgotten_but_not_by_reports(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        ages = {
+            "new": timedelta(),
+            "old": FORGOTTEN_AFTER,
+            "older": 3 * FORGOTTEN_AFTER,
+        }
+        async with engine.begin() as connection:
+            await nodes.save(connection, "n2", {0: "T4"}, at=START)
+            for service, age in ages.items():
+                row = {"service": service, "at": LATER - age}
+                await connection.execute(text(FAILED), row)
+        later = LATER + timedelta(minutes=1)
+        known = "SELECT service FROM launch_failure ORDER BY service"
+        # A report has locked its own nodes only: it must not wait for what another one wrote of others.
+        async with engine.connect() as other, engine.begin() as connection:
+            await other.execute(text("SELECT FROM launch_failure FOR UPDATE"))
+            await connection.execute(text("SET LOCAL lock_timeout = '1s'"))
+            await note_failures(connection, [a_failed_launch(later)], later, "wake")
+        assert await column(engine, known) == ["chat", "new", "old", "older"]
+        await maintain(engine, later)
+        assert await column(engine, known) == ["chat", "new"]
 
     with_fleet(database, work)

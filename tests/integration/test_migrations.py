@@ -8,6 +8,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, pool, text
 
 from app.db.base import migrate
@@ -60,6 +61,14 @@ def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(
     assert _relations(database) == []
     migrate.upgrade(database)
     assert _relations(database) == before
+
+
+def test_a_revision_that_changes_a_text_fails_where_it_does_not_find_it() -> None:
+    scripts = ScriptDirectory.from_config(migrate._config("postgresql://"))
+    dated = scripts.get_revision("0105").module
+    assert "CASE WHEN" in dated._guarded(dated._function())
+    with pytest.raises(AssertionError):
+        dated._guarded("CREATE FUNCTION drop_observation_days() RETURNS int")
 
 
 def test_two_upgrades_at_once_both_succeed(empty_database: str) -> None:

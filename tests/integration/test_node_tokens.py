@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from agents.base.protocol import Observation, SyncReply
-from agents.sync.node_token import EnrolledTransport, read_kept
+from agents.sync.node_token import RENEW_AGAIN_S, EnrolledTransport, read_kept
 from agents.sync.transport import (
     ControlPlaneSilent,
     HttpTransport,
@@ -19,13 +20,15 @@ from agents.sync.transport import (
     Unacceptable,
     read_answer,
 )
+from app.db.base.listen import conninfo
+from app.db.operations.node_tokens import ENROLLED_LIFETIME
 from app.db.operations.tokens import LIFETIMES
 from tests.integration.api_harness import Api, Prepared, observation, reading, service
 
 pytestmark = pytest.mark.integration
 
 N9 = msgspec.convert(observation("n9"), Observation)
-HALF_A_LIFE_S = LIFETIMES["agent"].total_seconds() / 2.0
+HALF_A_LIFE_S = ENROLLED_LIFETIME.total_seconds() / 2.0
 
 
 @pytest.fixture
@@ -101,11 +104,23 @@ def test_a_join_token_enrols_one_node_which_gets_a_token_of_its_own(api: Api) ->
     assert "NodeEnrolled" in kinds
 
 
+def test_a_join_token_that_another_process_revoked_enrols_no_more_nodes(
+    api: Api,
+) -> None:
+    _join_token(api, uses=5)
+    assert _enrol(api, "n9", "a") == 201
+    with psycopg.connect(conninfo(api.url)) as connection:
+        connection.execute("UPDATE token SET revoked_at = now() WHERE scope = 'join'")
+    # 403 while this process remembers the token as valid, 401 afterwards.
+    assert _enrol(api, "n10", "b") in (401, 403)
+
+
 def test_an_enrolment_whose_answer_was_lost_is_asked_for_again(api: Api) -> None:
     _join_token(api)
     assert [_enrol(api, "n9", "a") for _ in range(3)] == [201, 201, 201]
     # Of the same node and the same secret only.
     assert _enrol(api, "n10", "a") == 409
+    assert len(api.get("events?kind=NodeEnrolled")["items"]) == 1
 
 
 def test_a_node_that_is_enrolled_is_not_taken_over(api: Api) -> None:
@@ -113,6 +128,19 @@ def test_a_node_that_is_enrolled_is_not_taken_over(api: Api) -> None:
     assert _enrol(api, "n9", "a") == 201
     assert _enrol(api, "n9", "b") == 409
     assert api.sync("n9", token="own-a").status_code == 200
+
+
+def test_a_node_whose_token_has_expired_is_not_taken_over_either(api: Api) -> None:
+    _join_token(api)
+    assert _enrol(api, "n9", "a") == 201
+    api.clock.advance((ENROLLED_LIFETIME + timedelta(days=1)).total_seconds())
+    _join_token(api)
+    body = {"sha256": _sha256(_secret("b"))}
+    answer = api.call("POST", "nodes/n9/enrol", body, token="join")
+    assert answer.status_code == 409
+    assert "--scope join --node n9" in answer.json()["detail"]
+    _join_token(api, node="n9")
+    assert _enrol(api, "n9", "b") == 201
 
 
 def test_a_join_token_for_one_node_puts_another_machine_in_its_place(api: Api) -> None:
@@ -222,14 +250,16 @@ class AsgiTransport(HttpTransport):
 class Node:
     """An agent's way to the control plane, which ends and starts again."""
 
-    def __init__(self, api: Api, directory: Path, join_token: str) -> None:
+    def __init__(
+        self, api: Api, directory: Path, join_token: str, *, ahead_s: float = 0.0
+    ) -> None:
         self.reach = AsgiTransport(api)
         self.transport = EnrolledTransport(
             self.reach,
             node="n9",
             join_token=join_token,
             directory=directory,
-            now_s=api.clock.now_s,
+            now_s=lambda: api.clock.now_s() + ahead_s,
         )
 
     def sync(self) -> SyncReply:
@@ -291,11 +321,20 @@ def test_a_revoked_token_ends_a_node_until_it_gets_a_new_join_token(
     for _ in range(3):
         with pytest.raises(NotAuthorised):
             node.sync()
-    _join_token(api)
+    _join_token(api, node="n9")
     node = Node(api, tmp_path, api.secrets["join"])
     with pytest.raises(NotAuthorised):
         node.sync()
     node.sync()
+
+
+def _log_out(api: Api) -> None:
+    """Make the process look every token up again, as one that was started again does."""
+    own_page = {"Origin": "http://testserver"}
+    form = {"token": api.secrets["viewer"]}
+    api.client.post("/login", data=form, headers=own_page)
+    left = api.client.post("/logout", headers=own_page, follow_redirects=False)
+    assert left.status_code == 303
 
 
 def test_a_control_plane_that_was_restored_knows_the_secret_before_the_newest(
@@ -308,7 +347,56 @@ def test_a_control_plane_that_was_restored_knows_the_secret_before_the_newest(
     node.sync()
     # The renewal was after the backup.
     newest = f"tok-{_sha256(read_kept(tmp_path).secrets[0])[:20]}"
-    assert api.call("DELETE", f"tokens/{newest}").status_code == 204
+    with psycopg.connect(conninfo(api.url)) as connection:
+        connection.execute("DELETE FROM token WHERE id = %s", [newest])
+        connection.execute("UPDATE token SET rotated_at = NULL WHERE node = 'n9'")
+    _log_out(api)
     with pytest.raises(NotAuthorised):
         node.sync()
     assert node.sync().acknowledged == 1
+
+
+def test_an_agent_that_was_cut_off_after_a_renewal_without_an_answer_finds_its_token(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    node = Node(api, tmp_path, api.secrets["join"])
+    node.sync()
+    api.clock.advance(HALF_A_LIFE_S + 1.0)
+    node.reach.loses_answers = True
+    node.sync()
+    # Longer than the grace of the old token.
+    api.clock.advance(2 * 3600.0)
+    node = Node(api, tmp_path, "")
+    with pytest.raises(NotAuthorised):
+        node.sync()
+    for _ in range(3):
+        assert node.sync().acknowledged == 1
+        api.clock.advance(HALF_A_LIFE_S + 1.0)
+
+
+def test_a_renewal_that_is_refused_keeps_no_secret_and_is_tried_again_later(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    node = Node(api, tmp_path, api.secrets["join"])
+    node.sync()
+    own = f"tok-{_sha256(read_kept(tmp_path).secrets[0])[:20]}"
+    api.clock.advance(HALF_A_LIFE_S + 1.0)
+    # Somebody rotates it by hand, and has not given it to the agent yet.
+    assert api.call("POST", f"tokens/{own}/rotate", {}).status_code == 201
+    assert node.sync().acknowledged == 1
+    kept = read_kept(tmp_path)
+    assert kept.pending == ""
+    assert kept.renew_at_s == api.clock.now_s() + RENEW_AGAIN_S
+
+
+def test_a_token_that_ends_soon_by_a_clock_that_is_ahead_is_not_renewed_at_every_sync(
+    api: Api, tmp_path: Path
+) -> None:
+    _join_token(api)
+    ahead_s = 2.0 * ENROLLED_LIFETIME.total_seconds()
+    node = Node(api, tmp_path, api.secrets["join"], ahead_s=ahead_s)
+    for _ in range(3):
+        node.sync()
+    assert api.get("events?kind=TokenRotated")["items"] == []

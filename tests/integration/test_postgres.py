@@ -27,6 +27,7 @@ from app.postgres.process import (
     choose_account,
     reachable_binaries,
 )
+from tests.integration.fault_harness import execute, scalar
 
 pytestmark = pytest.mark.integration
 
@@ -126,18 +127,6 @@ def _described(process: subprocess.Popen[str]) -> Described:
     return Described(**json.loads(answer))
 
 
-def _execute(server: postgres.Server, statement: str) -> None:
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute(statement)
-
-
-def _scalar(server: postgres.Server, query: str) -> object:
-    with psycopg.connect(server.conninfo) as connection:
-        row = connection.execute(query).fetchone()
-    assert row is not None
-    return row[0]
-
-
 def _postmaster_pid(data_dir: Path) -> int:
     return int((data_dir / "cluster" / "postmaster.pid").read_text().split()[0])
 
@@ -149,17 +138,19 @@ def test_a_cold_start_makes_a_durable_server_with_the_database_plimsoll(
 
     assert server.started_here
     assert server.data_dir == data_dir
-    assert _scalar(server, "SELECT current_database()") == "plimsoll"
+    assert scalar(server.url, "SELECT current_database()") == "plimsoll"
     assert (
-        _scalar(
-            server,
+        scalar(
+            server.url,
             "SELECT current_setting('fsync') || current_setting('synchronous_commit')",
         )
         == "onon"
     )
-    assert _scalar(server, "SELECT current_setting('server_encoding')") == "UTF8"
+    assert scalar(server.url, "SELECT current_setting('server_encoding')") == "UTF8"
     assert (
-        _scalar(server, "SELECT split_part(current_setting('server_version'), ' ', 1)")
+        scalar(
+            server.url, "SELECT split_part(current_setting('server_version'), ' ', 1)"
+        )
         == server.version
     )
 
@@ -172,14 +163,16 @@ def test_the_last_user_stops_the_server_also_one_that_a_killed_user_left(
         assert not first.started_here
         with postgres.in_use(made_data_dir):
             pass
-        assert _scalar(left_behind, "SELECT 1") == 1
+        assert scalar(left_behind.url, "SELECT 1") == 1
     assert postgres.attach(made_data_dir) is None
 
 
 def test_the_server_listens_on_no_network_and_keeps_others_out(
     postgres_server: postgres.Server,
 ) -> None:
-    assert _scalar(postgres_server, "SELECT current_setting('listen_addresses')") == ""
+    assert (
+        scalar(postgres_server.url, "SELECT current_setting('listen_addresses')") == ""
+    )
     assert postgres_server.data_dir.stat().st_mode & 0o077 == 0
     assert postgres_server.socket_dir.stat().st_mode & 0o077 == 0
 
@@ -204,7 +197,7 @@ def test_variables_of_libpq_in_the_environment_do_not_lead_astray(
         "PGUSER": "nobody",
     }.items():
         monkeypatch.setenv(name, value)
-    assert _scalar(postgres_server, "SELECT current_database()") == "plimsoll"
+    assert scalar(postgres_server.url, "SELECT current_database()") == "plimsoll"
 
 
 def test_a_second_start_attaches(postgres_server: postgres.Server) -> None:
@@ -232,14 +225,14 @@ def test_two_processes_that_start_cold_at_once_get_the_same_server(
 
 def test_data_survives_stop_and_start(made_data_dir: Path) -> None:
     server = postgres.start(made_data_dir)
-    _execute(server, "CREATE TABLE kept AS SELECT 42 AS answer")
+    execute(server.url, "CREATE TABLE kept AS SELECT 42 AS answer")
 
     assert postgres.stop(made_data_dir)
     assert postgres.attach(made_data_dir) is None
     assert not postgres.stop(made_data_dir)
     again = postgres.start(made_data_dir)
     assert again.started_here
-    assert _scalar(again, "SELECT answer FROM kept") == 42
+    assert scalar(again.url, "SELECT answer FROM kept") == 42
 
 
 def test_stop_does_not_wait_for_clients(made_data_dir: Path) -> None:
@@ -254,7 +247,9 @@ def test_committed_data_survives_kill_9_of_the_postmaster_under_a_client(
     made_data_dir: Path,
 ) -> None:
     server = postgres.start(made_data_dir)
-    _execute(server, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number")
+    execute(
+        server.url, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number"
+    )
     client = psycopg.connect(server.conninfo)
     os.kill(
         int((made_data_dir / "cluster" / "postmaster.pid").read_text().split()[0]),
@@ -264,7 +259,7 @@ def test_committed_data_survives_kill_9_of_the_postmaster_under_a_client(
     recovered = postgres.start(made_data_dir)
 
     assert recovered.started_here
-    assert _scalar(recovered, "SELECT sum(number) FROM kept") == 500500
+    assert scalar(recovered.url, "SELECT sum(number) FROM kept") == 500500
     client.close()
 
 
@@ -317,7 +312,7 @@ def test_a_path_too_deep_for_a_socket_gets_a_short_private_directory(
     data_dir = tmp_path / ("deep" * 40)
     try:
         server = postgres.start(data_dir)
-        assert _scalar(server, "SELECT 1") == 1
+        assert scalar(server.url, "SELECT 1") == 1
         assert server.socket_dir.parent.stat().st_mode & 0o077 == 0
         assert postgres.start(data_dir).url == server.url
         assert postgres.stop(data_dir)

@@ -65,7 +65,7 @@ def test_services_of_a_project_run_no_more_replicas_than_its_quota(api: Api) -> 
     assert put(api, "two") == field
     assert put(api, "two", 4) == ""
     assert put(api, "two", 5) == field
-    assert api.get(f"projects/{PROJECT}")["status"] == {"max_replicas": 10}
+    assert api.get(f"projects/{PROJECT}")["status"]["max_replicas"] == 10
     allow(api, max_replicas=8)
     # Above the quota now: what is there may become smaller, and nothing else.
     assert put(api, "two", 3) == ""
@@ -74,19 +74,66 @@ def test_services_of_a_project_run_no_more_replicas_than_its_quota(api: Api) -> 
     assert put(api, "two", 8) == ""
 
 
+def submit(api: Api, name: str, **spec: object) -> str:
+    """The field that is refused; empty: it was done."""
+    body = task(name, project=PROJECT, **spec)
+    answer = api.call("PUT", f"tasks/{name}", body, token="team", If_None_Match="*")
+    if answer.status_code == 412:
+        answer = api.call("PUT", f"tasks/{name}", body, token="team", If_Match="*")
+    if answer.status_code in (200, 201):
+        return ""
+    assert answer.status_code == 422, answer.text
+    return str(answer.json()["errors"][0]["pointer"])
+
+
+def test_services_and_tasks_of_a_project_hold_no_more_gpus_than_its_quota(
+    api: Api,
+) -> None:
+    allow(api, max_gpus=4)
+    replicas, project = "/spec/scaling/max_replicas", "/metadata/project"
+    assert put(api, "one") == replicas
+    assert put(api, "one", 2) == ""
+    assert (submit(api, "train"), submit(api, "tune")) == ("", "")
+    assert submit(api, "third") == project
+    assert put(api, "one", 3) == put(api, "two", 1) == replicas
+    assert api.get(f"projects/{PROJECT}")["status"] == {
+        "max_replicas": 2,
+        "max_gpus": 4,
+        "max_simulations": 0,
+    }
+    # What is over holds none.
+    assert api.call("POST", "tasks/tune/cancel").status_code == 200
+    assert put(api, "one", 3) == ""
+    # Below what is used: everything there may be changed, and nothing grows.
+    allow(api, max_gpus=1)
+    assert submit(api, "train", priority=2) == ""
+    assert put(api, "one", 2) == ""
+    assert put(api, "one", 3) == replicas
+    assert submit(api, "third") == project
+
+
 def test_a_quota_is_shown_with_what_is_used_of_it_and_changed_by_admins_alone(
     api: Api,
 ) -> None:
     allow(api, max_priority=50, max_replicas=4)
     shown = api.get(f"projects/{PROJECT}", token="team")
-    assert shown["spec"]["quota"] == {"max_priority": 50, "max_replicas": 4}
-    assert shown["status"] == {"max_replicas": 0}
+    assert shown["spec"]["quota"] == {
+        "max_priority": 50,
+        "max_replicas": 4,
+        "max_gpus": None,
+        "max_simulations": None,
+    }
+    assert shown["status"] == {"max_replicas": 0, "max_gpus": 0, "max_simulations": 0}
     answer = api.call("PUT", f"projects/{PROJECT}", shown, token="team", If_Match="*")
     assert answer.status_code == 403
     # Without a quota nothing is limited, and a service without a limit makes the sum unknown.
     allow(api)
     assert put(api, "free") == ""
-    assert api.get(f"projects/{PROJECT}")["status"] == {"max_replicas": None}
+    assert api.get(f"projects/{PROJECT}")["status"] == {
+        "max_replicas": None,
+        "max_gpus": None,
+        "max_simulations": 0,
+    }
 
 
 def test_a_quota_tells_nothing_of_another_projects_service(api: Api) -> None:

@@ -399,13 +399,13 @@ def test_events_are_filtered_paged_and_followed(database: str) -> None:
 def test_tokens_are_found_by_hash_until_they_are_revoked(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         row = tokens.TokenRow(
-            id="t1", name="ci", scope="operator", projects=("web",), created_at=START
+            id="t1", root="t1", name="ci", scope="operator", created_at=START
         )
         await tokens.create(connection, row, b"\x01" * 32)
         assert await tokens.find(connection, b"\x01" * 32) == row
-        assert await tokens.find(connection, b"\x02" * 32) is None
         await tokens.note_use(connection, row, LATER)
-        revoked = await tokens.revoke(connection, "t1", at=LATER)
+        assert await tokens.revoke(connection, "t1", at=LATER) == ("t1",)
+        revoked = await tokens.get(connection, "t1")
         assert (revoked.last_used_at, revoked.is_valid(LATER)) == (LATER, False)
         assert replace(row, expires_at=LATER).is_valid(START)
         assert not replace(row, expires_at=LATER).is_valid(LATER)

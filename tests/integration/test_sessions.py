@@ -1,13 +1,23 @@
 """The dashboard's door: who comes in, what a cookie may do, and when it ends."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Event
+from typing import Any
 
 import pytest
 from httpx2 import Response
 
 from app.api.http.sessions import COOKIE, LASTS
-from tests.integration.api_harness import Api, Prepared, service
+from app.db.base.engine import make_engine
+from app.db.base.transaction import transaction
+from app.db.operations import sessions
+from app.db.operations.token_secrets import TokenOrder
+from app.web.topics import feed
+from app.web.topics.feed import TopicFeed
+from tests.integration.api_harness import Api, Prepared, run_apart, service
 
 pytestmark = pytest.mark.integration
 
@@ -166,11 +176,66 @@ def test_who_logs_out_is_out(api: Api) -> None:
     )
 
 
+def test_logins_of_one_person_at_the_same_moment_are_one_token(api: Api) -> None:
+    order = TokenOrder(
+        name="oidc",
+        scope="viewer",
+        person="alice",
+        expires_at=api.clock.now() + LASTS,
+    )
+
+    async def log_in_often() -> list[str]:
+        engine = make_engine(api.url, pool_size=6)
+
+        async def once() -> str:
+            async with transaction(engine) as connection:
+                at = api.clock.now()
+                return (await sessions.token_of_person(connection, order, at=at)).id
+
+        try:
+            return await asyncio.gather(*(once() for _ in range(6)))
+        finally:
+            await engine.dispose()
+
+    assert len(set(run_apart(log_in_often()))) == 1
+
+
 @pytest.mark.parametrize("path", ["/fleet", "/live?topic=header"])
 def test_agents_see_no_page(api: Api, path: str) -> None:
     answer = api.call("GET", path, token="agent")
     assert answer.status_code == 403
     assert "report" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("is_session", [False, True])
+def test_an_open_feed_ends_with_the_token_or_session_that_opened_it(
+    api: Api, monkeypatch: pytest.MonkeyPatch, *, is_session: bool
+) -> None:
+    monkeypatch.setattr(feed, "BEAT_S", 0.05)
+    made = api.call("POST", "tokens", {"name": "mine", "scope": "viewer"}).json()
+    api.secrets["mine"] = made["secret"]
+    sent = {"Authorization": f"Bearer {made['secret']}"}
+    if is_session:
+        cookie = log_in(api, made["secret"]).cookies[COOKIE]
+        sent = {"Cookie": f"{COOKIE}={cookie}"}
+    api.client.cookies.clear()
+    opened = Event()
+
+    def watched(self: TopicFeed, *given: Any) -> AsyncIterator[bytes]:
+        opened.set()
+        return stream(self, *given)
+
+    stream = TopicFeed.stream
+    monkeypatch.setattr(TopicFeed, "stream", watched)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(api.client.get, "/live?topic=header", headers=sent)
+        assert opened.wait(30.0)
+        if is_session:
+            own_page = {**sent, **ORIGIN}
+            api.client.post("/logout", headers=own_page, follow_redirects=False)
+        else:
+            assert api.call("DELETE", f"tokens/{made['id']}").status_code == 204
+        assert answer.result(timeout=30.0).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -180,6 +245,25 @@ def test_the_feed_says_which_topics_there_are(api: Api, query: str) -> None:
     answer = api.call("GET", f"/live?{query}", token="viewer")
     assert answer.status_code == 422
     assert "fleet" in answer.json()["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["service/made-up", "service_hour/made-up", "gpu/n1/gpu-77", "gpu/x", "gpu"],
+)
+def test_the_feed_loads_nothing_for_names_that_do_not_exist(
+    api: Api, topic: str
+) -> None:
+    answer = api.call("GET", f"/live?topic={topic}", token="viewer")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+    assert topic in answer.json()["detail"]
+
+
+def test_the_feed_does_not_say_that_another_projects_service_exists(api: Api) -> None:
+    api.put("services/hidden", service("hidden", project="team-b"))
+    api.add_token("of-team-a", "viewer", ("team-a",))
+    answer = api.call("GET", "/live?topic=service/hidden", token="of-team-a")
+    assert answer.status_code == 404
 
 
 def test_a_token_of_one_project_sees_no_fleet(api: Api) -> None:

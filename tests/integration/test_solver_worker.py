@@ -40,6 +40,7 @@ def with_worker(
     *,
     prepare: Callable[[], None] = worker_bodies.nothing,
     start_limit_s: float = AMPLE_S,
+    niceness: int = 0,
 ) -> None:
     async def run() -> None:
         worker = SolverWorker(
@@ -47,6 +48,7 @@ def with_worker(
             prepare=prepare,
             start_limit_s=start_limit_s,
             grace_s=0.0,
+            niceness=niceness,
         )
         try:
             await scenario(worker)
@@ -61,6 +63,14 @@ async def pid_of(worker: SolverWorker) -> int:
     """The process that answers an easy request."""
     answer = await worker.make_plan(request("easy"))
     return int(answer.report.method.removeprefix("pid "))
+
+
+def test_a_worker_may_have_a_lower_priority_than_whoever_started_it() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        below = os.getpriority(os.PRIO_PROCESS, await pid_of(worker))
+        assert below == os.getpriority(os.PRIO_PROCESS, 0) + 3
+
+    with_worker(scenario, niceness=3)
 
 
 def is_alive(pid: int) -> bool:

@@ -77,6 +77,10 @@ class Plane:
         found: dict[str, Any] = self.call("GET", f"tasks/{name}").json()["status"]
         return found
 
+    def drain(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", "nodes/n1").json()["status"]["drain"]
+        return found
+
     def start(self) -> None:
         self.starts += 1
         folder = self.folder / f"plane-{self.starts}"
@@ -315,3 +319,32 @@ def test_a_task_goes_on_where_it_was_when_its_node_s_agent_was_killed(
     with plane.agent():
         until(goes_on, PATIENCE_S)
     assert seen == sorted(seen)
+
+
+def test_a_draining_node_keeps_its_running_task_until_the_deadline_and_then_what_it_did_is_known(
+    plane: Plane,
+) -> None:
+    with plane.agent():
+        submit(plane, "nightly", 1_000_000)
+        until(lambda: has_done_something(plane, "nightly"), PATIENCE_S)
+        submit(plane, "later", 100)
+        drain(plane, deadline_s=600)
+        before = plane.status("nightly")["done_iterations"]
+        until(
+            lambda: bool(plane.status("nightly")["done_iterations"] > before + 20.0),
+            PATIENCE_S,
+        )
+        # Nothing has left, since there is no other node for the service, and nothing new has come.
+        left = plane.drain()
+        assert (left["replicas_left"], left["tasks_left"]) == (1, 1)
+        assert plane.status("nightly")["starts"] == 1
+        assert not has_done_something(plane, "later")
+
+        drain(plane, deadline_s=0)
+        until(lambda: plane.drain()["tasks_left"] == 0, PATIENCE_S)
+        assert plane.status("nightly")["done_iterations"] > before + 20.0
+
+
+def drain(plane: Plane, *, deadline_s: int) -> None:
+    answer = plane.call("POST", "nodes/n1/drain", json={"deadline_s": deadline_s})
+    assert answer.status_code == 200, answer.text

@@ -1,8 +1,11 @@
 """Workers hold none of the agent's credentials: a real agent starts real programs, which try to take them."""
 
+import json
 import os
 import pwd
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.router.haproxy.router import PLACES
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.nvml.fixtures import library
@@ -81,6 +85,47 @@ def probed(node: Machine) -> dict[str, str]:
         for kind, log in logs.items()
     }
     return {kind: text for kind, text in texts.items() if "\ndone\n" in text}
+
+
+@pytest.mark.skipif(
+    shutil.which("haproxy", path=PLACES) is None, reason="haproxy is not installed"
+)
+def test_workers_as_another_user_can_neither_end_nor_read_haproxy(
+    reachable: Path, library: Path
+) -> None:
+    only_root()
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    router = ("--router", "haproxy", "--router-port", port)
+    node = Machine(
+        directory=reachable,
+        library=library,
+        url="http://127.0.0.1:9",
+        options=("--worker-user", NOBODY, "--sharing", "turns", *router),
+    )
+    haproxy = node.state / "haproxy"
+    node.start(keeps=False)
+    try:
+        until((haproxy / "haproxy.sock").is_socket, PATIENCE_S)
+        record = json.loads((haproxy / "haproxy.json").read_text())
+        pid = record["identity"]["pid"]
+        # It opens its port as root, and becomes another user then.
+        until(lambda: Path(f"/proc/{pid}").stat().st_uid != 0, PATIENCE_S)
+        probe = (
+            f"kill -0 {pid} && echo took the process; cat /proc/{pid}/environ && echo took the environment; "
+            f"cat /proc/{pid}/maps && echo took the memory; cat {haproxy}/haproxy.cfg && echo took the file; echo done"
+        )
+        said = subprocess.run(
+            ["/bin/sh", "-c", probe],
+            user=NOBODY,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    finally:
+        node.end(signal.SIGTERM)
+    assert said == "done\n"
 
 
 def test_workers_as_another_user_can_read_nothing_of_the_agents(

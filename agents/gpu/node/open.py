@@ -49,7 +49,7 @@ from agents.processes.user import WorkerUser, make_folder, require_reach
 from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.access import RouterAccess
-from agents.router.haproxy.config import HaProxySettings
+from agents.router.haproxy.config import HaProxySettings, find_proxy_user
 from agents.router.haproxy.router import end_earlier, open_haproxy
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
@@ -272,7 +272,7 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
             port=settings.haproxy_port,
             folder=folder,
             access=settings.access,
-            user=settings.worker_user,
+            user=find_proxy_user(settings.worker_user),
         )
     )
 

@@ -1,14 +1,26 @@
 """HAProxy's configuration: what of it may be chosen, and the file's text; see `agents.router.haproxy.process`."""
 
 import hashlib
+import pwd
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.processes.user import WorkerUser
 from agents.router.access import RouterAccess
+from agents.router.haproxy.state import HaProxyError
 
 IN_SLO_TABLE = "answers_in_slo"
+PROXY_USER = "haproxy"
+"""Whom HAProxy's package makes for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyUser:
+    """Neither the agent's user nor the replicas'."""
+
+    uid: int
+    gid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +30,7 @@ class HaProxySettings:
     port: int
     folder: Path
     access: RouterAccess = field(default_factory=RouterAccess)
-    user: WorkerUser | None = None
+    user: ProxyUser | None = None
     """Whom it becomes once it has opened its port; None: it stays the agent's user."""
     services: int = 64
     """Services that have a place."""
@@ -56,6 +68,24 @@ class HaProxySettings:
     def keys_path(self) -> Path:
         """The map of keys: `SERVICE/SHA-256`."""
         return self.folder / "keys.map"
+
+
+def find_proxy_user(workers: WorkerUser | None) -> ProxyUser | None:
+    """The user of HAProxy's package, where replicas have one of theirs; None: the agent's own. Raises HaProxyError."""
+    if workers is None:
+        return None
+    try:
+        account = pwd.getpwnam(PROXY_USER)
+    except KeyError as error:
+        raise HaProxyError(
+            f"there is no user {PROXY_USER!r} for HAProxy: `useradd --system {PROXY_USER}` makes it"
+        ) from error
+    # Of its own user a process may read the memory, with the services' keys and the private key of TLS.
+    if account.pw_uid == workers.uid:
+        raise HaProxyError(
+            f"--worker-user {workers.name}: that is HAProxy's user, which replicas must not be; name another one"
+        )
+    return ProxyUser(uid=account.pw_uid, gid=account.pw_gid)
 
 
 def access_files(settings: HaProxySettings) -> dict[Path, bytes]:
@@ -102,7 +132,7 @@ def make_config(settings: HaProxySettings) -> str:
     )
 
 
-def _user(user: WorkerUser | None) -> Iterator[str]:
+def _user(user: ProxyUser | None) -> Iterator[str]:
     # By number: HAProxy leaves root behind when its port and its socket are open.
     if user is not None:
         yield f"    uid {user.uid}\n    gid {user.gid}\n"

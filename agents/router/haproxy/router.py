@@ -8,9 +8,9 @@
 The process is one as replicas are (`agents.processes.process`): it waits at a gate until its record is on disk, is
 found again by process id, start time and boot, and what carries its mark without a record is ended, so that none is
 left that nobody knows. `keep`: it goes on with its table for the next agent, which adopts it where it would write the
-same configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, after 1
-s,
-2 s, … 30 s, and gets the last table. HAProxy is asked in a thread, one question at a time: the agent goes on meanwhile.
+same configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, at once
+where it had run for STEADY_S, else after 1 s, 2 s, … 30 s, and gets the last table. HAProxy is asked in a thread, one
+question at a time: the agent goes on meanwhile.
 """
 
 import asyncio
@@ -47,6 +47,8 @@ FINISH_S = 30.0
 STATE_AGE_S = 0.1
 """How old a look at what is in flight may be: one state asks for every replica."""
 FIRST_RESTART_S, MAX_RESTART_S = 1.0, 30.0
+STEADY_S = 10.0
+"""One that had run for so long has recovered from its failures before."""
 
 log = logging.getLogger(__name__)
 
@@ -197,9 +199,7 @@ class HaProxyRouter:
             begun_s = time.monotonic()
             how = await self._process.wait()
             self._is_up = False
-            # One that ran for long has recovered, so its next failure is a first one.
-            failures = 1 if time.monotonic() - begun_s > MAX_RESTART_S else failures + 1
-            wait_s = delay_s(failures, first_s=FIRST_RESTART_S, longest_s=MAX_RESTART_S)
+            failures, wait_s = pause(failures, ran_s=time.monotonic() - begun_s)
             log.error(
                 "HAProxy has ended and is started again in %.0f s: %s", wait_s, how
             )
@@ -290,6 +290,15 @@ class HaProxyRouter:
                 .strip()
             )
         return ""
+
+
+def pause(failures: int, *, ran_s: float) -> tuple[int, float]:
+    """Failures in a row with this one, 0 after a steady run, and the seconds until HAProxy is started again."""
+    if ran_s >= STEADY_S:
+        # At once, since without it no request reaches any replica of the node.
+        return 0, 0.0
+    failures += 1
+    return failures, delay_s(failures, first_s=FIRST_RESTART_S, longest_s=MAX_RESTART_S)
 
 
 def _record_path(folder: Path) -> Path:

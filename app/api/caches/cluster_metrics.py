@@ -1,4 +1,4 @@
-"""The cluster's metrics: nodes, GPUs, services, costs, read from the database when somebody scrapes.
+"""The cluster's metrics: nodes, GPUs, services, costs, read from the database when they are scraped.
 
 Every process of the API says the same, so scraping one of several is enough. What a scrape finds is kept for a moment:
 many scrapers cost as much as one. What does not exist any more has no series.

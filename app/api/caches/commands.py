@@ -45,7 +45,7 @@ class CommandBoard:
         self._task = asyncio.create_task(self._listen(), name="plimsoll-commands")
 
     async def stop(self) -> None:
-        """End listening and let nobody wait."""
+        """End listening, and answer all requests that wait."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,7 +1,7 @@
 """The audit of accesses that change nothing: logins, denials, and reads of what is worth guarding.
 
 A program that is refused once a second would fill the audit, so that an access is noted once in ten minutes: one of the
-same token, kind and subject. Each API process counts for itself.
+same token (or of its family), kind and subject. Each API process counts for itself.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ REMEMBERED_ACCESSES: Final = 10_000
 WRITTEN_WITHIN_S: Final = 2.0
 
 _AccessKey = tuple[str, str, str]
-"""(token's id, kind, subject)"""
+"""(root of the token's family, kind, subject)"""
 
 
 class NotedAccesses:

@@ -1,10 +1,13 @@
 """Metrics of the API: rate, errors and duration by route, and what the sync endpoint does. Labels are few and known."""
 
+import asyncio
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LAG_PERIOD_S = 0.05
+"""A step that holds the loop for a quarter of a second is seen to a fifth; twenty looks a second cost nothing."""
 
 
 class ApiMetrics:
@@ -30,6 +33,12 @@ class ApiMetrics:
             "Requests being answered now",
             registry=registry,
         )
+        self.loop_lag = Histogram(
+            "plimsoll_event_loop_lag_seconds",
+            "How late a timer of the API's event loop came: for so long no request was answered",
+            buckets=SECONDS,
+            registry=registry,
+        )
         self.observations = Counter(
             "plimsoll_sync_observations",
             "Observations by what became of them",
@@ -39,10 +48,17 @@ class ApiMetrics:
         self.dropped_readings = Counter(
             "plimsoll_sync_dropped_readings",
             "Readings of what their node may not report of: services that are not there, GPUs, replicas and tasks that "
-            "are not its own",
+            "are not its own, acknowledgements of commands that never were",
             ("kind",),
             registry=registry,
         )
+        # Without the node as a label: the line in the audit names it.
+        self.dropped_events = Counter(
+            "plimsoll_sync_dropped_events",
+            "Events that nodes caused beyond the first 60 of a kind, node and hour, which the audit only counts",
+            registry=registry,
+        )
+        # Without the address as a label: it is the client's to choose, and each would be a time series.
         self.guessing = Counter(
             "plimsoll_http_guessing_addresses",
             "Episodes of many unknown tokens from one address",
@@ -56,6 +72,14 @@ class ApiMetrics:
             "Agents found with a wrong clock",
             registry=registry,
         )
+
+    async def watch_loop(self) -> None:
+        """Note how late this loop's timers come, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + LAG_PERIOD_S
+            await asyncio.sleep(LAG_PERIOD_S)
+            self.loop_lag.observe(max(0.0, loop.time() - due_s))
 
     def note_dropped(self, dropped: Mapping[str, int]) -> None:
         """Count readings that were left out, by kind."""

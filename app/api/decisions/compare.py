@@ -82,7 +82,7 @@ async def compare_plans(
     # Each once, in the order of the request.
     names = tuple(dict.fromkeys(wanted.policies)) or known_policies()
     # The same turn as previews: each occupies a core, and the machine may have only one.
-    async with context.parts.solver_turn.taken(context.caller.id):
+    async with context.parts.solver_turn.taken(context.caller.root):
         snapshot = await context.snapshot()
         # In a thread: the problem of a large fleet takes a while, for which the server must not wait.
         problem, observed = await asyncio.to_thread(present_problem, snapshot)

@@ -143,7 +143,7 @@ async def _find_out(context: Context, inquiry: Inquiry) -> Findings:
             "a thorough explanation is about everybody's services; this token is bound to projects"
         )
     # It only reads, and yet occupies the solver: the turn that previews of operators have, shared by token.
-    async with context.parts.solver_turn.taken(context.caller.id):
+    async with context.parts.solver_turn.taken(context.caller.root):
         return await context.parts.solver.inquire(inquiry)
 
 

@@ -27,7 +27,7 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
 
     One preview at a time; another one waits some seconds for its turn, else 429.
     """
-    async with context.parts.solver_turn.taken(context.caller.id):
+    async with context.parts.solver_turn.taken(context.caller.root):
         snapshot = await context.snapshot()
         # Against the same snapshot that is planned: a name that goes meanwhile is still known to it.
         _check_names(wanted, snapshot, await _training_networks(context))

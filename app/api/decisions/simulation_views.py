@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, StringConstraints
 
 from app.api.http.views import View
 from app.db.decisions.simulations import NewSimulation, State
-from app.manifests.parts import Strict
+from app.manifests.parts import Name, Strict
 
 # Policies times seeds runs, one after the other, in a process that all callers share.
 MAX_POLICIES = 5
@@ -49,6 +49,10 @@ class SimulationRequest(Strict):
     duration_s: (
         Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)] | None
     ) = Field(default=None, description="Instead of the scenario's")
+    project: Name | None = Field(
+        default=None,
+        description="Whose quota it counts for; a token that is bound to one project need not say",
+    )
 
 
 class FigureView(View):
@@ -113,6 +117,7 @@ class SimulationView(View):
 
     id: int
     asked_by: str
+    project: str | None = Field(description="Whose quota it counts for")
     name: str = Field(description="Of its scenario")
     example: str | None = Field(
         description="Name of the shipped scenario; null: the caller sent one"

@@ -1,8 +1,8 @@
 """Simulations: one at a time, in a process of its own beside the API; what waits is kept in a short queue.
 
-Scenarios and reports say nothing of the live cluster, but they belong to no project either: a token that is bound to
-projects neither asks nor looks. Asking needs an operator's, like a what-if: it takes a core for minutes, and a place in
-a queue that is everybody's.
+Scenarios and reports say nothing of the live cluster. Asking needs an operator's token, like a what-if: it takes a core
+for minutes, and a place in a queue that is everybody's. A token that is bound to projects asks only where the project's
+quota says how many, and sees its projects' simulations alone.
 """
 
 import asyncio
@@ -18,15 +18,18 @@ from app.api.decisions.simulation_views import (
     SimulationView,
 )
 from app.api.http.answers import LIST, READ, Responses, problems
-from app.api.http.auth import ClusterOperator, ClusterViewer
+from app.api.http.auth import Operator, Viewer
 from app.api.http.body import accepts_gzip, resource_router
 from app.api.http.errors import TooMany
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.pages import Paging
+from app.api.http.parts import Context
 from app.api.http.views import Page
+from app.base.errors import Forbidden, InvalidRequest, NotFound
 from app.db.base.transaction import Connection
 from app.db.decisions import simulations
 from app.db.decisions.simulations import WAITING_LIMIT, SimulationRow
+from app.db.workloads import quotas
 from solvers.types.state import Json
 
 router = resource_router("simulations", prefix="/simulations")
@@ -61,19 +64,20 @@ REPORT_JSON: Responses = {
 
 
 @router.get("", responses=LIST)
-async def list_simulations(
-    context: ClusterViewer, paging: Paging
-) -> Page[SimulationView]:
+async def list_simulations(context: Viewer, paging: Paging) -> Page[SimulationView]:
     """Simulations, newest first, without what they came to."""
     async with context.transaction() as connection:
         rows = await simulations.list_rows(
-            connection, before=paging.after_number, limit=paging.fetch
+            connection,
+            before=paging.after_number,
+            limit=paging.fetch,
+            projects=context.caller.projects,
         )
     return paging.page(rows, view=_view, key=lambda row: row.id)
 
 
 @router.get("/examples", responses=LIST)
-async def list_examples(context: ClusterViewer) -> ExamplesView:
+async def list_examples(context: Viewer) -> ExamplesView:
     """Shipped scenarios, and what a simulation may have at most."""
     checks = cast(ScenarioChecks, context.parts.simulations)
     items = await asyncio.to_thread(checks.examples)
@@ -95,20 +99,32 @@ async def list_examples(context: ClusterViewer) -> ExamplesView:
     },
 )
 async def ask_simulation(
-    context: ClusterOperator,
+    context: Operator,
     wanted: SimulationRequest,
     request: Request,
     key: IdempotencyKey = None,
 ) -> Response:
     """Simulate a scenario under one to five policies; the answer says where to look how far it is."""
+    project = _project_of(context, wanted)
+    # A repeated request has its own simulation in the quota, and must still get the first one's answer.
+    if project is not None and key is None:
+        # Before the work of reading a scenario, and again below, where nobody can come between.
+        async with context.transaction() as connection:
+            await _check_quota(context, connection, project)
     # Before the transaction, in a thread: reading a scenario takes up to a second.
     order = await asyncio.to_thread(
         cast(ScenarioChecks, context.parts.simulations).order, wanted
     )
 
     async def work(connection: Connection) -> SimulationView:
+        if project is not None:
+            await _check_quota(context, connection, project)
         made = await simulations.add(
-            connection, order, asked_by=context.actor, at=context.now()
+            connection,
+            order,
+            asked_by=context.actor,
+            at=context.now(),
+            project=project,
         )
         if made is None:
             raise TooMany(
@@ -134,11 +150,11 @@ async def ask_simulation(
 
 @router.get("/{simulation_id}", responses=READ)
 async def get_simulation(
-    context: ClusterViewer, simulation_id: SimulationId
+    context: Viewer, simulation_id: SimulationId
 ) -> SimulationView:
     """One simulation: how far it is, and what it came to."""
     async with context.transaction() as connection:
-        return _view(await simulations.get(connection, simulation_id))
+        return _view(await _visible(context, connection, simulation_id))
 
 
 @router.get(
@@ -147,10 +163,11 @@ async def get_simulation(
     responses=problems(404, 409) | REPORT,
 )
 async def get_report(
-    context: ClusterViewer, simulation_id: SimulationId, request: Request
+    context: Viewer, simulation_id: SimulationId, request: Request
 ) -> Response:
     """The report as a page with charts, as `plimsoll simulate --html` writes it."""
     async with context.transaction() as connection:
+        await _visible(context, connection, simulation_id)
         report = await simulations.get_report(connection, simulation_id, "html")
     return await _packed(request, report, HTML)
 
@@ -161,24 +178,66 @@ async def get_report(
     responses=problems(404, 409) | REPORT_JSON,
 )
 async def get_report_json(
-    context: ClusterViewer, simulation_id: SimulationId, request: Request
+    context: Viewer, simulation_id: SimulationId, request: Request
 ) -> Response:
     """The report with every figure and time series, as `plimsoll simulate -o` writes it."""
     async with context.transaction() as connection:
+        await _visible(context, connection, simulation_id)
         report = await simulations.get_report(connection, simulation_id, "json")
     return await _packed(request, report, "application/json")
 
 
 @router.delete("/{simulation_id}", status_code=204, responses=problems(404, 409))
-async def cancel_simulation(
-    context: ClusterOperator, simulation_id: SimulationId
-) -> None:
+async def cancel_simulation(context: Operator, simulation_id: SimulationId) -> None:
     """End a simulation that waits or runs; it stays in the list. Again does nothing; one that is over is refused."""
     async with context.transaction() as connection:
+        await _visible(context, connection, simulation_id)
         if await simulations.cancel(connection, simulation_id, at=context.now()):
             await context.audit(
                 connection, "SimulationCancelled", f"simulation/{simulation_id}"
             )
+
+
+def _project_of(context: Context, wanted: SimulationRequest) -> str | None:
+    """Whose quota a simulation counts for. Raises Forbidden, and InvalidRequest where a bound token must say it."""
+    bound = context.caller.projects
+    if wanted.project is not None:
+        context.require_project(wanted.project)
+        return wanted.project
+    if bound is None:
+        return None
+    if len(bound) != 1:
+        raise InvalidRequest(
+            f"name one of the token's projects: {', '.join(bound)}", field="project"
+        )
+    return bound[0]
+
+
+async def _check_quota(context: Context, connection: Connection, project: str) -> None:
+    """Raise Forbidden, TooMany, or InvalidRequest: there is no such project."""
+    try:
+        left = await quotas.simulations_left(connection, project)
+    except NotFound as error:
+        raise InvalidRequest(str(error), field="project") from error
+    if left is None and context.caller.projects is not None:
+        raise Forbidden(
+            f"project {project!r} may ask for no simulations; an admin allows them by its quota's max_simulations"
+        )
+    if left == 0:
+        raise TooMany(
+            f"project {project!r} has as many simulations that wait or run as its quota allows; cancel one, or wait"
+        )
+
+
+async def _visible(
+    context: Context, connection: Connection, simulation_id: int
+) -> SimulationRow:
+    """Raises NotFound, also for one of which the caller must not know."""
+    row = await simulations.get(connection, simulation_id)
+    # Without a project it is the cluster's.
+    if context.caller.projects is None or (row.project and context.sees(row.project)):
+        return row
+    raise NotFound(simulations.missing(simulation_id))
 
 
 async def _packed(request: Request, report: bytes, media_type: str) -> Response:

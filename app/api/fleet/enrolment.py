@@ -39,16 +39,18 @@ async def enrol_node(
 ) -> EnrolledView:
     """Give a node's agent a token of its own. Asked again with the same hash, the answer is the same."""
     async with context.transaction() as connection:
-        row = await enrol(
+        made = await enrol(
             connection,
             context.caller,
             name,
             sha256=bytes.fromhex(wanted.sha256),
             at=context.now(),
         )
-        await context.audit(
-            connection, "NodeEnrolled", f"node/{name}", after={"token": row.id}
-        )
+        # Asked again, it is the same enrolment.
+        if made.is_new:
+            await context.audit(
+                connection, "NodeEnrolled", f"node/{name}", after={"token": made.row.id}
+            )
     # The node's earlier tokens may have ended.
-    forget_tokens(request)
-    return EnrolledView(token_id=row.id, expires_at=row.expires_at)
+    forget_tokens(request, lambda row: row.node == name)
+    return EnrolledView(token_id=made.row.id, expires_at=made.row.expires_at)

@@ -49,7 +49,7 @@ class DrainRequest(Strict):
         default=600,
         ge=0,
         le=7 * 86_400,
-        description="Seconds after which all leaves, also where others have no room for it",
+        description="Seconds after which all leaves: running tasks, and what others have no room for",
     )
 
 
@@ -193,7 +193,8 @@ async def drain_node(
     wanted: DrainRequest | None = None,
     key: IdempotencyKey = None,
 ) -> Response:
-    """Empty a node: nothing starts there, and what runs moves to others, at the latest when the deadline has passed."""
+    """Empty a node: nothing starts there, services move to others as soon as these serve, and tasks run on until the
+    deadline; then what is left goes, from where it last was."""
     deadline_s = (wanted or DrainRequest()).deadline_s
 
     async def work(connection: Connection) -> NodeView:

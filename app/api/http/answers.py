@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.api.http.errors import MEDIA_TYPE
+from app.api.http.errors import MEDIA_TYPE, PASSING
 from app.api.http.views import ProblemDetails
 
 Responses = dict[int | str, dict[str, Any]]
@@ -22,12 +22,10 @@ MEANINGS = {
     422: "A field or parameter is wrong",
     428: "If-Match is needed",
     429: "More than a limit allows; Retry-After says when to try again",
-    503: "The database or the solver is away; Retry-After says when to try again",
+    503: "The database or the solver is unavailable; Retry-After says when to try again",
 }
 
-_RETRY_AFTER = {
-    "Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}
-}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
 
 
 def problems(*statuses: int) -> Responses:
@@ -48,9 +46,9 @@ def _problem(status: int) -> dict[str, Any]:
             }
         },
     }
-    if status in (429, 503):
-        # Only these two pass by themselves; repeating any other refused request would be refused again.
-        answer["headers"] = _RETRY_AFTER
+    # Repeating any other refused request would be refused again.
+    if status in PASSING:
+        answer["headers"] = RETRY_AFTER
     return answer
 
 

@@ -21,18 +21,21 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from app.api.http.errors import problem_response
+from app.api.http.errors import TooMany, problem_response
 from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, require_own_page
-from app.base.errors import Forbidden, PlimsollError, Unauthorised
+from app.base.errors import Forbidden, PlimsollError, Unauthorised, Unavailable
 from app.db.base.transaction import Connection, transaction
 from app.db.operations import sessions, tokens
 from app.db.operations.token_secrets import PATTERN, digest
 from app.db.operations.tokens import Scope, TokenRow
 
 PUBLIC = frozenset(
-    {"/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json", "/login"}
+    {
+        *("/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json"),
+        *("/login", "/login/oidc", "/login/oidc/callback"),
+    }
 )
 
 PUBLIC_PREFIX = "/static/"
@@ -44,6 +47,13 @@ REMEMBERED_S = 5.0
 """A revoked token may work for so long in another process; syncs would else cost a query each."""
 
 REMEMBERED_TOKENS = 10_000
+
+UNKNOWN_S = 5.0
+"""So long an unknown token is not looked up again. One that is made in that time, by somebody who tried it before it
+was there, waits for it in another process."""
+
+UNKNOWN_TOKENS = 10_000
+"""That are remembered; who sends different ones pushes only other unknown ones out."""
 
 bearer = HTTPBearer(
     auto_error=False,
@@ -69,8 +79,25 @@ class Tokens:
 
     def __init__(self) -> None:
         self._known: OrderedDict[_Key, _Remembered] = OrderedDict()
+        self._unknown: OrderedDict[_Key, float] = OrderedDict()
+        """Until when they count as unknown without another look."""
+        self._forgotten = 0
+        """How often something was forgotten: an answer that was asked for before is used once and not kept."""
         self._asking: dict[_Key, asyncio.Task[TokenRow | None]] = {}
         """One question to the database per token, however many requests wait for its answer."""
+
+    async def caller(self, scope: AsgiScope, parts: ApiParts) -> TokenRow:
+        """Who calls, by the header or else by the session's cookie. Raises Unauthorised, TooMany, Forbidden."""
+        headers = scope["headers"]
+        header = Headers(raw=headers).get("authorization")
+        # The header wins: a program that sends one means it, and a browser sends none by itself.
+        cookie = cookie_of(headers) if header is None else ""
+        address = address_of(scope)
+        if not cookie:
+            return await self.authenticate(header, parts, address)
+        # Only where the cookie alone speaks: another site can make a browser send it, but never the header.
+        require_own_page(scope["method"], headers)
+        return await self.of_session(cookie, parts, address)
 
     async def authenticate(
         self, authorization: str | None, parts: ApiParts, address: str
@@ -87,17 +114,17 @@ class Tokens:
         """The token that somebody logged in with. Raises Unauthorised, TooMany."""
         return await self._valid((sessions.find, digest(cookie)), parts, address)
 
-    def forget(self) -> None:
-        """Ask the database again for every token."""
+    def forget(self, is_meant: Callable[[TokenRow], bool]) -> None:
+        """Ask the database again for these tokens, and for unknown ones."""
+        self._forgotten += 1
+        self._unknown.clear()
         # They stay known: else whoever logs out would make all agents wait behind unknown tokens.
         for known in self._known.values():
-            known.until_s = 0.0
+            if is_meant(known.row):
+                known.until_s = 0.0
 
     async def _valid(self, key: _Key, parts: ApiParts, address: str) -> TokenRow:
-        # One that was valid before is no guess, and does not wait behind those of others at the same address.
-        if key not in self._known:
-            await parts.guesses.wait(address)
-        row = await self._find(key, parts)
+        row = await self._find(key, parts, address)
         # One that has ended is no guess: a fleet whose tokens ended together would be taken for an attack.
         if row is None:
             await parts.guesses.note(address, key[1])
@@ -105,39 +132,64 @@ class Tokens:
             raise Unauthorised("this token is not known, was revoked, or has expired")
         return row
 
-    async def _find(self, key: _Key, parts: ApiParts) -> TokenRow | None:
+    async def _find(self, key: _Key, parts: ApiParts, address: str) -> TokenRow | None:
+        now_s = asyncio.get_running_loop().time()
         known = self._known.get(key)
-        if known is not None and known.until_s > asyncio.get_running_loop().time():
+        if known is not None and known.until_s > now_s:
             return known.row
+        if self._unknown.get(key, 0.0) > now_s:
+            return None
         asking = self._asking.get(key)
         if asking is None:
-            asking = asyncio.create_task(self._ask(key, parts), name="plimsoll-token")
+            # One that was valid before is no guess, and does not wait behind those of others at the same address.
+            ask = (
+                self._ask(key, parts)
+                if known
+                else self._ask_for_unknown(key, parts, address)
+            )
+            asking = asyncio.create_task(ask, name="plimsoll-token")
             # One task for all who ask: a fleet that comes back after an outage would else send a query per agent.
             self._asking[key] = asking
             asking.add_done_callback(lambda _: self._asking.pop(key, None))
         # Shielded: the others that wait for the same answer get it even if this request is given up.
         return await asyncio.shield(asking)
 
+    async def _ask_for_unknown(
+        self, key: _Key, parts: ApiParts, address: str
+    ) -> TokenRow | None:
+        """Ask for a token that this process does not know, when it is the address's turn. Raises TooMany."""
+        await parts.guesses.wait(address)
+        async with parts.look_ups.taken(address):
+            return await self._ask(key, parts)
+
     async def _ask(self, key: _Key, parts: ApiParts) -> TokenRow | None:
         find, sha256 = key
-        now = parts.clock.now()
+        now, forgotten = parts.clock.now(), self._forgotten
         # Tokens that were valid a moment ago are mostly agents', and do not wait behind unknown ones.
         engine = parts.sync_engine if key in self._known else parts.engine
         async with transaction(engine) as connection:
             row = await find(connection, sha256, now)
             if row is not None:
                 await tokens.note_use(connection, row, now)
+        # What was forgotten meanwhile may have changed after the look.
+        self._keep(key, row, is_sure=forgotten == self._forgotten)
+        return row
+
+    def _keep(self, key: _Key, row: TokenRow | None, *, is_sure: bool) -> None:
+        now_s = asyncio.get_running_loop().time()
         if row is None:
             self._known.pop(key, None)
-        else:
-            self._known[key] = _Remembered(
-                row, asyncio.get_running_loop().time() + REMEMBERED_S
-            )
-            self._known.move_to_end(key)
-            # The token that was looked up longest ago goes; if it comes again, it costs one more query.
-            if len(self._known) > REMEMBERED_TOKENS:
-                self._known.popitem(last=False)
-        return row
+            self._unknown[key] = now_s + UNKNOWN_S if is_sure else now_s
+            self._unknown.move_to_end(key)
+            if len(self._unknown) > UNKNOWN_TOKENS:
+                self._unknown.popitem(last=False)
+            return
+        until_s = now_s + REMEMBERED_S if is_sure else now_s
+        self._known[key] = _Remembered(row, until_s)
+        self._known.move_to_end(key)
+        # The token that was looked up longest ago goes; if it comes again, it costs one more query.
+        if len(self._known) > REMEMBERED_TOKENS:
+            self._known.popitem(last=False)
 
 
 class AuthMiddleware:
@@ -161,7 +213,7 @@ class AuthMiddleware:
         request_id = str(scope["plimsoll.request_id"])
         parts: ApiParts = scope["app"].state.parts
         try:
-            caller = await self._caller(scope, parts)
+            caller = await self._tokens.caller(scope, parts)
         # Answered here, since this layer lies outside the application's own handlers of errors.
         except PlimsollError as error:
             await _refusal(error, scope, request_id)(scope, receive, send)
@@ -171,19 +223,6 @@ class AuthMiddleware:
         )
         scope["plimsoll.tokens"] = self._tokens
         await self._app(scope, receive, send)
-
-    async def _caller(self, scope: AsgiScope, parts: ApiParts) -> TokenRow:
-        """Who calls, by the header or else by the session's cookie."""
-        headers = scope["headers"]
-        header = Headers(raw=headers).get("authorization")
-        # The header wins: a program that sends one means it, and a browser sends none by itself.
-        cookie = cookie_of(headers) if header is None else ""
-        address = address_of(scope)
-        if not cookie:
-            return await self._tokens.authenticate(header, parts, address)
-        # Only where the cookie alone speaks: another site can make a browser send it, but never the header.
-        require_own_page(scope["method"], headers)
-        return await self._tokens.of_session(cookie, parts, address)
 
 
 def _refusal(error: PlimsollError, scope: AsgiScope, request_id: str) -> Response:
@@ -293,7 +332,23 @@ Joiner = Annotated[Context, Depends(Allowed(scopes=("join",)))]
 """A node that is to be enrolled."""
 
 
-def forget_tokens(request: Request) -> None:
-    """Let this process notice at once that a token was revoked."""
+def forget_tokens(
+    request: Request, is_meant: Callable[[TokenRow], bool] = lambda _: True
+) -> None:
+    """Let this process notice at once that these tokens changed; others do within REMEMBERED_S."""
     known: Tokens = request.scope["plimsoll.tokens"]
-    known.forget()
+    known.forget(is_meant)
+
+
+async def is_still_valid(request: Request) -> bool:
+    """Whether the caller of a request that was let in would still be; for answers that take minutes."""
+    known: Tokens = request.scope["plimsoll.tokens"]
+    try:
+        await known.caller(request.scope, request.app.state.parts)
+    # A token that was valid is refused as one of too many only when it is not there any more.
+    except (Unauthorised, TooMany):
+        return False
+    # The database does not answer: who was let in stays.
+    except Unavailable:
+        return True
+    return True

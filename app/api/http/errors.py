@@ -86,6 +86,8 @@ class ProblemKind:
     headers: Mapping[str, str] | None = None
 
 
+PASSING = frozenset({429, 503})
+"""They pass by themselves, so that every such answer has Retry-After, whichever exception it stands for."""
 RETRY = {"Retry-After": str(RETRY_AFTER_S)}
 BEARER = {"WWW-Authenticate": "Bearer"}
 
@@ -115,11 +117,11 @@ PROBLEMS: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (TooMany, ProblemKind(429, "too-many", "More than a limit allows")),
     (
         Unavailable,
-        ProblemKind(503, "unavailable", "A part that is needed is away", RETRY),
+        ProblemKind(503, "unavailable", "A part that is needed is unavailable"),
     ),
     (
         SolverUnavailable,
-        ProblemKind(503, "solver-unavailable", "The solver gave no answer", RETRY),
+        ProblemKind(503, "solver-unavailable", "The solver gave no answer"),
     ),
 )
 
@@ -172,6 +174,12 @@ def problem_response(error: Exception, *, path: str, request_id: str) -> Respons
     )
 
 
+def status_of(error: Exception) -> tuple[int, Mapping[str, str]]:
+    """Status and headers for a page that says the same."""
+    kind = _kind(error)
+    return kind.status, _headers(error, kind)
+
+
 async def answer(request: Request, error: Exception) -> Response:
     """The problem that stands for an exception which a route raised."""
     return problem_response(
@@ -194,7 +202,8 @@ def _headers(error: Exception, kind: ProblemKind) -> Mapping[str, str]:
     if isinstance(error, TooMany):
         # Rounded up: whoever came a moment too early would be refused again.
         return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
-    return kind.headers or {}
+    headers = kind.headers or {}
+    return {**RETRY, **headers} if kind.status in PASSING else headers
 
 
 def _request_id(request: Request) -> str:

@@ -1,8 +1,8 @@
 """How tokens share what there is of a part: seats, of which each holds few at a time, and a budget per second.
 
-Whoever finds no seat free waits for one. The next free seat goes to the token that holds the fewest of them, and among
-equals to the one that has not had one for the longest time, so that many requests of one token wait for each other
-and not for everybody's: the priority and fairness of Kubernetes' API server, with one queue per token.
+A request that finds no seat free waits for one. The next free seat goes to the token that holds the fewest of them, and
+among equals to the one that has not had one for the longest time, so that many requests of one token wait for each
+other and not for everybody's: the priority and fairness of Kubernetes' API server, with one queue per token.
 """
 
 import asyncio
@@ -14,24 +14,26 @@ from dataclasses import dataclass
 from app.api.http.errors import TooMany
 
 FLOWS = 10_000
-"""Budgets that are remembered; the one that was used longest ago is full again."""
+"""Budgets in memory; the least recently used one is evicted, and is full again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatRules:
-    """How many may sit and wait."""
+    """How many requests may hold a seat, and how many may wait."""
 
     what: str
     """What the seats are for, in the plural: the refusal names it."""
     seats: int
     """In this process."""
     per_token: int
+    holder: str = "token"
+    """Who shares them, for the refusal's text: each token, unless it says something else."""
     waiting: int = 0
-    """Requests of one token that may wait; 0: who finds no seat is refused at once."""
+    """Requests of one token that may wait; 0: without a free seat a request is refused at once."""
     wait_s: float = 0.0
     """Longest wait for a seat."""
     retry_after_s: float = 1.0
-    """When the refused may come again."""
+    """Sent as `Retry-After` with a refusal."""
 
 
 class FairSeats:
@@ -53,7 +55,7 @@ class FairSeats:
             self._leave(token)
 
     async def _sit(self, token: str) -> None:
-        # Nobody is overtaken: whoever waits could not take this seat either, or it would have been given one.
+        # This keeps the order: a request that waits could not take this seat, or it would have been given one.
         if self._has_room(token):
             self._taken[token] += 1
             return
@@ -88,10 +90,10 @@ class FairSeats:
 
     def _leave(self, token: str) -> None:
         self._taken[token] -= 1
-        # A token that holds nothing is forgotten, so that the table is no longer than what goes on.
+        # A token that holds nothing is removed, so that the table is no longer than the requests that are served.
         if not self._taken[token]:
             del self._taken[token]
-        # Whoever had one goes behind all others that wait.
+        # The token goes to the end of the order, behind all others that wait.
         if token in self._queues:
             self._queues[token] = self._queues.pop(token)
         waiting = [each for each in self._queues if self._has_room(each)]
@@ -109,7 +111,7 @@ class FairSeats:
     def _refusal(self) -> TooMany:
         rules = self._rules
         return TooMany(
-            f"{rules.what}: {rules.per_token} at a time for one token and {rules.seats} for all are the limit",
+            f"{rules.what}: {rules.per_token} at a time for one {rules.holder} and {rules.seats} for all are the limit",
             retry_after_s=rules.retry_after_s,
         )
 

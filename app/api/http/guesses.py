@@ -1,8 +1,9 @@
 """Guessed tokens: from where unknown ones come, how that is slowed down, and who is told.
 
 An address from which many different unknown tokens come within a minute is answered 429, with a `Retry-After` that
-doubles each time; the audit has one line of it. Its tokens are looked up so many times a second and no more, for the
-load: 256 random bits are guessed at no rate. Whoever has a valid token behind the same address (NAT) may wait a moment.
+doubles each time; the audit has one line of it. From then on its unknown tokens are looked up as often as one token may
+send requests and no more, for the load: 256 random bits are guessed at no rate. Whoever has a valid token behind the
+same address (NAT) may wait a moment.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ GUESSES = 20
 """Different unknown tokens in a minute. Of an agent whose token was revoked there is one, however often it comes."""
 WINDOW_S = 60.0
 MAX_BACK_OFF_S = 60.0
-LOOK_UPS_PER_S = 5.0
+LOOK_UP_BURST_S = 4.0
 LOOK_UP_WAIT_S = 5.0
 ADDRESSES = 1000
-"""That are remembered; the one that was heard longest ago goes."""
+"""Addresses in memory; the least recently seen one is evicted."""
 EVENTS_PER_S = 0.1
 """Many addresses may guess at once, and the audit is read by people; the metric counts all."""
 
@@ -39,29 +40,33 @@ class _Failures:
     """What came from one address."""
 
     ends_s: float
-    """When it is forgotten."""
+    """When the entry expires."""
     seen: set[bytes] = field(default_factory=set)
     """Hashes of different tokens, GUESSES of them at most."""
     back_off_s: float = 0.0
-    """What it was told last; 0: it may be somebody's mistake yet."""
+    """The last `Retry-After`; 0: none was sent, since a few unknown tokens may be a mistake."""
 
 
 class Guesses:
     """The addresses from which unknown tokens came."""
 
-    def __init__(self, store: Store, clock: ControlClock, metrics: ApiMetrics) -> None:
+    def __init__(
+        self, store: Store, clock: ControlClock, metrics: ApiMetrics, *, rate: float
+    ) -> None:
+        """`rate`: unknown tokens per second that are looked up for an address that guesses."""
         self._store = store
         self._clock = clock
         self._metrics = metrics
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
         self._look_ups = Pace(
-            rate=LOOK_UPS_PER_S, burst=LOOK_UPS_PER_S, wait_s=LOOK_UP_WAIT_S
+            rate=rate, burst=LOOK_UP_BURST_S * rate, wait_s=LOOK_UP_WAIT_S
         )
         self._events = Pace(rate=EVENTS_PER_S, burst=10.0, wait_s=0.0)
 
     async def wait(self, address: str) -> None:
-        """Wait before a token that nobody knows yet is looked up; not at all for addresses that did not guess."""
+        """Wait before an unknown token is looked up; addresses that did not guess do not wait."""
         found = self._failures.get(address)
+        # All guessing addresses share this budget: a botnet would else have one per address.
         if found is not None and found.back_off_s and found.ends_s > _now_s():
             await asyncio.sleep(self._look_ups.take(address, 1.0, _now_s()))
 
@@ -72,6 +77,7 @@ class Guesses:
         if found is None or found.ends_s <= now_s:
             found = _Failures(ends_s=now_s + WINDOW_S)
         self._failures[address] = found
+        # An attacker with many addresses must not fill the memory.
         self._failures.move_to_end(address)
         if len(self._failures) > ADDRESSES:
             self._failures.popitem(last=False)

@@ -66,7 +66,8 @@ async def once(
 async def _claim(context: Context, request: Request, key: str) -> idempotency.Claim:
     return idempotency.Claim(
         key=key,
-        actor=context.caller.id,
+        # Of all tokens of a family: a request is repeated with the one that replaced the first one's.
+        actor=context.caller.root,
         # A key holds per caller and path: two clients may number their requests alike.
         endpoint=f"{request.method} {request.url.path}",
         # The hash is enough to know whether the body is the same, and keeps nothing of it.

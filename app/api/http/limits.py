@@ -81,9 +81,9 @@ class LimitMiddleware:
     def _asked(self, scope: Scope, context: Context) -> _Asked:
         what = f"{scope['method']} {scope['path']}"
         if self._sync.fullmatch(what):
-            return _Asked(flow=context.caller.id, cost=CHEAP, is_sync=True)
+            return _Asked(flow=context.caller.root, cost=CHEAP, is_sync=True)
         cost = EXPENSIVE if self._expensive.fullmatch(what) else CHEAP
-        return _Asked(flow=context.caller.id, cost=cost, is_sync=False)
+        return _Asked(flow=context.caller.root, cost=cost, is_sync=False)
 
     @asynccontextmanager
     async def _turn(self, asked: _Asked) -> AsyncIterator[None]:

@@ -1,7 +1,6 @@
 """What the API works with, wired by `app.serve.api_process`, and the context of one request."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +10,7 @@ from app.api.caches.agent_addresses import AgentAddresses
 from app.api.caches.cluster_metrics import ClusterPage
 from app.api.caches.commands import CommandBoard
 from app.api.caches.noted_accesses import NotedAccesses
+from app.api.caches.readiness import Check, Readiness
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http.fairness import FairSeats, SeatRules
 from app.api.http.guesses import Guesses
@@ -20,6 +20,7 @@ from app.db.base.transaction import Connection, Engine, transaction, translated
 from app.db.operations import events
 from app.db.operations.tokens import TokenRow
 from app.solver.process import PreviewSolver
+from app.store.event_limits import EventLimits
 from app.store.ingest_queue import IngestQueue
 from app.store.store import AuditEvent, Snapshot, Store
 from solvers.types.state import Json
@@ -32,6 +33,13 @@ SOLVER_RULES = SeatRules(
     waiting=1,
     # With half a minute of its own still within the 75 seconds for which the command-line client waits.
     wait_s=30.0,
+    retry_after_s=10.0,
+)
+FIT_RULES = SeatRules(
+    # Each occupies a core. Refused, not queued: a caller who waits a minute for a core takes it for a fault.
+    what="fits",
+    seats=1,
+    per_token=1,
     retry_after_s=10.0,
 )
 EXPORT_RULES = SeatRules(
@@ -50,6 +58,16 @@ EXPORT_TURN_RULES = SeatRules(
     wait_s=30.0,
     retry_after_s=30.0,
 )
+LOOK_UP_RULES = SeatRules(
+    # Each holds a connection to the database for a millisecond or two. One for an address, however many it sends.
+    what="look-ups of tokens that are not known yet",
+    seats=2,
+    per_token=1,
+    holder="address",
+    # Of a fleet behind one address, after this process was started again.
+    waiting=1000,
+    wait_s=5.0,
+)
 
 
 def reader_rules(connections: int) -> SeatRules:
@@ -63,10 +81,6 @@ def reader_rules(connections: int) -> SeatRules:
         waiting=64,
         wait_s=10.0,
     )
-
-
-Check = Callable[[], Awaitable[str | None]]
-"""None when a part is well; else what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +101,19 @@ class ApiParts:
     """For previews and thorough explanations; the control loop has its own."""
     guesses: Guesses
     accesses: NotedAccesses
+    look_ups: FairSeats = field(default_factory=lambda: FairSeats(LOOK_UP_RULES))
+    """Look-ups of tokens that this process does not know, by the address that they come from."""
     solver_turn: FairSeats = field(default_factory=lambda: FairSeats(SOLVER_RULES))
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
-    fit_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One refit at a time per process, for the same reason."""
+    fit_turn: FairSeats = field(default_factory=lambda: FairSeats(FIT_RULES))
     metrics: ApiMetrics
     simulations: object
     """Checks what is to be simulated; somebody else runs it."""
     lease: LeaseTerms | None = None
     """How long commands hold while the control plane is silent; None = for ever."""
+    event_limits: EventLimits = field(default_factory=EventLimits)
+    """Limits on the lines of the audit that nodes cause."""
     skewed_nodes: set[str] = field(default_factory=set)
     """Nodes whose windows end far from now; each was noted in the audit."""
     agent_addresses: AgentAddresses = field(default_factory=AgentAddresses)
@@ -104,6 +121,7 @@ class ApiParts:
     """The newest page of the cluster's metrics."""
     checks: dict[str, Check] = field(default_factory=dict)
     """What `/readyz` asks, by name."""
+    readiness: Readiness = field(default_factory=Readiness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +135,8 @@ class Context:
     @property
     def actor(self) -> str:
         """The caller as the audit names it."""
-        return f"token/{self.caller.name}"
+        person = self.caller.person
+        return f"token/{self.caller.name}" if person is None else f"person/{person}"
 
     def now(self) -> datetime:
         """The control plane's time."""
@@ -131,14 +150,14 @@ class Context:
                 yield connection
             return
         async with (
-            self.parts.readers.taken(self.caller.id),
+            self.parts.readers.taken(self.caller.root),
             transaction(self.parts.engine) as connection,
         ):
             yield connection
 
     async def snapshot(self) -> Snapshot:
         """Everything that a tick would see now."""
-        async with self.parts.readers.taken(self.caller.id):
+        async with self.parts.readers.taken(self.caller.root):
             return await self.snapshot_within()
 
     async def snapshot_within(self) -> Snapshot:
@@ -210,4 +229,4 @@ class Context:
             reason=reason,
             request_id=self.request_id,
         )
-        await self.parts.accesses.note(self.caller.id, access)
+        await self.parts.accesses.note(self.caller.root, access)

@@ -1,6 +1,5 @@
 """Health and metrics: for probes and scrapers, without a token."""
 
-import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -8,8 +7,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
-from app.api.http.answers import PROMETHEUS_TEXT, PUBLIC, Responses
-from app.api.http.parts import ApiParts, Check
+from app.api.http.answers import PROMETHEUS_TEXT, PUBLIC, RETRY_AFTER, Responses
+from app.api.http.errors import RETRY
+from app.api.http.parts import ApiParts
 from app.api.http.views import View
 
 
@@ -24,10 +24,12 @@ class HealthView(View):
 
 router = APIRouter(tags=["health"])
 
-CHECK_LIMIT_S = 3.0
-
 _UNREADY: Responses = {
-    503: {"description": "Something that is needed is away", "model": HealthView}
+    503: {
+        "description": "Something that is needed is away",
+        "model": HealthView,
+        "headers": RETRY_AFTER,
+    }
 }
 
 
@@ -51,7 +53,10 @@ async def readyz(
         Query(description="Name every part, also those that are well"),
     ] = False,
 ) -> JSONResponse:
-    """Whether this process can do its work: database, schema, listener, and the control loop where it runs here."""
+    """Whether this process can do its work: database, schema, listener, and the control loop where it runs here.
+
+    As it was within the last second.
+    """
     return await _readiness(request, verbose)
 
 
@@ -72,24 +77,15 @@ async def metrics(request: Request) -> Response:
 
 async def _readiness(request: Request, verbose: bool) -> JSONResponse:
     parts: ApiParts = request.app.state.parts
-    # At once: probes give up after a few seconds, which one slow part must not use up for the others.
-    asked = await asyncio.gather(*(_ask(check) for check in parts.checks.values()))
-    found = dict(zip(parts.checks, asked, strict=True))
+    found = await parts.readiness.load(parts.checks)
     is_ready = not any(found.values())
     # Without `?verbose` only what is wrong: probes log what they get every few seconds.
     shown = {
         name: problem or "ok" for name, problem in found.items() if verbose or problem
     }
     view = HealthView(status="ok" if is_ready else "unavailable", checks=shown)
-    return JSONResponse(view.model_dump(), status_code=200 if is_ready else 503)
-
-
-async def _ask(check: Check) -> str | None:
-    """What a part says of itself; one that hangs must not hang the probe, nor may its cancellation."""
-    asking = asyncio.ensure_future(check())
-    done, _ = await asyncio.wait((asking,), timeout=CHECK_LIMIT_S)
-    if done:
-        return asking.result()
-    # Not awaited: a check that ignores its cancellation would hang the probe after all.
-    asking.cancel()
-    return f"no answer within {CHECK_LIMIT_S:g} s"
+    return JSONResponse(
+        view.model_dump(),
+        status_code=200 if is_ready else 503,
+        headers=None if is_ready else RETRY,
+    )

@@ -14,7 +14,7 @@ from app.api.http.known_names import check_known
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
-from app.base.errors import Conflict, InvalidRequest
+from app.base.errors import InvalidRequest
 from app.db.base.transaction import Connection
 from app.db.operations import tokens
 from app.db.operations.node_tokens import rotate
@@ -22,6 +22,9 @@ from app.db.operations.token_secrets import NewToken, TokenOrder, create
 from app.db.operations.tokens import LIFETIMES, Scope
 from app.db.workloads import projects
 from app.manifests.parts import Name, Strict
+
+OWN_GRACE_S = 3600
+"""Longest grace for who rotates its own token: a stolen one must not be kept alive beside the new one for long."""
 
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a secret, in hexadecimal digits."""
@@ -44,7 +47,7 @@ class TokenRequest(Strict):
     )
     expires_at: AwareDatetime | None = Field(
         default=None,
-        description="Absent: after 90 days, an agent's after 30, a join token after one; null: never",
+        description="Absent: after 90 days, a join token after one; null: never",
     )
 
 
@@ -52,7 +55,10 @@ class RotateRequest(Strict):
     """How a token is replaced by a new one."""
 
     grace_s: int = Field(
-        default=3600, ge=0, le=30 * 86_400, description="So long the old one lasts"
+        default=OWN_GRACE_S,
+        ge=0,
+        le=30 * 86_400,
+        description="So long the old one lasts; of one's own token an hour at most",
     )
     sha256: Hash | None = Field(
         default=None, description="Of a secret that the caller made; absent: we make it"
@@ -63,6 +69,9 @@ class TokenView(View):
     """What is known of a token."""
 
     id: str
+    root: str = Field(
+        description="First token of its family: those that replaced one another"
+    )
     name: str
     scope: Scope
     projects: list[str] | None
@@ -70,8 +79,12 @@ class TokenView(View):
     expires_at: datetime | None
     last_used_at: datetime | None
     revoked_at: datetime | None
+    rotated_at: datetime | None = Field(description="When another one took its place")
     node: str | None
     uses_left: int | None
+    person: str | None = Field(
+        default=None, description="Who logged in at the identity provider"
+    )
 
 
 class NewTokenView(TokenView):
@@ -90,6 +103,9 @@ class CallerView(View):
     scope: Scope
     projects: list[str] | None
     node: str | None
+    person: str | None = Field(
+        default=None, description="Who logged in at the identity provider"
+    )
 
 
 router = resource_router("tokens")
@@ -107,6 +123,7 @@ async def whoami(context: Anyone) -> CallerView:
         scope=caller.scope,
         projects=None if caller.projects is None else list(caller.projects),
         node=caller.node,
+        person=caller.person,
     )
 
 
@@ -153,13 +170,11 @@ async def rotate_token(
     key: IdempotencyKey = None,
 ) -> Response:
     """Replace a token by a new one that may do the same. Admins rotate any token, everybody else their own."""
-    if token_id != context.caller.id:
-        ADMIN.check(request)
+    _check_rotation(context, token_id, wanted, request)
+    roots: set[str] = set()
 
     async def work(connection: Connection) -> NewTokenView:
-        row = await tokens.get(connection, token_id)
-        if not row.is_valid(context.now()):
-            raise Conflict("this token has ended; make a new one")
+        row = await tokens.get(connection, token_id, is_locked=True)
         made = await rotate(
             connection,
             row,
@@ -167,29 +182,54 @@ async def rotate_token(
             at=context.now(),
             grace=timedelta(seconds=wanted.grace_s),
         )
-        await context.audit(
-            connection,
-            "TokenRotated",
-            f"token/{row.id}",
-            after={"token": made.row.id, "grace_s": wanted.grace_s},
-        )
+        # Asked again with the same hash, it is the same rotation.
+        if made.is_new:
+            await context.audit(
+                connection,
+                "TokenRotated",
+                f"token/{row.id}",
+                after={"token": made.row.id, "grace_s": wanted.grace_s},
+            )
+        roots.add(row.root)
         return _new_view(made)
 
     answer = await once(context, request, key, work, status=201, kept=_without_secret)
-    forget_tokens(request)
+    # The old one ends earlier now, and those before it have ended.
+    forget_tokens(request, lambda row: row.root in roots)
     return answer
+
+
+def _check_rotation(
+    context: Context, token_id: str, wanted: RotateRequest, request: Request
+) -> None:
+    """Raise Forbidden for the tokens of others, InvalidRequest for a long grace of one's own, unless an admin asks."""
+    if token_id != context.caller.id:
+        ADMIN.check(request)
+    elif context.caller.scope != "admin" and wanted.grace_s > OWN_GRACE_S:
+        raise InvalidRequest(
+            f"your own token lasts {OWN_GRACE_S} s more at most; an admin may give it more",
+            field="grace_s",
+        )
 
 
 @router.delete("/tokens/{token_id}", status_code=204, responses=problems(404))
 async def revoke_token(context: Admin, token_id: TokenId, request: Request) -> None:
-    """End a token. Other processes of the control plane follow within seconds."""
+    """End a token's family: it, and those that replaced it or that it replaced.
+
+    Other processes of the control plane follow within seconds.
+    """
     async with context.transaction() as connection:
-        row = await tokens.revoke(connection, token_id, at=context.now())
-        await context.audit(
-            connection, "TokenRevoked", f"token/{row.id}", before={"name": row.name}
-        )
+        row = await tokens.get(connection, token_id)
+        ended = await tokens.revoke(connection, token_id, at=context.now())
+        if ended:
+            await context.audit(
+                connection,
+                "TokenRevoked",
+                f"token/{row.id}",
+                before={"name": row.name, "tokens": list(ended)},
+            )
     # This process remembers tokens for some seconds; the caller expects the end at once.
-    forget_tokens(request)
+    forget_tokens(request, lambda known: known.root == row.root)
 
 
 async def _create(

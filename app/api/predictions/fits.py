@@ -32,7 +32,7 @@ from app.api.predictions.fit_views import (
     SettingView,
     VerdictView,
 )
-from app.base.errors import InvalidRequest, Unavailable
+from app.base.errors import InvalidRequest
 from app.catalogue.catalogue import load_layers
 from app.db.base.transaction import Connection
 from app.db.fleet import gpu_types
@@ -118,12 +118,8 @@ async def fit_network(
         ),
     ] = False,
 ) -> RefitView:
-    """Fit the network's samples anew, now; one fit at a time, else 503."""
-    turn: asyncio.Lock = context.parts.fit_turn
-    # Refused, not queued: a caller who waits a minute for a core takes it for a fault.
-    if turn.locked():
-        raise Unavailable("another fit runs; repeat this one in a moment")
-    async with turn:
+    """Fit the network's samples anew, now; one fit at a time, else 429."""
+    async with context.parts.fit_turn.taken(context.caller.root):
         outcome = await refit(
             context.parts.engine,
             # In a process of its own, since fitting would keep this one from answering agents.

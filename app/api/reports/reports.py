@@ -1,6 +1,7 @@
 """Reports: rows of the reporting views that SQL users read in schema `report`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -145,9 +146,13 @@ async def export_report(
 
 async def _rows(
     context: Context, wanted: ReportQuery
-) -> AsyncIterator[tuple[reports.Cell, ...]]:
-    async with context.transaction() as connection:
-        async for row in reports.stream(connection, wanted):
+) -> AsyncGenerator[tuple[reports.Cell, ...]]:
+    async with (
+        context.transaction() as connection,
+        # Before the transaction ends: its cursor must not outlive it.
+        aclosing(reports.stream(connection, wanted)) as rows,
+    ):
+        async for row in rows:
             yield row
 
 

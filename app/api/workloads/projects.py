@@ -24,7 +24,7 @@ from app.base.errors import InvalidRequest, NotFound
 from app.db.base.transaction import Connection
 from app.db.workloads import projects, quotas
 from app.db.workloads.projects import ProjectRow
-from app.db.workloads.quotas import ProjectQuota
+from app.db.workloads.quotas import ProjectQuota, QuotaUse
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
 
@@ -35,6 +35,11 @@ class ProjectStatus(View):
     max_replicas: int | None = Field(
         description="That its services may run together; null: one of them states no limit"
     )
+    max_gpus: int | None = Field(
+        description="That its services and its tasks that are not over may hold together; null: a service states no "
+        "max_replicas"
+    )
+    max_simulations: int = Field(description="Of its simulations, that wait or run")
 
 
 class ProjectView(manifests.Project):
@@ -43,8 +48,9 @@ class ProjectView(manifests.Project):
     status: ProjectStatus
 
 
-def project_view(row: ProjectRow, used: Mapping[str, int | None]) -> ProjectView:
-    """A stored project as a manifest. `used`: replicas by project, of `quotas.load_used`."""
+def project_view(row: ProjectRow, used: Mapping[str, QuotaUse]) -> ProjectView:
+    """A stored project as a manifest. `used`: by project, of `quotas.load_used`."""
+    own = used.get(row.name, QuotaUse())
     return ProjectView(
         metadata=manifests.Metadata(
             name=row.name,
@@ -53,8 +59,11 @@ def project_view(row: ProjectRow, used: Mapping[str, int | None]) -> ProjectView
             created_at=row.created_at,
         ),
         spec=manifests.ProjectSpec(quota=manifests.QuotaSpec(**asdict(row.quota))),
-        # A project without a service is not among them.
-        status=ProjectStatus(max_replicas=used.get(row.name, 0)),
+        status=ProjectStatus(
+            max_replicas=own.replicas,
+            max_gpus=own.gpus,
+            max_simulations=own.simulations,
+        ),
     )
 
 

@@ -300,7 +300,8 @@ def demand_row(item: Document) -> Cells:
 def token_row(item: Document) -> Cells:
     return (
         text(item, "id"),
-        text(item, "name"),
+        # Logins at the identity provider are all called alike.
+        text(item, "person") or text(item, "name"),
         text(item, "scope"),
         _token_state(item),
         plain(item.get("projects") or "all"),
@@ -316,6 +317,9 @@ def _token_state(item: Document) -> ColouredCell:
     # The API keeps expired tokens in its list, without a word for their state.
     if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
         return bad("expired")
+    # It is valid for a moment yet, and whoever holds it should take the new one.
+    if item.get("rotated_at"):
+        return warn("rotated")
     return good("valid") if item.get("uses_left") != 0 else warn("used up")
 
 

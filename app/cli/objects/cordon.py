@@ -41,14 +41,14 @@ def drain(
         str,
         typer.Option(
             metavar="DURATION",
-            help="Then everything leaves, also what no other node has room for",
+            help="Then everything leaves: running tasks, and what no other node has room for",
         ),
     ] = "10m",
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Until the nodes are empty")
     ] = True,
 ) -> None:
-    """Empty nodes: nothing starts there, and what runs moves to others.
+    """Empty nodes: nothing starts there, services move, and running tasks may end until the deadline.
 
     Ctrl-C ends the waiting, not the draining; `plimsoll undrain NODE` ends that.
     """
@@ -73,7 +73,8 @@ def _wait_until_empty(api: Api, node: str, until_s: float) -> None:
         if not replicas and not tasks:
             show_line(f"Node {node} is empty")
             return
-        left = f"Node {node}: replicas left: {replicas}, tasks left: {tasks}"
+        until = dig(found, "status.drain.deadline")
+        left = f"Node {node}: replicas left: {replicas}, tasks left: {tasks}, at most until {until}"
         if left != shown:
             show_line(left)
             shown = left

@@ -59,7 +59,7 @@ def create(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Such as 12h, 30d, or never [default: 90d, agent 30d, join 1d]",
+            help="Such as 12h, 30d, or never [default: 90d, join 1d]",
         ),
     ] = None,
     local: Annotated[
@@ -83,18 +83,12 @@ def create(
     # Parsed first: a typing error must not leave a token behind that nobody keeps.
     if expires is not None:
         wanted["expires_at"] = _end(expires)
-    if local:
-        secret = _create_locally(wanted)
-    else:
-        with Api(cli_context(context)) as api:
-            secret = text(api.post("/api/v1/tokens", wanted), "secret")
+    secret = _create_locally(wanted) if local else _create(context, wanted)
     # On stderr, so that `> file` holds the secret alone.
     sys.stderr.write(f"Token {name} of scope {scope}; nobody can show it again:\n")
     show_line(secret)
     if save:
-        path: Path = cli_context(context).saved_token_path()
-        save_token(path, secret)
-        sys.stderr.write(f"Saved to {path}\n")
+        _save(context, secret)
 
 
 @app.command("list")
@@ -122,7 +116,8 @@ def rotate(
 ) -> None:
     """Replace a token by a new one that may do the same, and print its secret.
 
-    The new one lasts as long as the old one did. Give it to whoever holds the old one within the grace.
+    The new one lasts as long as the old one did. Give it to whoever holds the old one within the grace; of a token of
+    your own that is an hour at most, unless you are an admin.
     """
     grace_s = int(parse_duration(grace).total_seconds())
     with Api(cli_context(context)) as api:
@@ -141,7 +136,7 @@ def revoke(
     context: typer.Context,
     tokens: Annotated[list[str], typer.Argument(metavar="TOKEN", help="Ids or names")],
 ) -> None:
-    """End tokens.
+    """End tokens, with those that replaced them or that they replaced.
 
     Other processes of the control plane follow within seconds.
     """
@@ -155,17 +150,18 @@ def revoke(
 
 
 def _find(known: list[Document], wanted: str) -> Document:
-    """The token of that id, else the only valid one of that name. Raises CliError."""
+    """The token of that id, else the only one of that name that is valid and was not replaced. Raises CliError."""
     by_id = [entry for entry in known if text(entry, "id") == wanted]
-    # An id is certain; a name may have been given again after its first token was revoked.
+    # An id is certain; a name may have been given again after its first token ended, and a successor has its name.
     found = by_id or [
         entry
         for entry in known
-        if text(entry, "name") == wanted and not entry.get("revoked_at")
+        if wanted in (text(entry, "name"), text(entry, "person")) and _is_used(entry)
     ]
     if not found:
         raise CliError(
-            f"there is no token {wanted!r}", hint="`plimsoll token list` lists them"
+            f"there is no valid token {wanted!r}",
+            hint="`plimsoll token list` lists them",
         )
     # Never guess which of two tokens is to die.
     if len(found) > 1:
@@ -176,11 +172,30 @@ def _find(known: list[Document], wanted: str) -> Document:
     return found[0]
 
 
+def _is_used(entry: Document) -> bool:
+    """Whether it is valid and nothing has taken its place."""
+    if entry.get("revoked_at") or entry.get("rotated_at"):
+        return False
+    expires = entry.get("expires_at")
+    return expires is None or datetime.fromisoformat(str(expires)) > datetime.now(UTC)
+
+
 def _end(expires: str) -> str | None:
     """The moment after that duration; None: never."""
     if expires == "never":
         return None
     return (datetime.now(UTC) + parse_duration(expires)).isoformat()
+
+
+def _create(context: typer.Context, wanted: Document) -> str:
+    with Api(cli_context(context)) as api:
+        return text(api.post("/api/v1/tokens", wanted), "secret")
+
+
+def _save(context: typer.Context, secret: str) -> None:
+    path: Path = cli_context(context).saved_token_path()
+    save_token(path, secret)
+    sys.stderr.write(f"Saved to {path}\n")
 
 
 def _create_locally(wanted: Document) -> str:

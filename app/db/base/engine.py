@@ -14,6 +14,9 @@ LOCK_TIMEOUT_MS = 5_000
 # A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
 IDLE_IN_TRANSACTION_MS = 60_000
 
+# SQLAlchemy's own 30 s are longer than agents wait for an answer; whoever finds no connection free is to come again.
+POOL_TIMEOUT_S = 5.0
+
 # A host that lost its power or its network says no goodbye. Without these TCP would wait for hours: the client for an
 # answer, and the server with the lead of a controller that is gone. Unix sockets ignore them.
 KEEPALIVES: dict[str, int] = {
@@ -46,6 +49,7 @@ def make_engine(
         pool_size=pool_size,
         # The pool's size is a limit: the server's `max_connections` is shared by all processes.
         max_overflow=0,
+        pool_timeout=POOL_TIMEOUT_S,
         # A connection that broke while it idled is replaced before it is handed out.
         pool_pre_ping=True,
         json_serializer=_to_json,

@@ -57,6 +57,8 @@ project = _table(
     must("created_at", TIME),
     Column("max_priority", Double),
     Column("max_replicas", Integer),
+    Column("max_gpus", Integer),
+    Column("max_simulations", Integer),
 )
 
 gpu_type = _table(
@@ -94,7 +96,7 @@ node = _table(
     Column("power_cap_w", Double),
     must("repartition", ARRAY(Integer)),
     must("metrics_address", Text),
-    Column("drain_at", TIME),
+    *may_all(TIME, "drain_at", "drained_at"),
 )
 
 gpu = _table(
@@ -202,9 +204,10 @@ token = _table(
     must("scope", Text),
     Column("projects", TEXTS),
     must("created_at", TIME),
-    *may_all(TIME, "expires_at", "last_used_at", "revoked_at"),
-    Column("node", Text),
+    *may_all(TIME, "expires_at", "last_used_at", "revoked_at", "rotated_at"),
+    *may_all(Text, "node", "root"),
     Column("uses_left", Integer),
+    Column("person", Text),
 )
 
 session = _table(

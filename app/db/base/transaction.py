@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
 
+from psycopg.errors import IdleInTransactionSessionTimeout, ReadOnlySqlTransaction
 from sqlalchemy import text
 from sqlalchemy.exc import (
     DataError,
     IntegrityError,
     InterfaceError,
+    InternalError,
     OperationalError,
     TimeoutError,
 )
@@ -18,6 +20,9 @@ from app.base.errors import Conflict, InvalidRequest, Unavailable
 
 Connection: TypeAlias = AsyncConnection
 Engine: TypeAlias = AsyncEngine
+
+PASSING = (ReadOnlySqlTransaction, IdleInTransactionSessionTimeout)
+"""A standby that is not promoted yet, and a server that ended a transaction of a process that was stopped meanwhile."""
 
 
 @asynccontextmanager
@@ -45,6 +50,13 @@ def translated() -> Iterator[None]:
         ) from error
     except (OperationalError, InterfaceError, TimeoutError) as error:
         raise Unavailable("the database does not answer; try again") from error
+    except InternalError as error:
+        # All others of this class are faults of ours.
+        if not isinstance(error.orig, PASSING):
+            raise
+        raise Unavailable(
+            f"the database cannot do it now: {_primary(error)}; try again"
+        ) from error
 
 
 async def lock_object(connection: Connection, kind: str, name: str) -> None:
@@ -56,6 +68,6 @@ async def lock_object(connection: Connection, kind: str, name: str) -> None:
     )
 
 
-def _primary(error: IntegrityError | DataError) -> str:
+def _primary(error: IntegrityError | DataError | InternalError) -> str:
     """The database's own sentence, without the statement and its parameters."""
     return str(error.orig).splitlines()[0]

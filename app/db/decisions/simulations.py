@@ -55,6 +55,8 @@ class SimulationRow:
 
     id: int
     asked_by: str
+    project: str | None
+    """Whose quota it counts for; None: nobody's."""
     name: str
     example: str | None
     policies: tuple[str, ...]
@@ -91,7 +93,12 @@ class Reports:
 
 
 async def add(
-    connection: AsyncConnection, wanted: NewSimulation, *, asked_by: str, at: datetime
+    connection: AsyncConnection,
+    wanted: NewSimulation,
+    *,
+    asked_by: str,
+    at: datetime,
+    project: str | None = None,
 ) -> int | None:
     """Put one into the queue, and forget the oldest that are over; its id, or None where the queue is full."""
     # The limit holds for all callers together: each must see what the one before it put in.
@@ -105,23 +112,34 @@ async def add(
     values = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
     lists = {"policies": list(wanted.policies), "seeds": list(wanted.seeds)}
     made = await connection.execute(
-        _ADD, {**values, **lists, "asked_by": asked_by, "at": at}
+        _ADD, {**values, **lists, "asked_by": asked_by, "project": project, "at": at}
     )
     await connection.execute(text(_FORGET), {"kept": KEPT})
     return int(made.scalar_one())
 
 
 async def list_rows(
-    connection: AsyncConnection, *, before: int | None = None, limit: int | None = None
+    connection: AsyncConnection,
+    *,
+    before: int | None = None,
+    limit: int | None = None,
+    projects: Sequence[str] | None = None,
 ) -> tuple[SimulationRow, ...]:
-    """Simulations, newest first, without what they came to; with `before` only those that are older than that id."""
-    # A cast, so that PostgreSQL knows what a null is.
-    where = "WHERE CAST(:before AS bigint) IS NULL OR id < :before"
+    """Simulations, newest first, without what they came to; with `before` only those that are older than that id.
+
+    `projects`: only theirs; None: all, also those of no project.
+    """
+    # Casts, so that PostgreSQL knows what a null is.
+    where = (
+        "WHERE (CAST(:before AS bigint) IS NULL OR id < :before) "
+        "AND (CAST(:projects AS text[]) IS NULL OR project = ANY(CAST(:projects AS text[])))"
+    )
+    of = None if projects is None else list(projects)
     found = await connection.execute(
         text(
             f"SELECT {_COLUMNS}, NULL AS summary FROM simulation {where} ORDER BY id DESC LIMIT :limit"
         ),
-        {"before": before, "limit": limit},
+        {"before": before, "limit": limit, "projects": of},
     )
     return tuple(_row(row) for row in found)
 
@@ -132,9 +150,14 @@ async def get(connection: AsyncConnection, simulation_id: int) -> SimulationRow:
         connection,
         text(f"SELECT {_COLUMNS}, summary FROM simulation WHERE id = :id"),
         {"id": simulation_id},
-        missing=f"there is no simulation {simulation_id}; the {KEPT} newest are kept",
+        missing=missing(simulation_id),
     )
     return _row(row)
+
+
+def missing(simulation_id: int) -> str:
+    """What is said of one that is not there."""
+    return f"there is no simulation {simulation_id}; the {KEPT} newest are kept"
 
 
 async def get_report(
@@ -250,13 +273,13 @@ async def _take_back(connection: AsyncConnection, at: datetime) -> None:
 
 
 _COLUMNS = """
-id, asked_by, name, example, policies, seeds, duration_s, state, progress, error, report_json IS NOT NULL AS has_json,
-created_at, started_at, finished_at
+id, asked_by, project, name, example, policies, seeds, duration_s, state, progress, error,
+report_json IS NOT NULL AS has_json, created_at, started_at, finished_at
 """
 
 _ADD = text("""
-INSERT INTO simulation (asked_by, name, example, document, policies, seeds, duration_s, state, created_at)
-VALUES (:asked_by, :name, :example, :document, :policies, :seeds, :duration_s, 'queued', :at)
+INSERT INTO simulation (asked_by, project, name, example, document, policies, seeds, duration_s, state, created_at)
+VALUES (:asked_by, :project, :name, :example, :document, :policies, :seeds, :duration_s, 'queued', :at)
 RETURNING id
 """).bindparams(bindparam("document", type_=JSON))
 

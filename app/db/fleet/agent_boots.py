@@ -9,6 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.observation_rows import WindowedObservation
 
+NEW_BOOTS_PER_HOUR = 720
+"""Starts of one node's agent that are taken: one in five seconds, as a service manager starts again what crashes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentBoot:
@@ -23,28 +26,60 @@ class AgentBoot:
 async def load_boots(
     connection: AsyncConnection, boots: Sequence[tuple[str, str]], received: datetime
 ) -> dict[tuple[str, str], AgentBoot]:
-    """What is known of these starts of agents; new ones are written down."""
-    found = await connection.execute(
-        text(
-            # An update that changes nothing: only rows that are written are returned.
-            "INSERT INTO agent_boot AS b (node, boot, first_seen_at) "
-            "SELECT w.node, w.boot, :at FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot) "
-            "ORDER BY 1, 2 ON CONFLICT (node, boot) DO UPDATE SET last_sequence = b.last_sequence "
-            "RETURNING node, boot, last_sequence, (SELECT max(o.first_seen_at) FROM agent_boot o "
-            "WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at"
-        ),
-        {
-            "at": received,
-            "nodes": [node for node, _ in boots],
-            "boots": [boot for _, boot in boots],
-        },
-    )
+    """What is known of these starts of agents, whose nodes are locked; new ones are written down.
+
+    Without those by which a node would have more than NEW_BOOTS_PER_HOUR: nobody starts an agent so often, and each is
+    a row that is kept as long as observations are.
+    """
+    known = await _load_known(connection, boots)
+    new = [key for key in boots if key not in known]
+    # Nearly always all are known, and a commit of many nodes then writes nothing here.
+    if new:
+        await connection.execute(
+            text(_ADD_BOOTS),
+            {**_columns_of(new), "at": received, "limit": NEW_BOOTS_PER_HOUR},
+        )
+        known |= await _load_known(connection, new)
+    return known
+
+
+async def _load_known(
+    connection: AsyncConnection, boots: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], AgentBoot]:
+    found = await connection.execute(text(_KNOWN_BOOTS), _columns_of(boots))
     return {
         (row.node, row.boot): AgentBoot(
             last_sequence=row.last_sequence, younger_at=row.younger_at
         )
         for row in found
     }
+
+
+def _columns_of(boots: Sequence[tuple[str, str]]) -> dict[str, object]:
+    return {
+        "nodes": [node for node, _ in boots],
+        "boots": [boot for _, boot in boots],
+    }
+
+
+_KNOWN_BOOTS = """
+SELECT b.node, b.boot, b.last_sequence,
+       (SELECT max(o.first_seen_at) FROM agent_boot o
+        WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at
+FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot)
+JOIN agent_boot b ON b.node = w.node AND b.boot = w.boot
+"""
+
+# Counted per node: what came within the last hour, and the new ones of this very statement.
+_ADD_BOOTS = """
+INSERT INTO agent_boot (node, boot, first_seen_at)
+SELECT w.node, w.boot, :at FROM (
+    SELECT node, boot, row_number() OVER (PARTITION BY node ORDER BY boot) AS number
+    FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS each (node, boot)) AS w
+WHERE w.number + (SELECT count(*) FROM agent_boot b WHERE b.node = w.node
+                  AND b.first_seen_at > CAST(:at AS timestamptz) - interval '1 hour') <= :limit
+ORDER BY 1, 2
+"""
 
 
 def rivals_of(

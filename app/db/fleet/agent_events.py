@@ -4,61 +4,87 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import Ack, GpuReading, Observation
+from app.db.base.rows import all_rows
+from app.db.operations.events import add_limited
+from app.store.event_limits import LimitedEvents
+from app.store.store import AuditEvent
 from solvers.types.state import gpu_id
+
+MAX_REFUSALS = 5
+"""Lines of the audit for one command; a node that refuses it for one reason after the other says nothing new."""
 
 
 async def note_refusals(
-    connection: AsyncConnection, acks: Mapping[tuple[str, int], Ack], at: datetime
+    connection: AsyncConnection,
+    acks: Mapping[tuple[str, int], Ack],
+    at: datetime,
+    limited: LimitedEvents,
 ) -> None:
-    """One line per refused command and reason; call it before the acknowledgements, by (node, generation), are kept."""
+    """One line per refused command and reason; call it before the acknowledgements, by (node, generation), are kept.
+
+    Of commands that were made for the node only, and MAX_REFUSALS of each: reasons are the node's own text.
+    """
     refused = [
         (node, ack)
         for (node, _), ack in sorted(acks.items())
         if ack.status == "refused"
     ]
     if refused:
-        await connection.execute(
-            text(_NOTE_REFUSALS),
-            {
-                "at": at,
-                "nodes": [node for node, _ in refused],
-                "generations": [ack.generation for _, ack in refused],
-                "details": [ack.detail for _, ack in refused],
-            },
+        found = await all_rows(
+            connection,
+            _NEW_REFUSALS,
+            nodes=[node for node, _ in refused],
+            generations=[ack.generation for _, ack in refused],
+            details=[ack.detail for _, ack in refused],
         )
+        lines = [_line(row.node, "CommandRefused", row.reason, at) for row in found]
+        await add_limited(connection, lines, limited)
 
 
 async def note_shared_names(
-    connection: AsyncConnection, rivals: Mapping[str, datetime], at: datetime
+    connection: AsyncConnection,
+    rivals: Mapping[str, datetime],
+    at: datetime,
+    limited: LimitedEvents,
 ) -> None:
     """One line per node at which an agent still reports although a younger one was first heard at the given time."""
     if rivals:
         nodes = sorted(rivals)
-        await connection.execute(
-            text(_NOTE_SHARED_NAMES),
-            {"at": at, "nodes": nodes, "since": [rivals[node] for node in nodes]},
-        )
+        since = [rivals[node] for node in nodes]
+        found = await all_rows(connection, _NEWLY_SHARED, nodes=nodes, since=since)
+        lines = [_line(row.node, "NodeNameShared", _SHARED, at) for row in found]
+        await add_limited(connection, lines, limited)
 
 
 async def save_health(
-    connection: AsyncConnection, newest: Sequence[Observation], at: datetime
+    connection: AsyncConnection,
+    newest: Sequence[Observation],
+    at: datetime,
+    limited: LimitedEvents,
 ) -> None:
     """Keep which GPUs are healthy, by the newest observation of each node; one line per GPU that changed."""
     readings = [(report, gpu) for report in newest for gpu in report.gpus]
     if readings:
-        await connection.execute(
-            text(_SAVE_HEALTH),
-            {
-                "at": at,
-                "gpus": [gpu_id(report.node, gpu.index) for report, gpu in readings],
-                "healthy": [gpu.healthy for _, gpu in readings],
-                "whys": [_health(report.problems, gpu) for report, gpu in readings],
-            },
+        changed = await all_rows(
+            connection,
+            _SAVE_HEALTH,
+            gpus=[gpu_id(report.node, gpu.index) for report, gpu in readings],
+            healthy=[gpu.healthy for _, gpu in readings],
+            whys=[_health(report.problems, gpu) for report, gpu in readings],
         )
+        lines = [
+            _line(row.node, "GpuRecovered" if row.healthy else "GpuFailed", row.why, at)
+            for row in sorted(changed, key=lambda row: (row.node, row.index))
+        ]
+        await add_limited(connection, lines, limited)
+
+
+def _line(node: str, kind: str, reason: str, at: datetime) -> AuditEvent:
+    name = f"node/{node}"
+    return AuditEvent(at=at, actor=name, kind=kind, subject=name, reason=reason)
 
 
 def _health(problems: Sequence[str], gpu: GpuReading) -> str:
@@ -73,35 +99,37 @@ def _health(problems: Sequence[str], gpu: GpuReading) -> str:
     )
 
 
-# In one statement: only rows that the UPDATE changed make events, so a GPU that stays as it is makes none.
+# Only rows that the UPDATE changed are returned, so a GPU that stays as it is makes no event.
 _SAVE_HEALTH = """
-WITH changed AS (
-    UPDATE gpu SET healthy = w.healthy
-    FROM unnest(CAST(:gpus AS text[]), CAST(:healthy AS boolean[]), CAST(:whys AS text[])) AS w (gpu, healthy, why)
-    WHERE gpu.id = w.gpu AND gpu.healthy <> w.healthy
-    RETURNING gpu.node, gpu.index, w.healthy, w.why)
-INSERT INTO event (at, actor, kind, subject, reason)
-SELECT :at, 'node/' || node, CASE WHEN healthy THEN 'GpuRecovered' ELSE 'GpuFailed' END, 'node/' || node, why
-FROM changed ORDER BY node, index
+UPDATE gpu SET healthy = w.healthy
+FROM unnest(CAST(:gpus AS text[]), CAST(:healthy AS boolean[]), CAST(:whys AS text[])) AS w (gpu, healthy, why)
+WHERE gpu.id = w.gpu AND gpu.healthy <> w.healthy
+RETURNING gpu.node, gpu.index, w.healthy, w.why
 """
 
-# Agents repeat an acknowledgement until it arrived; the same refusal for the same reason is one event.
-_NOTE_REFUSALS = """
-INSERT INTO event (at, actor, kind, subject, reason)
-SELECT :at, 'node/' || w.node, 'CommandRefused', 'node/' || w.node, format('generation %s: %s', generation, detail)
+# Agents repeat an acknowledgement until it arrived; the same refusal for the same reason is one event. Counted from an
+# hour before the command: the clocks of whoever made it and of whoever writes the event may differ.
+_NEW_REFUSALS = f"""
+SELECT w.node, format('generation %s: %s', generation, detail) AS reason
 FROM unnest(CAST(:nodes AS text[]), CAST(:generations AS bigint[]), CAST(:details AS text[]))
      AS w (node, generation, detail)
+JOIN command c USING (node, generation)
 WHERE NOT EXISTS (SELECT FROM acknowledgement a
                   WHERE (a.node, a.generation, a.status, a.detail) = (w.node, w.generation, 'refused', w.detail))
+  AND {MAX_REFUSALS} > (SELECT count(*) FROM event e
+                WHERE e.subject = 'node/' || w.node AND e.kind = 'CommandRefused'
+                  AND e.at >= c.created_at - interval '1 hour'
+                  AND starts_with(e.reason, format('generation %s: ', w.generation)))
 """
 
+_SHARED = (
+    "two agents report under this name: both carry out its commands, and their counts add up; "
+    "give each machine a name of its own by --node"
+)
+
 # Once per pair of agents: `since` moves with the youngest start, so a third agent is reported again.
-_NOTE_SHARED_NAMES = """
-INSERT INTO event (at, actor, kind, subject, reason)
-SELECT :at, 'node/' || w.node, 'NodeNameShared', 'node/' || w.node,
-       'two agents report under this name: both carry out its commands, and their counts add up; '
-       'give each machine a name of its own by --node'
-FROM unnest(CAST(:nodes AS text[]), CAST(:since AS timestamptz[])) AS w (node, since)
+_NEWLY_SHARED = """
+SELECT w.node FROM unnest(CAST(:nodes AS text[]), CAST(:since AS timestamptz[])) AS w (node, since)
 WHERE NOT EXISTS (SELECT FROM event e
                   WHERE e.subject = 'node/' || w.node AND e.kind = 'NodeNameShared' AND e.at >= w.since)
 """

@@ -23,9 +23,11 @@ from app.db.fleet.agent_boots import (
     save_sequences,
 )
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
+from app.db.fleet.launches import note_failures
 from app.db.fleet.overuses import note_overuses
 from app.db.workloads.task_progress import note_reports
-from app.store.reportable import Reportable, admit, dropped_in
+from app.store.event_limits import LimitedEvents
+from app.store.reportable import Reportable, add_counts, admit, dropped_in
 from app.store.store import Ingested
 from app.store.windows import Sums, WindowKey, add_all, parts_of, sums_of
 
@@ -50,6 +52,7 @@ async def ingest(
     placed: Sequence[WindowedObservation],
     received: datetime,
     reportable: Reportable,
+    limited: LimitedEvents,
 ) -> Ingested:
     """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
     # Nodes first: while one is locked, nobody else can write what it reported.
@@ -63,6 +66,8 @@ async def ingest(
     boots = await load_boots(
         connection, sorted({entry.boot for entry in known}), received
     )
+    refused = {entry.boot for entry in known} - boots.keys()
+    known = [entry for entry in known if entry.boot in boots]
     acknowledged = {key: boot.last_sequence for key, boot in boots.items()}
     fresh = await fresh_of(connection, known, acknowledged)
     for entry in fresh:
@@ -73,12 +78,15 @@ async def ingest(
     # Also where every observation is a replay: the agent was heard, whatever it repeats.
     await _mark_heard(connection, {entry.observation.node for entry in known}, received)
     if fresh:
-        await _write(connection, fresh, ends, received)
-        await note_shared_names(connection, rivals_of(fresh, boots), received)
+        strange_acks = await _write(connection, fresh, ends, received, limited)
+        dropped = add_counts(dropped, {"acks": strange_acks})
+        rivals = rivals_of(fresh, boots)
+        await note_shared_names(connection, rivals, received, limited)
         await save_sequences(connection, acknowledged)
     return Ingested(
         acknowledged=acknowledged,
         unknown_nodes=tuple(sorted(unknown)),
+        refused_boots=frozenset(refused),
         dropped=dropped,
     )
 
@@ -102,17 +110,22 @@ async def _write(
     fresh: Sequence[WindowedObservation],
     ends: dict[str, datetime | None],
     received: datetime,
-) -> None:
+    limited: LimitedEvents,
+) -> int:
+    """Write them; returns how many acknowledgements were left out."""
     # The order of the locks that the module's docstring states.
     await copy_all(connection, fresh)
     newest = _newest(fresh, ends)
     await _save_status(connection, newest)
-    await save_health(connection, [entry.observation for entry in newest], received)
-    await note_overuses(connection, newest, received)
-    await _save_acks(connection, fresh, received)
+    reports = [entry.observation for entry in newest]
+    await save_health(connection, reports, received, limited)
+    await note_overuses(connection, newest, received, limited)
+    await note_failures(connection, fresh, received, WAKE_CHANNEL)
+    strange_acks = await _save_acks(connection, fresh, received, limited)
     await add_windows(connection, fresh)
     await add_hours(connection, fresh)
-    await note_reports(connection, fresh, received, WAKE_CHANNEL)
+    await note_reports(connection, fresh, received, limited, wake=WAKE_CHANNEL)
+    return strange_acks
 
 
 async def _lock_nodes(
@@ -179,32 +192,49 @@ async def _save_acks(
     connection: AsyncConnection,
     fresh: Sequence[WindowedObservation],
     received: datetime,
-) -> None:
+    limited: LimitedEvents,
+) -> int:
+    """Keep what became of commands; returns how many acknowledgements were of commands that never were.
+
+    Those are left out: a node could else fill the table, and the audit, with generations of its own making.
+    """
     acks = {
         (entry.observation.node, ack.generation): ack
         for entry in fresh
         for ack in entry.observation.acks
     }
-    if acks:
-        # Before the acknowledgements: it compares them with those that are there.
-        await note_refusals(connection, acks, received)
-        await connection.execute(
-            text(
-                "INSERT INTO acknowledgement (node, generation, status, detail, at) "
-                "VALUES (:node, :generation, :status, :detail, :at) ON CONFLICT (node, generation) "
-                "DO UPDATE SET status = excluded.status, detail = excluded.detail, at = excluded.at"
-            ),
-            [
-                {
-                    "node": key[0],
-                    "generation": key[1],
-                    "status": ack.status,
-                    "detail": ack.detail,
-                    "at": received,
-                }
-                for key, ack in sorted(acks.items())
-            ],
-        )
+    if not acks:
+        return 0
+    # Before the acknowledgements: it compares them with those that are there.
+    await note_refusals(connection, acks, received, limited)
+    ordered = sorted(acks.items())
+    kept = await connection.execute(
+        text(_SAVE_ACKS),
+        {
+            "nodes": [node for (node, _), _ in ordered],
+            "generations": [generation for (_, generation), _ in ordered],
+            "statuses": [ack.status for _, ack in ordered],
+            "details": [ack.detail for _, ack in ordered],
+            "at": received,
+        },
+    )
+    made = {(row.node, row.generation) for row in kept}
+    return sum(
+        len({(entry.observation.node, ack.generation)} - made)
+        for entry in fresh
+        for ack in entry.observation.acks
+    )
+
+
+_SAVE_ACKS = """
+INSERT INTO acknowledgement (node, generation, status, detail, at)
+SELECT node, generation, w.status, w.detail, :at
+FROM unnest(CAST(:nodes AS text[]), CAST(:generations AS bigint[]), CAST(:statuses AS text[]),
+            CAST(:details AS text[])) AS w (node, generation, status, detail)
+JOIN command USING (node, generation)
+ON CONFLICT (node, generation) DO UPDATE SET status = excluded.status, detail = excluded.detail, at = excluded.at
+RETURNING node, generation
+"""
 
 
 async def add_windows(

@@ -1,6 +1,6 @@
 """Nodes, their GPUs, and what is known of their agents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -121,10 +121,19 @@ async def load_all(
                 node=row.id,
                 generation=row.observed_generation,
                 repartition=tuple(row.repartition),
+                lag_s=_lag_s(row, now),
             )
             for row in found
         ),
     )
+
+
+def _lag_s(row: AnyRow, now: datetime) -> float:
+    """Age of the newest window that the node reported; 0 where it reported none."""
+    if row.last_window_end is None:
+        return 0.0
+    age_s: float = (now - row.last_window_end).total_seconds()
+    return max(0.0, age_s)
 
 
 async def load_gpus(
@@ -193,12 +202,33 @@ async def _check_types(
 async def set_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
     """Keep new replicas off a node, or let them on again, which ends its draining. Raises NotFound."""
     values: dict[str, object] = {"cordoned": cordoned}
-    await _set(connection, name, values if cordoned else values | {"drain_at": None})
+    ended = {} if cordoned else {"drain_at": None, "drained_at": None}
+    await _set(connection, name, {**values, **ended})
 
 
 async def set_drain(connection: AsyncConnection, name: str, *, until: datetime) -> None:
     """Cordon a node and have it emptied, at the latest by then. Raises NotFound."""
-    await _set(connection, name, {"cordoned": True, "drain_at": until})
+    begun = {"cordoned": True, "drain_at": until, "drained_at": None}
+    await _set(connection, name, begun)
+
+
+async def note_drained(
+    connection: AsyncConnection, names: Iterable[str], at: datetime
+) -> list[str]:
+    """Note that draining nodes are empty; those of which that was not known, by name."""
+    wanted = node.c.id.in_(list(names))
+    # By id, as reports lock nodes; an UPDATE would lock them as it finds them.
+    await connection.execute(
+        select(node.c.id)
+        .where(wanted)
+        .order_by(node.c.id)
+        .with_for_update(key_share=True)
+    )
+    is_new = node.c.drain_at.is_not(None) & node.c.drained_at.is_(None)
+    changed = await connection.execute(
+        update(node).where(wanted, is_new).values(drained_at=at).returning(node.c.id)
+    )
+    return sorted(changed.scalars())
 
 
 async def _set(

@@ -9,15 +9,22 @@ afterwards.
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.observation_rows import WindowedObservation
+from app.db.base.rows import all_rows
+from app.db.base.tables import AnyRow
+from app.db.operations.events import add, add_limited
+from app.store.event_limits import LimitedEvents
+from app.store.store import AuditEvent
 from solvers.types.state import gpu_id
 
 
 async def note_overuses(
-    connection: AsyncConnection, newest: Sequence[WindowedObservation], at: datetime
+    connection: AsyncConnection,
+    newest: Sequence[WindowedObservation],
+    at: datetime,
+    limited: LimitedEvents,
 ) -> None:
     """Compare each node's newest observation with what went on there; the nodes are locked."""
     reported = [entry for entry in newest if entry.observation.uses]
@@ -30,16 +37,34 @@ async def note_overuses(
     nodes = [entry.observation.node for entry in reported]
     # What ended goes first: the rows that stay are then only brought up to date.
     key = {name: columns[name] for name in _KEY}
-    await connection.execute(text(_END), {"at": at, "nodes": nodes, **key})
+    changed = await all_rows(connection, _END, at=at, nodes=nodes, **key)
     if rows:
-        await connection.execute(text(_BEGIN), {"at": at, **columns})
+        changed = [*changed, *await all_rows(connection, _BEGIN, at=at, **columns)]
+    await add_limited(connection, [_line(row, at) for row in changed], limited)
 
 
 async def lose_overuses(
     connection: AsyncConnection, nodes: Sequence[str], at: datetime, *, why: str
 ) -> None:
     """End all that goes on at nodes of which nobody hears any more; `why`, as in "since its node was removed"."""
-    await connection.execute(text(_LOSE), {"at": at, "nodes": list(nodes), "why": why})
+    lost = await all_rows(connection, _LOSE, at=at, nodes=list(nodes), why=why)
+    for row in lost:
+        await add(connection, _line(row, at))
+
+
+def _line(row: AnyRow, at: datetime) -> AuditEvent:
+    """`row`: of one of the statements below."""
+    node = f"node/{row.node}"
+    has_begun = row.kind == "OveruseBegan"
+    return AuditEvent(
+        at=at,
+        actor=node,
+        kind=row.kind,
+        subject=node,
+        reason=row.reason,
+        before=None if has_begun else row.what,
+        after=row.what if has_begun else None,
+    )
 
 
 def _rows(entry: WindowedObservation) -> Iterator[tuple[object, ...]]:
@@ -59,19 +84,18 @@ _WHAT = """jsonb_build_object('node', {node}, 'gpu', gpu, 'kind', kind, 'name', 
                    'quantity', quantity, 'granted', granted, 'used', used, 'is_estimated', is_estimated)"""
 _WHO = "format('%s %s%s on %s', kind, name, CASE WHEN service <> '' THEN ' of ' || service ELSE '' END, gpu)"
 
-# A GPU's id is `node/gpu-index`. The rows that end are deleted and written to the audit in one statement, with what
-# they were; `{unless}` and `{message}` are filled in below.
+# A GPU's id is `node/gpu-index`. The rows that end are deleted and returned as lines of the audit, with what they were;
+# `{unless}` and `{message}` are filled in below.
 _ENDED = f"""
 WITH over AS (
     DELETE FROM overuse o WHERE split_part(o.gpu, '/', 1) = ANY(CAST(:nodes AS text[])) {{unless}}
     RETURNING *
 )
-INSERT INTO event (at, actor, kind, subject, reason, before)
-SELECT CAST(:at AS timestamptz), 'node/' || split_part(gpu, '/', 1), 'OveruseEnded', 'node/' || split_part(gpu, '/', 1),
+SELECT split_part(gpu, '/', 1) AS node, 'OveruseEnded' AS kind,
        format({{message}}, {_WHO}, round(granted::numeric), {_UNIT}, round(used::numeric),
               CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END,
-              greatest(0, round(extract(epoch FROM CAST(:at AS timestamptz) - begun_at)))),
-       {_WHAT.format(node="split_part(gpu, '/', 1)")}
+              greatest(0, round(extract(epoch FROM CAST(:at AS timestamptz) - begun_at)))) AS reason,
+       {_WHAT.format(node="split_part(gpu, '/', 1)")} AS what
 FROM over ORDER BY gpu, kind, name, quantity
 """
 
@@ -104,10 +128,9 @@ WITH reported AS (
         WHERE (o.granted, o.used, o.is_estimated) <> (excluded.granted, excluded.used, excluded.is_estimated)
     RETURNING o.*, o.xmax = 0 AS is_new
 )
-INSERT INTO event (at, actor, kind, subject, reason, after)
-SELECT CAST(:at AS timestamptz), 'node/' || split_part(gpu, '/', 1), 'OveruseBegan', 'node/' || split_part(gpu, '/', 1),
+SELECT split_part(gpu, '/', 1) AS node, 'OveruseBegan' AS kind,
        format('%s uses %s%s; it was granted %s %s', {_WHO}, round(used::numeric),
-              CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END, round(granted::numeric), {_UNIT}),
-       {_WHAT.format(node="split_part(gpu, '/', 1)")}
+              CASE WHEN is_estimated THEN ' (estimated)' ELSE '' END, round(granted::numeric), {_UNIT}) AS reason,
+       {_WHAT.format(node="split_part(gpu, '/', 1)")} AS what
 FROM begun WHERE is_new ORDER BY gpu, kind, name, quantity
 """

@@ -1,6 +1,6 @@
 """The audit: append only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.tables import AnyRow, event
+from app.store.event_limits import LimitedEvents
 from app.store.store import AuditEvent
 
 
@@ -26,6 +27,14 @@ async def add(connection: AsyncConnection, noun: AuditEvent) -> int:
         insert(event).values(values).returning(event.c.id)
     )
     return int(inserted.scalar_one())
+
+
+async def add_limited(
+    connection: AsyncConnection, lines: Iterable[AuditEvent], limited: LimitedEvents
+) -> None:
+    """Append those of a node's lines that it may still cause in this hour."""
+    for line in limited.passing(lines):
+        await add(connection, line)
 
 
 # The table's columns have the names of the event's fields.

@@ -8,8 +8,9 @@ means, the first node that reports a generation from the future of this database
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import Observation
@@ -33,8 +34,9 @@ async def note_newer_generations(
 ) -> None:
     """Begin a new incarnation where a registered node holds a generation that this database never made.
 
-    In the transaction that keeps the reports; nodes that claim too much, or too soon after the last time, stay ahead
-    and are shown as that.
+    In a transaction of its own after the reports are kept: it locks the row of `cluster`, as every change of the
+    catalogue does before it locks nodes. Nodes that claim too much, or too soon after the last time, stay ahead and are
+    shown as that.
     """
     found = await connection.execute(
         text(_RENUMBER),
@@ -47,22 +49,23 @@ async def note_newer_generations(
     )
     row = found.one_or_none()
     if row is not None:
-        await events.add(
-            connection,
-            AuditEvent(
-                at=at,
-                actor=f"node/{row.node}",
-                kind="ControlPlaneRestored",
-                subject="cluster",
-                reason=(
-                    f"{row.node} follows generation {row.held}, but this database made none after {row.made}: it was "
-                    "restored to an older state, or the node followed another control plane; "
-                    "the next plan gets a newer generation than any node's, and all follow it"
-                ),
-                before={"generation": row.made, "incarnation": str(row.old)},
-                after={"generation": row.generation, "incarnation": str(row.new)},
-            ),
-        )
+        await events.add(connection, _restored(row, at))
+
+
+def _restored(row: Row[Any], at: datetime) -> AuditEvent:
+    return AuditEvent(
+        at=at,
+        actor=f"node/{row.node}",
+        kind="ControlPlaneRestored",
+        subject="cluster",
+        reason=(
+            f"{row.node} follows generation {row.held}, but this database made none after {row.made}: it was "
+            "restored to an older state, or the node followed another control plane; "
+            "the next plan gets a newer generation than any node's, and all follow it"
+        ),
+        before={"generation": row.made, "incarnation": str(row.old)},
+        after={"generation": row.generation, "incarnation": str(row.new)},
+    )
 
 
 async def begin_anew(connection: AsyncConnection, *, held: int) -> int:

@@ -25,6 +25,9 @@ class NewToken:
 
     row: TokenRow
     secret: str
+    """Empty where its holder made it."""
+    is_new: bool = True
+    """False: it was made before, and is asked for again."""
 
 
 def digest(secret: str) -> bytes:
@@ -43,9 +46,12 @@ class TokenOrder:
 
     name: str
     scope: Scope
+    root: str = ""
+    """Empty: it begins a family of its own."""
     projects: tuple[str, ...] | None = None
     node: str | None = None
     uses_left: int | None = None
+    person: str | None = None
     expires_at: datetime | None = None
 
 
@@ -57,14 +63,17 @@ async def create(
         "" if sha256 else f"plim_{order.scope}_{secrets.token_urlsafe(RANDOM_BYTES)}"
     )
     kept = sha256 or digest(secret)
+    # Part of the hash, which everybody may know: the secret has 256 bits, not its id.
+    id_ = token_id(kept)
     row = TokenRow(
-        # Part of the hash, which everybody may know: the secret has 256 bits, not its id.
-        id=token_id(kept),
+        id=id_,
+        root=order.root or id_,
         name=order.name,
         scope=order.scope,
         projects=order.projects,
         node=order.node,
         uses_left=order.uses_left,
+        person=order.person,
         created_at=at,
         expires_at=order.expires_at,
     )

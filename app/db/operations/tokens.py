@@ -1,10 +1,15 @@
-"""Bearer tokens, by the SHA-256 of their secret; the secret itself never comes here."""
+"""Bearer tokens, by the SHA-256 of their secret; the secret itself never comes here.
+
+Tokens that replaced one another are one family, under the id of its first token, its root. A family has the limits of
+one token and ends as a whole. Whoever rotates or revokes locks the root's row first, so that no token joins a family
+that is being ended.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import ColumnElement, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.rows import one_row
@@ -20,8 +25,8 @@ LIFETIMES: dict[Scope, timedelta] = {
     "viewer": timedelta(days=90),
     "operator": timedelta(days=90),
     "admin": timedelta(days=90),
-    # Its agent renews it by itself, long before.
-    "agent": timedelta(days=30),
+    # Made by hand, it is replaced by hand; enrolled nodes have one of `node_tokens.ENROLLED_LIFETIME`.
+    "agent": timedelta(days=90),
     "join": timedelta(days=1),
 }
 """How long a token is valid where nobody says otherwise."""
@@ -32,6 +37,8 @@ class TokenRow:
     """One token without its hash."""
 
     id: str
+    root: str
+    """Id of the first token of its family; its own, unless it replaced another one."""
     name: str
     scope: Scope
     projects: tuple[str, ...] | None = None
@@ -40,10 +47,14 @@ class TokenRow:
     """Whose agent's it is; of a join token, the only node that it may enrol. None: any."""
     uses_left: int | None = None
     """Nodes that a join token may still enrol; None for all other scopes."""
+    person: str | None = None
+    """Who logged in at the identity provider; None: a token that somebody made, with a secret."""
     created_at: datetime
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
+    rotated_at: datetime | None = None
+    """When another token took its place."""
 
     @property
     def is_persons(self) -> bool:
@@ -62,12 +73,14 @@ async def create(connection: AsyncConnection, row: TokenRow, sha256: bytes) -> N
     await connection.execute(
         insert(token).values(
             id=row.id,
+            root=None if row.root == row.id else row.root,
             name=row.name,
             sha256=sha256,
             scope=row.scope,
             projects=None if row.projects is None else list(row.projects),
             node=row.node,
             uses_left=row.uses_left,
+            person=row.person,
             created_at=row.created_at,
             expires_at=row.expires_at,
         )
@@ -82,46 +95,76 @@ async def find(connection: AsyncConnection, sha256: bytes) -> TokenRow | None:
     return None if row is None else _row(row)
 
 
-async def get(connection: AsyncConnection, token_id: str) -> TokenRow:
-    """The token of that id, valid or not. Raises NotFound."""
+async def get(
+    connection: AsyncConnection, token_id: str, *, is_locked: bool = False
+) -> TokenRow:
+    """The token of that id, valid or not; `is_locked`: with its family, until the transaction ends. Raises NotFound."""
     statement = select(*_COLUMNS).where(token.c.id == token_id)
     missing = f"there is no token {token_id!r}"
+    row = _row(await one_row(connection, statement, missing=missing))
+    if not is_locked:
+        return row
+    await connection.execute(
+        select(token.c.id).where(token.c.id == row.root).with_for_update()
+    )
+    # Read again: whoever held the lock until now may have rotated or revoked it.
     return _row(await one_row(connection, statement, missing=missing))
 
 
-async def take_use(connection: AsyncConnection, token_id: str) -> bool:
-    """Count one use of a join token; False where none is left."""
+async def take_use(connection: AsyncConnection, token_id: str, *, at: datetime) -> bool:
+    """Count one use of a join token; False where none is left, or the token has ended."""
     taken = await connection.execute(
         update(token)
-        .where(token.c.id == token_id, token.c.uses_left > 0)
+        .where(
+            token.c.id == token_id,
+            token.c.uses_left > 0,
+            # The caller may have been let in from memory, seconds after another process ended the token.
+            token.c.revoked_at.is_(None),
+            or_(token.c.expires_at.is_(None), token.c.expires_at > at),
+        )
         .values(uses_left=token.c.uses_left - 1)
     )
     return taken.rowcount == 1
 
 
-async def of_node(
-    connection: AsyncConnection, node: str, now: datetime
-) -> tuple[TokenRow, ...]:
-    """The valid tokens of a node's agent, by id."""
+async def of_node(connection: AsyncConnection, node: str) -> tuple[TokenRow, ...]:
+    """The tokens of a node's agent, by id; those that have ended, too."""
     statement = (
         select(*_COLUMNS)
         .where(token.c.node == node, token.c.scope == "agent")
         .order_by(token.c.id)
     )
-    rows = [_row(row) for row in await connection.execute(statement)]
-    return tuple(row for row in rows if row.is_valid(now))
+    return tuple(_row(row) for row in await connection.execute(statement))
 
 
-async def end_by(connection: AsyncConnection, token_id: str, at: datetime) -> None:
-    """Let a token expire then, unless it does earlier."""
+async def note_rotation(
+    connection: AsyncConnection,
+    old: TokenRow,
+    *,
+    new: str,
+    at: datetime,
+    until: datetime,
+) -> None:
+    """Let the old token last until then, unless it expires earlier, and end those before it at once.
+
+    `new`: the id of the token that takes its place.
+    """
+    # It cannot end before it was made, whatever the clocks of two processes say.
+    until = max(until, old.created_at + timedelta(microseconds=1))
     await connection.execute(
         update(token)
-        # The later of two orders must not give a token more time.
+        .where(token.c.id == old.id)
+        .values(rotated_at=at, expires_at=min(old.expires_at or until, until))
+    )
+    # Two tokens of a family are valid at a time, however often it is rotated.
+    await connection.execute(
+        update(token)
         .where(
-            token.c.id == token_id,
-            or_(token.c.expires_at.is_(None), token.c.expires_at > at),
+            _is_of(old.root),
+            token.c.id.not_in([old.id, new]),
+            token.c.revoked_at.is_(None),
         )
-        .values(expires_at=at)
+        .values(revoked_at=at)
     )
 
 
@@ -146,19 +189,28 @@ async def list_rows(
 
 async def revoke(
     connection: AsyncConnection, token_id: str, *, at: datetime
-) -> TokenRow:
-    """Make a token invalid for ever; harmless for one that is. Raises NotFound."""
-    await connection.execute(
+) -> tuple[str, ...]:
+    """End a token's family for ever; the ids of the tokens that ended, none where all had. Raises NotFound."""
+    row = await get(connection, token_id, is_locked=True)
+    ended = await connection.execute(
         update(token)
         # The first revocation's time stays.
-        .where(token.c.id == token_id, token.c.revoked_at.is_(None))
+        .where(_is_of(row.root), token.c.revoked_at.is_(None))
         .values(revoked_at=at)
+        .returning(token.c.id)
     )
-    return await get(connection, token_id)
+    return tuple(sorted(ended.scalars()))
+
+
+def _is_of(root: str) -> ColumnElement[bool]:
+    return or_(token.c.id == root, token.c.root == root)
 
 
 # The hash stays in the database: nothing that reads tokens needs it, and nothing can print it by mistake.
-_COLUMNS = tuple(column for column in token.c if column.name != "sha256")
+_COLUMNS = (
+    *(column for column in token.c if column.name not in ("sha256", "root")),
+    func.coalesce(token.c.root, token.c.id).label("root"),
+)
 
 
 def _row(row: AnyRow) -> TokenRow:

@@ -1,6 +1,6 @@
 """Rows of the reporting views, for the API and the CLI; SQL users read the same views themselves."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -83,7 +83,7 @@ async def load(
 
 async def stream(
     connection: AsyncConnection, wanted: ReportQuery
-) -> AsyncIterator[tuple[Cell, ...]]:
+) -> AsyncGenerator[tuple[Cell, ...]]:
     """The names of the columns, then every row, without ever holding all of them. Raises what `load` raises."""
     statement, values = await _query(connection, wanted)
     found = await connection.stream(text(statement), values)

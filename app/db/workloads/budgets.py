@@ -24,7 +24,7 @@ from app.loop.budgets import (
     spent_event,
     step_event,
 )
-from app.store.store import Degradation
+from app.store.degradation import Degradation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""Quotas: how important a project's services and tasks may be, and how many replicas it may run.
+"""Quotas: how important a project's services and tasks may be; how many replicas, GPUs and simulations it may have.
+
+A replica and a task hold one GPU at most, with others or alone. So GPUs are counted when something is submitted, by
+what it may ever hold, and no plan can give a project more.
 
 A quota keeps a project from growing: what is there when it is lowered stays, and may be made smaller.
 """
@@ -11,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import InvalidRequest
 from app.db.base.rows import one_row
+from app.db.base.tables import AnyRow
 from solvers.types.state import Service, Task
 
 
@@ -22,6 +26,27 @@ class ProjectQuota:
     """No service or task may have a higher one."""
     max_replicas: int | None = None
     """All services together may run so many, by the `max_replicas` that each states."""
+    max_gpus: int | None = None
+    """All services and tasks together may hold so many: each replica and each task that is not over one."""
+    max_simulations: int | None = None
+    """So many may wait or run. None: the project's own tokens ask for none, and others for it without a ceiling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """What a project may run already, at most."""
+
+    replicas: int | None = 0
+    """Its services together; None where one of them states no limit."""
+    tasks: int = 0
+    """That are not over."""
+    simulations: int = 0
+    """That wait or run."""
+
+    @property
+    def gpus(self) -> int | None:
+        """That they may hold together; None: without limit."""
+        return None if self.replicas is None else self.replicas + self.tasks
 
 
 async def check_service(
@@ -32,14 +57,24 @@ async def check_service(
     quota = await _locked(connection, wanted.project)
     _check_priority(quota, wanted, before)
     own = _max_replicas(wanted)
-    if quota.max_replicas is None or (before and own <= _max_replicas(before)):
+    # What is there stays, and may become smaller.
+    if before and own <= _max_replicas(before):
         return
-    used = await _others_max_replicas(connection, wanted)
+    others = await _load_others(connection, wanted.project, service=wanted.name)
+    project = wanted.project
+    _check_ceiling(project, "replicas", quota.max_replicas, others.replicas, own)
+    _check_ceiling(project, "GPUs", quota.max_gpus, others.gpus, own)
+
+
+def _check_ceiling(
+    project: str, what: str, limit: int | None, used: int | None, own: float
+) -> None:
+    taken = math.inf if used is None else used
     # Also where some service states none, or this one: infinity is beyond every ceiling.
-    if used + own > quota.max_replicas:
+    if limit is not None and taken + own > limit:
         raise InvalidRequest(
-            f"project {wanted.project!r} may run {quota.max_replicas} replicas at most, by the max_replicas of its "
-            f"services; the others take {_said(used)} of them. State a lower one, or ask an admin for a larger quota",
+            f"project {project!r} may have {limit} {what} at most, by the max_replicas of its services and its tasks; "
+            f"the others take {_said(taken)} of them. State fewer, or ask an admin for a larger quota",
             field="spec.scaling.max_replicas",
         )
 
@@ -47,15 +82,37 @@ async def check_service(
 async def check_task(
     connection: AsyncConnection, wanted: Task, present: Task | None
 ) -> None:
-    """Raise InvalidRequest where the task's priority would rise above its project's ceiling."""
+    """Raise InvalidRequest where the task's priority would rise above its project's ceiling, or no GPU is left."""
     quota = await _locked(connection, wanted.project)
-    _check_priority(quota, wanted, present if _is_own(wanted, present) else None)
+    before = present if _is_own(wanted, present) else None
+    _check_priority(quota, wanted, before)
+    if quota.max_gpus is None or before is not None:
+        return
+    used = (await _load_others(connection, wanted.project)).gpus
+    if used is None or used >= quota.max_gpus:
+        raise InvalidRequest(
+            f"project {wanted.project!r} may hold {quota.max_gpus} GPUs at most, and its services and tasks may hold "
+            f"{'all' if used is None else used} of them; wait until a task is over, cancel one, lower a service's "
+            "max_replicas, or ask an admin for a larger quota",
+            field="metadata.project",
+        )
 
 
-async def load_used(connection: AsyncConnection) -> dict[str, int | None]:
-    """By project, how many replicas its services may run together; None where one of them states no limit."""
-    found = await connection.execute(text(f"{_LIMITS} GROUP BY s.project"))
-    return {row.project: None if row.is_open else row.replicas for row in found}
+async def simulations_left(connection: AsyncConnection, project: str) -> int | None:
+    """How many more simulations a project may ask for; None: its quota says nothing. Raises NotFound.
+
+    Until the transaction ends nobody else asks for one of that project.
+    """
+    limit = (await _locked(connection, project)).max_simulations
+    if limit is None:
+        return None
+    return max(limit - (await _load_others(connection, project)).simulations, 0)
+
+
+async def load_used(connection: AsyncConnection) -> dict[str, QuotaUse]:
+    """By project, what its services and tasks may run at most."""
+    found = await connection.execute(_USED, {"project": None, "service": None})
+    return {row.project: _use(row) for row in found}
 
 
 def _is_own(wanted: Service | Task, present: Service | Task | None) -> bool:
@@ -82,24 +139,33 @@ async def _locked(connection: AsyncConnection, project: str) -> ProjectQuota:
     """The quota, locked: of two services that are created at once the second must count the first one."""
     # NO KEY: it does not wait for those who only refer to the project.
     statement = text(
-        "SELECT max_priority, max_replicas FROM project WHERE name = :name FOR NO KEY UPDATE"
+        "SELECT max_priority, max_replicas, max_gpus, max_simulations FROM project WHERE name = :name FOR NO KEY UPDATE"
     )
     missing = f"no project is called {project!r}"
     row = await one_row(connection, statement, {"name": project}, missing=missing)
-    return ProjectQuota(max_priority=row.max_priority, max_replicas=row.max_replicas)
+    return ProjectQuota(
+        max_priority=row.max_priority,
+        max_replicas=row.max_replicas,
+        max_gpus=row.max_gpus,
+        max_simulations=row.max_simulations,
+    )
 
 
-async def _others_max_replicas(connection: AsyncConnection, wanted: Service) -> float:
-    statement = text(
-        f"{_LIMITS} AND s.project = :project AND s.name <> :name GROUP BY s.project"
-    )
-    found = await connection.execute(
-        statement, {"project": wanted.project, "name": wanted.name}
-    )
+async def _load_others(
+    connection: AsyncConnection, project: str, *, service: str | None = None
+) -> QuotaUse:
+    """What a project may run beside one service."""
+    found = await connection.execute(_USED, {"project": project, "service": service})
     row = found.one_or_none()
-    if row is None:
-        return 0.0
-    return math.inf if row.is_open else float(row.replicas)
+    return QuotaUse() if row is None else _use(row)
+
+
+def _use(row: AnyRow) -> QuotaUse:
+    return QuotaUse(
+        replicas=None if row.is_open else int(row.replicas),
+        tasks=row.tasks,
+        simulations=row.simulations,
+    )
 
 
 def _max_replicas(service: Service) -> float:
@@ -111,8 +177,17 @@ def _said(used: float) -> str:
     return "all" if math.isinf(used) else f"{used:g}"
 
 
-_LIMITS = """
-SELECT s.project, coalesce(sum(v.max_replicas), 0) AS replicas, bool_or(v.max_replicas IS NULL) AS is_open
-FROM service s JOIN service_version v ON v.service = s.name AND v.generation = s.generation
-WHERE s.deleted_at IS NULL
-"""
+# Casts, so that PostgreSQL knows what a null is.
+_USED = text("""
+SELECT p.name AS project, coalesce(s.replicas, 0) AS replicas, coalesce(s.is_open, false) AS is_open,
+       (SELECT count(*) FROM task t WHERE t.project = p.name
+          AND t.finished_at IS NULL AND t.cancelled_at IS NULL AND t.deleted_at IS NULL) AS tasks,
+       (SELECT count(*) FROM simulation m WHERE m.project = p.name AND m.finished_at IS NULL) AS simulations
+FROM project p LEFT JOIN (
+    SELECT s.project, sum(v.max_replicas) AS replicas, bool_or(v.max_replicas IS NULL) AS is_open
+    FROM service s JOIN service_version v ON v.service = s.name AND v.generation = s.generation
+    WHERE s.deleted_at IS NULL AND s.name IS DISTINCT FROM CAST(:service AS text)
+    GROUP BY s.project
+) s ON s.project = p.name
+WHERE CAST(:project AS text) IS NULL OR p.name = :project
+""")

@@ -12,6 +12,7 @@ from app.db.base.observation_rows import WindowedObservation
 from app.db.operations import events
 from app.db.workloads.tasks import PROGRESS, record_of
 from app.loop.events import STARVED_AFTER_S, Starved, progress_event, starved_event
+from app.store.event_limits import LimitedEvents
 from app.store.store import AuditEvent
 from app.store.task_book import TaskRecord, places_of, report_of, reported
 from solvers.types.plan import BoundPlan
@@ -35,6 +36,8 @@ async def note_reports(
     connection: AsyncConnection,
     fresh: Sequence[WindowedObservation],
     received: datetime,
+    limited: LimitedEvents,
+    *,
     wake: str,
 ) -> None:
     """Note what nodes report of tasks, in the order of the observations, and write the audit.
@@ -43,17 +46,14 @@ async def note_reports(
     """
     before = await _load(connection, fresh)
     after, lines = _taken(before, fresh, received)
-    # In the order of ids, as all writers of tasks do, so that two transactions cannot deadlock.
-    changed = [
-        record for key, record in sorted(after.items()) if record != before[key].record
-    ]
+    changed = [after[key] for key in sorted(after) if after[key] != before[key].record]
     if changed:
+        # In the order of ids, as all writers of tasks do, so that two transactions cannot deadlock.
         await connection.execute(text(_SAVE), _columns(changed))
-    for line in lines:
-        await events.add(connection, line)
+    await events.add_limited(connection, lines, limited)
     await _note_ignored(connection, before, after, fresh, received)
     # A task that is done leaves room that the next tick can give to others at once.
-    if any(record.finished_at is not None for record in changed):
+    if any(record.finished_at for record in changed):
         await connection.execute(
             text("SELECT pg_notify(:channel, 'task')"), {"channel": wake}
         )

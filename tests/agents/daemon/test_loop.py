@@ -389,9 +389,42 @@ def test_a_recovered_replica_starts_with_a_clean_record() -> None:
     device = PaperDevice(an_empty_node())
     finish(device.start_replica(0, a_replica("r1")))
     device.make_ready()
-    restarts.look(finish(device.state()), 20.0)
-    restarts.note_failure(("replica", "r1"), 20.0, reason="no")
-    assert restarts.held(25.1) == {}
+    for at_s in (20.0, 20.0 + Restarts.FORGOTTEN_S):
+        restarts.look(finish(device.state()), at_s)
+    restarts.note_failure(("replica", "r1"), at_s, reason="no")
+    assert restarts.held(at_s + Restarts.FIRST_S + 0.1) == {}
+
+
+@pytest.mark.parametrize(("up_s", "waits"), [(9.0, True), (10.0, False)])
+def test_what_was_up_for_long_is_started_again_at_once(
+    up_s: float, waits: bool
+) -> None:
+    restarts, device = Restarts(), PaperDevice(an_empty_node())
+    finish(device.start_replica(0, a_replica("r1")))
+    device.make_ready()
+    restarts.look(finish(device.state()), 100.0)
+    # Its workers end what is left of it before they say that it failed.
+    device.put("r1", state="draining")
+    restarts.look(finish(device.state()), 105.0)
+    device.put("r1", state="failed")
+    restarts.look(finish(device.state()), 100.0 + up_s)
+    assert bool(restarts.held(100.0 + up_s)) is waits
+
+
+def test_what_fails_again_soon_after_it_was_up_waits_longer_each_time() -> None:
+    restarts, device = Restarts(), PaperDevice(an_empty_node())
+    finish(device.start_replica(0, a_replica("r1")))
+    at_s, waits_s = 0.0, []
+    for _ in range(4):
+        # It serves for 12 s, until the first full batch.
+        for state, pause_s in (("starting", 5.0), ("ready", 12.0), ("failed", 0.0)):
+            device.put("r1", state=state)
+            restarts.look(finish(device.state()), at_s)
+            at_s += pause_s
+        wait_s = next(s for s in range(100) if not restarts.held(at_s + s))
+        waits_s.append(wait_s)
+        at_s += wait_s
+    assert waits_s == [0, 10, 20, 40]
 
 
 def test_a_scaled_clock_needs_a_speed_above_zero_and_agrees_across_processes() -> None:

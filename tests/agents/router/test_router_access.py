@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import os
+import pwd
 import shutil
 import socket
 import ssl
@@ -24,8 +25,15 @@ from agents.daemon.request_port import front
 from agents.main import main, make_parser
 from agents.processes.user import WorkerUser
 from agents.router.access import RouterAccess, read_access
-from agents.router.haproxy.config import HaProxySettings, make_config
+from agents.router.haproxy.config import (
+    PROXY_USER,
+    HaProxySettings,
+    ProxyUser,
+    find_proxy_user,
+    make_config,
+)
 from agents.router.haproxy.router import PLACES, HaProxyRouter, open_haproxy
+from agents.router.haproxy.state import HaProxyError
 from agents.router.router import Router
 from tests.agents.router_harness import a_route, served, within_limit
 
@@ -250,12 +258,10 @@ def test_requests_come_by_tls_where_there_is_a_certificate(
 @pytest.mark.skipif(
     PROGRAM is None or os.geteuid() != 0, reason="root's HAProxy becomes another user"
 )
-def test_haproxy_takes_requests_as_the_workers_user_and_not_as_root(
+def test_haproxy_takes_requests_as_its_own_user_and_not_as_root(
     tmp_path: Path,
 ) -> None:
-    user = WorkerUser(
-        name="w", uid=65534, gid=65534, groups=(), home="/", folders=tmp_path
-    )
+    user = ProxyUser(uid=65534, gid=65534)
 
     async def scenario() -> None:
         port = a_free_port()
@@ -328,9 +334,7 @@ def test_haproxy_gets_all_of_it_in_its_configuration_and_leaves_root(
         private_key=certificate[1],
         keys=KEYS,
     )
-    user = WorkerUser(
-        name="w", uid=4711, gid=4712, groups=(4712,), home="/", folders=tmp_path
-    )
+    user = ProxyUser(uid=4711, gid=4712)
     text = make_config(replace(settings, access=access, user=user))
     assert f"\n    bind [::]:8081 v4v6 ssl crt {tmp_path}/tls.pem\n" in text
     assert "connection reject unless { src 10.0.0.0/8 127.0.0.0/8 }\n" in text
@@ -338,3 +342,19 @@ def test_haproxy_gets_all_of_it_in_its_configuration_and_leaves_root(
     # Another key is another configuration, for which a kept HAProxy is not taken over.
     other = replace(access, keys={"chat": frozenset({digest("third")})})
     assert make_config(replace(settings, access=other, user=user)) != text
+
+
+def test_replicas_must_not_run_as_haproxys_user(tmp_path: Path) -> None:
+    workers = WorkerUser(
+        name="w", uid=65534, gid=65534, groups=(), home="/", folders=tmp_path
+    )
+    assert find_proxy_user(None) is None
+    try:
+        account = pwd.getpwnam(PROXY_USER)
+    except KeyError:
+        with pytest.raises(HaProxyError, match="useradd --system haproxy"):
+            find_proxy_user(workers)
+        return
+    assert find_proxy_user(workers) == ProxyUser(uid=account.pw_uid, gid=account.pw_gid)
+    with pytest.raises(HaProxyError, match="name another one"):
+        find_proxy_user(replace(workers, uid=account.pw_uid))

@@ -25,7 +25,7 @@ from app.loop.budgets import (
     step_event,
 )
 from app.loop.forecast import make_demands
-from app.store.store import Degradation
+from app.store.degradation import Degradation
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import Plan
 from solvers.types.state import Demand, Mode, Service

@@ -27,9 +27,14 @@ class ALead:
     """A lead that a test gives and takes."""
 
     given: bool = True
+    fault: str = ""
+    asked: int = 0
     released: int = 0
 
     async def acquire(self) -> bool:
+        self.asked += 1
+        if self.fault:
+            raise ConnectionError(self.fault)
         return self.given
 
     async def release(self) -> None:
@@ -196,6 +201,29 @@ def test_a_tick_that_fails_costs_one_round() -> None:
     play(scenario)
 
 
+def test_the_audit_says_once_who_decides_and_why_nobody_could_before() -> None:
+    async def scenario(scene: Scene) -> None:
+        store = scene.loop.store
+        assert isinstance(store, MemoryStore)
+
+        def told() -> list[str]:
+            return [each.reason for each in store.events if each.kind == "LeadTaken"]
+
+        await scene.until(lambda: len(told()) == 1)
+        scene.loop.store = BrokenStore()
+        scene.controller.wake()
+        await scene.until(lambda: not scene.controller.leads)
+        scene.loop.store = store
+        for count in (2, 3, 4):
+            scene.controller.wake()
+            await scene.ticks(count)
+        await scene.until(lambda: len(told()) >= 2)
+        assert len(told()) == 2
+        assert told()[1].endswith("ConnectionError: the database is away")
+
+    play(scenario)
+
+
 def test_a_solver_that_does_not_start_leaves_the_plan_and_the_ticks_say_why() -> None:
     async def scenario(scene: Scene) -> None:
         scene.loop.solver = Failing()
@@ -241,3 +269,22 @@ def test_who_does_not_lead_runs_no_slow_job() -> None:
         await scene.until(lambda: scene.judged >= 1)
 
     play(scenario, leads=False)
+
+
+def test_a_fault_is_no_reason_for_a_lead_that_is_taken_after_another_process_led() -> (
+    None
+):
+    async def scenario(scene: Scene) -> None:
+        await scene.ticks(1)
+        for fault, given in (("the database is away", True), ("", False), ("", True)):
+            scene.lead.fault, scene.lead.given = fault, given
+            asked = scene.lead.asked
+            scene.controller.wake()
+            await scene.until(lambda asked=asked: scene.lead.asked > asked)
+        await scene.ticks(2)
+
+    store = play(scenario).loop.store
+    assert isinstance(store, MemoryStore)
+    reasons = [each.reason for each in store.events if each.kind == "LeadTaken"]
+    assert len(reasons) == 2
+    assert "away" not in reasons[1]

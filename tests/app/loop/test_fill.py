@@ -6,11 +6,12 @@ import pytest
 
 from app.loop.fill import tasks_of, with_tasks
 from app.loop.plan import Decision
+from app.loop.planning.draining import staying_gpus
 from solvers.backfill.greedy import fill
 from solvers.types.outcome import PlanReport
-from solvers.types.plan import BoundGpu, BoundPlan, anonymous
+from solvers.types.plan import BoundGpu, BoundPlan, BoundTask, anonymous
 from solvers.types.problem import OperatingPoints
-from solvers.types.state import ClusterState, Node, NodeId, ReplicaId, Task
+from solvers.types.state import ClusterState, GpuId, Node, NodeId, ReplicaId, Task
 from tests.solvers.factories import (
     POINTS,
     PROBLEM,
@@ -287,3 +288,61 @@ def test_under_a_limit_on_watts_no_gpu_is_opened_for_a_task_alone() -> None:
         state, nodes=tuple(replace(node, power_cap_w=1e4) for node in state.nodes)
     )
     assert shares_of(full, limited) == {}
+
+
+def alone(*tasks: BoundTask) -> BoundPlan:
+    """What is in force: the replica and tasks on one GPU, which drains."""
+    return a_plan(bound_gpu(GPU, *tasks, rate_rps=60.0))
+
+
+def drained(*tasks: Task, target: BoundPlan, draining: frozenset[GpuId]) -> BoundPlan:
+    """The services have moved to the other GPU; where its draining GPU leaves the tasks."""
+    moved = replace(
+        target, generation=2, parent=1, gpus=(bound_gpu(OTHER, rate_rps=60.0),)
+    )
+    state = a_state(*tasks, is_cordoned=False)
+    gone = tuple(replace(gpu, healthy=gpu.id != GPU.id) for gpu in state.gpus)
+    decision = with_tasks(
+        decided(moved),
+        PROBLEM,
+        replace(state, gpus=gone),
+        fill=fill,
+        points=POINTS,
+        target=target,
+        draining=draining,
+    )
+    assert decision.bound is not None
+    return decision.bound
+
+
+def test_a_task_runs_on_where_it_is_while_its_node_drains() -> None:
+    ran = bound_task(sm_percent=50.0)
+    waits = a_task("new", waiting_s=1e6)
+    plan = drained(a_task(), waits, target=alone(ran), draining=frozenset({GPU.id}))
+    assert (GPU.id, ran) in tasks_of(plan)
+    # Without the replicas that moved, and nothing new.
+    assert [gpu.replicas for gpu in plan.gpus if gpu.id == GPU.id] == [()]
+    assert {(gpu, task.name) for gpu, task in tasks_of(plan)} == {
+        (GPU.id, "nightly"),
+        (OTHER.id, "new"),
+    }
+
+
+def test_a_task_moves_at_its_node_s_deadline_with_what_it_has_done() -> None:
+    came = a_task(done_iterations=400.0)
+    plan = drained(came, target=alone(bound_task()), draining=frozenset())
+    ((gpu, task),) = tasks_of(plan)
+    assert (gpu, task.done_iterations) == (OTHER.id, 400.0)
+
+
+def test_under_a_budget_of_watts_no_task_stays_on_a_draining_node() -> None:
+    target = alone(bound_task())
+    limited = replace(PROBLEM, power_budget_w=1e4)
+    stays = {"target": target, "draining": {GPU.id}}
+    moved = replace(target, gpus=(bound_gpu(OTHER, rate_rps=60.0),))
+    state = a_state(a_task())
+    assert staying_gpus(moved, PROBLEM, state, **stays)  # type: ignore[arg-type]
+    assert not staying_gpus(moved, limited, state, **stays)  # type: ignore[arg-type]
+    # Nor where the node's own watts are shared with replicas that serve there until the deadline.
+    capped = replace(state, nodes=(replace(state.nodes[0], power_cap_w=1e4),))
+    assert not staying_gpus(moved, PROBLEM, capped, **stays)  # type: ignore[arg-type]

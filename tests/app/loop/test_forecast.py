@@ -1,8 +1,12 @@
 """The rate to plan for: up and down with delays, and what is planned where nothing is heard."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.loop.forecast import make_demands
+from app.loop.observe import LONGEST_LAG, HeardNodes, describe_late
+from app.store.node_book import AgentStatus
 from app.store.store import ServiceWindow
 from solvers.types.plan import BoundPlan, planned_rates_rps
 from tests.app.fleets import SETTINGS, a_service
@@ -16,6 +20,7 @@ def rate_rps(
     windows: tuple[ServiceWindow, ...],
     *,
     target: BoundPlan | None = TARGET,
+    statuses: tuple[AgentStatus, ...] = (),
     upscale_delay_s: float = 0.0,
     downscale_delay_s: float = 20.0,
 ) -> float:
@@ -23,7 +28,12 @@ def rate_rps(
         upscale_delay_s=upscale_delay_s, downscale_delay_s=downscale_delay_s
     )
     (demand,) = make_demands(
-        a_snapshot(state=a_state(services=(service,)), windows=windows, target=target)
+        a_snapshot(
+            state=a_state(services=(service,)),
+            windows=windows,
+            target=target,
+            statuses=statuses,
+        )
     )
     return demand.arrival_rate_rps
 
@@ -45,6 +55,61 @@ def test_a_service_whose_telemetry_stopped_keeps_its_planned_rate_and_a_quiet_on
     quiet = windows_of("chat", [0] * 30, last_ended_s=SETTINGS.stale_after_s - 1.0)
     assert rate_rps(stopped) == PLANNED_RPS
     assert rate_rps(quiet) == 0.0
+
+
+def test_a_service_that_was_never_planned_gets_what_was_known_of_it_before_the_outage() -> (
+    None
+):
+    # As where the API dies right after a fleet's first load: agents are heard, with windows that are old.
+    loaded = windows_of("chat", [200] * 30, last_ended_s=SETTINGS.stale_after_s + 5.0)
+    assert 100.0 < rate_rps(loaded, target=None) < 130.0
+    assert 100.0 < rate_rps(loaded) < 130.0
+
+
+@pytest.mark.parametrize(("lag_s", "falls"), [(1.0, True), (60.0, False)])
+def test_the_rate_does_not_fall_while_a_node_reports_what_it_kept_during_an_outage(
+    lag_s: float, falls: bool
+) -> None:
+    half = windows_of("chat", [20] * 60)
+    statuses = (AgentStatus(node="n1", generation=1, lag_s=lag_s),)
+    assert (rate_rps(half, statuses=statuses) < PLANNED_RPS) is falls
+    # A node that is silent is done without: nobody waits for its windows.
+    assert rate_rps(half, statuses=(replace(statuses[0], node="gone"),)) < PLANNED_RPS
+
+
+def test_a_late_node_holds_only_the_services_that_are_placed_on_it() -> None:
+    half = windows_of("chat", [20] * 60)
+    elsewhere = (AgentStatus(node="n3", generation=1, lag_s=60.0),)
+    nodes = a_state(
+        services=(a_service(downscale_delay_s=20.0),), silent_for_s=(0.0, 0.0, 0.0)
+    )
+    snapshot = a_snapshot(state=nodes, windows=half, target=TARGET, statuses=elsewhere)
+    (demand,) = make_demands(snapshot)
+    assert demand.arrival_rate_rps < PLANNED_RPS
+
+
+def test_a_node_that_stays_late_longer_than_its_outbox_holds_is_not_waited_for() -> (
+    None
+):
+    half = windows_of("chat", [20] * 60)
+    telemetry = HeardNodes()
+    late = a_snapshot(
+        state=a_state(services=(a_service(downscale_delay_s=20.0),)),
+        windows=half,
+        target=TARGET,
+        statuses=(AgentStatus(node="n1", generation=1, lag_s=60.0),),
+    )
+    assert telemetry.not_awaited(late) == frozenset()
+    assert "not scaled down" in " ".join(describe_late(late))
+    later = replace(late, at=late.at + LONGEST_LAG)
+    given_up = replace(late, not_awaited=telemetry.not_awaited(later))
+    (demand,) = make_demands(given_up)
+    assert demand.arrival_rate_rps < PLANNED_RPS
+    (said,) = describe_late(given_up)
+    assert "n1: windows come late for 30 min" in said
+    # On time once, it is waited for anew.
+    assert telemetry.not_awaited(replace(later, statuses=())) == frozenset()
+    assert telemetry.not_awaited(later) == frozenset()
 
 
 def test_the_rate_follows_a_steady_load_with_a_margin() -> None:

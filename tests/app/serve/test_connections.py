@@ -1,18 +1,22 @@
 """Connections on which no request comes, and clients that take no answer."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse
+from uvicorn.importer import import_from_string
 
 from app.base.settings import Settings
 from app.serve.connections import TAKEN_WITHIN_S, TimedProtocol, open_socket
 from tests.app.coroutines import run
 
+ROOT = Path(__file__).parents[3]
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -85,3 +89,9 @@ def test_who_takes_nothing_of_an_answer_is_cut_by_the_kernel() -> None:
                 taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
                 == 1000 * TAKEN_WITHIN_S
             )
+
+
+def test_the_documented_command_of_an_api_alone_closes_slow_connections() -> None:
+    documented = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    (protocol,) = re.findall(r"app_from_environment --http (\S+)`", documented)
+    assert import_from_string(protocol) is TimedProtocol

@@ -28,6 +28,7 @@ from agents.router.haproxy.router import (
     end_earlier,
     find_program,
     open_haproxy,
+    pause,
 )
 from agents.router.haproxy.state import HaProxyError
 from tests.agents.router.haproxy.test_router_haproxy import Worker, a_free_port
@@ -92,6 +93,15 @@ def test_without_the_program_the_message_names_the_package() -> None:
         HaProxyError, match="install Debian's package haproxy, or use --router own"
     ):
         find_program("/nowhere")
+
+
+def test_one_that_ran_steadily_is_started_again_at_once_and_one_that_fails_again_waits() -> (
+    None
+):
+    assert pause(0, ran_s=10.0) == pause(7, ran_s=10.0) == (0, 0.0)
+    assert pause(0, ran_s=9.9) == (1, 1.0)
+    assert pause(1, ran_s=1.0) == (2, 2.0)
+    assert pause(9, ran_s=0.0) == (10, 30.0)
 
 
 @pytest.mark.parametrize(

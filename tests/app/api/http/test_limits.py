@@ -32,10 +32,11 @@ class Waiting:
         await send({"type": "http.response.body", "body": b""})
 
 
-def scope_of(what: str, token: str = "tok-a") -> Scope:
+def scope_of(what: str, token: str = "tok-a", root: str = "") -> Scope:
     method, path = what.split(" ")
     caller = TokenRow(
         id=token,
+        root=root or token,
         name=token,
         scope="viewer",
         projects=None,
@@ -51,7 +52,9 @@ def scope_of(what: str, token: str = "tok-a") -> Scope:
     }
 
 
-async def status(app: LimitMiddleware, what: str, token: str = "tok-a") -> int:
+async def status(
+    app: LimitMiddleware, what: str, token: str = "tok-a", root: str = ""
+) -> int:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -60,7 +63,7 @@ async def status(app: LimitMiddleware, what: str, token: str = "tok-a") -> int:
     async def receive() -> Message:
         raise AssertionError("limits read no body")
 
-    await app(scope_of(what, token), receive, send)
+    await app(scope_of(what, token, root), receive, send)
     if sent[0]["status"] == 429:
         assert int(dict(sent[0]["headers"])[b"retry-after"]) >= 1
     return int(sent[0]["status"])
@@ -74,6 +77,8 @@ def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
         first = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
         await let_others_run()
         assert await status(app, sync) == 429
+        # Its agent's next token is of the same family.
+        assert await status(app, sync, "tok-a2", "tok-a") == 429
         other = asyncio.create_task(status(app, sync, "tok-b"))
         await let_others_run()
         assert inner.began == SYNCS_AT_ONCE + 1
@@ -115,6 +120,11 @@ def test_a_token_has_a_budget_and_what_takes_long_costs_more(
         # The rest waits until it is earned, and another token does not wait with it.
         assert allowed <= inner.began < 2 * allowed
         assert await status(app, what, "tok-b") == 200
+        again = asyncio.create_task(status(app, what, "tok-a2", "tok-a"))
+        began = inner.began
+        await let_others_run()
+        assert inner.began == began
+        again.cancel()
         for task in tasks:
             task.cancel()
 

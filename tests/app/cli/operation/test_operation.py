@@ -48,6 +48,14 @@ TOKENS: dict[str, object] = {
             "projects": None,
             "expires_at": None,
         },
+        *(
+            {"id": name, "name": "pair", "scope": "viewer", "rotated_at": rotated}
+            for name, rotated in (
+                ("tok-5", "2026-01-01T00:00:00Z"),
+                ("tok-6", None),
+                ("tok-7", None),
+            )
+        ),
     ],
     "next_cursor": None,
 }
@@ -97,6 +105,9 @@ def test_tokens_are_listed_with_their_state() -> None:
         "revoked",
         "expired",
         "valid",
+        "rotated",
+        "valid",
+        "valid",
     ]
 
 
@@ -106,14 +117,16 @@ def test_tokens_are_listed_with_their_state() -> None:
         ("tok-1", "tok-1"),
         ("ann", "tok-1"),
         ("bob", None),
-        ("twin", None),
+        # The others of that name have ended, or were replaced by this one.
+        ("twin", "tok-4"),
+        ("pair", None),
         ("nope", None),
     ],
 )
 def test_a_token_is_revoked_by_id_or_by_a_name_that_only_it_has(
     wanted: str, outcome: str | None
 ) -> None:
-    api = FakeApi(answers={"GET tokens": TOKENS}, objects={"tokens/tok-1": {}})
+    api = FakeApi(answers={"GET tokens": TOKENS}, objects={f"tokens/{outcome}": {}})
     result = cli("token", "revoke", wanted, api=api)
     assert result.code == (0 if outcome else 1)
     assert [r.url.path for r in api.requests if r.method == "DELETE"] == [

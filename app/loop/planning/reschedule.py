@@ -1,0 +1,116 @@
+"""Rescheduling: services whose launches failed again and again on a GPU are placed on others for a while.
+
+A service avoids the GPUs on which its launches failed. From two of a node on it starts nothing on all of that node,
+where most likely something is missing that it needs; what serves there stays. What fails on MAX_NODES nodes fails by
+its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU on which
+launches of several services fail starts nothing new of anybody.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from app.store.store import Snapshot
+from solvers.types.plan import BoundPlan
+from solvers.types.state import ClusterState, GpuId
+
+MAX_NODES = 3
+_OF_NODE = 2
+"""Failing GPUs from which on a service avoids the whole node, and failing services from which on a GPU is cordoned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidedGpus:
+    """What services do without, by service."""
+
+    failing: Mapping[str, Set[GpuId]] = field(default_factory=dict)
+    """GPUs on which its launches failed: what is planned there moves."""
+    closed: Mapping[str, Set[GpuId]] = field(default_factory=dict)
+    """Those, and all others of a node with several of them: nothing of it starts there, what serves there stays."""
+
+    def without(self, services: Set[str]) -> "AvoidedGpus":
+        """The same for all but these services."""
+        return AvoidedGpus(
+            failing={
+                name: gpus
+                for name, gpus in self.failing.items()
+                if name not in services
+            },
+            closed={
+                name: gpus for name, gpus in self.closed.items() if name not in services
+            },
+        )
+
+
+def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
+    """What the planner must do without, by service; none of a service that fails wherever it is tried."""
+    failing = _failing(snapshot)
+    node_of = {gpu.id: str(gpu.node) for gpu in snapshot.state.gpus}
+    closed = {}
+    for service, gpus in failing.items():
+        per_node = Counter(node_of[gpu] for gpu in gpus)
+        broad = {node for node, count in per_node.items() if count >= _OF_NODE}
+        closed[service] = gpus | {gpu for gpu, node in node_of.items() if node in broad}
+    return AvoidedGpus(failing=failing, closed=closed)
+
+
+def failing_everywhere(snapshot: Snapshot) -> Set[str]:
+    """Services whose launches failed on so many nodes that they are moved no further."""
+    return _known(snapshot).keys() - _failing(snapshot).keys()
+
+
+def with_shared_cordons(state: ClusterState, avoided: AvoidedGpus) -> ClusterState:
+    """The state in which GPUs that several services avoid are cordoned: what runs there stays."""
+    services = Counter(gpu for gpus in avoided.closed.values() for gpu in gpus)
+    return cordoned(
+        state, {gpu for gpu, count in services.items() if count >= _OF_NODE}
+    )
+
+
+def cordoned(state: ClusterState, gpus: Set[GpuId]) -> ClusterState:
+    """The state with these GPUs cordoned."""
+    if not gpus:
+        return state
+    marked = tuple(
+        replace(gpu, cordoned=True) if gpu.id in gpus else gpu for gpu in state.gpus
+    )
+    return replace(state, gpus=marked)
+
+
+def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan | None:
+    """The target without what is planned on failing GPUs: nothing of it runs there that could be kept."""
+    if target is None or not avoided.failing:
+        return target
+    gpus = (
+        replace(
+            gpu,
+            replicas=tuple(
+                each
+                for each in gpu.replicas
+                if gpu.id not in avoided.failing.get(each.service, ())
+            ),
+        )
+        for gpu in target.gpus
+    )
+    return replace(target, gpus=tuple(gpu for gpu in gpus if gpu.replicas or gpu.tasks))
+
+
+def _failing(snapshot: Snapshot) -> dict[str, set[GpuId]]:
+    """Where launches fail, by service; without those that fail everywhere."""
+    node_of = {gpu.id: gpu.node for gpu in snapshot.state.gpus}
+    return {
+        service: gpus
+        for service, gpus in _known(snapshot).items()
+        if len({node_of[gpu] for gpu in gpus}) < MAX_NODES
+    }
+
+
+def _known(snapshot: Snapshot) -> dict[str, set[GpuId]]:
+    """The GPUs of the fleet on which launches fail, by service that is there."""
+    services = {service.name for service in snapshot.state.services}
+    gpus = {gpu.id for gpu in snapshot.state.gpus}
+    known: defaultdict[str, set[GpuId]] = defaultdict(set)
+    for each in snapshot.avoided:
+        if each.service in services and each.gpu in gpus:
+            known[each.service].add(each.gpu)
+    return dict(known)

@@ -1,0 +1,89 @@
+"""Failed launches: counted once each, with the device's words, and not where a replica had served."""
+
+from dataclasses import replace
+
+from agents.base.device import GpuState, RunningReplica
+from agents.base.protocol import MAX_LAUNCH_FAILURES, LaunchFailure, ReplicaState
+from agents.enforce.failed_launches import HEALTHY_S, FailedLaunches
+from tests.agents.factories import a_replica, an_empty_node
+
+WANTED = {"r1"}
+
+
+def see(
+    launches: FailedLaunches,
+    state: ReplicaState,
+    at_s: float,
+    *,
+    healthy: bool = True,
+    replica: str = "r1",
+) -> None:
+    """The agent looks at a node with one replica."""
+    wanted = a_replica(replica)
+    running = RunningReplica(
+        id=replica,
+        service=wanted.service,
+        network=wanted.network,
+        state=state,
+        sm_percent=wanted.sm_percent,
+        batch=wanted.batch,
+        memory_mib=wanted.memory_mib,
+    )
+    node = an_empty_node()
+    gpu: GpuState = replace(node.gpus[0], replicas=(running,), healthy=healthy)
+    launches.look(replace(node, gpus=(gpu,)), WANTED, at_s)
+
+
+def failure(detail: str) -> LaunchFailure:
+    return LaunchFailure(replica="r1", service="chat", gpu_index=0, detail=detail)
+
+
+def test_a_replica_that_stays_failed_counts_once_for_each_launch() -> None:
+    launches = FailedLaunches()
+    for at_s in (0.0, 1.0, 2.0):
+        see(launches, "failed", at_s)
+    assert launches.take(()) == (failure("it ended by itself"),)
+    launches.start("r1")
+    see(launches, "starting", 5.0)
+    see(launches, "failed", 6.0)
+    said = "replica r1: exit code 1: no such file"
+    assert launches.take(["GPU 1 is hot", said]) == (failure(said),)
+    assert launches.take(()) == ()
+
+
+def test_a_failure_does_not_take_the_words_on_a_replica_whose_id_begins_alike() -> None:
+    launches = FailedLaunches()
+    for said, is_own in (("replica r10: no", False), ("replica r1~8: no", True)):
+        launches.note("r1", "chat", 0, "it ended by itself")
+        (taken,) = launches.take([said])
+        assert (taken.detail == said) is is_own
+
+
+def test_a_replica_that_served_did_not_fail_to_start_and_a_crash_loop_did() -> None:
+    for ready_s, count in ((HEALTHY_S - 1.0, 1), (HEALTHY_S, 0)):
+        launches = FailedLaunches()
+        launches.start("r1")
+        see(launches, "ready", 100.0)
+        see(launches, "failed", 100.0 + ready_s)
+        assert len(launches.take(())) == count
+
+
+def test_what_is_not_wanted_and_what_a_lost_gpu_takes_with_it_says_nothing() -> None:
+    launches = FailedLaunches()
+    see(launches, "failed", 0.0, replica="other")
+    see(launches, "failed", 0.0, healthy=False)
+    assert launches.take(()) == ()
+
+
+def test_a_successor_that_fails_is_reported_as_the_replica_that_was_commanded() -> None:
+    launches = FailedLaunches()
+    see(launches, "failed", 0.0, replica="r1~8")
+    assert [each.replica for each in launches.take(())] == ["r1"]
+
+
+def test_more_failures_than_an_observation_holds_are_forgotten_oldest_first() -> None:
+    launches = FailedLaunches()
+    for number in range(MAX_LAUNCH_FAILURES + 3):
+        launches.note("r1", "chat", 0, str(number))
+    taken = launches.take(())
+    assert (len(taken), taken[0].detail) == (MAX_LAUNCH_FAILURES, "3")

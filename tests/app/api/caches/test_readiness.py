@@ -1,0 +1,50 @@
+"""Readiness: one set of checks at a time, and one per second, however many ask."""
+
+import asyncio
+
+from app.api.caches.readiness import KEPT_S, Readiness
+from tests.app.coroutines import let_others_run, run
+
+
+class Database:
+    """A part that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = asyncio.Event()
+        self.problem: str | None = None
+
+    async def check(self) -> str | None:
+        self.asked += 1
+        await self.answers.wait()
+        return self.problem
+
+
+def test_a_flood_of_probes_asks_the_database_once() -> None:
+    async def body() -> None:
+        database, readiness = Database(), Readiness()
+        checks = {"database": database.check}
+        probes = [asyncio.create_task(readiness.load(checks)) for _ in range(1000)]
+        await let_others_run()
+        # One that is given up leaves the answer to the others.
+        probes.pop().cancel()
+        database.answers.set()
+        assert await asyncio.gather(*probes) == [{"database": None}] * 999
+        assert database.asked == 1
+
+    run(body)
+
+
+def test_what_changed_is_said_a_second_later() -> None:
+    async def body() -> None:
+        database, readiness = Database(), Readiness()
+        database.answers.set()
+        assert await readiness.load({"database": database.check}) == {"database": None}
+        database.problem = "away"
+        await asyncio.sleep(KEPT_S)
+        assert await readiness.load({"database": database.check}) == {
+            "database": "away"
+        }
+        assert database.asked == 2
+
+    run(body)

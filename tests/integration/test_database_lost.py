@@ -1,0 +1,151 @@
+"""What is under way when the database goes, or waits for a connection, is answered 503 with Retry-After, and soon."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from httpx2 import Response
+from sqlalchemy import make_url
+from starlette.testclient import TestClient
+
+from app.base.clock import ManualControlClock
+from app.base.errors import Unavailable
+from app.base.settings import Settings
+from app.db.base.engine import make_engine
+from app.db.base.listen import conninfo
+from app.db.base.transaction import transaction
+from app.postgres import server as postgres
+from app.serve.api_process import create_app
+from app.serve.plane import make_plane
+from tests.browser.dashboards import running_dashboard
+from tests.integration.api_harness import NOW, V1, Api, Prepared, run_apart, service
+from tests.integration.simulating import scenario
+
+pytestmark = pytest.mark.integration
+
+WITHIN_S = 20.0
+"""Clients wait for longer. A lock or a connection is waited for 5 s at most; the rest is for busy machines."""
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with running_dashboard(small_fleet) as running:
+        running.put("services/chat", service())
+        assert running.sync().status_code == 200
+        running.tick()
+        running.add_token("guest", "viewer")
+        yield running
+
+
+def _log_in(api: Api) -> Response:
+    origin = str(api.client.base_url).rstrip("/")
+    sent = {"token": api.secrets["guest"], "next": "/fleet"}
+    return api.client.post("/login", data=sent, headers={"Origin": origin})
+
+
+REQUESTS: dict[str, Callable[[Api], Response]] = {
+    "export": lambda api: api.call("GET", "reports/plan_history/export"),
+    "explain": lambda api: api.call("GET", "plans/1/explain"),
+    "list": lambda api: api.call("GET", "plans"),
+    "simulate": lambda api: api.call("POST", "simulations", {"scenario": scenario()}),
+    "page": lambda api: api.call("GET", "/fleet"),
+    "feed": lambda api: api.call("GET", "/live?topic=service/chat"),
+    "login": _log_in,
+    "sync": lambda api: api.sync(sequence=2),
+}
+LOCKED = "plan, service, policy, node, simulation, session"
+
+
+def test_whatever_is_under_way_when_the_database_dies_is_answered_503(
+    api: Api, postgres_server: postgres.Server
+) -> None:
+    name = str(make_url(api.url).database)
+    waiting = (
+        "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    with (
+        ThreadPoolExecutor(len(REQUESTS)) as threads,
+        psycopg.connect(conninfo(api.url)) as locking,
+        psycopg.connect(postgres_server.conninfo, autocommit=True) as killing,
+    ):
+        locking.execute(f"LOCK TABLE {LOCKED} IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        began_s = time.monotonic()
+        asked = {
+            what: threads.submit(request, api) for what, request in REQUESTS.items()
+        }
+        while (count := locking.execute(waiting).fetchone()) and count[0] < 5:
+            assert time.monotonic() - began_s < WITHIN_S
+        killing.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')  # type: ignore[arg-type]
+        try:
+            killing.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s",
+                (name, locking.info.backend_pid),
+            )
+            answers = {what: each.result() for what, each in asked.items()}
+        finally:
+            killing.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')  # type: ignore[arg-type]
+    found = {what: answer.status_code for what, answer in answers.items()}
+    assert found == dict.fromkeys(REQUESTS, 503)
+    assert all(answer.headers["Retry-After"] for answer in answers.values())
+    assert time.monotonic() - began_s < WITHIN_S
+
+
+def test_a_database_that_only_reads_is_no_fault_of_ours(
+    api: Api, postgres_server: postgres.Server
+) -> None:
+    """As a standby that takes over, until it is promoted."""
+    name = str(make_url(api.url).database)
+    with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:
+        connection.execute(
+            f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'  # type: ignore[arg-type]
+        )
+        # One that was about to log in read the setting before it changed, and is not listed yet: ended at the next turn.
+        for number in range(100):
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+                (name,),
+            )
+            answer = api.call("PUT", f"services/new-{number}", service(f"new-{number}"))
+            if answer.status_code != 201:
+                break
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+def test_who_waits_for_a_connection_of_the_pool_is_answered_within_seconds(
+    database: str,
+) -> None:
+    async def ask() -> float:
+        engine = make_engine(database, pool_size=1)
+        try:
+            async with transaction(engine):
+                began_s = time.monotonic()
+                with pytest.raises(Unavailable):
+                    async with transaction(engine):
+                        pass
+                return time.monotonic() - began_s
+        finally:
+            await engine.dispose()
+
+    assert run_apart(ask()) < WITHIN_S
+
+
+def test_an_api_that_starts_without_its_database_answers_503_and_says_what_is_away() -> (
+    None
+):
+    # Bound and not listening, so that connections are refused and nobody else takes the port.
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = f"postgresql+psycopg://nobody@127.0.0.1:{bound.getsockname()[1]}/none"
+        app = create_app(make_plane(Settings(), url, ManualControlClock(NOW)))
+        with TestClient(app, raise_server_exceptions=False) as client:
+            token = {"Authorization": f"Bearer plim_admin_{'x' * 43}"}
+            asked = client.get(f"{V1}/services", headers=token)
+            ready = client.get("/readyz")
+            assert client.get("/livez").status_code == 200
+    for answer in (asked, ready):
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert "database" in ready.json()["checks"]

@@ -1,0 +1,186 @@
+"""Real agents of which one cannot start a service: the loop places it elsewhere, and every process knows why."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from agents.base.clock import ManualClock
+from agents.base.device import DeviceReadings, LaunchFailed, NodeState
+from agents.base.protocol import (
+    GpuReading,
+    Observation,
+    ReplicaCommand,
+    ServiceReading,
+    SyncReply,
+)
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport
+from app.store.launch_book import FIRST
+from tests.agents.factories import PaperDevice, an_empty_gpu
+from tests.agents.factories import run as finish
+from tests.integration.api_harness import Api, Prepared, node, service
+
+pytestmark = pytest.mark.integration
+STEP_S = 2.0
+
+
+class Device(PaperDevice):
+    """A T4 under load, on which replicas are ready at once, or cannot be started."""
+
+    def __init__(self) -> None:
+        super().__init__(an_empty_node_of_t4())
+        self.why_not = ""
+        """Why no replica starts; empty: they do."""
+
+    async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
+        if self.why_not:
+            raise LaunchFailed(f"{replica.id}: {self.why_not}")
+        await super().start_replica(gpu_index, replica)
+
+    async def read(self) -> DeviceReadings:
+        self.make_ready()
+        count = 10
+        return DeviceReadings(
+            gpus=(
+                GpuReading(
+                    index=0,
+                    gpu_type="T4",
+                    memory_mib=16384.0,
+                    memory_used_mib=0.0,
+                    power_w=12.0,
+                    energy_j=24.0,
+                    clock_mhz=1590.0,
+                    busy_percent=0.0,
+                ),
+            ),
+            services=(
+                ServiceReading(
+                    service="chat", arrivals=count, served=count, in_slo=count
+                ),
+            ),
+        )
+
+
+class Fleet:
+    """Two nodes' agents, which sync over HTTP, and the loop."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.clock = ManualClock(api.clock.now().timestamp())
+        self.devices = {name: Device() for name in ("n1", "n2")}
+        self.agents = {
+            name: NodeAgent(
+                AgentSettings(node=name, boot="boot-1"),
+                device,
+                transport=DirectTransport(self._exchange),
+                clock=self.clock,
+                ledger=Ledger(None),
+            )
+            for name, device in self.devices.items()
+        }
+
+    def step(self, count: int = 1, *, seconds: float = STEP_S) -> None:
+        """Time passes, both agents act, and the loop decides; each time by a process that never did before."""
+        for _ in range(count):
+            self.clock.advance(seconds)
+            self.api.clock.advance(seconds)
+            for agent in self.agents.values():
+                finish(agent.step())
+            self.api.tick()
+
+    def places(self) -> set[str]:
+        """Nodes whose command has a replica."""
+        return {
+            name
+            for name, agent in self.agents.items()
+            if agent.command and any(gpu.replicas for gpu in agent.command.gpus)
+        }
+
+    def running(self) -> set[str]:
+        return {name for name, device in self.devices.items() if device.replicas()}
+
+    def events(self, subject: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api.get(f"events?subject={subject}")["items"]
+        return found
+
+    async def _exchange(self, observation: Observation, wait_s: float) -> SyncReply:
+        name = observation.node
+        body = msgspec.json.decode(msgspec.json.encode(observation))
+        answer = self.api.call(
+            "POST", f"nodes/{name}/sync", body, token=self.api.token_of(name)
+        )
+        assert answer.status_code == 200, answer.text
+        return msgspec.json.decode(answer.content, type=SyncReply)
+
+
+def an_empty_node_of_t4() -> NodeState:
+    gpu = replace(an_empty_gpu(memory_mib=16384.0), gpu_type="T4")
+    return NodeState(gpus=(gpu,))
+
+
+@pytest.fixture
+def fleet(small_fleet: Prepared) -> Iterator[Fleet]:
+    with small_fleet.running_api() as api:
+        for name in ("n1", "n2"):
+            api.put(f"nodes/{name}", node(name, gpus=1))
+        api.put("services/chat", service(scaling={"max_replicas": 1}))
+        yield Fleet(api)
+
+
+def test_a_service_that_cannot_start_on_one_node_is_placed_on_the_other_and_says_why(
+    fleet: Fleet,
+) -> None:
+    for device in fleet.devices.values():
+        device.why_not = "model weights are missing"
+    fleet.step(3)
+    (bad,) = fleet.places()
+    (good,) = fleet.devices.keys() - {bad}
+    fleet.devices[good].why_not = ""
+    # After 0, 5 and 15 s the agent has tried thrice.
+    fleet.step(12)
+    assert (fleet.places(), fleet.running()) == ({good}, {good})
+    (event,) = (
+        line for line in fleet.events("service/chat") if line["kind"] == "LaunchesFail"
+    )
+    assert f"GPU {bad}/gpu-0" in event["reason"]
+    assert "model weights are missing" in event["reason"]
+    conditions = fleet.api.get("services/chat")["status"]["conditions"]
+    (said,) = (each for each in conditions if each["type"] == "Launches")
+    assert (said["status"], said["reason"]) == ("False", "LaunchesFail")
+    assert "model weights are missing" in said["message"]
+    newest = fleet.api.get("plans")["items"][0]["id"]
+    assert (
+        f"chat: its launches fail; it starts elsewhere than on {bad}/gpu-0"
+        in fleet.api.get(f"plans/{newest}/explain")["messages"]
+    )
+    # The time over, nothing is said any more, and what is well stays.
+    fleet.step(seconds=FIRST.total_seconds())
+    fleet.step(2)
+    assert fleet.places() == {good}
+    conditions = fleet.api.get("services/chat")["status"]["conditions"]
+    assert "Launches" not in [each["type"] for each in conditions]
+
+
+def test_a_node_that_reports_failures_of_what_it_never_ran_is_not_believed(
+    fleet: Fleet,
+) -> None:
+    fleet.step(3)
+    (used,) = fleet.places()
+    (other,) = fleet.devices.keys() - {used}
+    lie = {"replica": "chat-g1-1", "service": "chat", "gpu_index": 0, "detail": "no"}
+    answer = fleet.api.sync(
+        other,
+        sequence=1,
+        boot="liar",
+        window_start_s=fleet.api.clock.now().timestamp() - STEP_S,
+        gpus=[],
+        failures=[lie] * 3,
+    )
+    assert answer.status_code == 200
+    assert not [
+        line for line in fleet.events("service/chat") if line["kind"] == "LaunchesFail"
+    ]
