@@ -28,18 +28,13 @@ def installed(directory: Path) -> Path:
         [sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True
     )
     python = directory / "bin" / "python"
-    words = [
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        str(python),
-        "--constraint",
-        str(ROOT / "constraints.txt"),
-    ]
+    uv = [str(Path(sys.executable).parent / "uv"), "pip", "install", "--quiet"]
+    uv += ["--python", str(python)]
+    hashed = ["--require-hashes", "--constraint", str(ROOT / "constraints.txt")]
     subprocess.run(
-        [str(Path(sys.executable).parent / "uv"), *words, str(AGENT)], check=True
+        [*uv, *hashed, "--requirement", str(AGENT / "pyproject.toml")], check=True
     )
+    subprocess.run([*uv, "--no-deps", str(AGENT)], check=True)
     subprocess.run(
         [str(directory / "bin" / "plimsoll-agent"), "--help"],
         check=True,

@@ -82,11 +82,13 @@ def temporary_database() -> Iterator[str]:
 
 
 @contextmanager
-def temporary_server() -> Iterator[postgres.Server]:
-    """The same, for those who also stop and start it."""
-    data_dir = Path(tempfile.mkdtemp(prefix="plimsoll-bench-"))
+def temporary_server(
+    directory: Path | None = None, *, bin_dir: Path | None = None
+) -> Iterator[postgres.Server]:
+    """The same, for those who also stop and start it; its data lie in `directory`, its programs in `bin_dir`."""
+    data_dir = Path(tempfile.mkdtemp(prefix="plimsoll-bench-", dir=directory))
     try:
-        server = postgres.start(data_dir)
+        server = postgres.start(data_dir, bin_dir=bin_dir)
         migrate.upgrade(server.url)
         yield server
     finally:
