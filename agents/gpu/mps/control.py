@@ -4,13 +4,12 @@ control = Control(CONTROL, environment, directory)
     why_missing()            why it cannot be run here; empty = it can
     await ask(command)       the lines of the answer; raises NoDaemon, NotPermitted, NotSupported or DeviceError
     await run(*options)      what a call without a command says
-await at_once(one, other)    answers to several questions, asked side by side
 """
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+import time
+from collections.abc import Mapping
 
 from agents.base.device import DeviceError, NotSupported
 from agents.gpu.mps import answers
@@ -19,10 +18,8 @@ from agents.gpu.mps.directory import MpsDirectory
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
 ANSWER_S = 10.0
+BUSY_S = 0.02
 LOG_LIMIT_MIB = 8.0
-
-_One = TypeVar("_One")
-_Other = TypeVar("_Other")
 
 
 class Control:
@@ -52,6 +49,8 @@ class Control:
             "CUDA_MPS_PIPE_DIRECTORY": str(directory.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(directory.log),
         }
+        self._turn = asyncio.Lock()
+        """The daemon takes one question at a time."""
 
     def why_missing(self) -> str:
         """Why the programs of MPS cannot be run; empty = they can."""
@@ -64,7 +63,13 @@ class Control:
 
     async def ask(self, command: str) -> tuple[str, ...]:
         """The answer to one command; one per call, since silent answers leave no line."""
-        said, complaint = await self.run(command=command)
+        async with self._turn:
+            said, complaint = await self.run(command=command)
+            ends_s = time.monotonic() + self._answer_s
+            # Another process asks at this moment: the profiler, an operator. Its question takes milliseconds.
+            while answers.IS_BUSY in complaint and time.monotonic() < ends_s:
+                await asyncio.sleep(BUSY_S)
+                said, complaint = await self.run(command=command)
         # Each command writes to the logs, so this is the moment at which they grow.
         self._directory.cut_logs(self._log_limit_mib)
         return answers.lines_of(command, said, complaint)
@@ -108,13 +113,3 @@ class Control:
                 process.kill()
                 await process.wait()
         return said.decode(errors="replace"), complaint.decode(errors="replace")
-
-
-async def both(one: Awaitable[_One], other: Awaitable[_Other]) -> tuple[_One, _Other]:
-    """What both return; the first error is raised when both have ended, so that no process is left behind."""
-    found, also = await asyncio.gather(one, other, return_exceptions=True)
-    for each in (found, also):
-        if isinstance(each, BaseException):
-            raise each
-    assert not isinstance(found, BaseException) and not isinstance(also, BaseException)
-    return found, also

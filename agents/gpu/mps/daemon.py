@@ -39,7 +39,7 @@ import psutil
 from agents.base.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
 from agents.gpu.mps import answers
 from agents.gpu.mps.answers import NoDaemon, ServerState
-from agents.gpu.mps.control import ANSWER_S, CONTROL, LOG_LIMIT_MIB, Control, both
+from agents.gpu.mps.control import ANSWER_S, CONTROL, LOG_LIMIT_MIB, Control
 from agents.gpu.mps.directory import MpsDirectory
 from agents.gpu.mps.foreign import mps_processes, why_foreign, why_foreign_owner
 from agents.gpu.mps.lacks import MpsLack, MpsLackKind
@@ -279,12 +279,8 @@ class Mps:
         ):
             return _Seen(why_not=reason)
         try:
-            # Side by side: each question starts a process of 3 to 12 ms, and a replica's start waits for both.
-            default, listed = await both(
-                self._control.ask(_GET_DEFAULT), self._control.ask(LIST_SERVERS)
-            )
-            percent = answers.percent(default)
-            servers = answers.pids(listed)
+            percent = answers.percent(await self._control.ask(_GET_DEFAULT))
+            servers = answers.pids(await self._control.ask(LIST_SERVERS))
         except NoDaemon:
             return _Seen()
         except DeviceError as error:
@@ -333,11 +329,8 @@ class Mps:
         # Another value would cut every client's share without a word.
         if seen.default_percent != 100.0:
             await self._servers.set_percent("set_default_active_thread_percentage 100")
-        state, _ = await both(
-            self._servers.worst_of(seen.servers),
-            self._servers.give_all_percent(seen.servers),
-        )
-        return state
+        await self._servers.give_all_percent(seen.servers)
+        return await self._servers.worst_of(seen.servers)
 
     async def _quit(self) -> None:
         # The daemon answers only after its servers are gone, so this call may take that much longer.

@@ -229,6 +229,16 @@ def test_a_daemon_that_runs_is_adopted_and_set_back_to_100_percent(node: Node) -
     assert node.say(first, f"get_active_thread_percentage {server}") == "100.0"
 
 
+def test_a_daemon_that_answers_somebody_else_is_asked_again(node: Node) -> None:
+    """Seen on an H100: it takes one question at a time and refuses the other."""
+    mps = node.mps()
+    wait(mps.start())
+    busy = mps.directory.pipe / "busy"
+    busy.touch()
+    assert wait(mps.start()) == "none"
+    assert not busy.exists()
+
+
 def test_another_replica_waits_for_few_questions_each_of_which_starts_a_process(
     node: Node,
 ) -> None:

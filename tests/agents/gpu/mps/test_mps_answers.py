@@ -1,4 +1,4 @@
-"""What the MPS daemon's answers mean; texts as releases 535 and 550 print them."""
+"""What the MPS daemon's answers mean; texts as releases 535, 550 and 580 print them."""
 
 import pytest
 
@@ -23,6 +23,12 @@ from agents.gpu.mps.answers import (
             "Cannot find MPS control daemon process\n",
             DeviceError,
             "no MPS daemon answered 'set_x 1'",
+        ),
+        (
+            "",
+            "Cannot send command to MPS control daemon process\n",
+            DeviceError,
+            "takes no 'set_x 1'",
         ),
         (
             "Insufficient privileges for UID 7\n",
