@@ -5,6 +5,7 @@ its observations are durable, and a NodeCommand when there is a newer one. JSON,
 default, unknown fields refused.
 """
 
+import hashlib
 import math
 from typing import Annotated, Literal, TypeAlias
 
@@ -26,6 +27,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
 Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
 """Beyond it JSON parsers that know doubles alone would round."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+DIGEST_LENGTH = 32
+"""Hexadecimal digits."""
 GpuIndex: TypeAlias = Annotated[int, Meta(ge=0, le=64_999)]
 """A slice (MIG) of GPU 63 has at most this index: 1000 * 64 + 10 * instance + compute instance."""
 MAX_GPUS = 128
@@ -190,6 +193,8 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Clocks in Unix seconds tell no shorter times apart, and what is divided by it stays finite."""
     generation: Generation
     """Generation of the command in force; 0 = none."""
+    command_digest: Annotated[str, Meta(max_length=DIGEST_LENGTH)] = ""
+    """Of that command, by `digest_of`."""
     gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=MAX_GPUS)] = ()
     replicas: Annotated[tuple[ReplicaReading, ...], Meta(max_length=1024)] = ()
     services: Annotated[tuple[ServiceReading, ...], Meta(max_length=1024)] = ()
@@ -286,6 +291,14 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
     gpus: tuple[GpuCommand, ...] = ()
     routes: tuple[Route, ...] = ()
     """Every service of the cluster, also those without a replica here."""
+
+
+def digest_of(command: NodeCommand | None) -> str:
+    """What tells commands of one generation apart: a database that was restored counts anew. Empty: no command."""
+    if command is None:
+        return ""
+    content = msgspec.json.encode(command)
+    return hashlib.blake2b(content, digest_size=DIGEST_LENGTH // 2).hexdigest()
 
 
 class LeaseTerms(Wire, frozen=True, kw_only=True):

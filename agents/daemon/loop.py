@@ -151,6 +151,7 @@ class NodeAgent:
                 window_start_s=start_s,
                 window_s=now_s - start_s,
                 generation=self._ledger.generation,
+                command_digest=self._ledger.digest,
                 gpus=readings.gpus,
                 replicas=as_commanded(readings.replicas),
                 services=readings.services,
@@ -197,7 +198,11 @@ class NodeAgent:
             await self._take(reply, sent_s)
             if reply.boot != self.settings.boot or reply.acknowledged < asked.sequence:
                 return  # not durable yet: sent again with the next one
-            again = structs.replace(asked, generation=self._ledger.generation)
+            again = structs.replace(
+                asked,
+                generation=self._ledger.generation,
+                command_digest=self._ledger.digest,
+            )
             asked = self.outbox.oldest() or (
                 again if waits and again.generation > before else None
             )

@@ -17,7 +17,7 @@ import msgspec
 
 from agents.base.device import DeviceError
 from agents.base.durable_files import sync_directory, write_synced
-from agents.base.protocol import NodeCommand
+from agents.base.protocol import NodeCommand, digest_of
 
 CURRENT = "command.json"
 PREVIOUS = "command.previous.json"
@@ -47,6 +47,7 @@ class Ledger:
                 directory.chmod(0o700)
             self._key = _key(directory / KEY)
             self._load(directory)
+        self._digest = digest_of(self._command)
 
     @property
     def command(self) -> NodeCommand | None:
@@ -57,6 +58,11 @@ class Ledger:
     def generation(self) -> int:
         """Generation of the command in force; 0 = none."""
         return self._command.generation if self._command else 0
+
+    @property
+    def digest(self) -> str:
+        """Of the command in force, for the control plane; empty = none."""
+        return self._digest
 
     def objection(self, command: NodeCommand) -> str:
         """Why the command must not replace the one in force; empty = it may, or it is the one in force."""
@@ -81,7 +87,7 @@ class Ledger:
         if self.directory is not None:
             # On disk before it counts: an agent that dies next must come back with it.
             self._write(self.directory, command)
-        self._command = command
+        self._command, self._digest = command, digest_of(command)
 
     def _load(self, directory: Path) -> None:
         for name in (CURRENT, PREVIOUS):

@@ -24,7 +24,7 @@ from app.db.fleet.overuses import lose_overuses
 from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.fleet.windows import load_windows
 from app.db.operations import events
-from app.db.operations.incarnations import note_newer_generations
+from app.db.operations.incarnations import MadeCommands, note_strangers
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
 from app.store.event_limits import EventLimits, LimitedEvents
@@ -61,6 +61,7 @@ class PostgresStore:
         self._epoch = epoch
         self._parts = PartCache()
         self._days: set[date] = set()
+        self._made = MadeCommands()
         self._reportable = LoadedReportable()
         self._event_limits = event_limits or EventLimits()
         self._known = _Known()
@@ -186,23 +187,21 @@ class PostgresStore:
     async def _ingest(
         self, placed: list[WindowedObservation], received: datetime
     ) -> Ingested:
-        reports = [entry.observation for entry in placed]
         limited = self._event_limits.begin(received)
         try:
             with refused_where_unkeepable():
-                known, taken = await self._write(placed, received, limited)
+                known, taken, strangers = await self._write(placed, received, limited)
         except BaseException:
             self._event_limits.give_back(limited)
             raise
         # Only now: a group that is rolled back is tried again in halves, and its lines would count many times.
         self._event_limits.settle(limited)
         self._reportable = known
-        newer = [each for each in reports if each.generation > known.target_generation]
-        if newer:
+        if strangers:
             # In a transaction of its own: who changes the catalogue locks `cluster` first and then nodes, which the
             # transaction of the reports had locked.
             async with self._engine.begin() as connection:
-                await note_newer_generations(connection, newer, received)
+                await note_strangers(connection, strangers, received)
         return taken
 
     async def _write(
@@ -210,8 +209,9 @@ class PostgresStore:
         placed: list[WindowedObservation],
         received: datetime,
         limited: LimitedEvents,
-    ) -> tuple[LoadedReportable, Ingested]:
-        """All in one transaction; what nodes may report of now, and what became of the observations."""
+    ) -> tuple[LoadedReportable, Ingested, list[Observation]]:
+        """All in one transaction; what nodes may report of now, what became of the observations, and those of nodes
+        that follow another history of this database."""
         async with self._engine.begin() as connection:
             known = await refresh(connection, self._reportable, received)
             taken = await ingest(
@@ -219,7 +219,13 @@ class PostgresStore:
             )
             for line in limited.summary:
                 await events.add(connection, line)
-        return known, taken
+            strangers = await self._made.strangers(
+                connection,
+                [entry.observation for entry in placed],
+                known.target_generation,
+                known.target_since,
+            )
+        return known, taken, strangers
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""

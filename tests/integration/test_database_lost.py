@@ -103,7 +103,7 @@ def test_a_database_that_only_reads_is_no_fault_of_ours(
         connection.execute(
             f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'  # type: ignore[arg-type]
         )
-        # One that was about to log in read the setting before it changed, and is not listed yet: ended at the next turn.
+        # One that was logging in has read the setting before, and is not listed yet: it is ended at the next turn.
         for number in range(100):
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import NodeCommand
+from agents.base.protocol import NodeCommand, digest_of
 from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, command, node, plan
@@ -104,6 +104,22 @@ async def newest_command(
     )
     body = found.scalar_one_or_none()
     return None if body is None else msgspec.json.decode(body, type=NodeCommand)
+
+
+async def load_digests(
+    connection: AsyncConnection, names: Sequence[str], generation: int
+) -> dict[str, str]:
+    """The digests of these nodes' commands of one generation, by node."""
+    found = await connection.execute(
+        select(command.c.node, command.c.body).where(
+            command.c.node.in_(names), command.c.generation == generation
+        )
+    )
+    # Read first: the digest is of what this version of the protocol writes, as the agents' is.
+    return {
+        row.node: digest_of(msgspec.json.decode(row.body, type=NodeCommand))
+        for row in found
+    }
 
 
 async def _replace_target(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.rows import all_rows
-from app.db.base.tables import cluster, gpu, service
+from app.db.base.tables import cluster, gpu, service, target
 from app.store.reportable import LINGER, Reportable, places_after
 
 MAX_TARGETS = 60
@@ -28,6 +28,8 @@ class LoadedReportable:
     """0 = never read."""
     target_generation: int = 0
     """The counter of targets: the newest one's, or above it after a restore."""
+    target_since: datetime | None = None
+    """From when on the target of that number is in force; None = there is none."""
     incarnation: UUID | None = None
     """The database that was read."""
 
@@ -36,15 +38,21 @@ async def refresh(
     connection: AsyncConnection, known: LoadedReportable, received: datetime
 ) -> LoadedReportable:
     """What is known, brought up to date."""
-    now = (await connection.execute(select(cluster))).one()
+    now = (await connection.execute(_NOW)).one()
     # Another history of the database may count its services and targets alike and mean others. One that was restored by
     # hand is still called the same, until a node tells of the future.
     if (
         now.incarnation != known.incarnation
         or now.target_generation < known.target_generation
+        or (
+            now.target_generation == known.target_generation
+            and now.since != known.target_since
+        )
     ):
         known = LoadedReportable(incarnation=now.incarnation)
-    known = replace(known, target_generation=now.target_generation)
+    known = replace(
+        known, target_generation=now.target_generation, target_since=now.since
+    )
     if now.catalogue_revision != known.catalogue_revision:
         known = replace(
             known,
@@ -91,6 +99,14 @@ async def _with_targets(
         generation=rows[0].generation,
     )
 
+
+_NOW = select(
+    cluster,
+    select(func.lower(target.c.valid))
+    .where(target.c.generation == cluster.c.target_generation)
+    .scalar_subquery()
+    .label("since"),
+)
 
 # The limit comes first: looked for by their time, all targets that there ever were would be read.
 _NEWER_TARGETS = """

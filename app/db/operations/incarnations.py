@@ -3,10 +3,12 @@
 After a restore nodes hold commands of generations that the database does not know any more, and refuse what is older.
 So the counter of generations jumps above theirs, as `etcdutl snapshot restore --bump-revision` does: the next target is
 newer than anything that any node holds. `plimsoll restore` makes it jump at once; where somebody restored by other
-means, the first node that reports a generation from the future of this database does.
+means, the first node does that reports a generation from the future of this database, or another command than the one
+that this database made for it under the same generation.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +16,8 @@ from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import Observation
+from agents.base.version import agent_version
+from app.db.decisions.targets import load_digests
 from app.db.operations import events
 from app.store.store import AuditEvent
 
@@ -29,10 +33,50 @@ With one jump an hour at most, nodes that lie would need ten years to reach 10^1
 """
 
 
-async def note_newer_generations(
+@dataclass(slots=True)
+class MadeCommands:
+    """What a process remembers of the commands of the newest target."""
+
+    _target: tuple[int, datetime | None] = (0, None)
+    _digests: dict[str, str] = field(default_factory=dict)
+    """By node; "" = it has none."""
+
+    async def strangers(
+        self,
+        connection: AsyncConnection,
+        reports: Sequence[Observation],
+        generation: int,
+        since: datetime | None,
+    ) -> list[Observation]:
+        """The reports that name a generation which this database never made, or another command under the newest one.
+
+        `generation`, `since`: the newest target and when it came into force.
+        """
+        # Another version of the protocol may write the same command otherwise.
+        told = [
+            report
+            for report in reports
+            if report.generation == generation
+            and report.command_digest
+            and report.agent_version == agent_version()
+        ]
+        if self._target != (generation, since):
+            self._target, self._digests = (generation, since), {}
+        if new := [report.node for report in told if report.node not in self._digests]:
+            made = await load_digests(connection, new, generation)
+            self._digests |= {node: made.get(node, "") for node in new}
+        other = [
+            report
+            for report in told
+            if self._digests[report.node] not in ("", report.command_digest)
+        ]
+        return [report for report in reports if report.generation > generation] + other
+
+
+async def note_strangers(
     connection: AsyncConnection, reports: Sequence[Observation], at: datetime
 ) -> None:
-    """Begin a new incarnation where a registered node holds a generation that this database never made.
+    """Begin a new incarnation where registered nodes hold what this database never made; see `MadeCommands.strangers`.
 
     In a transaction of its own after the reports are kept: it locks the row of `cluster`, as every change of the
     catalogue does before it locks nodes. Nodes that claim too much, or too soon after the last time, stay ahead and are
@@ -53,15 +97,20 @@ async def note_newer_generations(
 
 
 def _restored(row: Row[Any], at: datetime) -> AuditEvent:
+    made = (
+        f"this database made none after {row.made}"
+        if row.held > row.made
+        else "with another command than this database made"
+    )
     return AuditEvent(
         at=at,
         actor=f"node/{row.node}",
         kind="ControlPlaneRestored",
         subject="cluster",
         reason=(
-            f"{row.node} follows generation {row.held}, but this database made none after {row.made}: it was "
-            "restored to an older state, or the node followed another control plane; "
-            "the next plan gets a newer generation than any node's, and all follow it"
+            f"{row.node} follows generation {row.held}, but {made}: the database was restored to an older "
+            "state, or the node followed another control plane; the next plan gets a newer generation than "
+            "any node's, and all follow it"
         ),
         before={"generation": row.made, "incarnation": str(row.old)},
         after={"generation": row.generation, "incarnation": str(row.new)},
@@ -89,7 +138,7 @@ _RENUMBER = """
 WITH held AS (
     SELECT w.node, w.generation, c.target_generation AS made, c.incarnation AS old
     FROM cluster c, unnest(CAST(:nodes AS text[]), CAST(:generations AS bigint[])) AS w (node, generation)
-    WHERE w.generation > c.target_generation AND w.generation <= c.target_generation + :farthest
+    WHERE w.generation >= c.target_generation AND w.generation <= c.target_generation + :farthest
       AND EXISTS (SELECT FROM node WHERE node.id = w.node)
     ORDER BY w.generation DESC, w.node LIMIT 1
 ), renumbered AS (
