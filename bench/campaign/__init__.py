@@ -1,7 +1,5 @@
 """Faults of every kind under load, and what must hold whatever fails: `python -m bench.campaign`.
 
-One module per row (`kill`, `fault`, `fuzz`, `greedy`, `day`); each brings `run`, which gives back its figures and what
-was broken. The others are what rows share or consist of: the processes (`plane`), the agents (`node`), what these write
-down (`journal`) and what must be true afterwards (`oracle`); those who send too much (`flood`) and those beside them
-(`honest`).
+One module per row: `kill` and `fault` in `faults`, `fuzz` and `greedy` in `floods`, and `day`. Each brings `run`, which
+gives back its figures and what was broken. All share the `deployment`; what must hold afterwards is in `oracle`.
 """

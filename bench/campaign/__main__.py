@@ -19,7 +19,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bench.campaign import day, fault, fuzz, greedy, kill
+from bench.campaign.day import day
+from bench.campaign.faults import fault, kill
+from bench.campaign.floods import fuzz, greedy
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
 from bench.report import machine, print_table
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import psycopg
 
 from app.db.base.listen import conninfo
-from bench.campaign.journal import Entry, JournalReader
-from bench.campaign.node import ARRIVALS
+from bench.campaign.deployment.journal import Entry, JournalReader
+from bench.campaign.deployment.node import ARRIVALS
 
 Ask: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
 """The rows of a query."""

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 
 from bench.report import Figures
 
+BACK_WITHIN_S = 10.0
+"""99 of 100 times."""
+GIVEN_UP_S = 180.0
+"""What is not back by then is a violation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.campaign.clock import Clock, build
-from bench.campaign.device import WORKER
-from bench.campaign.journal import JournalReader
-from bench.campaign.proxy import Proxy
+from bench.campaign.deployment.clock import Clock, build
+from bench.campaign.deployment.device import WORKER
+from bench.campaign.deployment.journal import JournalReader
+from bench.campaign.deployment.proxy import Proxy
 from tests.integration.fault_harness import a_free_port, until
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

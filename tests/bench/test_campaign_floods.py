@@ -8,10 +8,11 @@ from random import Random
 import msgspec
 import pytest
 
-from bench.campaign import day, flood, fuzz, greedy
-from bench.campaign.flood import FloodResult, FloodSpec, is_allowed
-from bench.campaign.growth import TableSize, unbounded
-from bench.campaign.mutations import mutate
+from bench.campaign.day import day
+from bench.campaign.day.growth import TableSize, unbounded
+from bench.campaign.floods import flood, fuzz, greedy
+from bench.campaign.floods.flood import FloodResult, FloodSpec, is_allowed
+from bench.campaign.floods.mutations import mutate
 from bench.campaign.outcome import RowOptions, RowOutcome
 
 BODY = b'{"node": "n1", "gpus": [{"index": 0, "power_w": 12.5}]}'

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from bench.campaign.journal import Journal, JournalReader
+from bench.campaign.deployment.journal import Journal, JournalReader
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:

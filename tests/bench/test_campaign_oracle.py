@@ -1,7 +1,7 @@
 """The campaign's judge: what it must tell of a fleet that looks well."""
 
 from bench.campaign import oracle
-from bench.campaign.journal import Entry
+from bench.campaign.deployment.journal import Entry
 
 
 def test_a_node_that_follows_no_more_is_told() -> None:

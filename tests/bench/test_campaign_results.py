@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench.campaign import __main__ as campaign
-from bench.campaign import day, fault, fuzz, greedy, kill
-from bench.campaign.flood import FloodResult
-from bench.campaign.growth import TableSize
+from bench.campaign.day import day
+from bench.campaign.day.growth import TableSize
+from bench.campaign.faults import fault, kill
+from bench.campaign.faults.victims import Victim
+from bench.campaign.floods import fuzz, greedy
+from bench.campaign.floods.flood import FloodResult
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
-from bench.campaign.victims import Victim
 
 
 async def _good(options: RowOptions) -> RowOutcome:

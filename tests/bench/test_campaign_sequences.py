@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import schemathesis
 
-from bench.campaign import fuzz_calls
-from bench.campaign.flood import FloodSpec
+from bench.campaign.floods import fuzz_calls
+from bench.campaign.floods.flood import FloodSpec
 
 ONE = "/things/{id}"
 THING = {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}

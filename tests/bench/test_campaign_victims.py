@@ -6,8 +6,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from bench.campaign.journal import Journal, JournalReader
-from bench.campaign.victims import Killed, Victims
+from bench.campaign.deployment.journal import Journal, JournalReader
+from bench.campaign.faults.victims import Killed, Victims
 
 
 def _victims(plane: Any) -> Victims:

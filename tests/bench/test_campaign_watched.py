@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.campaign import watched
+from bench.campaign.deployment import watched
 
 
 def test_a_step_that_slept_held_the_loop_for_as_long(

@@ -16,10 +16,10 @@ from typing import TypeAlias
 import psycopg
 
 from app.db.base.leader import LEADER_LOCK
-from bench.campaign.clock import Clock
-from bench.campaign.plane import RunningPlane
-from bench.campaign.processes import LOOK_S, Program
-from bench.campaign.proxy import Failure, Proxy
+from bench.campaign.deployment.clock import Clock
+from bench.campaign.deployment.plane import RunningPlane
+from bench.campaign.deployment.processes import LOOK_S, Program
+from bench.campaign.deployment.proxy import Failure, Proxy
 
 HOUR_S = 3600
 BEYOND_RETENTION_H = 9 * 24

@@ -24,10 +24,10 @@ from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.postgres import server as postgres
 from app.store.store import PolicySettings
 from bench.campaign import oracle
-from bench.campaign.journal import JournalReader
-from bench.campaign.node import JOURNAL, SPEC, NodeSpec
-from bench.campaign.node_files import NodeFiles
-from bench.campaign.processes import Database, Kept, Program
+from bench.campaign.deployment.journal import JournalReader
+from bench.campaign.deployment.node import JOURNAL, SPEC, NodeSpec
+from bench.campaign.deployment.node_files import NodeFiles
+from bench.campaign.deployment.processes import Database, Kept, Program
 from bench.real_store import Fleet, node_secrets, open_fleet, temporary_server
 from tests.integration.fault_harness import API_ALONE, a_free_port
 from tests.ports import own_ports
@@ -36,7 +36,7 @@ SERVICES = 4
 POLICY = PolicySettings(period_s=1.0, min_dwell_s=0.0)
 """It decides every second and rearranges at once, so that kills meet pushes and commands."""
 CONTROLLER = ("-c", "from app.cli.main import main; main()", "controller")
-NODE = ("-m", "bench.campaign.node")
+NODE = ("-m", "bench.campaign.deployment.node")
 PROGRAMS = f"{os.environ.get('PATH', '')}:{PLACES}"
 LOOK_S = 0.1
 """Between two questions to a process, each of which costs it some milliseconds."""
@@ -124,8 +124,12 @@ class RunningPlane:
         """Every node is answered and the loop decides. Raises TimeoutError."""
         async with asyncio.timeout(AT_WORK_WITHIN_S):
             await self.until_answered(0.0)
-            while await self.ticks(session) == 0:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
+            await self.until_planned(session)
+
+    async def until_planned(self, session: aiohttp.ClientSession) -> None:
+        """The loop has decided once."""
+        while await self.ticks(session) == 0:  # noqa: ASYNC110  other processes tell nobody
+            await asyncio.sleep(LOOK_S)
 
     async def until_answered(self, asked_after_s: float) -> None:
         """Every node has an answer to what it asked after that time."""

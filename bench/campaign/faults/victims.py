@@ -24,8 +24,8 @@ import aiohttp
 from agents.base.protocol import ReplicaCommand
 from agents.processes.launch import HOST, Crashes
 from agents.processes.records import Identity
-from bench.campaign.node_files import kill
-from bench.campaign.plane import RunningPlane
+from bench.campaign.deployment.node_files import kill
+from bench.campaign.deployment.plane import RunningPlane
 
 OfPlane: TypeAlias = Literal["postgresql", "api", "controller", "solver"]
 OfNode: TypeAlias = Literal["agent", "router", "worker"]

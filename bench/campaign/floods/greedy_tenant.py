@@ -1,4 +1,4 @@
-"""One token on fifty connections that take all they can get: `python -m bench.campaign.greedy_tenant SPEC RESULT`.
+"""One token on fifty connections that take all: `python -m bench.campaign.floods.greedy_tenant SPEC RESULT`.
 
 They flood lists, stream, export, ask for reports and explanations, and simulate; whoever is answered asks again at
 once, and streams and half of the files are never read.
@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.campaign.flood import FloodResult, FloodSpec, read_spec, write_result
+from bench.campaign.floods.flood import FloodResult, FloodSpec, read_spec, write_result
 
 V1 = "/api/v1"
 SIMULATED_S = 3600

@@ -1,9 +1,9 @@
 """One node's agent as a process to be killed: the real loop, ledger and transport, and a device as the row wants it.
 
-    python -m bench.campaign.node DIRECTORY
+    python -m bench.campaign.deployment.node DIRECTORY
 
 The directory holds `node.json` (NodeSpec), the agent's ledger, its journal, which the oracle reads afterwards, and the
-state of the device. That one keeps books only, or starts real replicas and HAProxy (`bench.campaign.device`).
+state of the device, which keeps books only or starts real replicas and HAProxy (`bench.campaign.deployment.device`).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from agents.base.protocol import (
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
-from bench.campaign.journal import Journal
+from bench.campaign.deployment.journal import Journal
 from tests.agents.factories import PaperDevice, paper_reading
 
 SPEC, JOURNAL, LEDGER = "node.json", "journal", "ledger"
@@ -125,7 +125,7 @@ async def _device(spec: NodeSpec, directory: Path, journal: Journal) -> Device:
     if not spec.first_port:
         return LoadedDevice(spec, journal)
     # Imported where it is needed: an agent on paper is back sooner without.
-    from bench.campaign.device import PaperGpus, open_device
+    from bench.campaign.deployment.device import PaperGpus, open_device
 
     return await open_device(
         directory,

@@ -19,10 +19,13 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from bench.campaign.flood import FloodResult, FloodSpec, run_flood
-from bench.campaign.honest import HonestNodes, add_tokens
+from bench.campaign.deployment.plane import (
+    PlaneOptions,
+    running_plane,
+)
+from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
+from bench.campaign.floods.honest import HonestNodes, add_tokens
 from bench.campaign.outcome import RowOptions, RowOutcome
-from bench.campaign.plane import LOOK_S, PlaneOptions, RunningPlane, running_plane
 from bench.report import Figures
 from bench.sync import until_ready
 
@@ -79,7 +82,8 @@ async def run(options: RowOptions) -> RowOutcome:
                 | {"greedy": "operator"},
             )
             honest = HonestNodes(session=session, secrets=secrets)
-            await _until_planned(plane, session)
+            async with asyncio.timeout(PLANNED_WITHIN_S):
+                await plane.until_planned(session)
             for node in nodes:
                 await honest.sync(node)
             before = await _measure(honest, nodes, options.seconds / 3.0)
@@ -96,19 +100,12 @@ async def run(options: RowOptions) -> RowOutcome:
     return _outcome(before, during, taken)
 
 
-async def _until_planned(plane: RunningPlane, session: aiohttp.ClientSession) -> None:
-    """There is a plan to be explained. Raises TimeoutError."""
-    async with asyncio.timeout(PLANNED_WITHIN_S):
-        while await plane.ticks(session) == 0:  # noqa: ASYNC110  other processes tell nobody
-            await asyncio.sleep(LOOK_S)
-
-
 @asynccontextmanager
 async def _greedy_beside(
     spec: FloodSpec, directory: Path
 ) -> AsyncIterator["asyncio.Task[FloodResult]"]:
     flood = asyncio.create_task(
-        run_flood("bench.campaign.greedy_tenant", spec, directory / "greedy")
+        run_flood("bench.campaign.floods.greedy_tenant", spec, directory / "greedy")
     )
     # A process needs its time to start; what is measured meanwhile would count as beside it.
     await asyncio.sleep(FLOOD_STARTS_WITHIN_S)

@@ -1,6 +1,6 @@
 """The API as `uvicorn` serves it, with a stopwatch around every step of its event loop.
 
-    python -m uvicorn --factory bench.campaign.watched:watched_app --loop asyncio
+    python -m uvicorn --factory bench.campaign.deployment.watched:watched_app --loop asyncio
 
 Each step that held the loop for longer than SLOW_MS is one line of JSON in the file that HOLDS_FILE names. On a machine
 whose cores others want, too, a step's time on the wall says little of a step that computes: that of its thread counts.
@@ -26,7 +26,7 @@ WATCHED_API = (
     "-m",
     "uvicorn",
     "--factory",
-    "bench.campaign.watched:watched_app",
+    "bench.campaign.deployment.watched:watched_app",
     # uvloop's steps cannot be watched; `plimsoll serve` has this loop, too.
     "--loop",
     "asyncio",

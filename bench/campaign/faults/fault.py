@@ -16,11 +16,10 @@ from random import Random
 import aiohttp
 import psycopg
 
-from bench.campaign import clock, oracle
-from bench.campaign.changes import changing_services
-from bench.campaign.faults import FAULTS, Fault, Surroundings, small_disk
-from bench.campaign.outcome import RowOptions, RowOutcome
-from bench.campaign.plane import (
+from bench.campaign import oracle
+from bench.campaign.deployment import clock
+from bench.campaign.deployment.changes import changing_services
+from bench.campaign.deployment.plane import (
     LOOK_S,
     POLICY,
     SERVICES,
@@ -28,7 +27,14 @@ from bench.campaign.plane import (
     RunningPlane,
     running_plane,
 )
-from bench.campaign.proxy import Proxy
+from bench.campaign.deployment.proxy import Proxy
+from bench.campaign.faults.kinds import FAULTS, Fault, Surroundings, small_disk
+from bench.campaign.outcome import (
+    BACK_WITHIN_S,
+    GIVEN_UP_S,
+    RowOptions,
+    RowOutcome,
+)
 from bench.report import Figures
 
 STALE_AFTER_S = 4.0
@@ -36,7 +42,6 @@ RETENTION = {"PLIMSOLL_RETENTION_DAYS": "8"}
 """The least that may be set; the database's clock jumps beyond it."""
 HELD_S = 6.0
 """Longer than the control plane waits for a silent node, so that it must notice."""
-BACK_WITHIN_S, GIVEN_UP_S = 10.0, 180.0
 NODES = 3
 NEEDS = {
     "clock": "no C compiler, which the clock's library needs",

@@ -37,7 +37,7 @@ def main(port: int, node: str) -> None:
 
 
 def _note(node: str, **entry: object) -> None:
-    """A line as `bench.campaign.journal` writes it."""
+    """A line as `bench.campaign.deployment.journal` writes it."""
     journal = os.open(os.path.join(node, "journal"), os.O_WRONLY | os.O_APPEND)  # noqa: PTH118
     os.write(journal, json.dumps(entry).encode() + b"\n")
     os.close(journal)

@@ -8,7 +8,7 @@ from random import Random
 
 import aiohttp
 
-from bench.campaign.plane import SERVICES, RunningPlane
+from bench.campaign.deployment.plane import SERVICES, RunningPlane
 
 PERIOD_S = 1.0
 MIN_REPLICAS = (2, 8)

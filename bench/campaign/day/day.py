@@ -24,11 +24,17 @@ import psutil
 from app.base.clock import WallClock
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.store.store import PolicySettings
-from bench.campaign.changes import manifest
-from bench.campaign.day_fleet import HOUR_S, PERIOD_S, DayFleet
-from bench.campaign.growth import LONG_AFTER, TableSize, forget_all, measure, unbounded
+from bench.campaign.day.fleet import HOUR_S, PERIOD_S, DayFleet
+from bench.campaign.day.growth import (
+    LONG_AFTER,
+    TableSize,
+    forget_all,
+    measure,
+    unbounded,
+)
+from bench.campaign.deployment.changes import manifest
+from bench.campaign.deployment.plane import LOOK_S, Program, own_environment
 from bench.campaign.outcome import RowOptions, RowOutcome
-from bench.campaign.plane import LOOK_S, Program, own_environment
 from bench.real_store import (
     Fleet,
     node_secrets,
@@ -147,7 +153,12 @@ async def _running(
     anchor_s, speed = time.time(), options.hours * HOUR_S / options.seconds
     port = a_free_port()
     program = Program(
-        arguments=("-m", "bench.campaign.fast_plane", str(anchor_s), str(speed)),
+        arguments=(
+            "-m",
+            "bench.campaign.deployment.fast_plane",
+            str(anchor_s),
+            str(speed),
+        ),
         environment={
             **own_environment(),
             "PLIMSOLL_DATABASE_URL": url,

@@ -1,4 +1,4 @@
-"""A flood of fuzzed calls of the whole API: `python -m bench.campaign.fuzz_calls SPEC RESULT`.
+"""A flood of fuzzed calls of the whole API: `python -m bench.campaign.floods.fuzz_calls SPEC RESULT`.
 
 Schemathesis draws calls of every operation, right ones and wrong ones, with names that exist and others; and sequences
 of calls by which one makes what the next one asks for. All its checks look at every answer.
@@ -21,7 +21,7 @@ from schemathesis.core.failures import Failure
 from schemathesis.core.transport import Response
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from bench.campaign.flood import FloodResult, FloodSpec, read_spec, write_result
+from bench.campaign.floods.flood import FloodResult, FloodSpec, read_spec, write_result
 
 FIRST_EXAMPLES, EXAMPLES = 2, 30
 """Of an operation, a way of drawing and a round. Preparing takes as long as drawing some ten, but a short flood should

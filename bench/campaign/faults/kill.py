@@ -3,7 +3,7 @@
 The load: every agent reports four times a second, and a service changes every second, so that plans, pushes, starts
 and commands are always under way. Each victim has moments of its own, drawn by the seed over all of the row's time, so
 that any of them die together or while others come back; one that is not back yet is waited for. When each counts as
-back stands in `bench.campaign.victims`.
+back stands in `bench.campaign.faults.victims`.
 """
 
 import asyncio
@@ -21,9 +21,8 @@ import aiohttp
 import numpy as np
 
 from bench.campaign import oracle
-from bench.campaign.changes import changing_services
-from bench.campaign.outcome import RowOptions, RowOutcome
-from bench.campaign.plane import (
+from bench.campaign.deployment.changes import changing_services
+from bench.campaign.deployment.plane import (
     LOOK_S,
     PROGRAMS,
     SERVICES,
@@ -31,12 +30,15 @@ from bench.campaign.plane import (
     RunningPlane,
     running_plane,
 )
-from bench.campaign.victims import OF_NODE, OF_PLANE, Killed, Victim, Victims
+from bench.campaign.faults.victims import OF_NODE, OF_PLANE, Killed, Victim, Victims
+from bench.campaign.outcome import (
+    BACK_WITHIN_S,
+    GIVEN_UP_S,
+    RowOptions,
+    RowOutcome,
+)
 from bench.report import Figures
 
-BACK_WITHIN_S = 10.0
-"""99 of 100 times."""
-GIVEN_UP_S = 180.0
 SHARES: Mapping[Victim, float] = {
     **dict.fromkeys(OF_PLANE, 0.065),
     "agent": 0.19,

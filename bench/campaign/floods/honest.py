@@ -12,7 +12,7 @@ from agents.base.protocol import Observation
 from app.db.base.engine import make_engine
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.operations.tokens import Scope
-from bench.campaign.plane import RunningPlane
+from bench.campaign.deployment.plane import RunningPlane
 from bench.real_store import Fleet, json_headers, observations
 
 WINDOW_S = 1.0

@@ -1,4 +1,4 @@
-"""A flood of syncs that are not quite right: `python -m bench.campaign.fuzz_syncs SPEC RESULT`.
+"""A flood of syncs that are not quite right: `python -m bench.campaign.floods.fuzz_syncs SPEC RESULT`.
 
 Hypothesis draws observations from the protocol's types, their bounds more often than all between; each goes as it is,
 and several times with bytes changed, to a node that is registered and with that node's own token.
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from agents.base.protocol import Observation
-from bench.campaign.flood import FloodResult, FloodSpec, read_spec, write_result
-from bench.campaign.mutations import mutate
+from bench.campaign.floods.flood import FloodResult, FloodSpec, read_spec, write_result
+from bench.campaign.floods.mutations import mutate
 from bench.real_store import GPU_TYPES, json_headers
 from tests.integration.wire_values import values
 

@@ -16,8 +16,8 @@ from agents.base.protocol import NodeCommand
 from agents.processes.procfs import is_alive, marks, members
 from agents.processes.records import Identity, Record
 from agents.sync import ledger
-from bench.campaign.device import STATE
-from bench.campaign.node import LEDGER
+from bench.campaign.deployment.device import STATE
+from bench.campaign.deployment.node import LEDGER
 
 
 class _RouterRecord(msgspec.Struct):

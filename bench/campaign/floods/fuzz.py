@@ -16,17 +16,17 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from bench.campaign.flood import FloodResult, FloodSpec, run_flood
-from bench.campaign.honest import HonestNodes, add_tokens
-from bench.campaign.outcome import RowOptions, RowOutcome
-from bench.campaign.plane import PlaneOptions, RunningPlane, running_plane
-from bench.campaign.watched import (
+from bench.campaign.deployment.plane import PlaneOptions, RunningPlane, running_plane
+from bench.campaign.deployment.watched import (
     HOLDS_FILE,
     WATCHED_API,
     Hold,
     forget_holds,
     read_holds,
 )
+from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
+from bench.campaign.floods.honest import HonestNodes, add_tokens
+from bench.campaign.outcome import RowOptions, RowOutcome
 from bench.report import Figures
 from bench.sync import until_ready
 
@@ -132,8 +132,8 @@ async def _send_floods(
     )
     of_syncs = msgspec.structs.replace(spec, secrets=flooding)
     calls, syncs = await asyncio.gather(
-        run_flood("bench.campaign.fuzz_calls", spec, directory / "calls"),
-        run_flood("bench.campaign.fuzz_syncs", of_syncs, directory / "syncs"),
+        run_flood("bench.campaign.floods.fuzz_calls", spec, directory / "calls"),
+        run_flood("bench.campaign.floods.fuzz_syncs", of_syncs, directory / "syncs"),
     )
     return calls, syncs
 

@@ -1,4 +1,4 @@
-"""`plimsoll serve` on a clock that runs faster: `python -m bench.campaign.fast_plane ANCHOR_S SPEED`.
+"""`plimsoll serve` on a clock that runs faster: `python -m bench.campaign.deployment.fast_plane ANCHOR_S SPEED`.
 
 As the setting PLIMSOLL_SPEED has it, but anchored: a control plane that is started again goes on at the time that its
 nodes have.

@@ -1,0 +1,1 @@
+"""Row `day`: a day of 200 GPUs on a clock that runs faster."""

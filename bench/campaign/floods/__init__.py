@@ -1,0 +1,1 @@
+"""Rows `fuzz` and `greedy`: those who send too much, or nonsense, and those beside them."""
