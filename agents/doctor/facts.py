@@ -376,7 +376,7 @@ def _skew_s(date: str | None, now_s: float) -> float | None:
 
 
 def _away(body: bytes) -> str:
-    """What the control plane says is away, or of a refusal."""
+    """What the control plane says it cannot reach, or of a refusal."""
     try:
         told = msgspec.json.decode(body, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):

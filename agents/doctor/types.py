@@ -243,7 +243,7 @@ class ControlPlaneFacts:
     """Why there was no answer."""
     ready_status: int = 0
     ready_words: str = ""
-    """What it says is away."""
+    """What it says it cannot reach."""
     skew_s: float | None = None
     """How far this machine's clock is ahead; None = its answer had no date."""
     sync_status: int = 0

@@ -15,7 +15,7 @@ class Outbox:
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 1:
             raise ValueError(f"capacity {capacity} must be at least 1")
-        # The newest matter most: the oldest give way when the control plane is away for long.
+        # The newest matter most: the oldest give way when the control plane cannot be reached for long.
         self._pending: deque[Observation] = deque(maxlen=capacity)
         self.dropped = 0
         """Observations that were given up."""

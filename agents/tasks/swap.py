@@ -39,7 +39,7 @@ class CudaCheckpoint:
                 await self._unlock(using)
                 if "checkpointed" in states.values():
                     raise DeviceError(
-                        f"some of the processes are away already: {error}"
+                        f"some of the processes have ended already: {error}"
                     ) from error
                 raise NotSupported(str(error)) from error
         for pid in using:

@@ -14,7 +14,7 @@
     offload or resume raises ──▶ failed;  the `with` is left ──▶ ended
 
 HTTP runs in a thread of its own; `offload` and `resume` run in the training loop's thread, inside `step_boundary`,
-which does not return while the memory is away. PUT /offload and PUT /resume are answered when it is done, with 409
+which does not return while memory is swapped out. PUT /offload and PUT /resume are answered when it is done, with 409
 where the loop is not in the right state, and 503 where it came to no boundary in time (it moves at the next one).
 GET /status says the state, how many boundaries were passed and in what time, and how many iterations are done and kept:
 a loop that goes on from a checkpoint gives `start_iterations`, and calls `note_checkpoint` when all done so far is on

@@ -7,7 +7,7 @@ PlimsollError
 ├── PreconditionFailed the `If-Match` generation is not the present one                                  (412)
 ├── Unauthorised       no token, or none that is valid                                                   (401)
 ├── Forbidden          the token's scope or projects do not allow it                                     (403)
-└── Unavailable        the database or another part is away; try again                                   (503)
+└── Unavailable        the database or another part cannot be reached; try again                        (503)
 
 HTTP codes are given only in `app.api.http.errors`; `solvers.types.errors.InvalidInput` is answered like InvalidRequest.
 """
@@ -66,7 +66,7 @@ class Forbidden(PlimsollError):
 
 
 class Unavailable(PlimsollError):
-    """A part that is needed is away for now."""
+    """A part that is needed cannot be reached for now."""
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

@@ -196,7 +196,7 @@ class Controller:
             log.error("the solver does not start", error=str(error))
 
     async def _reschedule(self, scheduler: AsyncIOScheduler, period_s: float) -> float:
-        """Follow a changed period; keep the old one while the database is away."""
+        """Follow a changed period; keep the old one while the database does not answer."""
         try:
             wanted_s = await self._period_s()
         except Exception as error:

@@ -67,10 +67,19 @@ Watcher: TypeAlias = Callable[[TickOutcome], None]
 
 @asynccontextmanager
 async def running_controller(
-    plane: Plane, *, on_tick: Watcher | None = None
+    plane: Plane,
+    *,
+    solver: SolverWorker | None = None,
+    on_tick: Watcher | None = None,
 ) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
-    """A controller with its task: leads when it can, and ticks. The end gives the lead back at once."""
+    """A controller with its task: leads when it can, and ticks. The end gives the lead back at once.
+
+    `solver`: one that has begun already; ended with the controller.
+    """
     async with AsyncExitStack() as stack:
+        solver = solver or SolverWorker(threads=plane.settings.solver_threads)
+        stack.push_async_callback(solver.close)
+        solver.begin()
         engine = make_engine(
             plane.url,
             pool_size=CONTROLLER_CONNECTIONS,
@@ -81,8 +90,6 @@ async def running_controller(
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
         stack.push_async_callback(engine.dispose)
-        solver = SolverWorker(threads=plane.settings.solver_threads)
-        stack.push_async_callback(solver.close)
         # The holder names machine and process: a person who looks for the leader finds it.
         leader = Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}")
         loop = Loop(
@@ -231,10 +238,10 @@ def _sender(engine: Engine, plane: Plane) -> Sender:
     )
 
 
-async def run_controller(plane: Plane) -> None:
+async def run_controller(plane: Plane, solver: SolverWorker) -> None:
     """The controller alone, until SIGTERM or SIGINT. Raises PlimsollError where its metrics' port is taken."""
     async with controller_metrics(plane.settings, plane.registry):
-        await _run_controller(plane)
+        await _run_controller(plane, solver=solver)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,14 +261,21 @@ class ControllerBody:
         )
 
 
-async def _run_controller(plane: Plane, pipe: Connection | None = None) -> None:
+async def _run_controller(
+    plane: Plane,
+    pipe: Connection | None = None,
+    *,
+    solver: SolverWorker | None = None,
+) -> None:
     """Until a signal, or until the other side of the pipe is gone, which hears of every tick."""
     asked = asyncio.Event()
     _on_stop_signals(asked.set)
     if pipe is not None:
         stop_when_closed(pipe, asked.set)
     async with running_controller(
-        plane, on_tick=None if pipe is None else partial(report_tick, pipe)
+        plane,
+        solver=solver,
+        on_tick=None if pipe is None else partial(report_tick, pipe),
     ) as (_, task):
         stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
         await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)

@@ -187,12 +187,20 @@ class SolverWorker:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._points = SentPoints()
+        self._is_ready = False
+        """Whether the worker has imported the solvers."""
         self._turn = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
         """Process id of the worker, None while there is none."""
         return self._process.pid if self._process is not None else None
+
+    def begin(self) -> None:
+        """Start the worker without waiting for it: it imports the solvers while this process does something else."""
+        if self._process is None or not self._process.is_alive():
+            self._kill()
+            self._spawn()
 
     async def start(self) -> None:
         """Start the worker and wait until it has imported the solvers. Raises SolverUnavailable."""
@@ -244,13 +252,24 @@ class SolverWorker:
             self._kill()
 
     async def _ensure_started(self) -> Connection:
-        if (
-            self._pipe is not None
-            and self._process is not None
-            and self._process.is_alive()
-        ):
+        self.begin()
+        assert self._pipe is not None
+        if self._is_ready:
             return self._pipe
-        self._kill()
+        try:
+            await self._within(self._start_limit_s, self._pipe.recv)
+        except TimeoutError:
+            raise SolverUnavailable(
+                f"the solver worker did not start within {self._start_limit_s:.0f} s"
+            ) from None
+        except (OSError, EOFError) as error:
+            raise SolverUnavailable(
+                "the solver worker died while it started"
+            ) from error
+        self._is_ready = True
+        return self._pipe
+
+    def _spawn(self) -> None:
         # A fork would copy the loop's threads, locks and database connections in the middle of their work.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -265,17 +284,7 @@ class SolverWorker:
         theirs.close()
         # A fresh worker has no points of the one before, so that all of them are sent again.
         self._process, self._pipe, self._points = process, ours, SentPoints()
-        try:
-            await self._within(self._start_limit_s, ours.recv)
-        except TimeoutError:
-            raise SolverUnavailable(
-                f"the solver worker did not start within {self._start_limit_s:.0f} s"
-            ) from None
-        except (OSError, EOFError) as error:
-            raise SolverUnavailable(
-                "the solver worker died while it started"
-            ) from error
-        return ours
+        self._is_ready = False
 
     async def _within(
         self, limit_s: float, talk: Callable[..., object], *args: object

@@ -93,7 +93,7 @@ class DriverSession:
     def _start_again(self) -> None:
         """Stop and start the library while no call waits in it."""
         with self._waiting:
-            # The driver is away, so stopping may fail; what counts is the start.
+            # The driver is gone, so stopping may fail; what counts is the start.
             with contextlib.suppress(DeviceError):
                 self._stop()
             self._start()

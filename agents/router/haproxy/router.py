@@ -265,7 +265,7 @@ class HaProxyRouter:
         try:
             self._state = await asyncio.to_thread(self._proxy.state)
         except HaProxyError:
-            # While it starts or is away no answer is expected; its requests went with it.
+            # While it starts or is down no answer is expected; its requests went with it.
             if self._is_up and self.pid:
                 raise
             self._state = ProxyState(backends={}, places=())

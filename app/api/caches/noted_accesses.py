@@ -49,7 +49,7 @@ class NotedAccesses:
             async with asyncio.timeout(WRITTEN_WITHIN_S):
                 with translated():
                     await self._store.add_events(access)
-        # The request was decided without the audit, and its answer does not wait for a database that is away.
+        # The request was decided without the audit, and its answer does not wait for a database that does not answer.
         except (PlimsollError, TimeoutError) as error:
             self._noted.pop(key, None)
             log.warning(

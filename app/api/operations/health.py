@@ -26,7 +26,7 @@ router = APIRouter(tags=["health"])
 
 _UNREADY: Responses = {
     503: {
-        "description": "Something that is needed is away",
+        "description": "Something that is needed cannot be reached",
         "model": HealthView,
         "headers": RETRY_AFTER,
     }

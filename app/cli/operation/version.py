@@ -35,7 +35,7 @@ def _control_plane(context: typer.Context) -> ColouredCell:
         with Api(cli_context(context)) as api:
             status, document, _ = api.probe("/openapi.json")
     except CliError as error:
-        # A control plane that is away must not hide the version of what runs here.
+        # A control plane that does not answer must not hide the version of what runs here.
         return faint(str(error))
     api_version = text(document, "info.version")
     if status != 200 or not api_version:

@@ -72,7 +72,7 @@ def top(
 def _follow_or_wait(
     cli: CliContext, board: TopicTables, live: Live, screen: Console
 ) -> None:
-    """Show the feed until it ends; where the control plane is away, the last picture below what is wrong."""
+    """Show the feed until it ends; where the control plane does not answer, the last picture below what is wrong."""
     try:
         _follow(cli, board, live, screen)
     except (ControlPlaneUnreachable, ApiProblem) as error:

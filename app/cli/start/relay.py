@@ -101,7 +101,7 @@ def relay(
 
 
 def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
-    """Whether the control plane has the window; where it is away, the next one covers this one, too."""
+    """Whether the control plane has the window; where it does not answer, the next one covers this one, too."""
     if window is None:
         raise CliError(
             "the server does not tell its latencies one by one, so nobody can say what was in time",

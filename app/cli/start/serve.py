@@ -13,10 +13,9 @@ from app.base.settings import Settings
 from app.cli.common.errors import CliError
 from app.cli.common.local import load_settings, open_database
 from app.db.base import migrate
-from app.serve.api_process import serve_plane
 from app.serve.connections import open_socket
-from app.serve.controller_process import run_controller
 from app.serve.plane import make_plane
+from app.solver.process import SolverWorker
 
 Upgrade = Annotated[
     bool,
@@ -46,6 +45,9 @@ def serve(
     """
     settings = load_settings(host=host, port=port)
     _begin(settings)
+    # The controller's process needs no web framework: each imports its own.
+    from app.serve.api_process import serve_plane
+
     # A port that is taken is found out before a database is started.
     listening = open_socket(settings)
     with listening, _database(settings, "serve", upgrade=upgrade) as url:
@@ -80,8 +82,13 @@ def controller(
         controller_metrics_host=metrics_host, controller_metrics_port=metrics_port
     )
     _begin(settings)
+    solver = SolverWorker(threads=settings.solver_threads)
+    # Both import for seconds, and whoever takes the lead over should not do so one after the other.
+    solver.begin()
+    from app.serve.controller_process import run_controller
+
     with _database(settings, "controller", upgrade=upgrade) as url:
-        asyncio.run(run_controller(make_plane(settings, url)))
+        asyncio.run(run_controller(make_plane(settings, url), solver))
 
 
 def _begin(settings: Settings) -> None:

@@ -90,7 +90,7 @@ class SimulationRunner:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        # Where the database is away, the lease does it.
+        # Where the database does not answer, the lease does it.
         with contextlib.suppress(Exception):
             async with transaction(self._engine) as connection:
                 await simulations.give_back(connection, self._name)
@@ -164,7 +164,7 @@ class SimulationRunner:
                 due_s = loop.time() + self._pace.beat_s
 
     async def _renew(self, claimed: Claimed, progress: float) -> bool:
-        """Whether it is still ours; as long as the database is away nobody else can take it."""
+        """Whether it is still ours; while the database does not answer, nobody else can take it."""
         lease_s = self._pace.lease_s
         try:
             async with transaction(self._engine) as connection:

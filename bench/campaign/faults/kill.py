@@ -40,12 +40,13 @@ from bench.campaign.outcome import (
 from bench.report import Figures
 
 SHARES: Mapping[Victim, float] = {
-    **dict.fromkeys(OF_PLANE, 0.065),
-    "agent": 0.19,
-    "router": 0.15,
-    "worker": 0.40,
+    **dict.fromkeys(OF_PLANE, 0.07),
+    "agent": 0.26,
+    "router": 0.20,
+    "worker": 0.26,
 }
-"""Of all kills: 65 of 1,000 for each part of the control plane, whose starts cost the most."""
+"""Of all kills: 70 of 1,000 for each part of the control plane, whose starts cost the most; a replica may be killed
+twice in ten minutes only."""
 GPUS_PER_NODE = 4
 STRAYS_GONE_WITHIN_S = 20.0
 MIN_PER_S = 0.1

@@ -123,10 +123,10 @@ class Victims:
             is_back = await self._is_ready(killed)
         else:
             ticks = await self.plane.ticks(self.session)
-            # A controller that was killed, too, counts anew.
+            # A controller that was killed, too, counts anew, and has a solver of its own.
             is_anew = ticks < killed.ticks_before
             since = ticks if is_anew else ticks - killed.ticks_before
-            is_back = since >= _MIN_TICKS[killed.victim]
+            is_back = since >= (1 if is_anew else _MIN_TICKS[killed.victim])
         return time.monotonic() if is_back else None
 
     def _all_answered_s(self, since_s: float) -> float | None:

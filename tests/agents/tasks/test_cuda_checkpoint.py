@@ -90,7 +90,7 @@ async def test_a_process_that_is_half_away_and_cannot_be_locked_is_no_more_as_it
     node = Node(tmp_path, "checkpointed", "running")
     node.refuse("lock")
     with pytest.raises(
-        DeviceError, match="some of the processes are away already"
+        DeviceError, match="some of the processes have ended already"
     ) as raised:
         await node.checkpoint.offload(PIDS)
     assert not isinstance(raised.value, NotSupported), (
