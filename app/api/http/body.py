@@ -165,7 +165,8 @@ def _pointer(place: _Place) -> str:
     while place is not None:
         place, key = place
         parts.append(f"/{key}")
-    return "".join(reversed(parts)) or "/"
+    # A key may hold half a surrogate pair, and no answer could be written that quotes it.
+    return "".join(reversed(parts)).encode(errors="backslashreplace").decode() or "/"
 
 
 def _is_encodable(value: str) -> bool:

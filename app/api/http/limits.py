@@ -1,7 +1,8 @@
 """How often somebody may ask: a budget of cost per second for each token, and few syncs at a time for each node.
 
-A request beyond the budget waits until it is earned; beyond the longest wait it is answered 429 with `Retry-After`.
-Waiting slows a client down that sends as fast as it gets answers, where a refusal would only make it ask again.
+A request beyond the budget waits until it is earned; beyond the longest wait it is answered 429 with `Retry-After`,
+after a pause. Waiting slows a client down that sends as fast as it gets answers; a refusal at once would only make it
+ask again.
 What takes long is limited besides by seats (`app.api.http.fairness`) where it is done.
 """
 
@@ -30,6 +31,10 @@ SYNCS_AT_ONCE = 2
 
 WAIT_S = 5.0
 """Longest wait for a turn: agents give a request up after ten seconds."""
+PAUSE_S = 1.0
+"""Before a refusal: fifty connections that were refused at once asked a thousand times a second."""
+MAX_PAUSING = 1000
+"""Refusals that wait, in one process; more are answered at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +49,16 @@ class _Asked:
 class LimitMiddleware:
     """Between the layer that knows who calls and the routes."""
 
-    def __init__(self, app: ASGIApp, *, prefix: str, token_rate: float) -> None:
-        """`prefix`: of the API's paths; `token_rate`: cheap requests per second of one token."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        prefix: str,
+        token_rate: float,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        """`prefix`: of the API's paths; `token_rate`: cheap requests per second of one token; `pause_s`: before a
+        refusal."""
         self._app = app
         start = re.escape(prefix)
         self._sync = re.compile(rf"POST {start}/nodes/[^/]+/sync")
@@ -59,6 +72,8 @@ class LimitMiddleware:
         self._people = Pace(rate=token_rate, burst=BURST_S * token_rate, wait_s=WAIT_S)
         self._nodes = Pace(rate=SYNC_RATE, burst=SYNC_BURST, wait_s=WAIT_S)
         self._syncing: Counter[str] = Counter()
+        self._pause_s = pause_s
+        self._pausing = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -73,10 +88,19 @@ class LimitMiddleware:
                 await self._app(scope, receive, send)
         # Answered here, since this layer lies outside the application's own handlers of errors, which answer its own.
         except TooMany as error:
+            await self._pause()
             refusal = problem_response(
                 error, path=scope["path"], request_id=context.request_id
             )
             await refusal(scope, receive, send)
+
+    async def _pause(self) -> None:
+        if self._pausing < MAX_PAUSING:
+            self._pausing += 1
+            try:
+                await asyncio.sleep(self._pause_s)
+            finally:
+                self._pausing -= 1
 
     def _asked(self, scope: Scope, context: Context) -> _Asked:
         what = f"{scope['method']} {scope['path']}"

@@ -41,6 +41,7 @@ def test_plain_json_is_read(text: bytes) -> None:
     [
         (b'{"a": {"b": [1, NaN]}}', "/a/b/1"),
         (b"[-Infinity]", "/0"),
+        (b'{"\\ud800a": NaN}', "/\\ud800a"),
         (b'{"a": 1e400}', "/a"),
         (b'{"a": 1%s.5}' % (b"0" * 400), "/a"),
         (b'{"a": "x\\u0000"}', "/a"),

@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.application import PREFIX
+from app.api.http import limits
 from app.api.http.limits import BURST_S, SYNCS_AT_ONCE, LimitMiddleware
 from app.api.http.parts import ApiParts, Context
 from app.db.operations.tokens import TokenRow
@@ -72,7 +73,7 @@ async def status(
 def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
     async def body() -> None:
         inner = Waiting()
-        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE, pause_s=0.0)
         sync = f"POST {PREFIX}/nodes/n1/sync"
         first = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
         await let_others_run()
@@ -85,6 +86,29 @@ def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
         inner.go.set()
         assert await asyncio.gather(*first, other) == [200] * (SYNCS_AT_ONCE + 1)
         assert await status(app, sync) == 200
+
+    run(body)
+
+
+def test_a_refusal_comes_after_a_pause_as_long_as_few_wait_for_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else whoever is refused asks again at once, a thousand times a second."""
+    monkeypatch.setattr(limits, "MAX_PAUSING", 1)
+
+    async def body() -> None:
+        app = LimitMiddleware(Waiting(), prefix=PREFIX, token_rate=RATE, pause_s=0.2)
+        sync = f"POST {PREFIX}/nodes/n1/sync"
+        served = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
+        await let_others_run()
+        refused = asyncio.create_task(status(app, sync))
+        await let_others_run()
+        assert not refused.done()
+        assert await status(app, sync) == 429
+        assert not refused.done()
+        assert await refused == 429
+        for task in served:
+            task.cancel()
 
     run(body)
 
