@@ -194,7 +194,7 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     generation: Generation
     """Generation of the command in force; 0 = none."""
     command_digest: Annotated[str, Meta(max_length=DIGEST_LENGTH)] = ""
-    """Of that command, by `digest_of`."""
+    """`digest_of` that command."""
     gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=MAX_GPUS)] = ()
     replicas: Annotated[tuple[ReplicaReading, ...], Meta(max_length=1024)] = ()
     services: Annotated[tuple[ServiceReading, ...], Meta(max_length=1024)] = ()

@@ -132,9 +132,8 @@ class NodeAgent:
         # The window moves on even where the device fails: its counts come with the next one.
         start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
         self._window_start_s = now_s
-        ack = (
-            self._enforcing.ack
-        )  # Before the readings: what is said to be applied shows in them.
+        # Before the readings: what is said to be applied shows in them.
+        ack = self._enforcing.ack
         try:
             readings = await self._device.read()
         except DeviceError as error:
@@ -180,11 +179,8 @@ class NodeAgent:
         while asked is not None:
             # Only the newest may wait: older ones are late already.
             is_newest = len(self.outbox) <= 1
-            wait_s = (
-                max(0.0, self._next_observation_s() - self._clock.now_s())
-                if waits and is_newest
-                else 0.0
-            )
+            left_s = self._next_observation_s() - self._clock.now_s()
+            wait_s = max(0.0, left_s) if waits and is_newest else 0.0
             sent_s, before = self._clock.now_s(), self._ledger.generation
             try:
                 reply = await self._transport.exchange(asked, wait_s=wait_s)
@@ -198,14 +194,12 @@ class NodeAgent:
             await self._take(reply, sent_s)
             if reply.boot != self.settings.boot or reply.acknowledged < asked.sequence:
                 return  # not durable yet: sent again with the next one
-            again = structs.replace(
-                asked,
-                generation=self._ledger.generation,
-                command_digest=self._ledger.digest,
-            )
-            asked = self.outbox.oldest() or (
-                again if waits and again.generation > before else None
-            )
+            newest, held = asked, self._ledger
+            asked = self.outbox.oldest()
+            if asked is None and waits and held.generation > before:
+                asked = structs.replace(
+                    newest, generation=held.generation, command_digest=held.digest
+                )
 
     async def enforce(self) -> None:
         """Carry out what can be done now; a failing action is reported and tried again."""

@@ -61,7 +61,7 @@ class Ledger:
 
     @property
     def digest(self) -> str:
-        """Of the command in force, for the control plane; empty = none."""
+        """`digest_of` the command in force; empty = none."""
         return self._digest
 
     def objection(self, command: NodeCommand) -> str:

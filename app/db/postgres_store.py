@@ -24,7 +24,7 @@ from app.db.fleet.overuses import lose_overuses
 from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.fleet.windows import load_windows
 from app.db.operations import events
-from app.db.operations.incarnations import MadeCommands, note_strangers
+from app.db.operations.incarnations import MadeCommands, note_diverged
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
 from app.store.event_limits import EventLimits, LimitedEvents
@@ -190,18 +190,18 @@ class PostgresStore:
         limited = self._event_limits.begin(received)
         try:
             with refused_where_unkeepable():
-                known, taken, strangers = await self._write(placed, received, limited)
+                known, taken, diverged = await self._write(placed, received, limited)
         except BaseException:
             self._event_limits.give_back(limited)
             raise
         # Only now: a group that is rolled back is tried again in halves, and its lines would count many times.
         self._event_limits.settle(limited)
         self._reportable = known
-        if strangers:
+        if diverged:
             # In a transaction of its own: who changes the catalogue locks `cluster` first and then nodes, which the
             # transaction of the reports had locked.
             async with self._engine.begin() as connection:
-                await note_strangers(connection, strangers, received)
+                await note_diverged(connection, diverged, received)
         return taken
 
     async def _write(
@@ -219,13 +219,13 @@ class PostgresStore:
             )
             for line in limited.summary:
                 await events.add(connection, line)
-            strangers = await self._made.strangers(
+            diverged = await self._made.diverged(
                 connection,
                 [entry.observation for entry in placed],
                 known.target_generation,
                 known.target_since,
             )
-        return known, taken, strangers
+        return known, taken, diverged
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""

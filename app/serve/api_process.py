@@ -33,15 +33,14 @@ from app.db.postgres_store import PostgresStore
 from app.serve.child_process import controller_process
 from app.serve.connections import TimedProtocol, open_socket
 from app.serve.controller_process import (
-    CONTROLLER_NICENESS,
     ControllerBody,
     _on_stop_signals,
 )
 from app.serve.loop_metrics import LoopMetrics
-from app.serve.plane import Plane, make_plane
+from app.serve.plane import Plane, keep_what_is_loaded, make_plane
 from app.simulate.requests.intake import ScenarioIntake
 from app.simulate.requests.runner import SimulationRunner
-from app.solver.process import SolverWorker
+from app.solver.process import NICENESS, SolverWorker
 from app.store.event_limits import EventLimits
 from app.store.ingest_queue import IngestQueue
 from app.web import application as dashboard
@@ -134,9 +133,7 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
         commands=CommandBoard(of_agents, Listener(plane.url, COMMAND_CHANNEL)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         # Its threads would take the API's core, and with it the time of agents that wait for their acknowledgement.
-        solver=SolverWorker(
-            threads=plane.settings.solver_threads, niceness=CONTROLLER_NICENESS
-        ),
+        solver=SolverWorker(threads=plane.settings.solver_threads, niceness=NICENESS),
         metrics=metrics,
         event_limits=event_limits,
         simulations=ScenarioIntake(),
@@ -149,7 +146,9 @@ def app_from_environment() -> FastAPI:
     settings = Settings()
     # Without it a traceback would print every local variable, tokens among them, and take seconds over it.
     configure_logs(settings)
-    return create_app(make_plane(settings))
+    app = create_app(make_plane(settings))
+    keep_what_is_loaded()
+    return app
 
 
 async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> None:
@@ -163,6 +162,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
     body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
     async with controller_process(body, metrics.note) as ended:
         server = make_server(plane, checks={"controller": _controller_check(ended)})
+        keep_what_is_loaded()
         # Only now: until the controller's process has been started, a signal may end this one as it likes.
         _on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(

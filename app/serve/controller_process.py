@@ -48,17 +48,14 @@ from app.loop.fill import is_used
 from app.loop.tick import Loop, TickOutcome
 from app.serve.child_process import report_tick, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics
-from app.serve.plane import Plane, make_plane
+from app.serve.plane import Plane, keep_what_is_loaded, make_plane
 from app.serve.tracing import make_tracer
 from app.serve.webhooks import Sender, sending_job
-from app.solver.process import SolverWorker
+from app.solver.process import NICENESS, SolverWorker
 from app.store.store import Store
 
 CONTROLLER_CONNECTIONS = 4
 """Its own pool: a flood of observations must not keep the tick from the database. The lead holds one."""
-
-CONTROLLER_NICENESS = 5
-"""A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
 
 
 Watcher: TypeAlias = Callable[[TickOutcome], None]
@@ -254,7 +251,6 @@ class ControllerBody:
     """The API's; the machine's monotonic clock behind it is the same in every process."""
 
     def __call__(self, pipe: Connection) -> None:
-        os.nice(CONTROLLER_NICENESS)
         configure_logs(self.settings)
         asyncio.run(
             _run_controller(make_plane(self.settings, self.url, self.clock), pipe)
@@ -268,6 +264,8 @@ async def _run_controller(
     solver: SolverWorker | None = None,
 ) -> None:
     """Until a signal, or until the other side of the pipe is gone, which hears of every tick."""
+    os.nice(NICENESS)
+    keep_what_is_loaded()
     asked = asyncio.Event()
     _on_stop_signals(asked.set)
     if pipe is not None:

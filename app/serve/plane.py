@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -30,6 +31,15 @@ def make_plane(
         url=url or database_url(settings),
         clock=clock or WallClock(speed=settings.speed),
     )
+
+
+def keep_what_is_loaded() -> None:
+    """Leave what this process has loaded out of all later garbage collections.
+
+    Of a million objects that stay for good a full collection takes a tenth of a second, in which nobody is answered.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def database_url(settings: Settings) -> str:

@@ -29,6 +29,9 @@ START_LIMIT_S = 180.0
 """A fresh worker imports the solvers in seconds; where kernels are not compiled yet, or the machine is busy, it takes
 many times longer."""
 
+NICENESS = 5
+"""A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
+
 GRACE_S = 1.0
 """A policy may overrun its own budget by this much before the worker is killed."""
 

@@ -15,7 +15,7 @@ from app.cli.common.local import load_settings, open_database
 from app.db.base import migrate
 from app.serve.connections import open_socket
 from app.serve.plane import make_plane
-from app.solver.process import SolverWorker
+from app.solver.process import NICENESS, SolverWorker
 
 Upgrade = Annotated[
     bool,
@@ -82,7 +82,7 @@ def controller(
         controller_metrics_host=metrics_host, controller_metrics_port=metrics_port
     )
     _begin(settings)
-    solver = SolverWorker(threads=settings.solver_threads)
+    solver = SolverWorker(threads=settings.solver_threads, niceness=NICENESS)
     # Both import for seconds, and whoever takes the lead over should not do so one after the other.
     solver.begin()
     from app.serve.controller_process import run_controller

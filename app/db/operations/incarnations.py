@@ -41,7 +41,7 @@ class MadeCommands:
     _digests: dict[str, str] = field(default_factory=dict)
     """By node; "" = it has none."""
 
-    async def strangers(
+    async def diverged(
         self,
         connection: AsyncConnection,
         reports: Sequence[Observation],
@@ -53,7 +53,7 @@ class MadeCommands:
         `generation`, `since`: the newest target and when it came into force.
         """
         # Another version of the protocol may write the same command otherwise.
-        told = [
+        comparable = [
             report
             for report in reports
             if report.generation == generation
@@ -62,21 +62,23 @@ class MadeCommands:
         ]
         if self._target != (generation, since):
             self._target, self._digests = (generation, since), {}
-        if new := [report.node for report in told if report.node not in self._digests]:
+        if new := [
+            report.node for report in comparable if report.node not in self._digests
+        ]:
             made = await load_digests(connection, new, generation)
             self._digests |= {node: made.get(node, "") for node in new}
         other = [
             report
-            for report in told
+            for report in comparable
             if self._digests[report.node] not in ("", report.command_digest)
         ]
         return [report for report in reports if report.generation > generation] + other
 
 
-async def note_strangers(
+async def note_diverged(
     connection: AsyncConnection, reports: Sequence[Observation], at: datetime
 ) -> None:
-    """Begin a new incarnation where registered nodes hold what this database never made; see `MadeCommands.strangers`.
+    """Begin a new incarnation where registered nodes hold what this database never made; see `MadeCommands.diverged`.
 
     In a transaction of its own after the reports are kept: it locks the row of `cluster`, as every change of the
     catalogue does before it locks nodes. Nodes that claim too much, or too soon after the last time, stay ahead and are
