@@ -223,8 +223,6 @@ def test_a_daemon_that_runs_is_adopted_and_set_back_to_100_percent(node: Node) -
     pid = daemon_pid(first)
     assert node.say(first, "set_default_active_thread_percentage 20") == "20.0"
     assert node.say(first, f"set_active_thread_percentage {server} 20") == "20.0"
-    # Somebody else asks at this moment: an H100 then refuses, and is asked again.
-    (second.directory.pipe / "busy").touch()
     wait(second.start())
     assert daemon_pid(second) == pid
     assert node.say(first, "get_default_active_thread_percentage") == "100.0"
