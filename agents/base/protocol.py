@@ -27,8 +27,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
 Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
 """Beyond it JSON parsers that know doubles alone would round."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-DIGEST_LENGTH = 32
-"""Hexadecimal digits."""
+DIGEST_LENGTH = 40
+"""Hexadecimal digits: those of the schema, then those of the command."""
 GpuIndex: TypeAlias = Annotated[int, Meta(ge=0, le=64_999)]
 """A slice (MIG) of GPU 63 has at most this index: 1000 * 64 + 10 * instance + compute instance."""
 MAX_GPUS = 128
@@ -293,12 +293,20 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
     """Every service of the cluster, also those without a replica here."""
 
 
+def _hash(content: object, size: int) -> str:
+    return hashlib.blake2b(msgspec.json.encode(content), digest_size=size).hexdigest()
+
+
+SCHEMA = _hash(msgspec.json.schema(NodeCommand), 4)
+"""Another release may know other fields, and write the same command otherwise."""
+
+
 def digest_of(command: NodeCommand | None) -> str:
-    """What tells commands of one generation apart: a database that was restored counts anew. Empty: no command."""
-    if command is None:
-        return ""
-    content = msgspec.json.encode(command)
-    return hashlib.blake2b(content, digest_size=DIGEST_LENGTH // 2).hexdigest()
+    """What tells commands of one generation apart: a database that was restored counts anew. Empty: no command.
+
+    Digests can be compared where both begin with the same `SCHEMA`.
+    """
+    return "" if command is None else SCHEMA + _hash(command, 16)
 
 
 class LeaseTerms(Wire, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ class CudaCheckpoint:
                 await self._unlock(using)
                 if "checkpointed" in states.values():
                     raise DeviceError(
-                        f"some of the processes have ended already: {error}"
+                        f"some of the processes are swapped out already: {error}"
                     ) from error
                 raise NotSupported(str(error)) from error
         for pid in using:
@@ -47,7 +47,7 @@ class CudaCheckpoint:
 
     async def resume(self, pids: tuple[int, ...]) -> None:
         """Raises DeviceError; then the process may be broken."""
-        # All are restored before the first is unlocked, so that none runs while another is still away.
+        # All are restored before the first is unlocked, so that none runs while another is still swapped out.
         for pid in pids:
             if await self._state(pid) == "checkpointed":
                 await self._call("--action", "restore", "--pid", str(pid))

@@ -36,7 +36,7 @@ def make_plane(
 def keep_what_is_loaded() -> None:
     """Leave what this process has loaded out of all later garbage collections.
 
-    Of a million objects that stay for good a full collection takes a tenth of a second, in which nobody is answered.
+    A full collection of a million long-lived objects takes a tenth of a second, during which nothing is answered.
     """
     gc.collect()
     gc.freeze()

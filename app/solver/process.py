@@ -10,6 +10,7 @@ import gc
 import math
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -178,8 +179,8 @@ class SolverWorker:
     ) -> None:
         """`prepare` runs once in each child, `run` for each request; both are functions of a module.
 
-        `threads`: what each plan may use, whatever its budget says; plans do not depend on it. `niceness`: by how much
-        the child's priority is below this process's.
+        `threads`: what each plan may use, whatever its budget says; plans do not depend on it. `niceness`: the child's
+        own, unless this process's is higher.
         """
         self._run = run
         self._prepare = prepare
@@ -200,10 +201,12 @@ class SolverWorker:
         return self._process.pid if self._process is not None else None
 
     def begin(self) -> None:
-        """Start the worker without waiting for it: it imports the solvers while this process does something else."""
-        if self._process is None or not self._process.is_alive():
-            self._kill()
-            self._spawn()
+        """Start the worker without waiting for it: it imports the solvers while this process does something else.
+
+        What goes wrong is found out by `start`.
+        """
+        with contextlib.suppress(SolverUnavailable):
+            self._ensure_alive()
 
     async def start(self) -> None:
         """Start the worker and wait until it has imported the solvers. Raises SolverUnavailable."""
@@ -255,12 +258,11 @@ class SolverWorker:
             self._kill()
 
     async def _ensure_started(self) -> Connection:
-        self.begin()
-        assert self._pipe is not None
+        pipe = self._ensure_alive()
         if self._is_ready:
-            return self._pipe
+            return pipe
         try:
-            await self._within(self._start_limit_s, self._pipe.recv)
+            await self._within(self._start_limit_s, pipe.recv)
         except TimeoutError:
             raise SolverUnavailable(
                 f"the solver worker did not start within {self._start_limit_s:.0f} s"
@@ -270,9 +272,16 @@ class SolverWorker:
                 "the solver worker died while it started"
             ) from error
         self._is_ready = True
-        return self._pipe
+        return pipe
 
-    def _spawn(self) -> None:
+    def _ensure_alive(self) -> Connection:
+        if (
+            self._pipe is not None
+            and self._process is not None
+            and self._process.is_alive()
+        ):
+            return self._pipe
+        self._kill()
         # A fork would copy the loop's threads, locks and database connections in the middle of their work.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -282,12 +291,22 @@ class SolverWorker:
             daemon=True,
             name="plimsoll-solver",
         )
-        process.start()
+        # Inherited: a Ctrl-C goes to both processes, and a child that still imports would end with a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        except OSError as error:
+            raise SolverUnavailable(
+                f"no solver worker can be started: {error}"
+            ) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # Only the worker holds that end now: when it dies, recv here ends at once.
         theirs.close()
         # A fresh worker has no points of the one before, so that all of them are sent again.
         self._process, self._pipe, self._points = process, ours, SentPoints()
         self._is_ready = False
+        return ours
 
     async def _within(
         self, limit_s: float, talk: Callable[..., object], *args: object
@@ -335,8 +354,6 @@ def _received(pipe: Connection, points: ReceivedPoints) -> PlanRequest | Inquiry
 
 def follow_parent() -> None:
     """In a process that computes: leave Ctrl-C to the parent, and end with it."""
-    import signal
-
     # A terminal sends Ctrl-C to both; the parent asks for what it still wants.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
@@ -359,7 +376,8 @@ def _serve(
 ) -> None:
     """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
     follow_parent()
-    os.nice(niceness)
+    # The parent's is inherited, and may have grown since another child was started.
+    os.nice(max(0, niceness - os.nice(0)))
     prepare()
     # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
     gc.disable()

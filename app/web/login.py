@@ -80,7 +80,7 @@ async def leave(
     forget_tokens(request)
     if provider is None or context.caller.person is None:
         return answer
-    # Only now: the provider may take its time, or be away.
+    # Only now: the provider may take its time, or not answer.
     url = await provider.logout_url()
     if url is None:
         return answer

@@ -133,7 +133,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds",
         type=float,
-        help="no fault of a row after so long (default: each row's own, twenty minutes for all)",
+        help="no fault of a row after so long (default: each row's own, half an hour for all)",
     )
     parser.add_argument(
         "--kills",

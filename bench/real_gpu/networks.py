@@ -54,6 +54,7 @@ class TorchNetwork:
     _torch: Any = field(init=False)
     _network: Any = None
     _step: _Step | None = None
+    _recording: Any = None
     _rows: int = 0
     _number: int = 0
 
@@ -161,14 +162,17 @@ class TorchNetwork:
             return step
         # A fast GPU waits for Python's launches, whose times never settle: recorded once and replayed as graphs,
         # a batch takes what the GPU needs for it.
-        recording = torch.cuda.Stream()
-        with torch.cuda.stream(recording):
+        # One stream for all batch sizes: cuBLAS keeps a workspace for each that it ever saw.
+        stream = self._recording = self._recording or torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             for number in range(INPUT_SETS):
                 step(number)
         torch.cuda.synchronize()
         graphs = [torch.cuda.CUDAGraph() for _ in images]
         for number, graph in enumerate(graphs):
-            with torch.cuda.graph(graph, pool=graphs[0].pool() if number else None):
+            pool = graphs[0].pool() if number else None
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 step(number)
         return lambda number: graphs[number % INPUT_SETS].replay()
 

@@ -26,7 +26,7 @@ COLUMNS = (
 )
 SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0))
 BATCH, TRAINING_BATCH = 32, 256
-"""So much that the GPU is the slower one, not the process that gives it work."""
+"""Large enough that the GPU, and not the process that launches, is the bottleneck."""
 TRAINED = "resnet18"
 FILES = {FILE: COLUMNS}
 HOW = (

@@ -62,7 +62,7 @@ def lines_of(command: str, said: str, complaint: str) -> tuple[str, ...]:
         raise NoDaemon(f"no MPS daemon answered {command!r}: start it again")
     if IS_BUSY in complaint:
         raise DeviceError(
-            f"the MPS daemon takes no {command!r}: another process asks it without a pause"
+            f"the MPS daemon does not accept {command!r}: another process asks it without a pause"
         )
     if refusal := next((line for line in lines if line.startswith(_REFUSALS)), ""):
         raise NotPermitted(

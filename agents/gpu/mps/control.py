@@ -61,15 +61,15 @@ class Control:
                 return f"{program} is not in PATH ({path}); install NVIDIA's MPS (Debian: nvidia-cuda-mps)"
         return ""
 
-    async def ask(self, command: str) -> tuple[str, ...]:
-        """The answer to one command; one per call, since silent answers leave no line."""
+    async def ask(self, command: str, *, more_s: float = 0.0) -> tuple[str, ...]:
+        """The answer to one command; one per call, since silent answers leave no line. `more_s`: see `run`."""
         async with self._turn:
-            said, complaint = await self.run(command=command)
+            said, complaint = await self.run(command=command, more_s=more_s)
             ends_s = time.monotonic() + self._answer_s
             # Another process asks at this moment: the profiler, an operator. Its question takes milliseconds.
             while answers.IS_BUSY in complaint and time.monotonic() < ends_s:
                 await asyncio.sleep(BUSY_S)
-                said, complaint = await self.run(command=command)
+                said, complaint = await self.run(command=command, more_s=more_s)
         # Each command writes to the logs, so this is the moment at which they grow.
         self._directory.cut_logs(self._log_limit_mib)
         return answers.lines_of(command, said, complaint)

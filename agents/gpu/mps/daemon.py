@@ -26,6 +26,7 @@ Beside it: `agents.gpu.mps.control` (how the daemon is asked), `agents.gpu.mps.a
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -335,14 +336,14 @@ class Mps:
     async def _quit(self) -> None:
         # The daemon answers only after its servers are gone, so this call may take that much longer.
         quit_s = self._settings.quit_s
-        said, complaint = await self._control.run(
-            command=f"quit -t {math.ceil(quit_s)}", more_s=quit_s
-        )
-        if answers.NO_DAEMON not in complaint:
-            answers.lines_of("quit", said, complaint)
+        said: tuple[str, ...] = ()
+        with contextlib.suppress(NoDaemon):
+            said = await self._control.ask(
+                f"quit -t {math.ceil(quit_s)}", more_s=quit_s
+            )
         if not await self._within(self._settings.answer_s, self._is_dead):
             raise DeviceError(
-                f"the MPS daemon of GPU {self.gpu_uuid} took `quit` and still answers: {said.strip()}"
+                f"the MPS daemon of GPU {self.gpu_uuid} took `quit` and still answers: {' / '.join(said)}"
             )
 
     async def _has_no_clients(self) -> bool:

@@ -325,6 +325,7 @@ command = _table(
     key("generation", BigInteger),
     # The JSON that the agent gets, byte for byte: nothing searches in it.
     must("body", LargeBinary),
+    must("digest", Text),
     must("created_at", TIME),
 )
 

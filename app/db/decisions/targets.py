@@ -111,15 +111,11 @@ async def load_digests(
 ) -> dict[str, str]:
     """The digests of these nodes' commands of one generation, by node."""
     found = await connection.execute(
-        select(command.c.node, command.c.body).where(
+        select(command.c.node, command.c.digest).where(
             command.c.node.in_(names), command.c.generation == generation
         )
     )
-    # Read first: the digest is of what this version of the protocol writes, as the agents' is.
-    return {
-        row.node: digest_of(msgspec.json.decode(row.body, type=NodeCommand))
-        for row in found
-    }
+    return {row.node: row.digest for row in found}
 
 
 async def _replace_target(
@@ -239,6 +235,7 @@ async def _save_commands(
             "node": entry.node,
             "generation": entry.generation,
             "body": msgspec.json.encode(entry),
+            "digest": digest_of(entry),
             "created_at": at,
         }
         for entry in commands

@@ -3,8 +3,8 @@
 After a restore nodes hold commands of generations that the database does not know any more, and refuse what is older.
 So the counter of generations jumps above theirs, as `etcdutl snapshot restore --bump-revision` does: the next target is
 newer than anything that any node holds. `plimsoll restore` makes it jump at once; where somebody restored by other
-means, the first node does that reports a generation from the future of this database, or another command than the one
-that this database made for it under the same generation.
+means, the first node that reports a generation from the future of this database does, or another command than this
+database made for it under the newest generation.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import Observation
-from agents.base.version import agent_version
+from agents.base.protocol import SCHEMA, Observation
 from app.db.decisions.targets import load_digests
 from app.db.operations import events
 from app.store.store import AuditEvent
@@ -52,13 +51,11 @@ class MadeCommands:
 
         `generation`, `since`: the newest target and when it came into force.
         """
-        # Another version of the protocol may write the same command otherwise.
         comparable = [
             report
             for report in reports
             if report.generation == generation
-            and report.command_digest
-            and report.agent_version == agent_version()
+            and report.command_digest.startswith(SCHEMA)
         ]
         if self._target != (generation, since):
             self._target, self._digests = (generation, since), {}
@@ -70,7 +67,8 @@ class MadeCommands:
         other = [
             report
             for report in comparable
-            if self._digests[report.node] not in ("", report.command_digest)
+            if self._digests[report.node].startswith(SCHEMA)
+            and self._digests[report.node] != report.command_digest
         ]
         return [report for report in reports if report.generation > generation] + other
 
@@ -81,8 +79,8 @@ async def note_diverged(
     """Begin a new incarnation where registered nodes hold what this database never made; see `MadeCommands.diverged`.
 
     In a transaction of its own after the reports are kept: it locks the row of `cluster`, as every change of the
-    catalogue does before it locks nodes. Nodes that claim too much, or too soon after the last time, stay ahead and are
-    shown as that.
+    catalogue does before it locks nodes. Nodes that claim too much, or too soon after the last time, move nothing: they
+    stay ahead, or follow their command until the next target.
     """
     found = await connection.execute(
         text(_RENUMBER),

@@ -1,7 +1,6 @@
 """What the process of a simulation does: the runs one after the other, then the reports."""
 
 import gzip
-import os
 import resource
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -19,7 +18,6 @@ from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.run import check, jobs_of
 from app.simulate.run.runner import Outcome, run_here, simulate_all
 from app.simulate.scenario.scenario import SimulationScenario
-from app.solver.process import follow_parent
 from solvers.types.state import Json
 
 Message: TypeAlias = float | Reports | str
@@ -34,10 +32,6 @@ MESSAGES = 200
 
 def work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
     """The process's main."""
-    # First of all: a process whose parent is gone must not compute on for half an hour.
-    follow_parent()
-    # Ticks, requests and the solvers of both go first: a low priority alone made agents wait twice as long for theirs.
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     # A scenario that needs more fails with MemoryError here, before the kernel kills the control plane.
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     pipe.send(run_simulation(document, folder, pipe.send))

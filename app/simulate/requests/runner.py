@@ -1,8 +1,8 @@
 """Runs what waits, one simulation at a time for all control planes of a database, in a process beside the API.
 
 The row is held by a lease that is renewed every second with how far it is. A row that is no longer ours (it was
-cancelled, or the lease was lost while the database was away) ends the process. A runner that ends gives its row back;
-of one that is killed the lease runs out, and the next runner takes the row up again.
+cancelled, or the lease was lost while the database did not answer) ends the process. A runner that ends gives its row
+back; of one that is killed the lease runs out, and the next runner takes the row up again.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from app.db.base.transaction import Engine, transaction
 from app.db.decisions import simulations
 from app.db.decisions.simulations import Claimed, Reports
 from app.simulate.requests.examples import folder
+from app.solver.process import follow_parent
 from solvers.types.state import Json
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ Body = Callable[[Connection, Mapping[str, Json], Path], None]
 
 
 def _work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
+    # First of all: a process whose parent is gone must not compute on for half an hour.
+    follow_parent()
+    # Ticks, requests and the solvers of both go first: a low priority alone made agents wait twice as long for theirs.
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:
+        # Some sandboxes have no such policy.
+        os.nice(19)
     # Loaded by the process that simulates, and not by every API.
     from app.simulate.requests.run import work
 
@@ -102,7 +111,7 @@ class SimulationRunner:
                 if await self.run_next():
                     continue
             except Exception as error:
-                # The database may be away, or not there yet; /readyz says so, and this is not needed for anything else.
+                # The database may not answer, or not be there yet; /readyz says so, and nothing else needs this.
                 log.warning("no simulation can be run", error=str(error))
                 pause_s = RETRY_S
             await asyncio.sleep(pause_s)

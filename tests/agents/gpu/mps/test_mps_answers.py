@@ -28,7 +28,7 @@ from agents.gpu.mps.answers import (
             "",
             "Cannot send command to MPS control daemon process\n",
             DeviceError,
-            "takes no 'set_x 1'",
+            "does not accept 'set_x 1'",
         ),
         (
             "Insufficient privileges for UID 7\n",

@@ -55,5 +55,5 @@ def test_a_daemon_that_answers_somebody_else_is_asked_again(tmp_path: Path) -> N
 
 def test_one_that_never_has_time_is_told(tmp_path: Path) -> None:
     (tmp_path / "asked").mkdir()
-    with pytest.raises(DeviceError, match="takes no 'get_x'"):
+    with pytest.raises(DeviceError, match="does not accept 'get_x'"):
         asyncio.run(control(tmp_path, answer_s=0.5).ask("get_x"))
