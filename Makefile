@@ -93,7 +93,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.audit $(AUDIT_ARGS)
 
-# What a release is made of, for whoever runs it; see docs/security.md.
+# What a release is made of, for whoever runs it; see docs/hardening.md.
 sbom: $(INSTALLED)
 	@$(BIN)/python -m tools.sbom --key '$(SBOM_KEY)'
 

@@ -294,7 +294,8 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
 
 
 def _hash(content: object, size: int) -> str:
-    return hashlib.blake2b(msgspec.json.encode(content), digest_size=size).hexdigest()
+    encoded = msgspec.json.encode(content)
+    return hashlib.blake2b(encoded, digest_size=size).hexdigest()
 
 
 SCHEMA = _hash(msgspec.json.schema(NodeCommand), 4)
@@ -306,7 +307,9 @@ def digest_of(command: NodeCommand | None) -> str:
 
     Digests can be compared where both begin with the same `SCHEMA`.
     """
-    return "" if command is None else SCHEMA + _hash(command, 16)
+    if command is None:
+        return ""
+    return SCHEMA + _hash(command, 16)
 
 
 class LeaseTerms(Wire, frozen=True, kw_only=True):

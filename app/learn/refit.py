@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 
 from app.base.errors import InvalidRequest, Unavailable
-from app.solver.process import follow_parent
+from app.solver.parent import follow_parent
 from solvers.predict.data.fit import Coefficients, Fit, Fits, TooFewSamples
 from solvers.predict.data.samples import (
     Group,

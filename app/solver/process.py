@@ -11,15 +11,15 @@ import math
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from app.solver.findings import Findings, Inquiry
+from app.solver.parent import follow_parent
 from app.solver.shared_points import Packed, ReceivedPoints, SentPoints
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
@@ -244,12 +244,15 @@ class SolverWorker:
                     limit_s, _exchange, pipe, message, self._points
                 )
             except TimeoutError:
+                self.begin()
                 raise SolverUnavailable(
                     f"the solver worker was killed after {limit_s:.1f} s without an answer"
                 ) from None
             except (OSError, EOFError) as error:
+                # Now, so that the next request does not wait until the new one has imported the solvers.
+                self.begin()
                 raise SolverUnavailable(
-                    "the solver worker died; a new one starts when it is needed"
+                    "the solver worker died; a new one starts"
                 ) from error
 
     async def close(self) -> None:
@@ -282,6 +285,9 @@ class SolverWorker:
         ):
             return self._pipe
         self._kill()
+        return self._spawn()
+
+    def _spawn(self) -> Connection:
         # A fork would copy the loop's threads, locks and database connections in the middle of their work.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -350,22 +356,6 @@ def _received(pipe: Connection, points: ReceivedPoints) -> PlanRequest | Inquiry
     return replace(
         message, problem=replace(message.problem, points=points.unpack(packed))
     )
-
-
-def follow_parent() -> None:
-    """In a process that computes: leave Ctrl-C to the parent, and end with it."""
-    # A terminal sends Ctrl-C to both; the parent asks for what it still wants.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    """End this process, in the middle of a solve if need be, when whoever would take its answer is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    # A thread, since a solver's native code may never return to Python.
-    wait([parent.sentinel])
-    os._exit(1)
 
 
 def _serve(

@@ -7,7 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench.campaign.deployment.journal import Journal, JournalReader
-from bench.campaign.faults.victims import Killed, Victims
+from bench.campaign.faults.victims import (
+    Killed,
+    Recovery,
+    Victim,
+    Victims,
+    undisturbed,
+)
 
 
 def _victims(plane: Any) -> Victims:
@@ -38,3 +44,21 @@ def test_the_api_is_back_when_all_nodes_that_lived_are_answered(tmp_path: Path) 
     assert asyncio.run(victims.back_at_s(killed)) is None
     _answer(paths["b"], 12.0)
     assert asyncio.run(victims.back_at_s(killed)) == 12.0
+
+
+def test_a_recovery_is_undisturbed_where_nothing_that_it_needs_was_dead_meanwhile() -> (
+    None
+):
+    def of(victim: Victim, at_s: float, back_s: float, node: str = "") -> Recovery:
+        return Recovery(victim=victim, node=node, at_s=at_s, back_s=back_s)
+
+    controller = of("controller", 10.0, 5.0)
+    # Down before and up again meanwhile; killed meanwhile; before; after.
+    assert controller not in undisturbed([controller, of("postgresql", 8.0, 3.0)])
+    assert controller not in undisturbed([controller, of("postgresql", 14.0, 1.0)])
+    before, after = of("postgresql", 1.0, 2.0), of("postgresql", 20.0, 2.0)
+    assert undisturbed([before, controller, after]) == [before, controller, after]
+    router = of("router", 10.0, 5.0, "n1")
+    elsewhere = of("agent", 11.0, 1.0, "n2")
+    assert undisturbed([router, elsewhere]) == [router, elsewhere]
+    assert router not in undisturbed([router, of("agent", 11.0, 1.0, "n1")])

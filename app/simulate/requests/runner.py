@@ -27,7 +27,7 @@ from app.db.base.transaction import Engine, transaction
 from app.db.decisions import simulations
 from app.db.decisions.simulations import Claimed, Reports
 from app.simulate.requests.examples import folder
-from app.solver.process import follow_parent
+from app.solver.parent import follow_parent
 from solvers.types.state import Json
 
 if TYPE_CHECKING:

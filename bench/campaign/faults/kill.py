@@ -12,8 +12,9 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -30,7 +31,15 @@ from bench.campaign.deployment.plane import (
     RunningPlane,
     running_plane,
 )
-from bench.campaign.faults.victims import OF_NODE, OF_PLANE, Killed, Victim, Victims
+from bench.campaign.faults.victims import (
+    OF_NODE,
+    OF_PLANE,
+    Killed,
+    Recovery,
+    Victim,
+    Victims,
+    undisturbed,
+)
 from bench.campaign.outcome import (
     BACK_WITHIN_S,
     GIVEN_UP_S,
@@ -41,9 +50,9 @@ from bench.report import Figures
 
 SHARES: Mapping[Victim, float] = {
     **dict.fromkeys(OF_PLANE, 0.07),
-    "agent": 0.26,
-    "router": 0.20,
-    "worker": 0.26,
+    "agent": 0.30,
+    "router": 0.24,
+    "worker": 0.18,
 }
 """Of all kills: 70 of 1,000 for each part of the control plane, whose starts cost the most; a replica may be killed
 twice in ten minutes only."""
@@ -63,9 +72,7 @@ class KillRun:
     changes_accepted: int = 0
     due: Counter[Victim] = field(default_factory=Counter)
     """Kills that were to be made."""
-    back_s: dict[Victim, list[float]] = field(
-        default_factory=lambda: {each: [] for each in SHARES}
-    )
+    recoveries: list[Recovery] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
     async def kill_at(
@@ -78,14 +85,23 @@ class KillRun:
             killed = None
             while killed is None:
                 # At least one of each kind, however short the run or slow the machine.
-                if time.monotonic() > self.ends_s and self.back_s[victim]:
+                if time.monotonic() > self.ends_s and self.times_s()[victim]:
                     return
                 killed = await self.victims.kill(victim, node)
                 await asyncio.sleep(0.0 if killed else LOOK_S)
             back_s = await self._back_s(killed)
-            self.back_s[victim].append(back_s)
+            self.recoveries.append(
+                Recovery(victim=victim, node=node, at_s=killed.at_s, back_s=back_s)
+            )
             if back_s >= GIVEN_UP_S:
                 self.violations.append(f"{victim} {node} did not come back")
+
+    def times_s(self, *, is_undisturbed: bool = False) -> dict[Victim, list[float]]:
+        """How long each kill's victim took to be back, by victim."""
+        found: dict[Victim, list[float]] = {each: [] for each in SHARES}
+        for each in undisturbed(self.recoveries) if is_undisturbed else self.recoveries:
+            found[each.victim].append(each.back_s)
+        return found
 
     async def _back_s(self, killed: Killed) -> float:
         """Seconds from the kill; GIVEN_UP_S where it took longer."""
@@ -128,7 +144,7 @@ async def run(options: RowOptions) -> RowOutcome:
         figures=_rows(run, seen),
         violations=(*run.violations, *seen.violations),
         too_slow=tuple(_late(run)),
-        not_done=(*_not_killed(run.due, run.back_s), *_little(run, seen, options)),
+        not_done=(*_not_killed(run.due, run.times_s()), *_little(run, seen, options)),
     )
 
 
@@ -173,19 +189,19 @@ async def _strays(plane: RunningPlane) -> list[str]:
 
 def _rows(run: KillRun, seen: oracle.Seen) -> tuple[Figures, ...]:
     """All kills together, then each victim's."""
-    everything = [each for times in run.back_s.values() for each in times]
+    times_s, undisturbed_s = run.times_s(), run.times_s(is_undisturbed=True)
     return (
         {
             "victim": "all",
-            **_times(everything),
+            **_times(times_s.values(), undisturbed_s.values()),
             "acknowledged": seen.acknowledged,
             "commands_obeyed": seen.obeyed,
             "targets": seen.targets,
             "changes_accepted": run.changes_accepted,
         },
         *(
-            {"victim": _name(victim), **_times(times)}
-            for victim, times in run.back_s.items()
+            {"victim": _name(victim), **_times([times], [undisturbed_s[victim]])}
+            for victim, times in times_s.items()
         ),
     )
 
@@ -195,14 +211,22 @@ def _name(victim: Victim) -> str:
     return f"{victim} (skipped: no haproxy here)" if is_skipped else victim
 
 
-def _times(back_s: Sequence[float]) -> Figures:
+def _times(
+    times_s: Iterable[Sequence[float]], undisturbed_s: Iterable[Sequence[float]]
+) -> Figures:
     """How many kills, and how long until what was killed was back; no times without any."""
+    back_s, alone_s = (
+        [*chain.from_iterable(times_s)],
+        [*chain.from_iterable(undisturbed_s)],
+    )
     percentiles = np.percentile(back_s, (50, 99)) if back_s else (None, None)
     return {
         "kills": len(back_s),
         "back_s_p50": percentiles[0],
         "back_s_p99": percentiles[1],
         "back_s_max": max(back_s, default=None),
+        "undisturbed": len(alone_s),
+        "undisturbed_p99_s": np.percentile(alone_s, 99) if alone_s else None,
     }
 
 
@@ -229,6 +253,6 @@ def _little(run: KillRun, seen: oracle.Seen, options: RowOptions) -> Iterator[st
 
 
 def _late(run: KillRun) -> Iterator[str]:
-    for victim, times in run.back_s.items():
+    for victim, times in run.times_s(is_undisturbed=True).items():
         if times and (p99_s := np.percentile(times, 99)) > BACK_WITHIN_S:
-            yield f"{victim} was back within {p99_s:.1f} s (p99), which must be {BACK_WITHIN_S:.0f} s at most"
+            yield f"{victim}, undisturbed, was back within {p99_s:.1f} s (p99); {BACK_WITHIN_S:.0f} s are the limit"

@@ -9,12 +9,14 @@
     router              HAProxy has answered a request to one of the node's services, whose replica answered it
     worker              the replica has a new process that answers as ready, or the node is told to run it no more
 
-Times are counted from the kill, also where another process died in between. A replica that fails three times within
+Times are counted from the kill, also where another process died in between; a recovery is undisturbed where nothing
+that it needs was dead meanwhile. A replica that fails three times within
 ten minutes is in a crash loop and waits on purpose (docs/runtimes.md), so none is killed more than twice in them.
 """
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, TypeAlias, get_args
@@ -33,6 +35,17 @@ Victim: TypeAlias = OfPlane | OfNode
 OF_PLANE: tuple[OfPlane, ...] = get_args(OfPlane)
 OF_NODE: tuple[OfNode, ...] = get_args(OfNode)
 
+NEEDS: Mapping[Victim, frozenset[Victim]] = {
+    "postgresql": frozenset({"api"}),
+    "api": frozenset({"postgresql"}),
+    "controller": frozenset({"postgresql"}),
+    "solver": frozenset({"postgresql", "controller"}),
+    "agent": frozenset({"postgresql", "api"}),
+    "router": frozenset({"agent"}),
+    "worker": frozenset({"agent"}),
+}
+"""What must be alive for it to count as back; of a node that node's own."""
+
 _MIN_TICKS = {"controller": 1, "solver": 2}
 _ASK = aiohttp.ClientTimeout(total=1.0)
 
@@ -49,6 +62,35 @@ class Killed:
     """The replica's process."""
     ticks_before: int = 0
     """Of the controller that has lost its solver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """One process that was killed and came back."""
+
+    victim: Victim
+    node: str = ""
+    at_s: float
+    back_s: float
+    """From the kill on."""
+
+    def disturbs(self, other: "Recovery") -> bool:
+        """Whether this one was dead at some moment of the other's recovery, which needs it."""
+        return (
+            self.victim in NEEDS[other.victim]
+            and self.node in ("", other.node)
+            and self.at_s < other.at_s + other.back_s
+            and other.at_s < self.at_s + self.back_s
+        )
+
+
+def undisturbed(all_of_them: Sequence[Recovery]) -> list[Recovery]:
+    """Those of which nothing else that was killed can be the reason."""
+    return [
+        each
+        for each in all_of_them
+        if not any(other.disturbs(each) for other in all_of_them)
+    ]
 
 
 @dataclass(slots=True, kw_only=True)
