@@ -35,7 +35,7 @@ help:
 	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 10 minutes)"
 	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
-	@echo "make campaign  processes killed, fuzzed calls, a greedy tenant, a day of 200 GPUs: what must hold (half an hour)"
+	@echo "make campaign  processes killed, fuzzed calls, a greedy tenant, a day of 200 GPUs: what must hold (20 minutes)"
 	@echo "make campaign-fuzz  100,000 fuzzed calls and 100,000 fuzzed syncs (up to an hour and a half)"
 	@echo "make install  create .venv with everything in it"
 	@echo "make lock     pin what pyproject.toml names, with hashes, in constraints.txt; LOCK_ARGS=--upgrade takes newer versions"
