@@ -29,9 +29,29 @@ def test_a_solver_is_not_killed_while_nobody_knows_how_often_it_has_decided() ->
     async def ticks(_: object) -> int:
         return 0
 
-    controller = SimpleNamespace(kill_child=lambda: True)
+    controller = SimpleNamespace(kill_child=lambda: True, pid=1)
     victims = _victims(SimpleNamespace(ticks=ticks, controller=controller))
     assert asyncio.run(victims.kill("solver")) is None
+
+
+def test_a_solver_is_back_when_a_controller_of_after_the_kill_has_decided_once() -> (
+    None
+):
+    decided = 1
+
+    async def ticks(_: object) -> int:
+        return decided
+
+    controller = SimpleNamespace(kill_child=lambda: True, pid=1)
+    victims = _victims(SimpleNamespace(ticks=ticks, controller=controller))
+    killed = asyncio.run(victims.kill("solver"))
+    assert killed is not None
+    # Of the same process the first one may be the tick that lost its solver.
+    for decided, is_back in ((1, False), (2, False), (3, True)):
+        assert (asyncio.run(victims.back_at_s(killed)) is not None) == is_back
+    controller.pid = 2
+    for decided, is_back in ((0, False), (1, True)):
+        assert (asyncio.run(victims.back_at_s(killed)) is not None) == is_back
 
 
 def test_the_api_is_back_when_all_nodes_that_lived_are_answered(tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ class Program:
     log: Path
     process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """The newest process's, alive or not; 0 = there was none."""
+        return 0 if self.process is None else self.process.pid
+
     def start(self) -> None:
         """A new process; what it prints is added to the log."""
         with self.log.open("ab") as log:

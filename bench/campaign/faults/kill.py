@@ -49,12 +49,12 @@ from bench.campaign.outcome import (
 from bench.report import Figures
 
 SHARES: Mapping[Victim, float] = {
-    **dict.fromkeys(OF_PLANE, 0.06),
-    "agent": 0.36,
-    "router": 0.28,
-    "worker": 0.12,
+    **dict.fromkeys(OF_PLANE, 0.05),
+    "agent": 0.40,
+    "router": 0.32,
+    "worker": 0.08,
 }
-"""Of all kills: 60 of 1,000 for each part of the control plane, whose starts cost the most; a replica may be killed
+"""Of all kills: 50 of 1,000 for each part of the control plane, whose starts cost the most; a replica may be killed
 twice in ten minutes only."""
 GPUS_PER_NODE = 4
 STRAYS_GONE_WITHIN_S = 20.0

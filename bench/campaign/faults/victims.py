@@ -61,7 +61,8 @@ class Killed:
     identity: Identity | None = None
     """The replica's process."""
     ticks_before: int = 0
-    """Of the controller that has lost its solver."""
+    """Of the controller that was killed or has lost its solver."""
+    controller_pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class Victims:
         plane = self.plane
         if victim == "worker":
             return self._kill_worker(node)
-        ticks = 0
+        ticks, controller = 0, plane.controller.pid
         if victim == "solver":
             ticks = await plane.ticks(self.session)
             # Without a number from before, any later one would say that it is back.
@@ -125,7 +126,13 @@ class Victims:
         else:
             is_killed = (plane.api if victim == "api" else plane.controller).kill()
         at_s = time.monotonic()
-        killed = Killed(victim=victim, at_s=at_s, node=node, ticks_before=ticks)
+        killed = Killed(
+            victim=victim,
+            at_s=at_s,
+            node=node,
+            ticks_before=ticks,
+            controller_pid=controller,
+        )
         return killed if is_killed else None
 
     def _kill_worker(self, node: str) -> Killed | None:
@@ -166,7 +173,7 @@ class Victims:
         else:
             ticks = await self.plane.ticks(self.session)
             # A controller that was killed, too, counts anew, and has a solver of its own.
-            is_anew = ticks < killed.ticks_before
+            is_anew = self.plane.controller.pid != killed.controller_pid
             since = ticks if is_anew else ticks - killed.ticks_before
             is_back = since >= (1 if is_anew else _MIN_TICKS[killed.victim])
         return time.monotonic() if is_back else None
