@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
@@ -65,12 +66,45 @@ async def pid_of(worker: SolverWorker) -> int:
     return int(answer.report.method.removeprefix("pid "))
 
 
-def test_a_worker_may_have_a_lower_priority_than_whoever_started_it() -> None:
+def test_a_worker_has_a_priority_of_its_own_whatever_that_of_its_parent_has_become() -> (
+    None
+):
     async def scenario(worker: SolverWorker) -> None:
-        below = os.getpriority(os.PRIO_PROCESS, await pid_of(worker))
-        assert below == os.getpriority(os.PRIO_PROCESS, 0) + 3
+        first = await pid_of(worker)
+        assert os.getpriority(os.PRIO_PROCESS, first) == wanted
+        os.kill(first, signal.SIGKILL)
+        await asyncio.to_thread(os.waitid, os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        second = await pid_of(worker)
+        assert second != first
+        assert os.getpriority(os.PRIO_PROCESS, second) == wanted
 
-    with_worker(scenario, niceness=3)
+    wanted = os.getpriority(os.PRIO_PROCESS, 0) + 3
+    with_worker(scenario, niceness=wanted)
+
+
+def test_a_worker_that_has_begun_is_the_one_that_answers() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        worker.begin()
+        begun = worker.pid
+        worker.begin()
+        assert (begun, worker.pid) == (await pid_of(worker), begun)
+
+    with_worker(scenario)
+
+
+def test_what_keeps_a_worker_from_starting_is_told_when_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(_: object) -> None:
+        raise OSError("no more processes")
+
+    async def scenario(worker: SolverWorker) -> None:
+        worker.begin()
+        with pytest.raises(SolverUnavailable, match="no more processes"):
+            await worker.start()
+
+    monkeypatch.setattr(SpawnProcess, "start", refused)
+    with_worker(scenario)
 
 
 def is_alive(pid: int) -> bool:
