@@ -254,7 +254,8 @@ def test_a_fleet_follows_a_control_plane_whose_database_was_restored_by_hand(
     ):
         asyncio.run(_live_through_a_restore(postgres_server, database, plane))
     ((_, _, before, after),) = rows(database, RESTORED)
-    assert after["generation"] > before["generation"] + JUMP
+    # Equal where the controller had used the nodes' number again before it heard of them.
+    assert after["generation"] >= before["generation"] + JUMP
     # Plans are made and followed by numbers that no node has seen.
     assert scalar(database, "SELECT target_generation FROM cluster") > JUMP
 

@@ -153,7 +153,8 @@ async def _kill_all(run: KillRun, kills: int) -> None:
     began_s = time.monotonic()
 
     def moments(victim: Victim, of: int) -> list[float]:
-        count = round(kills * SHARES[victim] / of)
+        # However few are killed in all, each kind is.
+        count = max(1, round(kills * SHARES[victim] / of))
         return sorted(run.draw.uniform(began_s, run.ends_s) for _ in range(count))
 
     nodes = sorted(run.victims.plane.agents)

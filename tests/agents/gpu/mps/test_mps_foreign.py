@@ -69,6 +69,9 @@ def daemon(tmp_path: Path, gpu: GpuIdentity) -> Iterator[subprocess.Popen[bytes]
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs"),
     }
     with subprocess.Popen([program, "300"], env=own) as process:
+        # It runs before the kernel tells its command line to others.
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.01)
         yield process
         process.kill()
 
