@@ -36,7 +36,7 @@ def make_plane(
 def keep_what_is_loaded() -> None:
     """Leave what this process has loaded out of all later garbage collections.
 
-    A full collection of a million long-lived objects takes a tenth of a second, during which nothing is answered.
+    A full collection walks through all of it, and nothing is answered meanwhile.
     """
     gc.collect()
     gc.freeze()

@@ -16,7 +16,7 @@ ServerState: TypeAlias = Literal["none", "initializing", "active", "fault", "unk
 
 NO_DAEMON = "Cannot find MPS control daemon process"
 IS_BUSY = "Cannot send command to MPS control daemon process"
-"""It takes one question at a time: in one of thirty pairs asked at once it refused one (release 580 on an H100)."""
+"""It takes one question at a time, and refused some that were asked side by side (release 580 on an H100)."""
 ALREADY_RUNNING = "An instance of this daemon is already running"
 _REFUSALS = ("Insufficient privileges", "Not enough privilege")
 _STATES: dict[str, ServerState] = {

@@ -45,7 +45,7 @@ def serve(
     """
     settings = load_settings(host=host, port=port)
     _begin(settings)
-    # Not at the top: the controller needs no web framework, which takes half a second to import.
+    # Not at the top: the controller needs no web framework, which takes long to import.
     from app.serve.api_process import serve_plane
 
     # A port that is taken is found out before a database is started.

@@ -46,7 +46,7 @@ Body = Callable[[Connection, Mapping[str, Json], Path], None]
 def _work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
     # First of all: a process whose parent is gone must not compute on for half an hour.
     follow_parent()
-    # Ticks, requests and the solvers of both go first: a low priority alone made agents wait twice as long for theirs.
+    # Ticks, requests and the solvers of both go first: beside a process of low priority agents still waited.
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
