@@ -91,7 +91,7 @@ class Machine:
                 Table(self.set / TABLE_FILE, TABLE_COLUMNS).add(row)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        """The command, which goes on."""
+        """The command, which goes on; `words` have the last word over what is quick."""
         programs = environment()
         path = (
             programs["PATH"]
@@ -110,10 +110,10 @@ class Machine:
                 sys.executable,
                 str(HERE / "real_gpu_programs.py"),
                 "run",
-                *words,
                 *QUICK,
                 "--out",
                 str(self.set),
+                *words,
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -153,7 +153,7 @@ class Machine:
         return found
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
+def wait_for(holds: Callable[[], object]) -> None:
     """Return when it holds."""
     end_s = time.monotonic() + PATIENCE_S
     while not holds():
