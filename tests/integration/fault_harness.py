@@ -35,7 +35,7 @@ from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
 from solvers.types.state import Json
-from tests.agents.factories import PaperDevice
+from tests.agents.paper_device import PaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
 

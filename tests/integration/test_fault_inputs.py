@@ -18,12 +18,12 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from app.db.base.listen import conninfo
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
     an_empty_node,
 )
+from tests.agents.paper_device import PaperDevice
 from tests.integration.api_harness import (
     NOW,
     Api,

@@ -20,8 +20,11 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from app.store.launch_book import FIRST
-from tests.agents.factories import PaperDevice, an_empty_gpu
+from tests.agents.factories import (
+    an_empty_gpu,
+)
 from tests.agents.factories import run as finish
+from tests.agents.paper_device import PaperDevice
 from tests.integration.api_harness import Api, Prepared, node, service
 
 pytestmark = pytest.mark.integration

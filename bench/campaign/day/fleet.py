@@ -15,7 +15,7 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from app.catalogue.catalogue import load_gpu_types
 from bench.real_store import Fleet
-from tests.agents.factories import PaperDevice, paper_reading
+from tests.agents.paper_device import PaperDevice, paper_reading
 
 PERIOD_S = 300.0
 """From report to report: 36 a second where a day takes 200 s, which two cores hold. An agent's default is a second."""

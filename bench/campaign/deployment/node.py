@@ -29,7 +29,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from bench.campaign.deployment.journal import Journal
-from tests.agents.factories import PaperDevice, paper_reading
+from tests.agents.paper_device import PaperDevice, paper_reading
 
 SPEC, JOURNAL, LEDGER = "node.json", "journal", "ledger"
 ARRIVALS = 3

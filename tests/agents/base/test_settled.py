@@ -7,13 +7,13 @@ import pytest
 from agents.base.clock import ManualClock
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
     an_empty_node,
 )
 from tests.agents.factories import run as finish
+from tests.agents.paper_device import PaperDevice
 
 CHANGES: dict[str, tuple[Callable[[PaperDevice], object], str]] = {
     "replica gone": (lambda device: finish(device.stop_replica("r1")), "start r1"),

@@ -19,7 +19,6 @@ from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
 from agents.enforce.governors import Governing
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_governor,
     a_gpu,
@@ -28,6 +27,7 @@ from tests.agents.factories import (
     an_empty_node,
     run,
 )
+from tests.agents.paper_device import PaperDevice
 
 
 class FixedDevice(PaperDevice):

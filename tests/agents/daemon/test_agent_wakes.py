@@ -12,12 +12,12 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
     an_empty_node,
 )
+from tests.agents.paper_device import PaperDevice
 
 NEVER_S = 3600.0
 PATIENCE_S = 30.0

@@ -6,7 +6,10 @@ from agents.base.device import NodeState
 from agents.base.protocol import Observation, SyncReply
 from agents.daemon.build import closing_both
 from agents.sync.transport import ControlPlaneSilent
-from tests.agents.factories import PaperDevice, run
+from tests.agents.factories import (
+    run,
+)
+from tests.agents.paper_device import PaperDevice
 
 
 class StuckTransport:

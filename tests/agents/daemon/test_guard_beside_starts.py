@@ -17,7 +17,6 @@ from agents.daemon.loop import NodeAgent
 from agents.gpu.node.device import GpuDevice
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
@@ -25,6 +24,7 @@ from tests.agents.factories import (
     an_empty_node,
 )
 from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
+from tests.agents.paper_device import PaperDevice
 
 CLOCKS_MHZ = (900.0, 1200.0, 1500.0)
 

@@ -15,7 +15,6 @@ from agents.sync.outbox import Outbox
 from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Unacceptable
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
@@ -23,6 +22,7 @@ from tests.agents.factories import (
     an_empty_node,
 )
 from tests.agents.factories import run as finish
+from tests.agents.paper_device import PaperDevice
 
 
 class Bench:

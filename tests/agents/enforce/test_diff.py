@@ -20,7 +20,6 @@ from agents.enforce.actions import (
 )
 from agents.enforce.diff import actions, is_settled
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
@@ -29,6 +28,7 @@ from tests.agents.factories import (
     commands,
     run,
 )
+from tests.agents.paper_device import PaperDevice
 
 
 def carry_out(device: PaperDevice, wanted: NodeCommand) -> tuple[Action, ...]:

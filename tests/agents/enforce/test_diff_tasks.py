@@ -22,11 +22,9 @@ from agents.enforce.actions import (
 from agents.enforce.diff import actions, is_settled
 from tests.agents.enforce.test_diff import carry_out, settle, settled
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
-    a_running_task,
     a_task,
     an_empty_gpu,
     an_empty_node,
@@ -34,6 +32,7 @@ from tests.agents.factories import (
     run,
     task_states,
 )
+from tests.agents.paper_device import PaperDevice, a_running_task
 
 
 def a_wanted(*tasks: TaskCommand, generation: int = 2) -> NodeCommand:

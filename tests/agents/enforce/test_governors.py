@@ -20,7 +20,6 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_governor,
     a_gpu,
@@ -29,6 +28,7 @@ from tests.agents.factories import (
     an_empty_node,
 )
 from tests.agents.factories import run as finish
+from tests.agents.paper_device import PaperDevice
 
 
 class Bench:

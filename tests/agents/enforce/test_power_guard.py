@@ -20,13 +20,13 @@ from agents.enforce.power_guard import (
 )
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
     an_empty_node,
 )
 from tests.agents.factories import run as finish
+from tests.agents.paper_device import PaperDevice
 from tests.examples import examples
 
 CLOCKS_MHZ = tuple(510.0 + 15.0 * step for step in range(67))

@@ -14,13 +14,13 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
     an_empty_node,
 )
 from tests.agents.factories import run as finish
+from tests.agents.paper_device import PaperDevice
 from tests.examples import examples
 
 A_MINUTE = LeaseTerms(duration_s=60.0, on_end="restore")

@@ -24,7 +24,6 @@ from agents.sync.ledger import Ledger
 from agents.tasks.task import TaskHolder
 from tests.agents.enforce.test_diff import settle, settled
 from tests.agents.factories import (
-    PaperDevice,
     a_command,
     a_gpu,
     a_replica,
@@ -44,6 +43,7 @@ from tests.agents.gpu_nodes import (
     states,
     until,
 )
+from tests.agents.paper_device import PaperDevice
 
 GPU = GPUS[0]
 """16384 MiB."""
