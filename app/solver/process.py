@@ -30,6 +30,10 @@ START_LIMIT_S = 180.0
 """A fresh worker imports the solvers in seconds; where kernels are not compiled yet, or the machine is busy, it takes
 many times longer."""
 
+FIRST_POLICY = "joint"
+"""Imported as soon as a worker begins: the default one, and what explains plans. Any other is before its first plan,
+so that nobody waits for, or holds in memory, what no plan asks for."""
+
 NICENESS = 5
 """A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
 
@@ -157,11 +161,14 @@ class TimedSolver(InlineSolver):
             ) from error
 
 
-def load_policies() -> None:
-    """Import every solver and compile every formulation, so that the first request is as fast as the next."""
+def load_policy(name: str) -> None:
+    """Import its solvers and compile its formulations, so that its first plan is as fast as the next.
+
+    Raises UnknownPolicy.
+    """
     from solvers.policies.warm_up import warm_up
 
-    warm_up()
+    warm_up(name)
 
 
 class SolverWorker:
@@ -171,13 +178,13 @@ class SolverWorker:
         self,
         *,
         run: Callable[[PlanRequest], PlanAnswer] = run_policy,
-        prepare: Callable[[], None] = load_policies,
+        prepare: Callable[[str], None] = load_policy,
         start_limit_s: float = START_LIMIT_S,
         grace_s: float = GRACE_S,
         threads: int = 1,
         niceness: int = 0,
     ) -> None:
-        """`prepare` runs once in each child, `run` for each request; both are functions of a module.
+        """`prepare` runs once in each child and for each policy, `run` for each request; both are functions of a module.
 
         `threads`: what each plan may use, whatever its budget says; plans do not depend on it. `niceness`: the child's
         own, unless this process's is higher.
@@ -191,8 +198,8 @@ class SolverWorker:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._points = SentPoints()
-        self._is_ready = False
-        """Whether the worker has imported the solvers."""
+        self._ready: set[str] = set()
+        """Policies whose solvers the worker has imported."""
         self._turn = asyncio.Lock()
 
     @property
@@ -209,9 +216,9 @@ class SolverWorker:
             self._ensure_alive()
 
     async def start(self) -> None:
-        """Start the worker and wait until it has imported the solvers. Raises SolverUnavailable."""
+        """Start the worker and wait until it has imported the first solvers. Raises SolverUnavailable."""
         async with self._turn:
-            await self._ensure_started()
+            await self._ensure_ready(FIRST_POLICY)
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer within its budget plus a grace period. Raises SolverUnavailable."""
@@ -237,7 +244,9 @@ class SolverWorker:
 
     async def _ask(self, message: PlanRequest | Inquiry) -> object:
         async with self._turn:
-            pipe = await self._ensure_started()
+            pipe = await self._ensure_ready(
+                message.policy if isinstance(message, PlanRequest) else FIRST_POLICY
+            )
             limit_s = message.budget.seconds + self._grace_s
             try:
                 return await self._within(
@@ -260,12 +269,16 @@ class SolverWorker:
         async with self._turn:
             self._kill()
 
-    async def _ensure_started(self) -> Connection:
+    async def _ensure_ready(self, policy: str) -> Connection:
+        """The pipe to a worker that has imported the policy's solvers. Raises SolverUnavailable."""
         pipe = self._ensure_alive()
-        if self._is_ready:
-            return pipe
         try:
-            await self._within(self._start_limit_s, pipe.recv)
+            if not self._ready:
+                await self._within(self._start_limit_s, pipe.recv)
+                self._ready.add(FIRST_POLICY)
+            if policy not in self._ready:
+                await self._within(self._start_limit_s, _prepared, pipe, policy)
+                self._ready.add(policy)
         except TimeoutError:
             raise SolverUnavailable(
                 f"the solver worker did not start within {self._start_limit_s:.0f} s"
@@ -274,7 +287,6 @@ class SolverWorker:
             raise SolverUnavailable(
                 "the solver worker died while it started"
             ) from error
-        self._is_ready = True
         return pipe
 
     def _ensure_alive(self) -> Connection:
@@ -307,11 +319,12 @@ class SolverWorker:
             ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        ours.send(FIRST_POLICY)
         # Only the worker holds that end now: when it dies, recv here ends at once.
         theirs.close()
         # A fresh worker has no points of the one before, so that all of them are sent again.
         self._process, self._pipe, self._points = process, ours, SentPoints()
-        self._is_ready = False
+        self._ready = set()
         return ours
 
     async def _within(
@@ -338,6 +351,12 @@ class SolverWorker:
         self._process = self._pipe = None
 
 
+def _prepared(pipe: Connection, policy: str) -> object:
+    """Have it imported and wait for it. Raises EOFError or OSError when the other side is gone."""
+    pipe.send(policy)
+    return pipe.recv()
+
+
 def _exchange(
     pipe: Connection, message: PlanRequest | Inquiry, points: SentPoints
 ) -> object:
@@ -348,38 +367,42 @@ def _exchange(
     return pipe.recv()
 
 
-def _received(pipe: Connection, points: ReceivedPoints) -> PlanRequest | Inquiry:
-    """The other side of `_exchange`. Raises the same."""
-    message: PlanRequest | Inquiry
-    packed: Packed
-    message, packed = pipe.recv()
+def _received(
+    message: tuple[PlanRequest | Inquiry, Packed], points: ReceivedPoints
+) -> PlanRequest | Inquiry:
+    """The other side of `_exchange`."""
+    request, packed = message
     return replace(
-        message, problem=replace(message.problem, points=points.unpack(packed))
+        request, problem=replace(request.problem, points=points.unpack(packed))
     )
 
 
 def _serve(
     pipe: Connection,
-    prepare: Callable[[], None],
+    prepare: Callable[[str], None],
     run: Callable[[PlanRequest], PlanAnswer],
     niceness: int,
 ) -> None:
-    """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
+    """The worker's main: import the solvers that it is told to, answer requests until the other side is gone."""
     follow_parent()
     # The parent's is inherited, and may have grown since another child was started.
     os.nice(max(0, niceness - os.nice(0)))
-    prepare()
     # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
     gc.disable()
     points = ReceivedPoints()
-    # A broken pipe: whoever started it has ended meanwhile.
-    with contextlib.suppress(BrokenPipeError):
-        pipe.send("ready")
+    # Whoever started it has ended meanwhile.
+    with contextlib.suppress(EOFError, OSError):
         while True:
-            try:
-                request = _received(pipe, points)
-            except (EOFError, OSError):
-                return
+            message = pipe.recv()
+            if isinstance(message, str):
+                # What is wrong with the policy its plan tells.
+                with contextlib.suppress(Exception):
+                    prepare(message)
+                pipe.send("ready")
+                # What was imported stays for ever, and need not be walked through after each plan.
+                gc.freeze()
+                continue
+            request = _received(message, points)
             try:
                 answer: PlanAnswer | Findings | str = (
                     run(request)
@@ -390,5 +413,5 @@ def _serve(
                 answer = f"{type(error).__name__}: {error}"
             pipe.send(answer)
             # Otherwise both would stay in memory while the next request is waited for.
-            del request, answer
+            del message, request, answer
             gc.collect()

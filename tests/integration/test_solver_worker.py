@@ -39,7 +39,7 @@ def request(
 def with_worker(
     scenario: Callable[[SolverWorker], Awaitable[None]],
     *,
-    prepare: Callable[[], None] = worker_bodies.nothing,
+    prepare: Callable[[str], None] = worker_bodies.nothing,
     start_limit_s: float = AMPLE_S,
     niceness: int = 0,
 ) -> None:
@@ -222,7 +222,7 @@ def test_a_cancelled_call_never_hands_its_answer_to_the_next_one(
     ],
 )
 def test_a_child_that_cannot_start_is_reported(
-    prepare: Callable[[], None], words: str
+    prepare: Callable[[str], None], words: str
 ) -> None:
     limit_s = LIMIT_S if prepare is worker_bodies.spin_at_once else AMPLE_S
 

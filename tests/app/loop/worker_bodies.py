@@ -8,16 +8,16 @@ from solvers.types.outcome import PlanReport
 from solvers.types.plan import Plan
 
 
-def nothing() -> None:
+def nothing(policy: str) -> None:
     """No preparation."""
 
 
-def die_at_once() -> None:
+def die_at_once(policy: str) -> None:
     """A preparation that ends the process, as a broken native library would."""
     os._exit(3)
 
 
-def spin_at_once() -> None:
+def spin_at_once(policy: str) -> None:
     """A preparation that never ends."""
     while True:
         pass
