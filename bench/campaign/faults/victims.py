@@ -4,7 +4,8 @@
                         nodes whose agent was dead, too, are not waited for
     controller          a new process has decided something
     solver              the controller has decided something with a new one; the first tick after the kill does not
-                        count, since it may be the one that lost it
+                        count, since it may be the one that lost it. Where the controller was killed, too, that kill's
+                        recovery counts, and this one ends
     agent               the node has the answer to an observation that it sent after the kill
     router              HAProxy has answered a request to one of the node's services, whose replica answered it
     worker              the replica has a new process that answers as ready, or the node is told to run it no more
@@ -46,7 +47,6 @@ NEEDS: Mapping[Victim, frozenset[Victim]] = {
 }
 """What must be alive for it to count as back; of a node that node's own."""
 
-_MIN_TICKS = {"controller": 1, "solver": 2}
 _ASK = aiohttp.ClientTimeout(total=1.0)
 
 
@@ -172,10 +172,13 @@ class Victims:
             is_back = await self._is_ready(killed)
         else:
             ticks = await self.plane.ticks(self.session)
-            # A controller that was killed, too, counts anew, and has a solver of its own.
+            # A controller that was killed counts anew, and has a solver of its own.
             is_anew = self.plane.controller.pid != killed.controller_pid
-            since = ticks if is_anew else ticks - killed.ticks_before
-            is_back = since >= (1 if is_anew else _MIN_TICKS[killed.victim])
+            is_back = (
+                is_anew or ticks >= killed.ticks_before + 2
+                if killed.victim == "solver"
+                else is_anew and ticks > 0
+            )
         return time.monotonic() if is_back else None
 
     def _all_answered_s(self, since_s: float) -> float | None:

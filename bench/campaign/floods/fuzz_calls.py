@@ -55,8 +55,7 @@ COUNTED = (
 )
 """What a schema cannot say for sure: a right body may name a network that is not there, and is refused.
 
-`ignored_auth` alone is left out: the access table (tests/integration/access_rules.py) calls every operation without a
-token.
+`ignored_auth` alone is left out: tests/integration/test_api_auth.py calls every operation without a valid token.
 """
 KNOWN = ("s00", "n000", "resnet50", "T4", "default", "cost_by_service_hour", 1)
 """Values of path parameters that name something, of some operation."""
