@@ -128,7 +128,14 @@ def test_clocks_are_locked_only_when_asked_for_and_unlocked_at_the_end(
     assert fake.state.writes > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.nightly),
+        signal.SIGINT,
+    ],
+)
 def test_killed_in_the_middle_nothing_is_left_running_and_resume_goes_on(
     here: Machine, fake: FakeGpus, number: signal.Signals
 ) -> None:
