@@ -187,15 +187,13 @@ class PostgresStore:
     async def _ingest(
         self, placed: list[WindowedObservation], received: datetime
     ) -> Ingested:
-        limited = self._event_limits.begin(received)
-        try:
-            with refused_where_unkeepable():
-                known, taken, diverged = await self._write(placed, received, limited)
-        except BaseException:
-            self._event_limits.give_back(limited)
-            raise
-        # Only now: a group that is rolled back is tried again in halves, and its lines would count many times.
-        self._event_limits.settle(limited)
+        # Lines count once they are committed: a group that is rolled back is tried again in halves, and its lines would
+        # count many times.
+        with (
+            self._event_limits.transaction(received) as limited,
+            refused_where_unkeepable(),
+        ):
+            known, taken, diverged = await self._write(placed, received, limited)
         self._reportable = known
         if diverged:
             # In a transaction of its own: who changes the catalogue locks `cluster` first and then nodes, which the

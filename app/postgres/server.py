@@ -14,12 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
-from psycopg import sql
 
 from app.postgres.files import (
     POLL_S,
@@ -53,7 +51,7 @@ from app.postgres.process import (
     run,
     spawn,
 )
-from app.postgres.roles import OWNER, prepare_roles
+from app.postgres.roles import OWNER, SUPERUSER, make_database
 
 __all__ = [
     "Binaries",
@@ -241,7 +239,7 @@ def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> 
         binaries.path("initdb"),
         "-D",
         str(layout.unfinished),
-        f"--username={OWNER}",
+        f"--username={SUPERUSER}",
         "--encoding=UTF8",
         # Bytes decide the order of text, as in Python, and no upgrade of the system's locales corrupts an index.
         "--locale=C",
@@ -372,20 +370,22 @@ def _ask_version(socket_dir: Path, *, create_database: bool) -> str:
 
     Raises psycopg.OperationalError when nobody answers, or not yet.
     """
-    with psycopg.connect(
-        _conninfo(socket_dir, "postgres"), autocommit=True, connect_timeout=5
-    ) as connection:
-        query = "SELECT count(*) FROM pg_database WHERE datname = %s"
-        if create_database and connection.execute(query, [_DATABASE]).fetchone() == (
-            0,
-        ):
-            connection.execute(
-                sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE))
-            )
+    superuser = _conninfo(socket_dir, "postgres", SUPERUSER)
+    try:
+        connection = psycopg.connect(superuser, autocommit=True, connect_timeout=5)
+    except psycopg.OperationalError as error:
+        # It answers, and would answer so for ever.
+        if f'role "{SUPERUSER}" does not exist' in str(error):
+            raise StartFailed(
+                f"the cluster behind {socket_dir} has no superuser {SUPERUSER!r}: an earlier Plimsoll made it. "
+                "Start in an empty data directory; to keep the data, dump it with that Plimsoll and restore it"
+            ) from error
+        raise
+    with connection:
+        if create_database:
+            make_database(connection, _DATABASE)
         # Debian appends its package's version.
         stated = connection.info.parameter_status("server_version") or "unknown"
-    if create_database:
-        prepare_roles(partial(_conninfo, socket_dir, _DATABASE))
     return stated.split()[0]
 
 

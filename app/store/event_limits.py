@@ -6,6 +6,7 @@ says at the end of the hour how many there were.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -24,7 +25,7 @@ Source: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True, kw_only=True)
 class LimitedEvents:
-    """The lines of one transaction; they count once it is committed (`EventLimits.settle`)."""
+    """The lines of one transaction; they count once it is committed."""
 
     hour: datetime
     before: Counter[Source]
@@ -62,8 +63,19 @@ class EventLimits:
         """What was left out in hours before, one line per node; no transaction has written it yet."""
         self._on_left_out = on_left_out
 
-    def begin(self, at: datetime) -> LimitedEvents:
-        """For one transaction; `settle` it once it is committed, else `give_back` what it was to write."""
+    @contextmanager
+    def transaction(self, at: datetime) -> Iterator[LimitedEvents]:
+        """Around one transaction, whose lines count where it ends without an exception."""
+        events = self._begin(at)
+        try:
+            yield events
+        except BaseException:
+            # It was rolled back: another one writes the summary.
+            self._summary += events.summary
+            raise
+        self._count(events)
+
+    def _begin(self, at: datetime) -> LimitedEvents:
         hour = at.replace(minute=0, second=0, microsecond=0)
         if self._begins(hour):
             self._summary += tuple(self._summarised(at))
@@ -79,12 +91,7 @@ class EventLimits:
         known = self._hour
         return known is None or hour > known or known - hour > timedelta(hours=1)
 
-    def give_back(self, events: LimitedEvents) -> None:
-        """The transaction has failed: another one writes the summary."""
-        self._summary += events.summary
-
-    def settle(self, events: LimitedEvents) -> None:
-        """Count the lines of a transaction, which has been committed."""
+    def _count(self, events: LimitedEvents) -> None:
         # Nodes that cause no lines are in neither table: both are bounded by the fleet, and begin anew each hour.
         if events.hour == self._hour:
             self._written += events.written

@@ -12,14 +12,12 @@ from urllib.parse import parse_qs, quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from app.api.http.auth import forget_tokens
+from app.api.http.auth import Tokens, forget_tokens
 from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
-from app.db.base.transaction import transaction
-from app.db.operations import tokens
-from app.db.operations.token_secrets import PATTERN, digest
+from app.db.operations.token_secrets import PATTERN
 from app.db.operations.tokens import TokenRow
 from app.web.pages import Paper
 
@@ -105,18 +103,9 @@ async def _holder(request: Request, secret: str) -> Context:
             "A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more."
         )
     parts: ApiParts = request.app.state.parts
-    address = address_of(request.scope)
-    now = parts.clock.now()
-    await parts.guesses.wait(address)
-    async with transaction(parts.engine) as connection:
-        # By its hash, as the API does: the secret itself is stored nowhere.
-        row = await tokens.find(connection, digest(secret))
-        if row is not None and row.is_valid(now):
-            await tokens.note_use(connection, row, now)
-    if row is None:
-        await parts.guesses.note(address, digest(secret))
-    if row is None or not row.is_valid(now):
-        raise Unauthorised("This token is not known, was revoked, or has expired.")
+    # As the API does, with its limits: the page is open to everybody.
+    known: Tokens = request.scope["plimsoll.tokens"]
+    row = await known.authenticate(f"Bearer {secret}", request.scope, parts)
     request_id = str(request.scope["plimsoll.request_id"])
     context = Context(parts=parts, caller=row, request_id=request_id)
     if not row.is_persons:

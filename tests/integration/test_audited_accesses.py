@@ -106,6 +106,40 @@ def test_a_denial_names_the_token_the_operation_and_what_was_wanted(
     assert lacks in event["reason"]
 
 
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        ("revoked_at", "the token was revoked"),
+        ("expires_at", "the token has expired"),
+    ],
+)
+@pytest.mark.parametrize("is_login", [False, True])
+def test_a_token_that_ended_is_a_denial(
+    api: Api, column: str, reason: str, *, is_login: bool
+) -> None:
+    name = f"{column}-{is_login}"
+    api.add_token(name, "operator")
+    with psycopg.connect(conninfo(api.url)) as connection:
+        connection.execute(
+            f"UPDATE token SET {column} = created_at + interval '1 us' WHERE name = '{name}'"
+        )
+    api.clock.advance(1.0)
+
+    def status() -> int:
+        if is_login:
+            return _log_in(api, name)
+        return api.call("GET", "services", token=name).status_code
+
+    assert [status() for _ in range(3)] == [401] * 3
+    (event,) = _events(api, "AccessDenied")
+    assert (event["actor"], event["subject"], event["reason"]) == (
+        f"token/{name}",
+        "address/10.0.0.7",
+        reason,
+    )
+    assert event["request_id"]
+
+
 def test_a_project_out_of_reach_is_a_denial(api: Api) -> None:
     api.add_token("bound", "operator", ("team-a",))
     answer = api.call("PUT", "services/chat", service(), token="bound", If_Match="*")

@@ -109,9 +109,10 @@ def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observat
         async with engine.connect() as connection:
             known = await refresh(connection, LoadedReportable(), START)
             written = [place(observation, START)]
-            await ingesting.ingest(
-                connection, written, START, known.reportable, EventLimits().begin(START)
-            )
+            with EventLimits().transaction(START) as limited:
+                await ingesting.ingest(
+                    connection, written, START, known.reportable, limited
+                )
             pid = (
                 await connection.execute(text("SELECT pg_backend_pid()"))
             ).scalar_one()

@@ -7,7 +7,7 @@ quota says how many, and sees its projects' simulations alone.
 
 import asyncio
 import gzip
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 from fastapi import Path, Request, Response
 
@@ -134,8 +134,8 @@ async def ask_simulation(
             "name": order.name,
             "policies": order.policies,
             "seeds": order.seeds,
+            "duration_s": order.duration_s,
         }
-        after["duration_s"] = order.duration_s
         await context.audit(
             connection, "SimulationAsked", f"simulation/{made}", after=after
         )
@@ -166,10 +166,7 @@ async def get_report(
     context: Viewer, simulation_id: SimulationId, request: Request
 ) -> Response:
     """The report as a page with charts, as `plimsoll simulate --html` writes it."""
-    async with context.transaction() as connection:
-        await _visible(context, connection, simulation_id)
-        report = await simulations.get_report(connection, simulation_id, "html")
-    return await _packed(request, report, HTML)
+    return await _report(context, simulation_id, request, "html")
 
 
 @router.get(
@@ -181,10 +178,7 @@ async def get_report_json(
     context: Viewer, simulation_id: SimulationId, request: Request
 ) -> Response:
     """The report with every figure and time series, as `plimsoll simulate -o` writes it."""
-    async with context.transaction() as connection:
-        await _visible(context, connection, simulation_id)
-        report = await simulations.get_report(connection, simulation_id, "json")
-    return await _packed(request, report, "application/json")
+    return await _report(context, simulation_id, request, "json")
 
 
 @router.delete("/{simulation_id}", status_code=204, responses=problems(404, 409))
@@ -240,8 +234,17 @@ async def _visible(
     raise NotFound(simulations.missing(simulation_id))
 
 
-async def _packed(request: Request, report: bytes, media_type: str) -> Response:
-    """A report as it is kept, or unpacked for who does not take that."""
+async def _report(
+    context: Context,
+    simulation_id: int,
+    request: Request,
+    kind: Literal["html", "json"],
+) -> Response:
+    """A report as it is kept, or decompressed for a client that does not accept gzip."""
+    async with context.transaction() as connection:
+        await _visible(context, connection, simulation_id)
+        report = await simulations.get_report(connection, simulation_id, kind)
+    media_type = HTML if kind == "html" else "application/json"
     # Stored compressed, so that most browsers get it as it is.
     if accepts_gzip(request):
         return Response(

@@ -273,17 +273,14 @@ async def _note_clock(
     if observation.node not in skewed:
         skewed.add(observation.node)
         context.parts.metrics.clock_skew.inc()
-        limited = context.parts.event_limits.begin(context.now())
         line = _skew_event(context, observation.node, skew_s)
-        try:
-            with translated():
-                await context.parts.store.add_events(
-                    *limited.passing([line]), *limited.summary
-                )
-        except BaseException:
-            context.parts.event_limits.give_back(limited)
-            raise
-        context.parts.event_limits.settle(limited)
+        with (
+            context.parts.event_limits.transaction(context.now()) as limited,
+            translated(),
+        ):
+            await context.parts.store.add_events(
+                *limited.passing([line]), *limited.summary
+            )
     return skew_s
 
 

@@ -92,27 +92,28 @@ class Tokens:
         header = Headers(raw=headers).get("authorization")
         # The header wins: a program that sends one means it, and a browser sends none by itself.
         cookie = cookie_of(headers) if header is None else ""
-        address = address_of(scope)
         if not cookie:
-            return await self.authenticate(header, parts, address)
+            return await self.authenticate(header, scope, parts)
         # Only where the cookie alone speaks: another site can make a browser send it, but never the header.
         require_own_page(scope["method"], headers)
-        return await self.of_session(cookie, parts, address)
+        return await self.authenticate_session(cookie, scope, parts)
 
     async def authenticate(
-        self, authorization: str | None, parts: ApiParts, address: str
+        self, authorization: str | None, scope: AsgiScope, parts: ApiParts
     ) -> TokenRow:
-        """The caller's token; `address`: from where it comes. Raises Unauthorised, TooMany."""
+        """The caller's token. Raises Unauthorised, TooMany."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
             raise Unauthorised(
                 "send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token"
             )
-        return await self._valid((_find_token, digest(secret)), parts, address)
+        return await self._valid((_find_token, digest(secret)), scope, parts)
 
-    async def of_session(self, cookie: str, parts: ApiParts, address: str) -> TokenRow:
+    async def authenticate_session(
+        self, cookie: str, scope: AsgiScope, parts: ApiParts
+    ) -> TokenRow:
         """The token that somebody logged in with. Raises Unauthorised, TooMany."""
-        return await self._valid((sessions.find, digest(cookie)), parts, address)
+        return await self._valid((sessions.find, digest(cookie)), scope, parts)
 
     def forget(self, is_meant: Callable[[TokenRow], bool]) -> None:
         """Ask the database again for these tokens, and for unknown ones."""
@@ -123,14 +124,25 @@ class Tokens:
             if is_meant(known.row):
                 known.until_s = 0.0
 
-    async def _valid(self, key: _Key, parts: ApiParts, address: str) -> TokenRow:
+    async def _valid(self, key: _Key, scope: AsgiScope, parts: ApiParts) -> TokenRow:
+        address = address_of(scope)
         row = await self._find(key, parts, address)
+        if row is not None and row.is_valid(parts.clock.now()):
+            return row
         # One that has ended is no guess: a fleet whose tokens ended together would be taken for an attack.
         if row is None:
             await parts.guesses.note(address, key[1])
-        if row is None or not row.is_valid(parts.clock.now()):
-            raise Unauthorised("this token is not known, was revoked, or has expired")
-        return row
+        else:
+            request_id = str(scope["plimsoll.request_id"])
+            context = Context(parts=parts, caller=row, request_id=request_id)
+            # Named by its address: no route is known yet, and the path is the caller's to choose.
+            await context.note_access(
+                "AccessDenied",
+                subject=f"address/{address}",
+                reason=f"the token {'has expired' if row.revoked_at is None else 'was revoked'}",
+            )
+        # The same words for all: a caller learns nothing about a secret that is not valid.
+        raise Unauthorised("this token is not known, was revoked, or has expired")
 
     async def _find(self, key: _Key, parts: ApiParts, address: str) -> TokenRow | None:
         now_s = asyncio.get_running_loop().time()
@@ -201,13 +213,14 @@ class AuthMiddleware:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # Also for the login page, which is public and looks tokens up as everybody does.
+        scope["plimsoll.tokens"] = self._tokens
         # Deny by default: only what is listed goes by without a token, so that a new route is closed until somebody
         # opens it.
-        if (
-            scope["type"] != "http"
-            or scope["path"] in PUBLIC
-            or scope["path"].startswith(PUBLIC_PREFIX)
-        ):
+        if scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_PREFIX):
             await self._app(scope, receive, send)
             return
         request_id = str(scope["plimsoll.request_id"])
@@ -221,7 +234,6 @@ class AuthMiddleware:
         scope["plimsoll.context"] = Context(
             parts=parts, caller=caller, request_id=request_id
         )
-        scope["plimsoll.tokens"] = self._tokens
         await self._app(scope, receive, send)
 
 

@@ -66,7 +66,7 @@ class Guesses:
     async def wait(self, address: str) -> None:
         """Wait before an unknown token is looked up; addresses that did not guess do not wait."""
         found = self._failures.get(address)
-        # All guessing addresses share this budget: a botnet would else have one per address.
+        # A budget per address: who guesses at one must not make those at others wait.
         if found is not None and found.back_off_s and found.ends_s > _now_s():
             await asyncio.sleep(self._look_ups.take(address, 1.0, _now_s()))
 

@@ -1,7 +1,7 @@
 """Failed launches as they are reported, counted per service and GPU; a line of the audit where they become too many."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 
 from sqlalchemy import text
@@ -63,15 +63,7 @@ async def load_avoided(
 ) -> tuple[AvoidedGpu, ...]:
     """What is avoided at that time, by service and GPU."""
     rows = await all_rows(connection, _AVOIDED, now=now)
-    return tuple(
-        AvoidedGpu(
-            service=row.service,
-            gpu=GpuId(row.gpu),
-            until=row.avoided_until,
-            detail=row.detail,
-        )
-        for row in rows
-    )
+    return tuple(AvoidedGpu(**row._mapping) for row in rows)
 
 
 async def _known_gpus(connection: AsyncConnection, gpus: set[GpuId]) -> set[GpuId]:
@@ -87,11 +79,7 @@ async def _load(
     rows = await all_rows(connection, _OF_GPUS, gpus=sorted(gpus))
     return {
         (row.service, GpuId(row.gpu)): LaunchRecord(
-            failures=row.failures,
-            times=row.times,
-            failed_at=row.failed_at,
-            avoided_until=row.avoided_until,
-            detail=row.detail,
+            **{each.name: row._mapping[each.name] for each in fields(LaunchRecord)}
         )
         for row in rows
     }
@@ -110,7 +98,7 @@ async def _save(
 
 
 _AVOIDED = """
-SELECT service, gpu, avoided_until, detail FROM launch_failure WHERE avoided_until > :now
+SELECT service, gpu, avoided_until AS until, detail FROM launch_failure WHERE avoided_until > :now
 ORDER BY service COLLATE "C", gpu COLLATE "C"
 """
 

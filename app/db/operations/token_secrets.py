@@ -6,7 +6,7 @@ A token reads `plim_<scope>_<43 characters>`: 256 random bits, so that its SHA-2
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from app.db.base.transaction import Connection, Engine, transaction
@@ -65,18 +65,8 @@ async def create(
     kept = sha256 or digest(secret)
     # Part of the hash, which everybody may know: the secret has 256 bits, not its id.
     id_ = token_id(kept)
-    row = TokenRow(
-        id=id_,
-        root=order.root or id_,
-        name=order.name,
-        scope=order.scope,
-        projects=order.projects,
-        node=order.node,
-        uses_left=order.uses_left,
-        person=order.person,
-        created_at=at,
-        expires_at=order.expires_at,
-    )
+    wanted = {**asdict(order), "root": order.root or id_}
+    row = TokenRow(**wanted, id=id_, created_at=at)
     await tokens.create(connection, row, kept)
     return NewToken(row=row, secret=secret)
 

@@ -56,12 +56,7 @@ async def list_rows(
             name=row.name,
             labels=row.labels,
             created_at=row.created_at,
-            quota=ProjectQuota(
-                max_priority=row.max_priority,
-                max_replicas=row.max_replicas,
-                max_gpus=row.max_gpus,
-                max_simulations=row.max_simulations,
-            ),
+            quota=ProjectQuota.of(row),
         )
         for row in await connection.execute(statement)
     )

@@ -7,7 +7,7 @@ A quota keeps a project from growing: what is there when it is lowered stays, an
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -30,6 +30,11 @@ class ProjectQuota:
     """All services and tasks together may hold so many: each replica and each task that is not over one."""
     max_simulations: int | None = None
     """So many may wait or run. None: the project's own tokens ask for none, and others for it without a ceiling."""
+
+    @classmethod
+    def of(cls, row: AnyRow) -> "ProjectQuota":
+        """The ceilings in a row of the project."""
+        return cls(**{each.name: row._mapping[each.name] for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +148,7 @@ async def _locked(connection: AsyncConnection, project: str) -> ProjectQuota:
     )
     missing = f"no project is called {project!r}"
     row = await one_row(connection, statement, {"name": project}, missing=missing)
-    return ProjectQuota(
-        max_priority=row.max_priority,
-        max_replicas=row.max_replicas,
-        max_gpus=row.max_gpus,
-        max_simulations=row.max_simulations,
-    )
+    return ProjectQuota.of(row)
 
 
 async def _load_others(

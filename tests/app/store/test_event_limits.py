@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from app.store.event_limits import MAX_PER_HOUR, EventLimits
 from app.store.store import AuditEvent
 
@@ -19,10 +21,15 @@ def write(
     limits: EventLimits, given: list[AuditEvent], at: datetime = NOON
 ) -> tuple[AuditEvent, ...]:
     """What one transaction writes."""
-    limited = limits.begin(at)
-    passing = limited.passing(given)
-    limits.settle(limited)
-    return (*passing, *limited.summary)
+    with limits.transaction(at) as limited:
+        return (*limited.passing(given), *limited.summary)
+
+
+def roll_back(limits: EventLimits, given: list[AuditEvent]) -> None:
+    """One transaction that fails after its lines have passed."""
+    with pytest.raises(ZeroDivisionError), limits.transaction(NOON) as limited:
+        limited.passing(given)
+        raise ZeroDivisionError
 
 
 def test_the_first_lines_pass_and_the_rest_is_counted_once_at_the_end_of_the_hour() -> (
@@ -56,7 +63,7 @@ def test_a_finished_task_is_always_written() -> None:
 def test_lines_of_a_transaction_that_is_rolled_back_are_not_counted() -> None:
     limits = EventLimits()
     for _ in range(20):
-        limits.begin(NOON).passing(lines(MAX_PER_HOUR))
+        roll_back(limits, lines(MAX_PER_HOUR))
     assert len(write(limits, lines(MAX_PER_HOUR))) == MAX_PER_HOUR
 
 
@@ -64,21 +71,21 @@ def test_of_transactions_at_the_same_time_one_writes_the_summary() -> None:
     limits = EventLimits()
     write(limits, lines(100))
     later = NOON + timedelta(hours=1)
-    first, second = limits.begin(later), limits.begin(later)
-    assert [len(each.summary) for each in (first, second)] == [1, 0]
+    with pytest.raises(ZeroDivisionError), limits.transaction(later) as first:
+        with limits.transaction(later) as second:
+            assert [len(each.summary) for each in (first, second)] == [1, 0]
+        raise ZeroDivisionError
     # Where it is rolled back the next one writes it.
-    limits.give_back(first)
-    limits.settle(second)
-    assert limits.begin(later).summary == first.summary
+    with limits.transaction(later) as third:
+        assert third.summary == first.summary
 
 
 def test_a_transaction_of_the_hour_before_does_not_begin_that_hour_again() -> None:
     limits = EventLimits()
-    late = limits.begin(NOON)
-    late.passing(lines(5))
     later = NOON + timedelta(hours=1)
-    assert len(write(limits, lines(100, at=later), later)) == MAX_PER_HOUR
-    limits.settle(late)
+    with limits.transaction(NOON) as late:
+        late.passing(lines(5))
+        assert len(write(limits, lines(100, at=later), later)) == MAX_PER_HOUR
     assert write(limits, lines(1, at=later), later) == ()
     # Nor does one that begins with what was received before.
     assert write(limits, lines(1), NOON) == ()
