@@ -184,7 +184,7 @@ class SolverWorker:
         threads: int = 1,
         niceness: int = 0,
     ) -> None:
-        """`prepare` runs once in each child and for each policy, `run` for each request; both are functions of a module.
+        """`prepare` runs once in each child for each policy, `run` for each request; both are functions of a module.
 
         `threads`: what each plan may use, whatever its budget says; plans do not depend on it. `niceness`: the child's
         own, unless this process's is higher.

@@ -1,9 +1,12 @@
 """Quotas of projects: ceilings on the priority and the replicas of what they submit, and what of them is used."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from app.api.http.fairness import Pace
+from app.api.http.parts import ApiParts
 from tests.integration.api_harness import Api, Prepared, service
 from tests.integration.test_api_tasks import task
 
@@ -55,6 +58,31 @@ def test_a_priority_above_the_projects_ceiling_is_refused(api: Api) -> None:
     # What was there before the ceiling stays as it is, and only its priority cannot rise.
     assert put(api, "older", priority=100, latency_ms=200.0) == ""
     assert put(api, "older", priority=101) == "/spec/priority"
+
+
+def test_services_that_change_all_the_time_are_refused_since_no_plan_could_be_pushed(
+    api: Api,
+) -> None:
+    pace = Pace(rate=0.01, burst=3.0, wait_s=0.0, what="changes per second")
+    parts: ApiParts = api.client.app.state.parts  # type: ignore[attr-defined]
+    api.client.app.state.parts = replace(parts, service_changes=pace)  # type: ignore[attr-defined]
+    for latency_ms in (100.0, 200.0, 300.0):
+        assert put(api, "restless", latency_ms=latency_ms) == ""
+
+    def status(name: str, latency_ms: float) -> int:
+        body = service(name, project=PROJECT, latency_ms=latency_ms)
+        answer = api.call("PUT", f"services/{name}", body, If_Match="*")
+        return int(answer.status_code)
+
+    assert status("restless", 400.0) == 429
+    refused = api.call("DELETE", "services/restless", If_Match="*")
+    assert refused.status_code == 429
+    assert 90 <= int(refused.headers["Retry-After"]) <= 100
+    # What was refused was not done; what changes nothing, and other projects, are not refused.
+    assert api.get("services/restless")["spec"]["slo"]["latency_ms"] == 300.0
+    assert status("restless", 300.0) == 200
+    other = api.call("PUT", "services/calm", service("calm"), If_None_Match="*")
+    assert other.status_code == 201
 
 
 def test_services_of_a_project_run_no_more_replicas_than_its_quota(api: Api) -> None:

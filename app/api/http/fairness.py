@@ -119,9 +119,20 @@ class FairSeats:
 class Pace:
     """A budget per flow that is earned at a steady rate: the generic cell rate algorithm (ITU-T I.371)."""
 
-    def __init__(self, *, rate: float, burst: float, wait_s: float) -> None:
-        """`rate` is earned per second; `burst` may be spent at once; `wait_s` is the longest wait."""
+    def __init__(
+        self,
+        *,
+        rate: float,
+        burst: float,
+        wait_s: float,
+        what: str = "requests per second are the limit, of which an expensive one counts as several; send fewer",
+    ) -> None:
+        """`rate` is earned per second; `burst` may be spent at once; `wait_s` is the longest wait.
+
+        `what`: how the refusal goes on after the rate.
+        """
         self._rate = rate
+        self._what = what
         self._burst_s = burst / rate
         self._wait_s = wait_s
         self._spent_until_s: OrderedDict[str, float] = OrderedDict()
@@ -136,11 +147,7 @@ class Pace:
         spent_until_s += cost / self._rate
         wait_s = spent_until_s - now_s - self._burst_s
         if wait_s > self._wait_s:
-            raise TooMany(
-                f"{self._rate:g} requests per second are the limit, of which an expensive one counts as several; "
-                "send fewer",
-                retry_after_s=wait_s,
-            )
+            raise TooMany(f"{self._rate:g} {self._what}", retry_after_s=wait_s)
         self._spent_until_s[flow] = spent_until_s
         self._spent_until_s.move_to_end(flow)
         if len(self._spent_until_s) > FLOWS:

@@ -12,7 +12,7 @@ from app.api.caches.commands import CommandBoard
 from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check, Readiness
 from app.api.caches.request_metrics import ApiMetrics
-from app.api.http.fairness import FairSeats, SeatRules
+from app.api.http.fairness import FairSeats, Pace, SeatRules
 from app.api.http.guesses import Guesses
 from app.base.clock import ControlClock
 from app.base.errors import Forbidden
@@ -68,6 +68,9 @@ LOOK_UP_RULES = SeatRules(
     waiting=1000,
     wait_s=5.0,
 )
+CHANGES_PER_S, CHANGES_AT_ONCE = 0.2, 300.0
+"""A change of a service makes the plan that is being made too old to push, everybody's: so many of a project's leave
+time between them for a plan. A project that is set up may have hundreds of services at once."""
 
 
 def reader_rules(connections: int) -> SeatRules:
@@ -107,6 +110,15 @@ class ApiParts:
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
     fit_turn: FairSeats = field(default_factory=lambda: FairSeats(FIT_RULES))
+    service_changes: Pace = field(
+        default_factory=lambda: Pace(
+            rate=CHANGES_PER_S,
+            burst=CHANGES_AT_ONCE,
+            wait_s=0.0,
+            what="changes of a project's services per second are the limit after the first hundreds; send fewer",
+        )
+    )
+    """By project."""
     metrics: ApiMetrics
     simulations: object
     """Checks what is to be simulated; somebody else runs it."""

@@ -1,6 +1,7 @@
 """Services: what teams submit. A token that is bound to projects sees and changes only theirs."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -192,12 +193,12 @@ async def _save(
     # Again: with `force` nobody has checked them, and they may have gone since.
     await _check_names(context, connection, service)
     try:
-        present = (await services.get(connection, service.name)).service
+        present = await services.get(connection, service.name)
     except NotFound:
         present = None
         await require_budget(context, connection, service.project)
-    await quotas.check_service(connection, service, present)
-    await services.save(
+    await quotas.check_service(connection, service, present and present.service)
+    generation = await services.save(
         connection,
         service,
         at=context.now(),
@@ -205,10 +206,19 @@ async def _save(
         labels=manifest.metadata.labels,
         annotations=manifest.metadata.annotations,
     )
+    # Applied again without a change, a manifest disturbs no plan.
+    if present is None or generation != present.generation:
+        _count_change(context, service.project)
 
 
 async def _remove(context: Context, connection: Connection, name: str) -> None:
+    _count_change(context, (await services.get(connection, name)).service.project)
     await services.remove(connection, name, at=context.now())
+
+
+def _count_change(context: Context, project: str) -> None:
+    """Raise TooMany, which takes the change back, where the project's services change too often."""
+    context.parts.service_changes.take(project, 1.0, time.monotonic())
 
 
 KIND: ObjectKind[ServiceView, manifests.ServiceManifest] = ObjectKind(

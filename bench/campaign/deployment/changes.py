@@ -10,7 +10,8 @@ import aiohttp
 
 from bench.campaign.deployment.plane import SERVICES, RunningPlane
 
-PERIOD_S = 1.0
+PERIOD_S = 2.0
+"""Each change makes the plan that is being made too old; many more are refused (`app.api.http.parts`)."""
 MIN_REPLICAS = (2, 8)
 """Between which each service changes: many replicas are new at any time."""
 

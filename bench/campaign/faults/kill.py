@@ -1,9 +1,9 @@
 """kill -9 of PostgreSQL, the API, the controller, its solver, agents, HAProxies and replicas, under load.
 
-The load: every agent reports four times a second, and a service changes every second, so that plans, pushes, starts
-and commands are always under way. Each victim has moments of its own, drawn by the seed over all of the row's time, so
-that any of them die together or while others come back; one that is not back yet is waited for. When each counts as
-back stands in `bench.campaign.faults.victims`.
+The load: every agent reports four times a second, and a service changes every two seconds, so that plans, pushes,
+starts and commands are always under way. Each victim has moments of its own, drawn by the seed over all of the row's
+time, so that any of them die together or while others come back; one that is not back yet is waited for. When each
+counts as back stands in `bench.campaign.faults.victims`.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ twice in ten minutes only."""
 GPUS_PER_NODE = 4
 STRAYS_GONE_WITHIN_S = 20.0
 MIN_PER_S = 0.1
-"""Of changes accepted, targets and commands obeyed; there is about one a second while nothing is dead."""
+"""Of changes accepted, targets and commands obeyed; there is about one in two seconds while nothing is dead."""
 
 
 @dataclass(slots=True, kw_only=True)
