@@ -36,7 +36,6 @@ ROWS: Mapping[str, Row] = {
     "day": Row(run=day.run, seconds=190.0),
 }
 """By name; with half a minute each to begin and to judge they end within twenty minutes."""
-KILLS, NODES, SEED = 1000, 4, 7
 MAX_SHOWN = 50
 PROBLEMS = ("violations", "too_slow", "not_done")
 """What a row tells in words."""
@@ -46,15 +45,10 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run what is asked for, print, write; `given` are arguments in place of the process's own."""
     arguments = _arguments(given)
     options = RowOptions(
-        seconds=arguments.seconds or 0.0,
-        kills=arguments.kills,
-        nodes=arguments.nodes,
-        seed=arguments.seed,
-        calls=arguments.calls,
+        seconds=arguments.seconds or 0.0, seed=arguments.seed, calls=arguments.calls
     )
     document = _document(arguments.rows, options)
-    if not arguments.json:
-        print(_where(document))
+    print(_where(document))
     for name in arguments.rows:
         began = time.monotonic()
         seconds = options.seconds or ROWS[name].seconds
@@ -64,11 +58,10 @@ def main(given: Sequence[str] | None = None) -> int:
         # After each row: whatever ends this process later, what was measured is there.
         if arguments.out is not None:
             _write(document, arguments.out)
-        if not arguments.json:
-            # Rows of other columns are another table.
-            for _, alike in groupby(outcome.figures, key=tuple):
-                print_table(list(alike))
-    _tell(document, as_json=arguments.json)
+        # Rows of other columns are another table.
+        for _, alike in groupby(outcome.figures, key=tuple):
+            print_table(list(alike))
+    _tell(document)
     return 1 if any(document[each] for each in PROBLEMS) else 0
 
 
@@ -108,10 +101,7 @@ def _where(document: Document) -> str:
     return f"{document['date']}, {cores} cores, {memory_mib / 1024:.0f} GiB"
 
 
-def _tell(document: Document, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(document))
-        return
+def _tell(document: Document) -> None:
     for key in PROBLEMS:
         print(f"\n{len(document[key])} {key.replace('_', ' ')}")
         for each in document[key][:MAX_SHOWN]:
@@ -136,30 +126,21 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         help="no fault of a row after so long (default: each row's own, twenty minutes for all)",
     )
     parser.add_argument(
-        "--kills",
-        type=int,
-        default=KILLS,
-        help="nor after so many kills (default: %(default)s)",
-    )
-    parser.add_argument(
         "--calls",
         type=int,
         help="so many fuzzed calls and as many syncs (default: as many as fit)",
     )
     parser.add_argument(
-        "--nodes", type=int, default=NODES, help="agents (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=SEED, help="of the moments (default: %(default)s)"
+        "--seed",
+        type=int,
+        default=RowOptions(seconds=0.0).seed,
+        help="of the moments (default: %(default)s)",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
         help="write everything there as JSON; what the file had is gone (default: nowhere)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON in place of tables"
     )
     arguments = parser.parse_args(given)
     unknown = sorted(set(arguments.rows) - ROWS.keys())
