@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import report
 from bench.campaign import __main__ as campaign
 from bench.campaign.day import day
 from bench.campaign.day.growth import TableSize
@@ -42,23 +43,23 @@ def test_a_row_that_fails_is_told_and_loses_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _rows(monkeypatch)
-    out = tmp_path / "campaign.json"
-    assert campaign.main(["--rows", "good,failing,slow", "--out", str(out)]) == 1
-    written = json.loads(out.read_text())
-    assert written["rows"] == [{"row": "good", "seconds": 3.0}]
-    assert written["violations"] == [
-        "failing: it ended with TimeoutError('no database')"
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    assert campaign.main(["--rows", "good,failing,slow", "--write", "found"]) == 1
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert written["rows"] == [
+        {"row": "good", "seconds": 3.0},
+        {"row": "failing", "violations": "it ended with TimeoutError('no database')"},
+        {"row": "slow", "too_slow": "late"},
     ]
-    assert written["too_slow"] == ["slow: late"]
-    assert written["settings"]["rows"] == ["good", "failing", "slow"]
-    assert written["date"]
+    assert written["settings"]["names"] == "good failing slow"
+    assert written["settings"]["date"]
 
 
 def test_nothing_is_written_unless_it_is_said_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _rows(monkeypatch)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
     assert campaign.main(["--rows", "good"]) == 0
     assert list(tmp_path.iterdir()) == []
     assert "cores" in capsys.readouterr().out.splitlines()[0]
