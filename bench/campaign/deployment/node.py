@@ -52,25 +52,24 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     router_port: int = 0
     """HAProxy's; 0: there is none."""
 
-    def load(self) -> tuple[ServiceReading, ...]:
-        """What every observation says of the services."""
-        return tuple(
-            ServiceReading(
-                service=service, arrivals=ARRIVALS, served=ARRIVALS, in_slo=ARRIVALS
-            )
-            for service in self.services
-        )
-
 
 class JournalingTransport(HttpTransport):
-    """HTTP to the control plane; notes what was acknowledged."""
+    """HTTP to the control plane; every observation has the same load, and what was acknowledged is noted."""
 
     def __init__(self, spec: NodeSpec, journal: Journal) -> None:
         clock = ScaledClock(speed=1.0)
         super().__init__(spec.url, spec.secret, now_s=clock.now_s)
         self._journal = journal
+        self._load = tuple(
+            ServiceReading(
+                service=service, arrivals=ARRIVALS, served=ARRIVALS, in_slo=ARRIVALS
+            )
+            for service in spec.services
+        )
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        # Whatever the device has counted: sums in the database must tell how often an observation was.
+        observation = msgspec.structs.replace(observation, services=self._load)
         sent_s = time.monotonic()
         reply = await super().exchange(observation, wait_s=wait_s)
         self._journal.write(
@@ -95,7 +94,7 @@ class JournalingLedger(Ledger):
 
 
 class LoadedDevice(PaperDevice):
-    """Replicas are ready at once and serve a steady load; a start of what runs already is noted."""
+    """Replicas are ready at once; a start of what runs already is noted."""
 
     def __init__(self, spec: NodeSpec, journal: Journal) -> None:
         gpus = tuple(
@@ -103,7 +102,6 @@ class LoadedDevice(PaperDevice):
             for index in range(spec.gpus)
         )
         super().__init__(NodeState(gpus=gpus))
-        self._spec = spec
         self._journal = journal
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
@@ -117,7 +115,6 @@ class LoadedDevice(PaperDevice):
             gpus=tuple(
                 paper_reading(gpu, PERIOD_S) for gpu in (await self.state()).gpus
             ),
-            services=self._spec.load(),
         )
 
 
@@ -132,7 +129,6 @@ async def _device(spec: NodeSpec, directory: Path, journal: Journal) -> Device:
         PaperGpus(spec.node, spec.gpu_type, spec.memory_mib, spec.gpus),
         ScaledClock(speed=1.0),
         ports=(spec.router_port, spec.first_port),
-        load=spec.load(),
     )
 
 
