@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from agents.base.clock import ScaledClock
-from agents.base.device import Device, DeviceReadings, GpuState, NodeState
+from agents.base.device import Device, GpuState, NodeState
 from agents.base.protocol import (
     NodeCommand,
     Observation,
@@ -29,7 +29,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from bench.campaign.deployment.journal import Journal
-from tests.agents.paper_device import PaperDevice, paper_reading
+from tests.agents.paper_device import BusyPaperDevice
 
 SPEC, JOURNAL, LEDGER = "node.json", "journal", "ledger"
 ARRIVALS = 3
@@ -93,15 +93,15 @@ class JournalingLedger(Ledger):
             self._journal.write("obeyed", generation=command.generation, sha256=sha256)
 
 
-class LoadedDevice(PaperDevice):
-    """Replicas are ready at once; a start of what runs already is noted."""
+class JournalingDevice(BusyPaperDevice):
+    """Notes a start of what runs already."""
 
     def __init__(self, spec: NodeSpec, journal: Journal) -> None:
         gpus = tuple(
             GpuState(index=index, gpu_type=spec.gpu_type, memory_mib=spec.memory_mib)
             for index in range(spec.gpus)
         )
-        super().__init__(NodeState(gpus=gpus))
+        super().__init__(NodeState(gpus=gpus), passed_s=PERIOD_S)
         self._journal = journal
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
@@ -109,18 +109,10 @@ class LoadedDevice(PaperDevice):
             self._journal.write("doubled", detail=replica.id)
         await super().start_replica(gpu_index, replica)
 
-    async def read(self) -> DeviceReadings:
-        self.make_ready()
-        return DeviceReadings(
-            gpus=tuple(
-                paper_reading(gpu, PERIOD_S) for gpu in (await self.state()).gpus
-            ),
-        )
-
 
 async def _device(spec: NodeSpec, directory: Path, journal: Journal) -> Device:
     if not spec.first_port:
-        return LoadedDevice(spec, journal)
+        return JournalingDevice(spec, journal)
     # Imported where it is needed: an agent on paper is back sooner without.
     from bench.campaign.deployment.device import PaperGpus, open_device
 
