@@ -29,8 +29,9 @@ from agents.base.protocol import Observation, ReplicaReading, ServiceReading, Sy
 from app.store.store import PolicySettings
 from bench.real_store import (
     Fleet,
+    agent_orders,
     json_headers,
-    node_secrets,
+    make_tokens,
     observations,
     open_fleet,
     place_replicas,
@@ -86,7 +87,7 @@ async def _fill(url: str) -> dict[str, str]:
         url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
     ) as engine:
         await place_replicas(engine, [_full(entry) for entry in _window(1)], now)
-        return await node_secrets(engine, FLEET, now)
+        return await make_tokens(engine, agent_orders(FLEET.node_types()))
 
 
 @contextmanager

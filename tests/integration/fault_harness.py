@@ -30,10 +30,11 @@ from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
 from app.db.base.listen import conninfo
 from app.db.fleet import nodes
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import TokenOrder
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
+from bench.real_store import agent_orders, make_tokens
 from solvers.types.state import Json
 from tests.agents.paper_device import BusyPaperDevice
 from tests.integration import fault_bodies
@@ -259,19 +260,8 @@ def served(
 ) -> Iterator[Served]:
     """`plimsoll serve` on that database, or the API alone, ready; killed at the end."""
 
-    async def make_tokens(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
-        at = datetime.now(UTC)
-        orders = (
-            TokenOrder(name="admin", scope="admin"),
-            # By the node's name: each has its own.
-            *(TokenOrder(name=node, scope="agent", node=node) for node in NODES),
-        )
-        return {
-            order.name: (await create_locally(engine, order, at=at)).secret
-            for order in orders
-        }
-
-    secrets = with_store(url, make_tokens)
+    orders = [TokenOrder(name="admin", scope="admin"), *agent_orders(NODES)]
+    secrets = with_store(url, lambda _, engine: make_tokens(engine, orders))
     directory.mkdir()
     port = a_free_port()
     process = python(

@@ -15,10 +15,11 @@ import httpx2
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import TokenOrder
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.workloads import services
+from bench.real_store import make_tokens
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Scaling, Service, Slo
 from tests.integration.fault_harness import (
@@ -165,10 +166,7 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
             # Used once: the agent keeps what it gets for it over its restarts.
             TokenOrder(name="agent", scope="join", uses_left=1),
         )
-        return {
-            order.name: (await create_locally(engine, order, at=at)).secret
-            for order in orders
-        }
+        return await make_tokens(engine, orders)
 
     plane = Plane(
         url=database,
