@@ -38,6 +38,7 @@ from bench.real_store import (
     temporary_database,
 )
 from bench.report import Figures, print_table, write_results
+from tests.ports import a_free_port
 
 FLEET = Fleet(nodes=500, gpus_per_node=4, services=4)
 WINDOW_S = 2.0
@@ -93,7 +94,7 @@ async def _fill(url: str) -> dict[str, str]:
 @contextmanager
 def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
     """`plimsoll serve` in a process of its own: its address and process."""
-    port = _free_port()
+    port = a_free_port()
     command = [
         sys.executable,
         "-c",
@@ -112,14 +113,6 @@ def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
             yield f"http://127.0.0.1:{port}", psutil.Process(started.pid)
         finally:
             started.terminate()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def _measure(

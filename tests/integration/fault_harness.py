@@ -4,7 +4,6 @@ import asyncio
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -39,6 +38,7 @@ from solvers.types.state import Json
 from tests.agents.paper_device import BusyPaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
+from tests.ports import a_free_port, own_environment
 
 NODES = ("n1", "crew-0", "crew-1", "crew-2")
 """Each has a token of its own."""
@@ -54,11 +54,6 @@ SECOND_SERVICE = {
         "slo": {"latency_ms": 100.0, "percentile": 0.98},
         "scaling": {"min_replicas": 1},
     },
-}
-FAULT_ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.startswith("PLIMSOLL_")
 }
 
 
@@ -85,12 +80,6 @@ def execute(url: str, statement: str) -> None:
 def scalar(url: str, query: str) -> Any:
     ((value,),) = rows(url, query)
     return value
-
-
-def a_free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def with_store(url: str, work: Callable[[PostgresStore, AsyncEngine], Any]) -> Any:
@@ -246,7 +235,7 @@ def python(
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env=FAULT_ENVIRONMENT | {"HOME": str(directory)} | environment,
+            env=own_environment() | {"HOME": str(directory)} | environment,
         )
 
 

@@ -23,8 +23,6 @@ from bench.real_store import make_tokens
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Scaling, Service, Slo
 from tests.integration.fault_harness import (
-    FAULT_ENVIRONMENT,
-    a_free_port,
     plimsoll,
     rows,
     scalar,
@@ -32,6 +30,7 @@ from tests.integration.fault_harness import (
     with_store,
 )
 from tests.integration.fleet import make_fleet
+from tests.ports import a_free_port, own_environment
 
 pytestmark = pytest.mark.integration
 PATIENCE_S = 90.0
@@ -136,7 +135,7 @@ class Plane:
             "--period-s",
             "0.5",
         ]
-        environment = {**FAULT_ENVIRONMENT, "PLIMSOLL_TOKEN": self.secrets["agent"]}
+        environment = {**own_environment(), "PLIMSOLL_TOKEN": self.secrets["agent"]}
         process = subprocess.Popen(
             [sys.executable, "-m", "agents.main", *arguments],
             env=environment,

@@ -33,7 +33,7 @@ from bench.campaign.day.growth import (
     unbounded,
 )
 from bench.campaign.deployment.changes import manifest
-from bench.campaign.deployment.plane import LOOK_S, Program, own_environment
+from bench.campaign.deployment.plane import LOOK_S, Program
 from bench.campaign.outcome import RowOptions, RowOutcome
 from bench.real_store import (
     Fleet,
@@ -45,7 +45,7 @@ from bench.real_store import (
 )
 from bench.report import Figures
 from bench.sync import until_ready
-from tests.integration.fault_harness import a_free_port
+from tests.ports import a_free_port, own_environment
 
 FLEET = Fleet(nodes=25, gpus_per_node=8, services=10)
 POLICY = PolicySettings(

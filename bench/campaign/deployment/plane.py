@@ -35,8 +35,8 @@ from bench.real_store import (
     open_fleet,
     temporary_server,
 )
-from tests.integration.fault_harness import API_ALONE, a_free_port
-from tests.ports import own_ports
+from tests.integration.fault_harness import API_ALONE
+from tests.ports import a_free_port, own_environment, own_ports
 
 SERVICES = 4
 POLICY = PolicySettings(period_s=1.0, min_dwell_s=0.0)
@@ -252,17 +252,6 @@ def _make_plane(
         admin=secrets[ADMIN],
         metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
     )
-
-
-def own_environment() -> dict[str, str]:
-    """This process's environment without settings of ours."""
-    # Programs that are not compiled once and for all would take seconds longer at each start.
-    unwanted = ("PLIMSOLL_", "PYTHONDONTWRITEBYTECODE")
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(unwanted)
-    }
 
 
 def _node_specs(
