@@ -116,10 +116,10 @@ bench-papers-quick: install
 	@$(BIN)/python -m bench.papers --quick
 
 campaign: install
-	@$(BIN)/python -m bench.campaign --out bench/results/campaign.json
+	@$(BIN)/python -m bench.campaign --write campaign
 
 campaign-fuzz: install
-	@$(BIN)/python -m bench.campaign --rows fuzz --seconds 5400 --calls 100000 --out bench/results/campaign-fuzz.json
+	@$(BIN)/python -m bench.campaign --rows fuzz --seconds 5400 --calls 100000 --write campaign-fuzz
 
 openapi: install
 	$(BIN)/python -m tools.documents.openapi

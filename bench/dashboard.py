@@ -26,13 +26,14 @@ import msgspec
 import psutil
 
 from agents.base.protocol import Observation, ReplicaReading, ServiceReading
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import TokenOrder
 from app.store.store import PolicySettings
 from app.web.pages import PAGES
 from bench.real_store import (
     Fleet,
+    agent_orders,
     json_headers,
-    node_secrets,
+    make_tokens,
     observations,
     open_fleet,
     place_replicas,
@@ -89,10 +90,7 @@ async def _fill(url: str) -> dict[str, str]:
         viewer = TokenOrder(name=VIEWER, scope="viewer")
         seen = observations(FLEET, {}, sequence=1, end=now, window_s=PERIOD_S)
         await place_replicas(engine, [_full(each, Random(7)) for each in seen], now)
-        return {
-            VIEWER: (await create_locally(engine, viewer, at=now)).secret,
-            **await node_secrets(engine, FLEET, now),
-        }
+        return await make_tokens(engine, [viewer, *agent_orders(FLEET.node_types())])
 
 
 async def _measure(

@@ -2,10 +2,10 @@
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -133,15 +133,20 @@ async def open_fleet(
         await engine.dispose()
 
 
-async def node_secrets(
-    engine: AsyncEngine, fleet: Fleet, now: datetime
+async def make_tokens(
+    engine: AsyncEngine, orders: Iterable[TokenOrder]
 ) -> dict[str, str]:
+    """New tokens, by name."""
+    at = datetime.now(UTC)
+    return {
+        order.name: (await create_locally(engine, order, at=at)).secret
+        for order in orders
+    }
+
+
+def agent_orders(names: Iterable[str]) -> list[TokenOrder]:
     """A token for each node's agent, by the node's name."""
-    made = {}
-    for node in fleet.node_types():
-        order = TokenOrder(name=node, scope="agent", node=node)
-        made[node] = (await create_locally(engine, order, at=now)).secret
-    return made
+    return [TokenOrder(name=name, scope="agent", node=name) for name in names]
 
 
 def json_headers(secret: str) -> dict[str, str]:

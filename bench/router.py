@@ -15,7 +15,6 @@ import contextlib
 import multiprocessing
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -33,6 +32,7 @@ from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.process import HaProxy
 from agents.router.router import Router
 from bench.report import Figures, print_table, write_results
+from tests.ports import a_free_port
 
 SECONDS = 8.0
 """Of each measurement."""
@@ -282,9 +282,7 @@ def _router(stack: contextlib.ExitStack, urls: dict[str, str]) -> Front:
 
 
 def _haproxy(stack: contextlib.ExitStack, program: str, urls: dict[str, str]) -> Front:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = a_free_port()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     settings = HaProxySettings(port=port, folder=folder, services=SERVICES, replicas=4)
     proxy, addresses = HaProxy(settings), _addresses(urls)

@@ -29,14 +29,16 @@ from agents.base.protocol import Observation, ReplicaReading, ServiceReading, Sy
 from app.store.store import PolicySettings
 from bench.real_store import (
     Fleet,
+    agent_orders,
     json_headers,
-    node_secrets,
+    make_tokens,
     observations,
     open_fleet,
     place_replicas,
     temporary_database,
 )
 from bench.report import Figures, print_table, write_results
+from tests.ports import a_free_port
 
 FLEET = Fleet(nodes=500, gpus_per_node=4, services=4)
 WINDOW_S = 2.0
@@ -86,13 +88,13 @@ async def _fill(url: str) -> dict[str, str]:
         url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
     ) as engine:
         await place_replicas(engine, [_full(entry) for entry in _window(1)], now)
-        return await node_secrets(engine, FLEET, now)
+        return await make_tokens(engine, agent_orders(FLEET.node_types()))
 
 
 @contextmanager
 def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
     """`plimsoll serve` in a process of its own: its address and process."""
-    port = _free_port()
+    port = a_free_port()
     command = [
         sys.executable,
         "-c",
@@ -111,14 +113,6 @@ def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
             yield f"http://127.0.0.1:{port}", psutil.Process(started.pid)
         finally:
             started.terminate()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def _measure(

@@ -1,12 +1,15 @@
-"""Ports of a test process's own, so that tests run side by side, in one session or in several on one machine.
+"""What a test process gives those that it starts, so that tests run side by side, in one session or in several.
 
     FIRST_PORT = own_ports()        # PORTS ports that nobody else's tests use while this process lives
     with alone("what"): ...         # no other test process does this meanwhile
+    port = a_free_port()            # one that nobody listens at now
+    env = own_environment()         # this process's variables without settings of ours
 
 A range is held by a socket with an abstract name: names are given out once in a network namespace, as ports are, and
 are free again when their process has ended, however it ended.
 """
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -28,6 +31,25 @@ def own_ports() -> int:
     raise AssertionError(
         f"all ports from {_FIRST} to {_END} are held by other test processes"
     )
+
+
+def a_free_port() -> int:
+    """Of this machine; whoever listens next may get it, too, so it is to be used at once."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def own_environment(*unwanted: str) -> dict[str, str]:
+    """This process's environment without settings of ours, and without variables that begin with `unwanted`."""
+    # Programs that are not compiled once and for all would take seconds longer at each start.
+    without = ("PLIMSOLL_", "PYTHONDONTWRITEBYTECODE", *unwanted)
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(without)
+    }
 
 
 @contextmanager

@@ -3,12 +3,11 @@
     python -m bench.campaign --rows kill --seconds 60
 
 Prints a table per row, every violation, what was too slow and what was not done; any of them makes the exit code 1.
-With --out all of it is written as JSON after each row.
+With --write all of it is written as JSON after each row.
 """
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 import traceback
@@ -16,17 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
-from typing import Any, TypeAlias
 
 from bench.campaign.day import day
 from bench.campaign.faults import fault, kill
 from bench.campaign.floods import fuzz, greedy
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
-from bench.report import machine, print_table
-
-Document: TypeAlias = dict[str, Any]
-"""What is written: date, machine, settings, the figures of all rows, and lists of what was wrong, in words."""
+from bench.report import Figures, machine, print_table, write_results
 
 ROWS: Mapping[str, Row] = {
     "kill": Row(run=kill.run, seconds=500.0),
@@ -36,40 +30,42 @@ ROWS: Mapping[str, Row] = {
     "day": Row(run=day.run, seconds=190.0),
 }
 """By name; with half a minute each to begin and to judge they end within twenty minutes."""
-KILLS, NODES, SEED = 1000, 4, 7
 MAX_SHOWN = 50
 PROBLEMS = ("violations", "too_slow", "not_done")
-"""What a row tells in words."""
+"""What a row tells in words; each is a row of what is written, too."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run what is asked for, print, write; `given` are arguments in place of the process's own."""
     arguments = _arguments(given)
     options = RowOptions(
-        seconds=arguments.seconds or 0.0,
-        kills=arguments.kills,
-        nodes=arguments.nodes,
-        seed=arguments.seed,
-        calls=arguments.calls,
+        seconds=arguments.seconds or 0.0, seed=arguments.seed, calls=arguments.calls
     )
-    document = _document(arguments.rows, options)
-    if not arguments.json:
-        print(_where(document))
+    settings = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "names": " ".join(arguments.rows),
+        **asdict(options),
+    }
+    print(", ".join(f"{each} {of}" for each, of in machine().items()))
+    rows: list[Figures] = []
     for name in arguments.rows:
         began = time.monotonic()
         seconds = options.seconds or ROWS[name].seconds
         outcome = _run(ROWS[name], replace(options, seconds=seconds))
         print(f"{name}, {time.monotonic() - began:.0f} s", file=sys.stderr)
-        _add(document, name, outcome)
+        rows += [{"row": name, **figures} for figures in outcome.figures]
+        rows += [
+            {"row": name, kind: words}
+            for kind in PROBLEMS
+            for words in getattr(outcome, kind)
+        ]
         # After each row: whatever ends this process later, what was measured is there.
-        if arguments.out is not None:
-            _write(document, arguments.out)
-        if not arguments.json:
-            # Rows of other columns are another table.
-            for _, alike in groupby(outcome.figures, key=tuple):
-                print_table(list(alike))
-    _tell(document, as_json=arguments.json)
-    return 1 if any(document[each] for each in PROBLEMS) else 0
+        if arguments.write is not None:
+            write_results(arguments.write, rows, settings=settings)
+        # Rows of other columns are another table.
+        for _, alike in groupby(outcome.figures, key=tuple):
+            print_table(list(alike))
+    return _tell(rows)
 
 
 def _run(row: Row, options: RowOptions) -> RowOutcome:
@@ -81,41 +77,16 @@ def _run(row: Row, options: RowOptions) -> RowOutcome:
         return RowOutcome(figures=(), violations=(f"it ended with {error!r}",))
 
 
-def _document(rows: Sequence[str], options: RowOptions) -> Document:
-    """When, where and how, without anything measured yet."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "settings": {"rows": list(rows), **asdict(options)},
-        "rows": [],
-        **{each: [] for each in PROBLEMS},
-    }
-
-
-def _add(document: Document, name: str, outcome: RowOutcome) -> None:
-    document["rows"] += [{"row": name, **figures} for figures in outcome.figures]
-    for key in PROBLEMS:
-        document[key] += [f"{name}: {words}" for words in getattr(outcome, key)]
-
-
-def _write(document: Document, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
-def _where(document: Document) -> str:
-    cores, memory_mib = (document["machine"][each] for each in ("cores", "memory_mib"))
-    return f"{document['date']}, {cores} cores, {memory_mib / 1024:.0f} GiB"
-
-
-def _tell(document: Document, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(document))
-        return
-    for key in PROBLEMS:
-        print(f"\n{len(document[key])} {key.replace('_', ' ')}")
-        for each in document[key][:MAX_SHOWN]:
-            print(each)
+def _tell(rows: Sequence[Figures]) -> int:
+    """Print what was wrong; 1 where anything was."""
+    code = 0
+    for kind in PROBLEMS:
+        told = [f"{each['row']}: {each[kind]}" for each in rows if kind in each]
+        print(
+            "\n".join(("", f"{len(told)} {kind.replace('_', ' ')}", *told[:MAX_SHOWN]))
+        )
+        code |= bool(told)
+    return code
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -136,30 +107,20 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         help="no fault of a row after so long (default: each row's own, twenty minutes for all)",
     )
     parser.add_argument(
-        "--kills",
-        type=int,
-        default=KILLS,
-        help="nor after so many kills (default: %(default)s)",
-    )
-    parser.add_argument(
         "--calls",
         type=int,
         help="so many fuzzed calls and as many syncs (default: as many as fit)",
     )
     parser.add_argument(
-        "--nodes", type=int, default=NODES, help="agents (default: %(default)s)"
+        "--seed",
+        type=int,
+        default=RowOptions(seconds=0.0).seed,
+        help="of the moments (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=SEED, help="of the moments (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="write everything there as JSON; what the file had is gone (default: nowhere)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON in place of tables"
+        "--write",
+        metavar="NAME",
+        help="write all of it to bench/results/NAME.json after each row (default: nowhere)",
     )
     arguments = parser.parse_args(given)
     unknown = sorted(set(arguments.rows) - ROWS.keys())

@@ -17,10 +17,10 @@ class RowOptions:
 
     seconds: float
     """No fault is made after so long."""
-    kills: int
+    kills: int = 1000
     """Nor after so many, where the row kills."""
-    nodes: int
-    seed: int
+    nodes: int = 4
+    seed: int = 7
     calls: int | None = None
     """So many fuzzed calls and as many syncs; None: as many as fit, of which the row promises some a second."""
     hours: float = 24.0

@@ -27,6 +27,7 @@ from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
 from tests.agents.fakes.nvml.fake_gpus import NO_GPM, STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import OWN_USER
+from tests.ports import own_environment
 
 FAKES = Path(__file__).parents[0] / "fakes"
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -232,14 +233,9 @@ def _make(root: Path, library: Path, plane: PaperControlPlane) -> DoctorNode:
     smi.write_text(f"#!/bin/sh\nexec cat {root}/bin/modes\n")
     smi.chmod(0o755)
     fake = FakeGpus(root / "gpus", count=2)
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("CUDA_", "FAKE_", "PLIMSOLL_"))
-    }
     here = Here(
         environment={
-            **own,
+            **own_environment("CUDA_", "FAKE_"),
             "PATH": f"{root}/bin:{FAKES}:{Path(sys.executable).parent}:/usr/bin:/bin",
             "LD_LIBRARY_PATH": str(library),
             STATE_VARIABLE: str(fake.path),

@@ -38,7 +38,7 @@ from agents.router.haproxy.router import open_haproxy
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
 from agents.tasks.tasks import TasksSettings
-from tests.ports import PORTS, own_ports
+from tests.ports import PORTS, own_environment, own_ports
 
 FAKES = Path(__file__).with_name("fakes")
 GPU_TYPE = "V100-32GB"
@@ -212,13 +212,8 @@ OWN_USER = pwd.getpwuid(os.geteuid()).pw_name
 
 def environment() -> dict[str, str]:
     """With the fake MPS in its PATH."""
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("CUDA_", "FAKE_"))
-    }
     return {
-        **own,
+        **own_environment("CUDA_", "FAKE_"),
         "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
 

@@ -18,6 +18,7 @@ from agents.base.device import (
 from agents.base.protocol import (
     GpuReading,
     ReplicaCommand,
+    ServiceReading,
     TaskCommand,
     TaskState,
 )
@@ -243,6 +244,25 @@ class PaperDevice:
             gpu if each.index == gpu.index else each for each in self._state.gpus
         )
         self._state = replace(self._state, gpus=gpus)
+
+
+class BusyPaperDevice(PaperDevice):
+    """Replicas are ready at once; every reading is of the same seconds, and has the same load."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        passed_s: float,
+        load: tuple[ServiceReading, ...] = (),
+    ) -> None:
+        super().__init__(state)
+        self.passed_s, self.load = passed_s, load
+
+    async def read(self) -> DeviceReadings:
+        self.make_ready()
+        gpus = tuple(paper_reading(gpu, self.passed_s) for gpu in self._state.gpus)
+        return DeviceReadings(gpus=gpus, services=self.load)
 
 
 def _with_room(gpu: GpuState) -> GpuState:

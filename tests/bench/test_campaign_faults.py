@@ -16,7 +16,8 @@ from bench.campaign.deployment.clock import Clock, build
 from bench.campaign.deployment.device import WORKER
 from bench.campaign.deployment.journal import JournalReader
 from bench.campaign.deployment.proxy import Proxy
-from tests.integration.fault_harness import a_free_port, until
+from tests.integration.fault_harness import until
+from tests.ports import a_free_port
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

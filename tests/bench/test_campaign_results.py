@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import report
 from bench.campaign import __main__ as campaign
 from bench.campaign.day import day
 from bench.campaign.day.growth import TableSize
@@ -42,23 +43,23 @@ def test_a_row_that_fails_is_told_and_loses_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _rows(monkeypatch)
-    out = tmp_path / "campaign.json"
-    assert campaign.main(["--rows", "good,failing,slow", "--out", str(out)]) == 1
-    written = json.loads(out.read_text())
-    assert written["rows"] == [{"row": "good", "seconds": 3.0}]
-    assert written["violations"] == [
-        "failing: it ended with TimeoutError('no database')"
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    assert campaign.main(["--rows", "good,failing,slow", "--write", "found"]) == 1
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert written["rows"] == [
+        {"row": "good", "seconds": 3.0},
+        {"row": "failing", "violations": "it ended with TimeoutError('no database')"},
+        {"row": "slow", "too_slow": "late"},
     ]
-    assert written["too_slow"] == ["slow: late"]
-    assert written["settings"]["rows"] == ["good", "failing", "slow"]
-    assert written["date"]
+    assert written["settings"]["names"] == "good failing slow"
+    assert written["settings"]["date"]
 
 
 def test_nothing_is_written_unless_it_is_said_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _rows(monkeypatch)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
     assert campaign.main(["--rows", "good"]) == 0
     assert list(tmp_path.iterdir()) == []
     assert "cores" in capsys.readouterr().out.splitlines()[0]
@@ -68,8 +69,8 @@ def test_a_run_that_did_less_than_it_promises_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _rows(monkeypatch)
-    assert campaign.main(["--rows", "idle", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["not_done"] == ["idle: 1 kill of 1,000"]
+    assert campaign.main(["--rows", "idle"]) == 1
+    assert "1 not done\nidle: 1 kill of 1,000\n" in capsys.readouterr().out
 
 
 def test_kills_that_were_due_and_not_made_are_told_by_kind() -> None:
@@ -103,7 +104,7 @@ def test_a_row_that_was_deleted_is_told_while_others_are_added() -> None:
 def test_calls_must_be_as_many_as_were_asked_for_or_fit(
     calls: int | None, least: int
 ) -> None:
-    options = RowOptions(seconds=2.0, kills=0, nodes=1, seed=7, calls=calls)
+    options = RowOptions(seconds=2.0, calls=calls)
     told = fuzz._too_few(options, {"calls": least - 1, "syncs": 50})
     assert told == [f"{least - 1} calls were sent, which must be {least} at least"]
 
@@ -119,7 +120,7 @@ def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
 
 
 def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
-    options = RowOptions(seconds=1.0, kills=0, nodes=1, seed=7)
+    options = RowOptions(seconds=1.0)
     good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1)
     refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1)
     assert fuzz._not_done(options, good, good) == ()

@@ -4,7 +4,6 @@ import asyncio
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,8 +20,8 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.clock import ScaledClock
-from agents.base.device import DeviceReadings, GpuState, NodeState
-from agents.base.protocol import GpuReading, Observation, ServiceReading, SyncReply
+from agents.base.device import GpuState, NodeState
+from agents.base.protocol import Observation, ServiceReading, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
@@ -30,17 +29,20 @@ from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
 from app.db.base.listen import conninfo
 from app.db.fleet import nodes
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import TokenOrder
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
+from bench.real_store import agent_orders, make_tokens
 from solvers.types.state import Json
-from tests.agents.paper_device import PaperDevice
+from tests.agents.paper_device import BusyPaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
+from tests.ports import a_free_port, own_environment
 
 NODES = ("n1", "crew-0", "crew-1", "crew-2")
 """Each has a token of its own."""
+CREW_PERIOD_S = 0.2
 PATIENCE_S = 40.0
 """For what takes a second on an idle machine."""
 SECOND_SERVICE = {
@@ -52,11 +54,6 @@ SECOND_SERVICE = {
         "slo": {"latency_ms": 100.0, "percentile": 0.98},
         "scaling": {"min_replicas": 1},
     },
-}
-FAULT_ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.startswith("PLIMSOLL_")
 }
 
 
@@ -83,12 +80,6 @@ def execute(url: str, statement: str) -> None:
 def scalar(url: str, query: str) -> Any:
     ((value,),) = rows(url, query)
     return value
-
-
-def a_free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def with_store(url: str, work: Callable[[PostgresStore, AsyncEngine], Any]) -> Any:
@@ -244,7 +235,7 @@ def python(
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env=FAULT_ENVIRONMENT | {"HOME": str(directory)} | environment,
+            env=own_environment() | {"HOME": str(directory)} | environment,
         )
 
 
@@ -258,19 +249,8 @@ def served(
 ) -> Iterator[Served]:
     """`plimsoll serve` on that database, or the API alone, ready; killed at the end."""
 
-    async def make_tokens(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
-        at = datetime.now(UTC)
-        orders = (
-            TokenOrder(name="admin", scope="admin"),
-            # By the node's name: each has its own.
-            *(TokenOrder(name=node, scope="agent", node=node) for node in NODES),
-        )
-        return {
-            order.name: (await create_locally(engine, order, at=at)).secret
-            for order in orders
-        }
-
-    secrets = with_store(url, make_tokens)
+    orders = [TokenOrder(name="admin", scope="admin"), *agent_orders(NODES)]
+    secrets = with_store(url, lambda _, engine: make_tokens(engine, orders))
     directory.mkdir()
     port = a_free_port()
     process = python(
@@ -306,28 +286,6 @@ class CountingTransport(HttpTransport):
         return reply
 
 
-class BusyDevice(PaperDevice):
-    """A device whose replicas are ready at once, under a steady load."""
-
-    async def read(self) -> DeviceReadings:
-        self.make_ready()
-        gpus = tuple(
-            GpuReading(
-                index=gpu.index,
-                gpu_type=gpu.gpu_type,
-                memory_mib=gpu.memory_mib,
-                memory_used_mib=0.0,
-                power_w=10.0,
-                energy_j=1.0,
-                clock_mhz=1000.0,
-                busy_percent=10.0,
-            )
-            for gpu in (await self.state()).gpus
-        )
-        load = ServiceReading(service="chat", arrivals=3, served=3, in_slo=3)
-        return DeviceReadings(gpus=gpus, services=(load,))
-
-
 @dataclass(slots=True)
 class Crew:
     """Real agents on T4s that report several times a second."""
@@ -336,11 +294,12 @@ class Crew:
     count: int
     transports: list[CountingTransport] = field(default_factory=list)
     agents: list[NodeAgent] = field(default_factory=list)
-    devices: list[BusyDevice] = field(default_factory=list)
+    devices: list[BusyPaperDevice] = field(default_factory=list)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: "list[asyncio.Task[None]]" = field(default_factory=list)
 
     async def __aenter__(self) -> "Crew":
+        load = ServiceReading(service="chat", arrivals=3, served=3, in_slo=3)
         for number in range(self.count):
             transport = CountingTransport(
                 self.plane.address, self.plane.secrets[f"crew-{number}"]
@@ -349,12 +308,14 @@ class Crew:
                 GpuState(index=index, gpu_type="T4", memory_mib=16384.0)
                 for index in range(2)
             )
-            device = BusyDevice(NodeState(gpus=gpus))
+            device = BusyPaperDevice(
+                NodeState(gpus=gpus), passed_s=CREW_PERIOD_S, load=(load,)
+            )
             agent = NodeAgent(
                 AgentSettings(
                     node=f"crew-{number}",
                     boot=f"boot-{number}",
-                    period_s=0.2,
+                    period_s=CREW_PERIOD_S,
                     enforce_period_s=0.1,
                 ),
                 device,

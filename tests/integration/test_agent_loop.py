@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,6 +33,7 @@ from agents.sync.transport import (
 from tests.agents.control_planes import PaperControlPlane
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_node
+from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
 
@@ -314,13 +314,6 @@ def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_go
     assert {each.generation for each in received} == {3}
     assert len({each.boot for each in received}) == 1
     assert received[-1].replicas[0].id == "r1"
-
-
-def a_free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(

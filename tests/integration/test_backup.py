@@ -20,8 +20,9 @@ from app.db.operations.incarnations import JUMP
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from tests.conftest import copied_database
-from tests.integration.fault_harness import FAULT_ENVIRONMENT, rows, scalar, with_store
+from tests.integration.fault_harness import rows, scalar, with_store
 from tests.integration.fleet import START, make_fleet, make_observation, push
+from tests.ports import own_environment
 
 pytestmark = pytest.mark.integration
 IDENTITY = "SELECT incarnation, target_generation FROM cluster"
@@ -48,7 +49,7 @@ def plimsoll(url: str, *arguments: str) -> Ended:
     run = "from app.cli.main import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", run, *arguments],
-        env=FAULT_ENVIRONMENT | {"PLIMSOLL_DATABASE_URL": url},
+        env=own_environment() | {"PLIMSOLL_DATABASE_URL": url},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

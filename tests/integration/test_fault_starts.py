@@ -13,7 +13,8 @@ import httpx2
 import pytest
 
 from app.postgres import server as postgres
-from tests.integration.fault_harness import a_free_port, plimsoll, until
+from tests.integration.fault_harness import plimsoll, until
+from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ import pytest
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import FAKES, OWN_USER, environment
-from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, rows, until
+from tests.integration.fault_harness import rows, until
 from tests.integration.test_task_agents import (
     PATIENCE_S,
     Plane,
@@ -21,6 +21,7 @@ from tests.integration.test_task_agents import (
     plane,
     submit,
 )
+from tests.ports import a_free_port, own_environment
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +84,7 @@ def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
             str(a_free_port()),
         ],
         env={
-            **FAULT_ENVIRONMENT,
+            **own_environment(),
             **environment(),
             **gpus.environment(library),
             "PATH": environment()["PATH"],

@@ -1,6 +1,9 @@
-"""One token that takes all it can get: agents and other people's tokens are answered as if it were not there."""
+"""One token that takes all it can get: agents and other people's tokens are answered as if it were not there.
 
-import asyncio
+Fifty connections at once: row `greedy` of `bench.campaign`, of which a slice runs in
+`tests/bench/test_campaign_floods.py`.
+"""
+
 import socket
 import threading
 from collections import Counter
@@ -8,10 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import psycopg
 import pytest
 from httpx2 import Response
@@ -20,16 +21,13 @@ from app.api.http.parts import EXPORT_RULES
 from app.db.base.listen import conninfo
 from tests.app.disks import small_files
 from tests.browser.dashboards import running_dashboard
-from tests.integration.api_harness import V1, Api, Prepared, observation, service
+from tests.integration.api_harness import V1, Api, Prepared, service
 from tests.integration.measured import measured
 
 pytestmark = pytest.mark.integration
 
 REPORT_BYTES = 8_000_000
 """More than the buffers of both sides of a connection hold together."""
-CONNECTIONS = 50
-WITHIN_S = 60.0
-"""For thirty requests; on a busy machine they took 9 s, and 158 s without limits."""
 DOWNLOAD = f"{V1}/reports/plan_history/export"
 
 
@@ -169,66 +167,3 @@ def test_agents_do_not_wait_for_a_connection_behind_people(api: Api) -> None:
     for reader in readers:
         reader.join()
     assert len(answered) == len(readers)
-
-
-async def _take_all(api: Api, seen: Counter[int]) -> None:
-    """Fifty connections of one token that ask for whatever is there as soon as they are answered."""
-    wanted = [
-        *["services"] * 20,
-        *["plans/1/explain"] * 10,
-        *["reports/plan_history?limit=1"] * 10,
-        *["/live?topic=header&topic=fleet"] * 5,
-        *[DOWNLOAD] * 5,
-    ]
-    assert len(wanted) == CONNECTIONS
-    async with _session(api, "greedy") as session:
-
-        async def ask(path: str) -> None:
-            url = path if path.startswith("/") else f"{V1}/{path}"
-            while True:
-                async with session.get(url) as answer:
-                    seen[answer.status] += 1
-                    # Streams and files are never read.
-                    if path.startswith("/") and answer.status == 200:
-                        await asyncio.Event().wait()
-
-        await asyncio.gather(*map(ask, wanted))
-
-
-def _session(api: Api, token: str) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        str(api.client.base_url),
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=20.0),
-        headers={"Authorization": f"Bearer {api.secrets[token]}"},
-    )
-
-
-async def _ask_beside(api: Api, seen: Counter[int]) -> tuple[list[int], list[int]]:
-    """The statuses of an agent and of another viewer while the greedy token is served."""
-    greedy = asyncio.create_task(_take_all(api, seen))
-    syncs: list[int] = []
-    reads: list[int] = []
-    async with (
-        asyncio.timeout(WITHIN_S),
-        _session(api, "agent") as agent,
-        _session(api, "viewer") as viewer,
-    ):
-        for sequence in range(100, 115):
-            body: Any = observation(sequence=sequence)
-            async with agent.post(f"{V1}/nodes/n1/sync", json=body) as answer:
-                syncs.append(answer.status)
-            async with viewer.get(f"{V1}/services") as answer:
-                reads.append(answer.status)
-    greedy.cancel()
-    await asyncio.wait((greedy,))
-    return syncs, reads
-
-
-def test_fifty_greedy_connections_take_nothing_from_agents_and_other_tokens(
-    api: Api,
-) -> None:
-    seen: Counter[int] = Counter()
-    syncs, reads = asyncio.run(_ask_beside(api, seen))
-    assert (set(syncs), set(reads)) == ({200}, {200})
-    assert set(seen) <= {200, 429}, seen

@@ -15,15 +15,14 @@ import httpx2
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import TokenOrder
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.workloads import services
+from bench.real_store import make_tokens
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Scaling, Service, Slo
 from tests.integration.fault_harness import (
-    FAULT_ENVIRONMENT,
-    a_free_port,
     plimsoll,
     rows,
     scalar,
@@ -31,6 +30,7 @@ from tests.integration.fault_harness import (
     with_store,
 )
 from tests.integration.fleet import make_fleet
+from tests.ports import a_free_port, own_environment
 
 pytestmark = pytest.mark.integration
 PATIENCE_S = 90.0
@@ -135,7 +135,7 @@ class Plane:
             "--period-s",
             "0.5",
         ]
-        environment = {**FAULT_ENVIRONMENT, "PLIMSOLL_TOKEN": self.secrets["agent"]}
+        environment = {**own_environment(), "PLIMSOLL_TOKEN": self.secrets["agent"]}
         process = subprocess.Popen(
             [sys.executable, "-m", "agents.main", *arguments],
             env=environment,
@@ -165,10 +165,7 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
             # Used once: the agent keeps what it gets for it over its restarts.
             TokenOrder(name="agent", scope="join", uses_left=1),
         )
-        return {
-            order.name: (await create_locally(engine, order, at=at)).secret
-            for order in orders
-        }
+        return await make_tokens(engine, orders)
 
     plane = Plane(
         url=database,

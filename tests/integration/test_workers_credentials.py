@@ -5,7 +5,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from tests.integration.test_gpu_agent import (
     a_command,
     workers_ports,
 )
+from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
 
@@ -94,10 +94,7 @@ def test_workers_as_another_user_can_neither_end_nor_read_haproxy(
     reachable: Path, library: Path
 ) -> None:
     only_root()
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
-    router = ("--router", "haproxy", "--router-port", port)
+    router = ("--router", "haproxy", "--router-port", str(a_free_port()))
     node = Machine(
         directory=reachable,
         library=library,

@@ -17,7 +17,8 @@ from typing import Any
 
 import yaml
 
-from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, until
+from tests.integration.fault_harness import until
+from tests.ports import a_free_port, own_environment
 
 ROOT = Path(__file__).parents[2]
 FAKE_NODE = ROOT / "tests" / "agents" / "fakes" / "fake_node.py"
@@ -148,7 +149,7 @@ class Composed:
         if "PYTHONPATH" in given:
             given["PYTHONPATH"] = str(ROOT)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return {**FAULT_ENVIRONMENT, "HOME": str(self.folder), "PATH": path, **given}
+        return {**own_environment(), "HOME": str(self.folder), "PATH": path, **given}
 
 
 def is_healthy(bed: Composed, name: str) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 
 from app.base.clock import WallClock
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import TokenOrder
 from app.store.store import PolicySettings
 from bench.campaign.day.fleet import HOUR_S, PERIOD_S, DayFleet
 from bench.campaign.day.growth import (
@@ -33,18 +33,19 @@ from bench.campaign.day.growth import (
     unbounded,
 )
 from bench.campaign.deployment.changes import manifest
-from bench.campaign.deployment.plane import LOOK_S, Program, own_environment
+from bench.campaign.deployment.plane import LOOK_S, Program
 from bench.campaign.outcome import RowOptions, RowOutcome
 from bench.real_store import (
     Fleet,
-    node_secrets,
+    agent_orders,
+    make_tokens,
     observations,
     open_fleet,
     temporary_server,
 )
 from bench.report import Figures
 from bench.sync import until_ready
-from tests.integration.fault_harness import a_free_port
+from tests.ports import a_free_port, own_environment
 
 FLEET = Fleet(nodes=25, gpus_per_node=8, services=10)
 POLICY = PolicySettings(
@@ -115,9 +116,9 @@ async def run(options: RowOptions) -> RowOutcome:
     ):
         now = datetime.now(UTC)
         async with open_fleet(server.url, FLEET, POLICY, now) as engine:
-            secrets = await node_secrets(engine, FLEET, now)
-            order = TokenOrder(name="campaign", scope="admin")
-            secrets["admin"] = (await create_locally(engine, order, at=now)).secret
+            orders = agent_orders(FLEET.node_types())
+            orders += [TokenOrder(name="admin", scope="admin")]
+            secrets = await make_tokens(engine, orders)
         before = measure(server.url)
         async with _running(Path(name), server.url, secrets, options) as run:
             await _live(run, options.hours)

@@ -15,7 +15,7 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from app.catalogue.catalogue import load_gpu_types
 from bench.real_store import Fleet
-from tests.agents.paper_device import PaperDevice, paper_reading
+from tests.agents.paper_device import BusyPaperDevice
 
 PERIOD_S = 300.0
 """From report to report: 36 a second where a day takes 200 s, which two cores hold. An agent's default is a second."""
@@ -24,38 +24,33 @@ PEAK_RPS = 2.0
 """Of one service at one node's router, at noon; a third of it at midnight."""
 
 
-class DayDevice(PaperDevice):
-    """Replicas are ready at once; requests come as people are awake."""
+class DayDevice(BusyPaperDevice):
+    """Requests come as people are awake."""
 
     def __init__(
         self, state: NodeState, services: tuple[str, ...], clock: ScaledClock
     ) -> None:
-        super().__init__(state)
+        super().__init__(state, passed_s=0.0)
         self._services = services
         self._clock = clock
         self._read_s = clock.now_s()
 
     async def read(self) -> DeviceReadings:
-        self.make_ready()
         now_s = self._clock.now_s()
-        passed_s, self._read_s = now_s - self._read_s, now_s
+        self.passed_s, self._read_s = now_s - self._read_s, now_s
         awake = 2.0 / 3.0 - math.cos(2.0 * math.pi * now_s / DAY_S) / 3.0
-        count = round(PEAK_RPS * awake * passed_s)
-        return DeviceReadings(
-            gpus=tuple(
-                paper_reading(gpu, passed_s) for gpu in (await self.state()).gpus
-            ),
-            services=tuple(
-                ServiceReading(
-                    service=service,
-                    arrivals=count,
-                    served=count,
-                    in_slo=count,
-                    latency_buckets=((24, count),) if count else (),
-                )
-                for service in self._services
-            ),
+        count = round(PEAK_RPS * awake * self.passed_s)
+        self.load = tuple(
+            ServiceReading(
+                service=service,
+                arrivals=count,
+                served=count,
+                in_slo=count,
+                latency_buckets=((24, count),) if count else (),
+            )
+            for service in self._services
         )
+        return await super().read()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from agents.base.clock import Clock
-from agents.base.protocol import ServiceReading
 from agents.gpu.mps.gpu_sharing import ByTurns
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.foreign_memory import ForeignMemory
@@ -17,7 +16,7 @@ from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample, ProcessUse
 from agents.processes.templates import Template, Templates
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.haproxy.config import HaProxySettings
-from agents.router.haproxy.router import PLACES, HaProxyRouter, find_program
+from agents.router.haproxy.router import open_haproxy
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
 from agents.tasks.tasks import TasksSettings
@@ -83,36 +82,12 @@ class NoErrors:
         """Nothing is watched."""
 
 
-class LoadedHaProxy(HaProxyRouter):
-    """HAProxy, whose counts are asked for and give way to the same load in every observation."""
-
-    load: tuple[ServiceReading, ...] = ()
-
-    async def read_services(self) -> tuple[ServiceReading, ...]:
-        await super().read_services()
-        return self.load
-
-
-class LoadedRouter(Router):
-    """The same where there is no HAProxy; nobody sends it a request."""
-
-    load: tuple[ServiceReading, ...] = ()
-
-    async def read_services(self) -> tuple[ServiceReading, ...]:
-        return self.load
-
-
 async def open_device(
-    directory: Path,
-    gpus: PaperGpus,
-    clock: Clock,
-    *,
-    ports: tuple[int, int],
-    load: tuple[ServiceReading, ...],
+    directory: Path, gpus: PaperGpus, clock: Clock, *, ports: tuple[int, int]
 ) -> GpuDevice:
     """The device of the node whose files lie in `directory`, with what an earlier agent left adopted.
 
-    `ports`: HAProxy's, 0 for none, and the first of PORTS_PER_NODE for replicas; `load` is in every reading.
+    `ports`: HAProxy's, 0 for none, and the first of PORTS_PER_NODE for replicas.
     """
     state = directory / STATE
     template = Template(
@@ -139,28 +114,15 @@ async def open_device(
             port_count=PORTS_PER_NODE,
         ),
         tasks=TasksSettings(directory=state / "tasks"),
-        make_router=partial(_router, state / "haproxy", ports[0], load),
+        make_router=partial(_router, state / "haproxy", ports[0]),
         keeps_replicas=True,
     )
     return await put_together(basis, clock)
 
 
-async def _router(
-    folder: Path, port: int, load: tuple[ServiceReading, ...], workers: Workers
-) -> RequestRouter:
+async def _router(folder: Path, port: int, workers: Workers) -> RequestRouter:
     """As `agents.gpu.node.open` makes it."""
     if not port:
-        own = LoadedRouter()
-        own.load = load
-        return own
+        return Router()
     await workers.until_known()
-    router = _haproxy(HaProxySettings(port=port, folder=folder))
-    router.load = load
-    await router.open()
-    return router
-
-
-def _haproxy(settings: HaProxySettings) -> LoadedHaProxy:
-    settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    program = find_program(f"{os.environ.get('PATH', '')}:{PLACES}")
-    return LoadedHaProxy(settings, program)
+    return await open_haproxy(HaProxySettings(port=port, folder=folder))

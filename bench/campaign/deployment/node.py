@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from agents.base.clock import ScaledClock
-from agents.base.device import Device, DeviceReadings, GpuState, NodeState
+from agents.base.device import Device, GpuState, NodeState
 from agents.base.protocol import (
     NodeCommand,
     Observation,
@@ -29,7 +29,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 from bench.campaign.deployment.journal import Journal
-from tests.agents.paper_device import PaperDevice, paper_reading
+from tests.agents.paper_device import BusyPaperDevice
 
 SPEC, JOURNAL, LEDGER = "node.json", "journal", "ledger"
 ARRIVALS = 3
@@ -52,25 +52,24 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     router_port: int = 0
     """HAProxy's; 0: there is none."""
 
-    def load(self) -> tuple[ServiceReading, ...]:
-        """What every observation says of the services."""
-        return tuple(
-            ServiceReading(
-                service=service, arrivals=ARRIVALS, served=ARRIVALS, in_slo=ARRIVALS
-            )
-            for service in self.services
-        )
-
 
 class JournalingTransport(HttpTransport):
-    """HTTP to the control plane; notes what was acknowledged."""
+    """HTTP to the control plane; every observation has the same load, and what was acknowledged is noted."""
 
     def __init__(self, spec: NodeSpec, journal: Journal) -> None:
         clock = ScaledClock(speed=1.0)
         super().__init__(spec.url, spec.secret, now_s=clock.now_s)
         self._journal = journal
+        self._load = tuple(
+            ServiceReading(
+                service=service, arrivals=ARRIVALS, served=ARRIVALS, in_slo=ARRIVALS
+            )
+            for service in spec.services
+        )
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        # Whatever the device has counted: sums in the database must tell how often an observation was.
+        observation = msgspec.structs.replace(observation, services=self._load)
         sent_s = time.monotonic()
         reply = await super().exchange(observation, wait_s=wait_s)
         self._journal.write(
@@ -94,16 +93,15 @@ class JournalingLedger(Ledger):
             self._journal.write("obeyed", generation=command.generation, sha256=sha256)
 
 
-class LoadedDevice(PaperDevice):
-    """Replicas are ready at once and serve a steady load; a start of what runs already is noted."""
+class JournalingDevice(BusyPaperDevice):
+    """Notes a start of what runs already."""
 
     def __init__(self, spec: NodeSpec, journal: Journal) -> None:
         gpus = tuple(
             GpuState(index=index, gpu_type=spec.gpu_type, memory_mib=spec.memory_mib)
             for index in range(spec.gpus)
         )
-        super().__init__(NodeState(gpus=gpus))
-        self._spec = spec
+        super().__init__(NodeState(gpus=gpus), passed_s=PERIOD_S)
         self._journal = journal
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
@@ -111,19 +109,10 @@ class LoadedDevice(PaperDevice):
             self._journal.write("doubled", detail=replica.id)
         await super().start_replica(gpu_index, replica)
 
-    async def read(self) -> DeviceReadings:
-        self.make_ready()
-        return DeviceReadings(
-            gpus=tuple(
-                paper_reading(gpu, PERIOD_S) for gpu in (await self.state()).gpus
-            ),
-            services=self._spec.load(),
-        )
-
 
 async def _device(spec: NodeSpec, directory: Path, journal: Journal) -> Device:
     if not spec.first_port:
-        return LoadedDevice(spec, journal)
+        return JournalingDevice(spec, journal)
     # Imported where it is needed: an agent on paper is back sooner without.
     from bench.campaign.deployment.device import PaperGpus, open_device
 
@@ -132,7 +121,6 @@ async def _device(spec: NodeSpec, directory: Path, journal: Journal) -> Device:
         PaperGpus(spec.node, spec.gpu_type, spec.memory_mib, spec.gpus),
         ScaledClock(speed=1.0),
         ports=(spec.router_port, spec.first_port),
-        load=spec.load(),
     )
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from agents.router.haproxy.router import PLACES
 from app.catalogue.catalogue import load_gpu_types
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import TokenOrder
 from app.postgres import server as postgres
 from app.store.store import PolicySettings
 from bench.campaign import oracle
@@ -28,15 +28,22 @@ from bench.campaign.deployment.journal import JournalReader
 from bench.campaign.deployment.node import JOURNAL, SPEC, NodeSpec
 from bench.campaign.deployment.node_files import NodeFiles
 from bench.campaign.deployment.processes import Database, Kept, Program
-from bench.real_store import Fleet, node_secrets, open_fleet, temporary_server
-from tests.integration.fault_harness import API_ALONE, a_free_port
-from tests.ports import own_ports
+from bench.real_store import (
+    Fleet,
+    agent_orders,
+    make_tokens,
+    open_fleet,
+    temporary_server,
+)
+from tests.integration.fault_harness import API_ALONE
+from tests.ports import a_free_port, own_environment, own_ports
 
 SERVICES = 4
 POLICY = PolicySettings(period_s=1.0, min_dwell_s=0.0)
 """It decides every second and rearranges at once, so that kills meet pushes and commands."""
 CONTROLLER = ("-c", "from app.cli.main import main; main()", "controller")
 NODE = ("-m", "bench.campaign.deployment.node")
+ADMIN = "admin"
 PROGRAMS = f"{os.environ.get('PATH', '')}:{PLACES}"
 LOOK_S = 0.1
 """Between two questions to a process, each of which costs it some milliseconds."""
@@ -89,7 +96,7 @@ class RunningPlane:
     """The API's."""
     metrics_url: str
     """The controller's."""
-    admin: str = ""
+    admin: str
     """A token."""
     keepers: "list[asyncio.Task[None]]" = field(default_factory=list)
 
@@ -174,11 +181,10 @@ async def running_plane(
         )
         now = datetime.now(UTC)
         async with open_fleet(server.url, fleet, options.policy, now) as engine:
-            secrets = await node_secrets(engine, fleet, now)
-            order = TokenOrder(name="campaign", scope="admin")
-            admin = (await create_locally(engine, order, at=now)).secret
+            orders = agent_orders(fleet.node_types())
+            orders += [TokenOrder(name=ADMIN, scope="admin")]
+            secrets = await make_tokens(engine, orders)
         plane = _make_plane(directory, server, fleet, options, secrets)
-        plane.admin = admin
         everything: tuple[Kept, ...] = (
             plane.database,
             plane.api,
@@ -243,19 +249,9 @@ def _make_plane(
             node: spec.router_port for node, spec in specs.items() if spec.router_port
         },
         url=url,
+        admin=secrets[ADMIN],
         metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
     )
-
-
-def own_environment() -> dict[str, str]:
-    """This process's environment without settings of ours."""
-    # Programs that are not compiled once and for all would take seconds longer at each start.
-    unwanted = ("PLIMSOLL_", "PYTHONDONTWRITEBYTECODE")
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(unwanted)
-    }
 
 
 def _node_specs(

@@ -27,6 +27,7 @@ from bench.campaign.deployment.watched import (
 from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
 from bench.campaign.floods.honest import HonestNodes, add_tokens
 from bench.campaign.outcome import RowOptions, RowOutcome
+from bench.real_store import agent_orders
 from bench.report import Figures
 from bench.sync import until_ready
 
@@ -86,7 +87,7 @@ async def run(options: RowOptions) -> RowOutcome:
 async def _prepare(plane: RunningPlane, session: aiohttp.ClientSession) -> FuzzRun:
     """Tokens of many nodes, which register themselves."""
     nodes = [HONEST, *(f"fuzz-{number}" for number in range(NODES_FLOODING))]
-    secrets = await add_tokens(plane, dict.fromkeys(nodes, "agent"))
+    secrets = await add_tokens(plane, agent_orders(nodes))
     headers = {"Authorization": f"Bearer {plane.admin}"}
     async with session.get("/api/v1/tokens?limit=500", headers=headers) as answer:
         tokens = (await answer.json())["items"]

@@ -19,6 +19,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
+from app.db.operations.token_secrets import TokenOrder
 from bench.campaign.deployment.plane import (
     PlaneOptions,
     running_plane,
@@ -26,6 +27,7 @@ from bench.campaign.deployment.plane import (
 from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
 from bench.campaign.floods.honest import HonestNodes, add_tokens
 from bench.campaign.outcome import RowOptions, RowOutcome
+from bench.real_store import agent_orders
 from bench.report import Figures
 from bench.sync import until_ready
 
@@ -78,8 +80,11 @@ async def run(options: RowOptions) -> RowOutcome:
             nodes = [f"honest-{number}" for number in range(HONEST_NODES)]
             secrets = await add_tokens(
                 plane,
-                {**dict.fromkeys(nodes, "agent"), "reader": "viewer"}
-                | {"greedy": "operator"},
+                [
+                    *agent_orders(nodes),
+                    TokenOrder(name="reader", scope="viewer"),
+                    TokenOrder(name="greedy", scope="operator"),
+                ],
             )
             honest = HonestNodes(session=session, secrets=secrets)
             async with asyncio.timeout(PLANNED_WITHIN_S):

@@ -1,7 +1,7 @@
 """Those who do nothing wrong beside a fault or a flood: nodes that report, somebody who reads."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -10,10 +10,9 @@ import msgspec
 
 from agents.base.protocol import Observation
 from app.db.base.engine import make_engine
-from app.db.operations.token_secrets import TokenOrder, create_locally
-from app.db.operations.tokens import Scope
+from app.db.operations.token_secrets import TokenOrder
 from bench.campaign.deployment.plane import RunningPlane
-from bench.real_store import Fleet, json_headers, observations
+from bench.real_store import Fleet, json_headers, make_tokens, observations
 
 WINDOW_S = 1.0
 
@@ -48,25 +47,12 @@ class HonestNodes:
 
 
 async def add_tokens(
-    plane: RunningPlane, scopes: Mapping[str, Scope]
+    plane: RunningPlane, orders: Iterable[TokenOrder]
 ) -> dict[str, str]:
-    """New tokens by name; an agent's is of the node of that name."""
+    """New tokens, by name."""
     engine = make_engine(plane.database.server.url, application="plimsoll-bench")
     try:
-        return {
-            name: (
-                await create_locally(
-                    engine,
-                    TokenOrder(
-                        name=name,
-                        scope=scope,
-                        node=name if scope == "agent" else None,
-                    ),
-                    at=datetime.now(UTC),
-                )
-            ).secret
-            for name, scope in scopes.items()
-        }
+        return await make_tokens(engine, orders)
     finally:
         await engine.dispose()
 

@@ -5,7 +5,6 @@ import hashlib
 import os
 import pwd
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,6 +35,7 @@ from agents.router.haproxy.router import PLACES, HaProxyRouter, open_haproxy
 from agents.router.haproxy.state import HaProxyError
 from agents.router.router import Router
 from tests.agents.router_harness import a_route, served, within_limit
+from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
 
@@ -140,13 +140,6 @@ def through(
             await scenario(door)
 
     within_limit(run)
-
-
-def a_free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @both

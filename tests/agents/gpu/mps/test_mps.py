@@ -23,6 +23,7 @@ from agents.gpu.mps.sm_percent import objection
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu
+from tests.ports import own_environment
 
 FAKES = Path(__file__).parents[2] / "fakes"
 GPU = "GPU-5e1f0a31-9f2e-4c11-9d7e-2f6f0d9c1a01"
@@ -93,11 +94,7 @@ class Node:
         self.directory = directory
         self.at_exit = at_exit
         self.environment = {
-            **{
-                name: value
-                for name, value in os.environ.items()
-                if not name.startswith(("CUDA_", "FAKE_"))
-            },
+            **own_environment("CUDA_", "FAKE_"),
             "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
 

@@ -29,7 +29,7 @@ from tests.agents.gpu_nodes import (
     states,
     until,
 )
-from tests.agents.router.haproxy.test_router_haproxy import a_free_port
+from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)

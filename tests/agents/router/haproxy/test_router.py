@@ -31,8 +31,9 @@ from agents.router.haproxy.router import (
     pause,
 )
 from agents.router.haproxy.state import HaProxyError
-from tests.agents.router.haproxy.test_router_haproxy import Worker, a_free_port
+from tests.agents.router.haproxy.test_router_haproxy import Worker
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
+from tests.ports import a_free_port
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
 real = [

@@ -26,6 +26,7 @@ from agents.router.haproxy.state import (
     parse_state,
 )
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
+from tests.ports import a_free_port
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)
 A, B, C, D = (("127.0.0.1", 9000 + number) for number in range(4))
@@ -261,13 +262,6 @@ def _answers(settings: HaProxySettings) -> bool:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
         return connection.connect_ex(str(settings.socket_path)) == 0
-
-
-def a_free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Front:
