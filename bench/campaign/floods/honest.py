@@ -9,9 +9,9 @@ import aiohttp
 import msgspec
 
 from agents.base.protocol import Observation
+from app.base.scopes import Scope
 from app.db.base.engine import make_engine
 from app.db.operations.token_secrets import TokenOrder, create_locally
-from app.db.operations.tokens import Scope
 from bench.campaign.deployment.plane import RunningPlane
 from bench.real_store import Fleet, json_headers, observations
 
