@@ -86,8 +86,7 @@ def parse_grant(text: str) -> Grant:
 
 def check_issuer(url: str) -> str:
     """The issuer's address. Raises ValueError where others could read or answer what is asked there."""
-    parts = _parts_of(url, "oidc_issuer")
-    if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+    if not is_protected(_parts_of(url, "oidc_issuer")):
         raise ValueError("oidc_issuer must begin with https:// (but on loopback)")
     return url
 
@@ -99,6 +98,14 @@ def check_public_url(url: str) -> str:
     if parts.path not in ("", "/"):
         raise ValueError("public_url has a path; the dashboard needs a host of its own")
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def is_protected(parts: SplitResult) -> bool:
+    """Whether nobody else can read or answer what is asked at an address."""
+    # Nothing leaves the machine on loopback.
+    return parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname in LOOPBACK
+    )
 
 
 def _parts_of(url: str, name: str) -> SplitResult:
