@@ -2,15 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 
-PersonScope = Literal["viewer", "operator", "admin"]
-"""What a person may do; each also allows what stands before it."""
+from app.base.scopes import PERSON_SCOPES, PersonScope
 
-SCOPES: tuple[PersonScope, ...] = get_args(PersonScope)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -57,10 +54,12 @@ def grants_of(groups: Iterable[str], grants: Mapping[str, Grant]) -> tuple[Grant
     """
     held = [grants[group] for group in groups if group in grants]
     choices: list[Grant] = []
-    for scope in reversed(SCOPES):
+    for scope in reversed(PERSON_SCOPES):
         # Whoever may operate a project may look at it, too.
         enough = [
-            each for each in held if SCOPES.index(each.scope) >= SCOPES.index(scope)
+            each
+            for each in held
+            if PERSON_SCOPES.index(each.scope) >= PERSON_SCOPES.index(scope)
         ]
         if not enough:
             continue
@@ -77,18 +76,17 @@ def parse_grant(text: str) -> Grant:
     """`operator@search,ranking` or `viewer`. Raises ValueError."""
     scope, mark, projects = text.partition("@")
     names = frozenset(name.strip() for name in projects.split(",")) if mark else None
-    for known in SCOPES:
+    for known in PERSON_SCOPES:
         if scope.strip() == known and (names is None or all(names)):
             return Grant(scope=known, projects=names)
     raise ValueError(
-        f"{text!r} is not {', '.join(SCOPES)}, or one of them with projects, such as operator@search,ranking"
+        f"{text!r} is not {', '.join(PERSON_SCOPES)}, or one of them with projects, such as operator@search,ranking"
     )
 
 
 def check_issuer(url: str) -> str:
     """The issuer's address. Raises ValueError where others could read or answer what is asked there."""
-    parts = _parts_of(url, "oidc_issuer")
-    if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+    if not is_protected(_parts_of(url, "oidc_issuer")):
         raise ValueError("oidc_issuer must begin with https:// (but on loopback)")
     return url
 
@@ -100,6 +98,14 @@ def check_public_url(url: str) -> str:
     if parts.path not in ("", "/"):
         raise ValueError("public_url has a path; the dashboard needs a host of its own")
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def is_protected(parts: SplitResult) -> bool:
+    """Whether nobody else can read or answer what is asked at an address."""
+    # Nothing leaves the machine on loopback.
+    return parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname in LOOPBACK
+    )
 
 
 def _parts_of(url: str, name: str) -> SplitResult:

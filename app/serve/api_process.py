@@ -32,12 +32,14 @@ from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.serve.child_process import controller_process
 from app.serve.connections import TimedProtocol, open_socket
-from app.serve.controller_process import (
-    ControllerBody,
-    _on_stop_signals,
-)
+from app.serve.controller_process import ControllerBody
 from app.serve.loop_metrics import LoopMetrics
-from app.serve.plane import Plane, keep_what_is_loaded, make_plane
+from app.serve.plane import (
+    Plane,
+    keep_what_is_loaded,
+    make_plane,
+    on_stop_signals,
+)
 from app.simulate.requests.intake import ScenarioIntake
 from app.simulate.requests.runner import SimulationRunner
 from app.solver.process import NICENESS, SolverWorker
@@ -164,7 +166,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
         server = make_server(plane, checks={"controller": _controller_check(ended)})
         keep_what_is_loaded()
         # Only now: until the controller's process has been started, a signal may end this one as it likes.
-        _on_stop_signals(server.handle_stop)
+        on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(
             server.serve(sockets=[listening]), name="plimsoll-api"
         )

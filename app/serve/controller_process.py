@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -48,7 +47,12 @@ from app.loop.fill import is_used
 from app.loop.tick import Loop, TickOutcome
 from app.serve.child_process import report_tick, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics
-from app.serve.plane import Plane, keep_what_is_loaded, make_plane
+from app.serve.plane import (
+    Plane,
+    keep_what_is_loaded,
+    make_plane,
+    on_stop_signals,
+)
 from app.serve.tracing import make_tracer
 from app.serve.webhooks import Sender, sending_job
 from app.solver.process import NICENESS, SolverWorker
@@ -267,7 +271,7 @@ async def _run_controller(
     os.nice(NICENESS)
     keep_what_is_loaded()
     asked = asyncio.Event()
-    _on_stop_signals(asked.set)
+    on_stop_signals(asked.set)
     if pipe is not None:
         stop_when_closed(pipe, asked.set)
     async with running_controller(
@@ -280,12 +284,6 @@ async def _run_controller(
         stopping.cancel()
         if task.done():
             task.result()
-
-
-def _on_stop_signals(act: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, act)
 
 
 @asynccontextmanager

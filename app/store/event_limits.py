@@ -16,7 +16,7 @@ from app.store.store import AuditEvent
 MAX_PER_HOUR = 60
 """Lines of one kind and node, in one process of the API: all GPUs of the largest nodes may fail in the same hour."""
 
-NEVER_LEFT_OUT = frozenset({"TaskFinished"})
+NEVER_DROPPED = frozenset({"TaskFinished"})
 """Checked against the plan and the iterations that are done: a node cannot make it up. Once per task."""
 
 Source: TypeAlias = tuple[str, str]
@@ -31,9 +31,9 @@ class LimitedEvents:
     before: Counter[Source]
     """Lines that were written in this hour before the transaction."""
     summary: tuple[AuditEvent, ...] = ()
-    """What was left out in the hour before; to be written with the rest."""
+    """What was dropped in the hour before; to be written with the rest."""
     written: Counter[Source] = field(default_factory=Counter)
-    left_out: Counter[Source] = field(default_factory=Counter)
+    dropped: Counter[Source] = field(default_factory=Counter)
 
     def passing(self, lines: Iterable[AuditEvent]) -> list[AuditEvent]:
         """Those of the lines that may be written."""
@@ -43,8 +43,8 @@ class LimitedEvents:
         # By kind, so that a GPU that flaps hides nothing else that its node reports.
         source = (line.actor, line.kind)
         count = self.before[source] + self.written[source]
-        passes = count < MAX_PER_HOUR or line.kind in NEVER_LEFT_OUT
-        counter = self.written if passes else self.left_out
+        passes = count < MAX_PER_HOUR or line.kind in NEVER_DROPPED
+        counter = self.written if passes else self.dropped
         counter[source] += 1
         return passes
 
@@ -52,16 +52,14 @@ class LimitedEvents:
 class EventLimits:
     """What nodes have caused in the present hour, in this process."""
 
-    def __init__(
-        self, on_left_out: Callable[[int], None] = lambda _count: None
-    ) -> None:
-        """`on_left_out`: told how many lines a transaction has left out."""
+    def __init__(self, on_dropped: Callable[[int], None] = lambda _count: None) -> None:
+        """`on_dropped`: told how many lines a transaction has dropped."""
         self._hour: datetime | None = None
         self._written: Counter[Source] = Counter()
-        self._left_out: Counter[Source] = Counter()
+        self._dropped: Counter[Source] = Counter()
         self._summary: tuple[AuditEvent, ...] = ()
-        """What was left out in hours before, one line per node; no transaction has written it yet."""
-        self._on_left_out = on_left_out
+        """What was dropped in hours before, one line per node; no transaction has written it yet."""
+        self._on_dropped = on_dropped
 
     @contextmanager
     def transaction(self, at: datetime) -> Iterator[LimitedEvents]:
@@ -80,7 +78,7 @@ class EventLimits:
         if self._begins(hour):
             self._summary += tuple(self._summarised(at))
             self._hour = hour
-            self._written, self._left_out = Counter(), Counter()
+            self._written, self._dropped = Counter(), Counter()
         # Taken before anything is awaited: of transactions at the same time one alone writes it.
         summary, self._summary = self._summary, ()
         assert self._hour is not None
@@ -95,15 +93,15 @@ class EventLimits:
         # Nodes that cause no lines are in neither table: both are bounded by the fleet, and begin anew each hour.
         if events.hour == self._hour:
             self._written += events.written
-            self._left_out += events.left_out
-        if events.left_out:
-            self._on_left_out(events.left_out.total())
+            self._dropped += events.dropped
+        if events.dropped:
+            self._on_dropped(events.dropped.total())
 
     def _summarised(self, at: datetime) -> Iterator[AuditEvent]:
-        for actor in sorted({actor for actor, _ in self._left_out}):
+        for actor in sorted({actor for actor, _ in self._dropped}):
             counts = ", ".join(
                 f"{count} of {kind}"
-                for (by, kind), count in sorted(self._left_out.items())
+                for (by, kind), count in sorted(self._dropped.items())
                 if by == actor
             )
             yield AuditEvent(

@@ -28,7 +28,7 @@ from joserfc.jws import JWSRegistry
 
 from app.api.http.fairness import FairSeats, SeatRules
 from app.base.errors import Unauthorised, Unavailable
-from app.base.sign_on import LOOPBACK, SignOnTerms
+from app.base.sign_on import SignOnTerms, is_protected
 from solvers.types.state import Json
 
 DISCOVERY = "/.well-known/openid-configuration"
@@ -145,7 +145,7 @@ class IdentityProvider:
 
     async def person(self, code: str, attempt: LoginAttempt) -> KnownPerson:
         """Whom a code stands for. Raises Unauthorised for one that is used, expired or another browser's."""
-        with self._translated():
+        with self._errors_explained():
             async with asyncio.timeout(ANSWERS_WITHIN_S), self._client() as client:
                 metadata = await self._known(client)
                 methods = metadata.get("token_endpoint_auth_methods_supported")
@@ -196,7 +196,7 @@ class IdentityProvider:
         now_s = asyncio.get_running_loop().time()
         if self._until_s > now_s:
             return self._metadata
-        with self._translated():
+        with self._errors_explained():
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 found = await _load(client, self.terms.issuer.rstrip("/") + DISCOVERY)
         issuer = _plain(str(found.get("issuer")))
@@ -270,28 +270,19 @@ class IdentityProvider:
         return ["openid", *(scope for scope in optional if scope in known)]
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _errors_explained(self) -> Iterator[None]:
         """Say what is wrong in words for people; the provider's own go to the log."""
         host = self.terms.host
         try:
             yield
-        except (*PROVIDER_ERRORS, OAuthError, JoseError) as error:
-            # What is sent to it stands in bodies and headers, never in an error's text.
-            log.warning(
-                "a login at the identity provider failed",
-                provider=host,
-                problem=_plain(f"{type(error).__name__}: {error}"),
-            )
-            if isinstance(error, JoseError):
-                raise Unauthorised(
-                    f"{host} sent an ID token that is not valid ({_plain(str(error))}). Log in again; if that does not "
-                    "help, compare the clocks of both machines."
-                ) from error
-            if not isinstance(error, OAuthError):
-                raise Unavailable(
-                    f"{host} does not answer as an identity provider does ({type(error).__name__}). Try again, or log "
-                    "in with a token."
-                ) from error
+        except JoseError as error:
+            self._log(error)
+            raise Unauthorised(
+                f"{host} sent an ID token that is not valid ({_plain(str(error))}). Log in again; if that does not "
+                "help, compare the clocks of both machines."
+            ) from error
+        except OAuthError as error:
+            self._log(error)
             if error.error == "invalid_grant":
                 raise Unauthorised(
                     "This login was used already, or took too long: log in again."
@@ -300,6 +291,20 @@ class IdentityProvider:
                 f"{host} refuses this control plane ({_plain(str(error.error))}): check PLIMSOLL_OIDC_CLIENT_ID and "
                 "PLIMSOLL_OIDC_CLIENT_SECRET, and that client at the provider."
             ) from error
+        except PROVIDER_ERRORS as error:
+            self._log(error)
+            raise Unavailable(
+                f"{host} does not answer as an identity provider does ({type(error).__name__}). Try again, or log "
+                "in with a token."
+            ) from error
+
+    def _log(self, error: Exception) -> None:
+        # What is sent to it stands in bodies and headers, never in an error's text.
+        log.warning(
+            "a login at the identity provider failed",
+            provider=self.terms.host,
+            problem=_plain(f"{type(error).__name__}: {error}"),
+        )
 
 
 async def _load(
@@ -317,9 +322,7 @@ def _endpoint(metadata: Metadata, name: str) -> str:
     """One of the provider's addresses. Raises Unavailable where there is none, or others could listen."""
     url = metadata.get(name)
     parts = urlsplit(url if isinstance(url, str) else "")
-    if parts.scheme == "https" or (
-        parts.scheme == "http" and parts.hostname in LOOPBACK
-    ):
+    if is_protected(parts):
         return parts.geturl()
     raise Unavailable(f"the identity provider announces no {name} with https://")
 

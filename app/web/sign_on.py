@@ -12,7 +12,8 @@ from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import LASTS, log_in
 from app.base.errors import Forbidden, PlimsollError, Unauthorised
-from app.base.sign_on import SCOPES, Grant, grants_of
+from app.base.scopes import PERSON_SCOPES
+from app.base.sign_on import Grant, grants_of
 from app.db.base.transaction import transaction
 from app.db.operations import sessions
 from app.db.operations.token_secrets import TokenOrder
@@ -45,7 +46,7 @@ class SignOn:
         asked = request.query_params
         scope = asked.get("as", "")
         attempt = LoginAttempt.begin(
-            next_page(asked.get("next")), scope if scope in SCOPES else ""
+            next_page(asked.get("next")), scope if scope in PERSON_SCOPES else ""
         )
         try:
             async with self._provider.seats.taken(address_of(request.scope)):

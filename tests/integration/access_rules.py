@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from app.db.operations.tokens import Scope
+from app.base.scopes import Scope
 from tests.integration.api_harness import NOW, SCOPES, service
 from tests.integration.test_api_tasks import task
 

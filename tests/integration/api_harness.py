@@ -14,10 +14,10 @@ from sqlalchemy import make_url
 from starlette.testclient import TestClient
 
 from app.base.clock import ManualControlClock
+from app.base.scopes import Scope
 from app.base.settings import Settings
 from app.db.base.engine import make_engine
 from app.db.operations.token_secrets import TokenOrder, create_locally
-from app.db.operations.tokens import Scope
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
 from app.postgres import server as postgres

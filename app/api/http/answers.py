@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.api.http.errors import MEDIA_TYPE, PASSING
+from app.api.http.errors import MEDIA_TYPE, TRANSIENT_STATUSES
 from app.api.http.views import ProblemDetails
 
 Responses = dict[int | str, dict[str, Any]]
@@ -47,7 +47,7 @@ def _problem(status: int) -> dict[str, Any]:
         },
     }
     # Repeating any other refused request would be refused again.
-    if status in PASSING:
+    if status in TRANSIENT_STATUSES:
         answer["headers"] = RETRY_AFTER
     return answer
 

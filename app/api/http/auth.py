@@ -26,10 +26,11 @@ from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, require_own_page
 from app.base.errors import Forbidden, PlimsollError, Unauthorised, Unavailable
+from app.base.scopes import PERSON_SCOPES, Scope
 from app.db.base.transaction import Connection, transaction
 from app.db.operations import sessions, tokens
 from app.db.operations.token_secrets import PATTERN, digest
-from app.db.operations.tokens import Scope, TokenRow
+from app.db.operations.tokens import TokenRow
 
 PUBLIC = frozenset(
     {
@@ -41,7 +42,9 @@ PUBLIC = frozenset(
 PUBLIC_PREFIX = "/static/"
 """The dashboard's files, which say nothing of any cluster."""
 
-RANK: dict[Scope, int] = {"viewer": 1, "operator": 2, "admin": 3}
+RANK: dict[Scope, int] = {
+    scope: rank for rank, scope in enumerate(PERSON_SCOPES, start=1)
+}
 
 REMEMBERED_S = 5.0
 """A revoked token may work for so long in another process; syncs would else cost a query each."""
@@ -309,9 +312,7 @@ def who_may(route: Dependant) -> tuple[Allowed, ...]:
     )
 
 
-Anyone = Annotated[
-    Context, Depends(Allowed(scopes=("viewer", "operator", "admin", "agent")))
-]
+Anyone = Annotated[Context, Depends(Allowed(scopes=(*PERSON_SCOPES, "agent")))]
 """Any valid token."""
 
 Viewer = Annotated[Context, Depends(Allowed(min_scope="viewer"))]

@@ -86,7 +86,7 @@ class ProblemKind:
     headers: Mapping[str, str] | None = None
 
 
-PASSING = frozenset({429, 503})
+TRANSIENT_STATUSES = frozenset({429, 503})
 """They pass by themselves, so that every such answer has Retry-After, whichever exception it stands for."""
 RETRY = {"Retry-After": str(RETRY_AFTER_S)}
 BEARER = {"WWW-Authenticate": "Bearer"}
@@ -203,7 +203,7 @@ def _headers(error: Exception, kind: ProblemKind) -> Mapping[str, str]:
         # Rounded up: whoever came a moment too early would be refused again.
         return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
     headers = kind.headers or {}
-    return {**RETRY, **headers} if kind.status in PASSING else headers
+    return {**RETRY, **headers} if kind.status in TRANSIENT_STATUSES else headers
 
 
 def _request_id(request: Request) -> str:

@@ -15,11 +15,12 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
 from app.base.errors import InvalidRequest
+from app.base.scopes import NODE_SCOPES, Scope
 from app.db.base.transaction import Connection
 from app.db.operations import tokens
 from app.db.operations.node_tokens import rotate
 from app.db.operations.token_secrets import NewToken, TokenOrder, create
-from app.db.operations.tokens import LIFETIMES, Scope
+from app.db.operations.tokens import LIFETIMES
 from app.db.workloads import projects
 from app.manifests.parts import Name, Strict
 
@@ -282,11 +283,11 @@ def _check_node(wanted: TokenRequest) -> None:
             "an agent's token is one node's: name the node, or make a token of scope join, by which nodes enrol",
             field="node",
         )
-    if wanted.scope not in ("agent", "join") and wanted.node is not None:
+    if wanted.scope not in NODE_SCOPES and wanted.node is not None:
         raise InvalidRequest(
             f"a token of scope {wanted.scope} is no node's", field="node"
         )
-    if wanted.scope in ("agent", "join") and wanted.projects is not None:
+    if wanted.scope in NODE_SCOPES and wanted.projects is not None:
         raise InvalidRequest("nodes serve all projects", field="projects")
     if wanted.scope != "join" and wanted.uses != 1:
         raise InvalidRequest("only join tokens have their uses counted", field="uses")

@@ -122,7 +122,7 @@ class ExportResponse(Response):
         async with context.parts.exports.taken(caller):
             # Outside the file, whose end writes once more what the disk had no room for.
             with (
-                _translated(),
+                _disk_errors_explained(),
                 tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES) as file,
             ):
                 async with (
@@ -148,7 +148,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _disk_errors_explained() -> Iterator[None]:
     """What the disk refuses, as Unavailable."""
     try:
         yield

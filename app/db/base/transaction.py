@@ -21,7 +21,7 @@ from app.base.errors import Conflict, InvalidRequest, Unavailable
 Connection: TypeAlias = AsyncConnection
 Engine: TypeAlias = AsyncEngine
 
-PASSING = (ReadOnlySqlTransaction, IdleInTransactionSessionTimeout)
+TRANSIENT_ERRORS = (ReadOnlySqlTransaction, IdleInTransactionSessionTimeout)
 """A standby that is not promoted yet, and a server that ended a transaction of a process that was stopped meanwhile."""
 
 
@@ -52,7 +52,7 @@ def translated() -> Iterator[None]:
         raise Unavailable("the database does not answer; try again") from error
     except InternalError as error:
         # All others of this class are faults of ours.
-        if not isinstance(error.orig, PASSING):
+        if not isinstance(error.orig, TRANSIENT_ERRORS):
             raise
         raise Unavailable(
             f"the database cannot do it now: {_primary(error)}; try again"

@@ -9,12 +9,13 @@ import secrets
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
+from app.base.scopes import SCOPES, Scope
 from app.db.base.transaction import Connection, Engine, transaction
 from app.db.operations import events, tokens
-from app.db.operations.tokens import Scope, TokenRow
+from app.db.operations.tokens import TokenRow
 from app.store.store import AuditEvent
 
-PATTERN = re.compile(r"plim_(viewer|operator|admin|agent|join)_[A-Za-z0-9_-]{43}")
+PATTERN = re.compile(rf"plim_({'|'.join(SCOPES)})_[A-Za-z0-9_-]{{43}}")
 # 32 bytes are 43 characters of base64 without padding, as PATTERN has them.
 RANDOM_BYTES = 32
 

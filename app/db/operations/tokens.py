@@ -7,16 +7,13 @@ that is being ended.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
 from sqlalchemy import ColumnElement, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.base.scopes import PERSON_SCOPES, Scope
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, token
-
-Scope = Literal["viewer", "operator", "admin", "agent", "join"]
-"""viewer, operator and admin are people's; an agent's token is one node's; a join token makes such ones."""
 
 USE_NOTED_EVERY = timedelta(minutes=1)
 """`last_used_at` is written no more often, so that reading does not write."""
@@ -59,7 +56,7 @@ class TokenRow:
     @property
     def is_persons(self) -> bool:
         """Whether its holder may look at anything; tokens of nodes only report and enrol."""
-        return self.scope not in ("agent", "join")
+        return self.scope in PERSON_SCOPES
 
     def is_valid(self, now: datetime) -> bool:
         """Whether it may be used."""
