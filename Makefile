@@ -116,7 +116,7 @@ bench-papers-quick: install
 	@$(BIN)/python -m bench.papers --quick
 
 campaign: install
-	@$(BIN)/python -m bench.campaign --out bench/results/campaign.json
+	@$(BIN)/python -m bench.campaign $(CAMPAIGN_ARGS) --out bench/results/campaign.json
 
 campaign-fuzz: install
 	@$(BIN)/python -m bench.campaign --rows fuzz --seconds 5400 --calls 100000 --out bench/results/campaign-fuzz.json
