@@ -116,7 +116,7 @@ bench-papers-quick: install
 	@$(BIN)/python -m bench.papers --quick
 
 campaign: install
-	@$(BIN)/python -m bench.campaign --write campaign
+	@$(BIN)/python -m bench.campaign $(CAMPAIGN_ARGS) --write campaign
 
 campaign-fuzz: install
 	@$(BIN)/python -m bench.campaign --rows fuzz --seconds 5400 --calls 100000 --write campaign-fuzz

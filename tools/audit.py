@@ -10,7 +10,8 @@ a known vulnerability that pyproject.toml does not accept:
     reason = "why it does no harm here"
     until = 2026-12-31          # when somebody judges it again: from the day after on it fails
 
-Where no service answers (offline, or behind a mirror that has packages alone) it says so and exits with 0.
+Where no service answers (offline, or behind a mirror that has packages alone) it says so and exits with 0. Where one
+answers at first and then no more, or too slowly, nothing is known of the other pins, and the audit fails.
 """
 
 import argparse
@@ -62,7 +63,13 @@ def find_vulnerabilities(
         first.write_text("".join(lines[: end + 1]))
         if _ask(first, options) is None:
             return None
-    return _ask(lock, options)
+    found = _ask(lock, options)
+    if found is None:
+        raise AuditFailed(
+            f"the advisory index answered the first question, and not all of {lock} within {_LIMIT_S:.0f} s: nothing "
+            "is known of its other pins"
+        )
+    return found
 
 
 def _ask(lock: Path, options: list[str]) -> tuple[Vulnerability, ...] | None:

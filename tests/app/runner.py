@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ def cli(
     environment: Mapping[str, str] | None = None,
     home: Path = NOWHERE,
     sleep: Callable[[float], None] = lambda _seconds: None,
+    monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Result:
     """Run one command line against a fake API (None = real HTTP); the streams are no terminals."""
     cli = CliContext(
@@ -45,6 +47,7 @@ def cli(
         home=home,
         transport=None if api is None else httpx2.MockTransport(api),
         sleep=sleep,
+        monotonic_s=monotonic_s,
     )
     out, err = io.StringIO(), io.StringIO()
     typed, sys.stdin = (

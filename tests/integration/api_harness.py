@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
+import httpx2
 from fastapi import FastAPI
 from httpx2 import Response
 from sqlalchemy import make_url
@@ -61,6 +62,18 @@ class Api:
             path if path.startswith("/") else f"{V1}/{path}",
             json=body,
             headers=sent,
+        )
+
+    def forward(self, request: httpx2.Request) -> httpx2.Response:
+        """What it answers to a command line of `tests.app.runner.cli`."""
+        answer = self.client.request(
+            request.method,
+            request.url.raw_path.decode(),
+            headers=dict(request.headers),
+            content=request.content,
+        )
+        return httpx2.Response(
+            answer.status_code, headers=dict(answer.headers), content=answer.content
         )
 
     def get(self, path: str, *, token: str = "admin") -> Any:

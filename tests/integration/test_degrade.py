@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-import httpx2
 import pytest
 
 from app.db.base.engine import make_engine
@@ -145,16 +144,8 @@ def test_the_plan_the_explanation_and_the_commands_say_so(api: Api) -> None:
 def command(api: Api, *words: str) -> str:
     """What the command prints, asking that control plane."""
 
-    def forward(request: httpx2.Request) -> httpx2.Response:
-        answer = api.client.request(
-            request.method, request.url.raw_path.decode(), headers=dict(request.headers)
-        )
-        return httpx2.Response(
-            answer.status_code, headers=dict(answer.headers), content=answer.content
-        )
-
     result = cli(
-        *words, api=forward, environment={"PLIMSOLL_TOKEN": api.secrets["admin"]}
+        *words, api=api.forward, environment={"PLIMSOLL_TOKEN": api.secrets["admin"]}
     )
     assert result.code == 0, result.err
     return result.out

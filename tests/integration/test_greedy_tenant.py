@@ -8,13 +8,18 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
+<<<<<<< HEAD
+=======
+from typing import Any, cast
+>>>>>>> proofs
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from fastapi import FastAPI
 from httpx2 import Response
 
 from app.api.http.parts import EXPORT_RULES
@@ -142,6 +147,25 @@ def test_a_fit_beside_another_one_is_refused_and_told_when_to_come_again(
     assert (done.status_code, refused.status_code) == (200, 429)
     assert refused.headers["Retry-After"] == "10"
     assert refused.json()["detail"].startswith("fits: 1 at a time")
+
+
+def test_thorough_explanations_have_one_turn_for_each_token_and_one_that_waits(
+    small_fleet: Prepared,
+) -> None:
+    path = "plans/1/explain?thorough=true"
+    with small_fleet.running_api() as api, ThreadPoolExecutor(2) as threads:
+        api.put("services/chat", service())
+        assert api.sync().status_code == 200
+        api.tick()
+        parts, portal = cast(FastAPI, api.client.app).state.parts, api.client.portal
+        assert portal is not None
+        with portal.wrap_async_context_manager(parts.solver_turn.taken("another")):
+            both = [threads.submit(api.call, "GET", path, token="viewer") for _ in "12"]
+            refused = next(as_completed(both)).result()
+            waiting = next(each for each in both if not each.done())
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
+        assert "thorough explanations: 1 at a time" in refused.json()["detail"]
+        assert waiting.result().status_code == 200
 
 
 def test_agents_do_not_wait_for_a_connection_behind_people(api: Api) -> None:

@@ -1,12 +1,15 @@
 """Quotas of projects: ceilings on the priority and the replicas of what they submit, and what of them is used."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from app.api.http.fairness import Pace
 from app.api.http.parts import ApiParts
+from app.db.base.listen import conninfo
 from tests.integration.api_harness import Api, Prepared, service
 from tests.integration.test_api_tasks import task
 
@@ -138,6 +141,28 @@ def test_services_and_tasks_of_a_project_hold_no_more_gpus_than_its_quota(
     assert put(api, "one", 2) == ""
     assert put(api, "one", 3) == replicas
     assert submit(api, "third") == project
+
+
+@pytest.mark.parametrize(
+    ("table", "ask", "field"),
+    [
+        ("service", lambda api, n: put(api, n, 1), "/spec/scaling/max_replicas"),
+        ("task", lambda api, n: submit(api, n), "/metadata/project"),
+    ],
+)
+def test_of_two_that_are_submitted_at_once_one_is_refused_where_the_quota_has_one_left(
+    api: Api, table: str, ask: Callable[[Api, str], str], field: str
+) -> None:
+    allow(api, max_gpus=1)
+    held = "SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted"
+    with ThreadPoolExecutor(2) as threads, psycopg.connect(conninfo(api.url)) as other:
+        # Nobody writes before both have asked: each would find the quota unused.
+        other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
+        both = [threads.submit(ask, api, name) for name in ("one", "two")]
+        while other.execute(held).fetchone() != (True,):
+            assert not any(each.done() for each in both)
+        other.rollback()
+        assert sorted(each.result() for each in both) == ["", field]
 
 
 def test_a_quota_is_shown_with_what_is_used_of_it_and_changed_by_admins_alone(

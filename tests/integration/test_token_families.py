@@ -11,6 +11,7 @@ import pytest
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.maintenance import Retention, maintain
+from tests.app.runner import cli
 from tests.integration.api_harness import Api, Prepared, run_apart
 
 pytestmark = pytest.mark.integration
@@ -96,6 +97,30 @@ def test_of_many_rotations_of_one_token_at_once_one_is_done(api: Api) -> None:
 
     with ThreadPoolExecutor(6) as threads:
         assert sorted(threads.map(rotate, range(6))) == [201] + [409] * 5
+
+
+@pytest.mark.parametrize("scope", ["viewer", "operator"])
+def test_the_command_rotates_its_callers_own_token_and_no_other(
+    api: Api, scope: str
+) -> None:
+    own = _make(api, scope=scope)
+    environment = {"PLIMSOLL_TOKEN": api.secrets[own]}
+    others = cli("token", "rotate", "admin", api=api.forward, environment=environment)
+    assert (others.code, others.out) == (1, "")
+    assert "there is no valid token 'admin'" in others.err
+    made = cli("token", "rotate", "ci", api=api.forward, environment=environment)
+    assert made.code == 0, made.err
+    api.secrets["new"] = made.out.strip()
+    assert api.get("auth/whoami", token="new")["scope"] == scope
+
+
+def test_the_command_rotates_any_token_for_an_admin(api: Api) -> None:
+    token_id = _make(api)
+    environment = {"PLIMSOLL_TOKEN": api.secrets["admin"]}
+    made = cli("token", "rotate", token_id, api=api.forward, environment=environment)
+    assert made.code == 0, made.err
+    api.secrets["new"] = made.out.strip()
+    assert api.get("auth/whoami", token="new")["name"] == "ci"
 
 
 def test_whoever_rotates_its_own_token_keeps_the_old_one_an_hour_at_most(

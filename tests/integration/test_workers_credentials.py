@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -156,29 +157,66 @@ def test_workers_as_another_user_can_read_nothing_of_the_agents(
         assert "\nHOME=/nonexistent\n" in said
 
 
-NOT_DUMPABLE = """
+AGENT_OF_NOBODY = """
 import ctypes, os, subprocess, sys
-from agents.daemon.build import forbid_inspection
+import agents.daemon.build
+from agents.main import main
 if os.geteuid() == 0:
     os.setgroups([]), os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)
-# As after an exec by that user: becoming it here has closed the process already.
+# As after an exec by that user, who may not reach Python here: becoming it has closed the process already.
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-def taken():
-    asked = subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], capture_output=True, cwd="/")
-    return b"PLIMSOLL_TOKEN=secret" in asked.stdout
-print(taken())
-forbid_inspection()
-print(taken())
+asked = subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], capture_output=True, cwd="/")
+assert b"MARK=seen" in asked.stdout
+sys.exit(main())
 """
 
 
-def test_processes_of_the_agents_own_user_cannot_read_its_environment() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", NOT_DUMPABLE],
-        env={**environment(), "PLIMSOLL_TOKEN": "secret"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
+def test_processes_of_the_agents_own_user_cannot_read_its_environment(
+    reachable: Path,
+) -> None:
+    (reachable / "agent.token").write_text(SECRET)
+    # Nobody writes the authorities that the agent waits for: it stays where it opens no device yet.
+    authorities = reachable / "ca.pem"
+    os.mkfifo(authorities)
+    authorities.chmod(0o644)
+    words = "--url https://127.0.0.1:9 --node n1 --device fake --gpu-type V100-32GB"
+    files = f"--token-file {reachable}/agent.token --ca-file {authorities}"
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT_OF_NOBODY, *words.split(), *files.split()],
+        env={**environment(), "MARK": "seen"},
     )
-    assert said.stdout.split() == ["True", "False"]
+    try:
+        held = opened_by_its_reader(authorities)
+        assert agent.poll() is None
+        nobody = 65534 if os.geteuid() == 0 else None
+        asked = subprocess.run(
+            ["cat", f"/proc/{agent.pid}/environ"],
+            user=nobody,
+            # A process with another group could not read it anyway.
+            group=nobody,
+            extra_groups=None if nobody is None else (),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # Without its memory, as after its end, nobody could read it either.
+        assert agent.poll() is None
+        os.close(held)
+    finally:
+        agent.kill()
+        agent.wait()
+    assert (asked.stdout, "ermission denied" in asked.stderr) == ("", True)
+
+
+def opened_by_its_reader(fifo: Path) -> int:
+    """Its other end, as soon as a process has opened it to read from it."""
+    opened: list[int] = []
+
+    def is_open() -> bool:
+        # That is how it answers while nobody reads.
+        with suppress(OSError):
+            opened.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(opened)
+
+    until(is_open, PATIENCE_S)
+    return opened[0]

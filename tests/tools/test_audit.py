@@ -70,6 +70,19 @@ class Broken(Advisories):
     advisory = ADVISORY | {"affected": 5}
 
 
+class OneAnswer(Advisories):
+    """Gone after the first question."""
+
+    has_answered: ClassVar[bool] = False
+
+    def do_POST(self) -> None:
+        if OneAnswer.has_answered:
+            self.close_connection = True
+            return
+        OneAnswer.has_answered = True
+        super().do_POST()
+
+
 def audit(folder: Path, url: str, accepted: str = "") -> tuple[int, str]:
     """Exit code and output."""
     index = make_small_index(folder)
@@ -116,5 +129,13 @@ def test_a_fault_of_the_audit_itself_is_not_taken_for_no_service(
     tmp_path: Path,
 ) -> None:
     with serving(Broken) as url:
+        code, output = audit(tmp_path, url)
+    assert (code, output) == (1, "")
+
+
+def test_a_service_that_answers_no_more_after_the_first_question_fails(
+    tmp_path: Path,
+) -> None:
+    with serving(OneAnswer) as url:
         code, output = audit(tmp_path, url)
     assert (code, output) == (1, "")

@@ -197,7 +197,9 @@ async def _save(
     except NotFound:
         present = None
         await require_budget(context, connection, service.project)
-    await quotas.check_service(connection, service, present and present.service)
+    await quotas.check_service(
+        connection, service, None if present is None else present.service
+    )
     generation = await services.save(
         connection,
         service,

@@ -41,6 +41,7 @@ class CliContext:
     transport: "httpx2.BaseTransport | None" = None
     """None = real HTTP."""
     sleep: Callable[[float], None] = time.sleep
+    monotonic_s: Callable[[], float] = time.monotonic
     url_flag: str | None = None
     token_file_flag: Path | None = None
 

@@ -1,12 +1,11 @@
 """`plimsoll cordon`, `uncordon`, `drain` and `undrain`."""
 
-import time
 from typing import Annotated
 
 import typer
 
 from app.cli.common.client import Api, dig, number
-from app.cli.common.context import cli_context
+from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_duration
 from app.cli.common.errors import CliError
 from app.cli.common.output import show_line
@@ -53,15 +52,18 @@ def drain(
     Ctrl-C ends the waiting, not the draining; `plimsoll undrain NODE` ends that.
     """
     deadline_s = int(parse_duration(deadline).total_seconds())
-    with Api(cli_context(context)) as api:
+    cli = cli_context(context)
+    with Api(cli) as api:
         for node in nodes:
             api.post(f"/api/v1/nodes/{node}/drain", {"deadline_s": deadline_s})
             show_line(f"Node {node} drains, at most {deadline}")
+        # All of them drain at once, however many are waited for in turn.
+        until_s = cli.monotonic_s() + deadline_s + GRACE_S
         for node in nodes if wait else ():
-            _wait_until_empty(api, node, time.monotonic() + deadline_s + GRACE_S)
+            _wait_until_empty(cli, api, node, until_s)
 
 
-def _wait_until_empty(api: Api, node: str, until_s: float) -> None:
+def _wait_until_empty(cli: CliContext, api: Api, node: str, until_s: float) -> None:
     """Print what is left whenever that changes. Raises CliError where something stays beyond the deadline."""
     shown = ""
     while True:
@@ -78,12 +80,12 @@ def _wait_until_empty(api: Api, node: str, until_s: float) -> None:
         if left != shown:
             show_line(left)
             shown = left
-        if time.monotonic() > until_s:
+        if cli.monotonic_s() > until_s:
             raise CliError(
                 f"node {node} is not empty after its deadline",
                 hint=f"`plimsoll describe node {node}` says whether its agent follows the plan",
             )
-        time.sleep(POLL_S)
+        cli.sleep(POLL_S)
 
 
 def _set(context: typer.Context, nodes: list[str], verb: str) -> None:

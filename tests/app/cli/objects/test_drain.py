@@ -1,5 +1,8 @@
 """`drain` and `undrain`: what is asked, what is told on the way, and when the waiting ends."""
 
+import httpx2
+
+from app.cli.objects.cordon import GRACE_S
 from tests.app.cli.fake_api import FakeApi
 from tests.app.runner import cli
 
@@ -9,16 +12,68 @@ EMPTY = {"deadline": "2026-03-01T12:10:00Z", "replicas_left": 0, "tasks_left": 0
 def _api(drain: object) -> FakeApi:
     return FakeApi(
         objects={"nodes/n1": {"status": {"drain": drain}}},
-        answers={"POST nodes/n1/drain": {}, "POST nodes/n1/undrain": {}},
+        answers={
+            "POST nodes/n1/drain": {},
+            "POST nodes/n2/drain": {},
+            "POST nodes/n1/undrain": {},
+        },
     )
 
 
 def test_a_drain_waits_until_the_node_is_empty() -> None:
-    result = cli("drain", "n1", "--deadline", "2m", api=_api(EMPTY))
+    api = _api(EMPTY)
+    result = cli("drain", "n1", "--deadline", "2m", api=api)
     assert (result.code, result.out) == (
         0,
         "Node n1 drains, at most 2m\nNode n1 is empty\n",
     )
+    assert api.sent("POST") == [{"deadline_s": 120}]
+
+
+def test_a_drain_says_what_is_left_whenever_that_changes() -> None:
+    api = _api(None)
+    left = [(2, 1), (2, 1), (1, 0), (0, 0)]
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            replicas, tasks = left.pop(0)
+            drain = {**EMPTY, "replicas_left": replicas, "tasks_left": tasks}
+            api.objects["nodes/n1"] = {"status": {"drain": drain}}
+        return api(request)
+
+    result = cli("drain", "n1", api=answer)
+    until = "at most until 2026-03-01T12:10:00Z"
+    assert (result.code, result.out.splitlines()) == (
+        0,
+        [
+            "Node n1 drains, at most 10m",
+            f"Node n1: replicas left: 2, tasks left: 1, {until}",
+            f"Node n1: replicas left: 1, tasks left: 0, {until}",
+            "Node n1 is empty",
+        ],
+    )
+
+
+def test_who_waits_is_told_that_something_stays_beyond_the_deadline_and_the_grace() -> (
+    None
+):
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    api = _api({**EMPTY, "tasks_left": 1})
+    result = cli(
+        *("drain", "n1", "n2", "--deadline", "2m"),
+        api=api,
+        sleep=sleep,
+        monotonic_s=lambda: now_s,
+    )
+    assert result.code == 1
+    assert "Error: node n1 is not empty after its deadline\n" in result.err
+    assert "Hint: `plimsoll describe node n1`" in result.err
+    assert 120.0 + GRACE_S <= now_s <= 120.0 + GRACE_S + 2.0
 
 
 def test_no_wait_leaves_the_node_to_the_control_plane() -> None:
