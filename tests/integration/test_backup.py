@@ -20,11 +20,7 @@ from app.db.operations.incarnations import JUMP
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from tests.conftest import copied_database
-<<<<<<< HEAD
-from tests.integration.fault_harness import rows, scalar, with_store
-=======
 from tests.integration.fault_harness import (
-    FAULT_ENVIRONMENT,
     SECOND_SERVICE,
     SERVE,
     Crew,
@@ -38,7 +34,6 @@ from tests.integration.fault_harness import (
     with_store,
     without_the_silent_node,
 )
->>>>>>> proofs
 from tests.integration.fleet import START, make_fleet, make_observation, push
 from tests.ports import own_environment
 

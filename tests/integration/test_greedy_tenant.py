@@ -11,10 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
-<<<<<<< HEAD
-=======
-from typing import Any, cast
->>>>>>> proofs
+from typing import cast
 from urllib.parse import urlsplit
 
 import psycopg
