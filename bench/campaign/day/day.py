@@ -33,7 +33,8 @@ from bench.campaign.day.growth import (
     unbounded,
 )
 from bench.campaign.deployment.changes import manifest
-from bench.campaign.deployment.plane import LOOK_S, Program
+from bench.campaign.deployment.plane import LOOK_S
+from bench.campaign.deployment.processes import Program, beside
 from bench.campaign.outcome import RowOptions, RowOutcome
 from bench.real_store import (
     Fleet,
@@ -168,32 +169,23 @@ async def _running(
         },
         log=directory / "plane.log",
     )
-    keeper = asyncio.create_task(program.keep())
     address = f"http://127.0.0.1:{port}"
-    try:
-        async with aiohttp.ClientSession(address) as session:
-            await _until_up(session)
-            clock = WallClock(speed=speed, anchor_s=anchor_s)
-            fleet = DayFleet(
-                fleet=FLEET,
-                url=address,
-                secrets=secrets,
-                anchor_s=anchor_s,
-                speed=speed,
+    clock = WallClock(speed=speed, anchor_s=anchor_s)
+    fleet = DayFleet(
+        fleet=FLEET, url=address, secrets=secrets, anchor_s=anchor_s, speed=speed
+    )
+    async with beside(program.keep()), aiohttp.ClientSession(address) as session:
+        await _until_up(session)
+        async with fleet:
+            yield DayRun(
+                program=program,
+                fleet=fleet,
+                clock=clock,
+                session=session,
+                admin=secrets["admin"],
+                draw=Random(options.seed),
+                began_s=clock.now_s(),
             )
-            async with fleet:
-                yield DayRun(
-                    program=program,
-                    fleet=fleet,
-                    clock=clock,
-                    session=session,
-                    admin=secrets["admin"],
-                    draw=Random(options.seed),
-                    began_s=clock.now_s(),
-                )
-    finally:
-        keeper.cancel()
-        await asyncio.wait([keeper])
 
 
 async def _until_up(session: aiohttp.ClientSession) -> None:

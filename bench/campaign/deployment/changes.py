@@ -9,6 +9,7 @@ from random import Random
 import aiohttp
 
 from bench.campaign.deployment.plane import SERVICES, RunningPlane
+from bench.campaign.deployment.processes import beside
 
 PERIOD_S = 1.0
 MIN_REPLICAS = (2, 8)
@@ -21,12 +22,8 @@ async def changing_services(
 ) -> AsyncIterator[Counter[str]]:
     """One service after the other changes; what the API answered is counted, by status."""
     answers: Counter[str] = Counter()
-    changing = asyncio.create_task(_change(plane, session, draw, answers))
-    try:
+    async with beside(_change(plane, session, draw, answers)):
         yield answers
-    finally:
-        changing.cancel()
-        await asyncio.wait([changing])
 
 
 async def _change(
