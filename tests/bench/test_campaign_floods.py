@@ -105,5 +105,7 @@ def test_a_slice_of_the_campaign_breaks_nothing(
         each["victim"]: each["kills"] for each in outcome.figures if "victim" in each
     }
     assert all(count for victim, count in kills.items() if "skipped" not in str(victim))
+    answered = [each.get("requests_answered") for each in outcome.figures]
+    assert 0 not in answered or not kill._has_haproxy()
     results = {each["result"] for each in outcome.figures if "result" in each}
     assert not results or "passed" in results

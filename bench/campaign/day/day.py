@@ -33,7 +33,8 @@ from bench.campaign.day.growth import (
     unbounded,
 )
 from bench.campaign.deployment.changes import manifest
-from bench.campaign.deployment.plane import LOOK_S, Program
+from bench.campaign.deployment.plane import LOOK_S
+from bench.campaign.deployment.processes import Program, beside
 from bench.campaign.outcome import RowOptions, RowOutcome
 from bench.real_store import (
     Fleet,
@@ -84,7 +85,6 @@ class DayRun:
     """By process: hours of the day and MiB."""
     looks: int = 0
     """At the memory of all processes."""
-    operations: int = 0
     refused: list[str] = field(default_factory=list)
 
     @property
@@ -98,7 +98,6 @@ class DayRun:
         """What an operator does; refusals are noted."""
         headers = {"Authorization": f"Bearer {self.admin}", "If-Match": "*"}
         url = f"{self.fleet.url}/api/v1/{path}"
-        self.operations += 1
         async with self.session.request(
             method, url, json=body, headers=headers
         ) as answer:
@@ -130,10 +129,8 @@ async def run(options: RowOptions) -> RowOutcome:
     return RowOutcome(
         figures=(
             *_growth(before, grown, left, options.hours),
-            _reports(before, grown, options.hours),
+            {"what": "reports", "bytes_each": _bytes_per_report(before, grown)},
             *_memory(run, flat),
-            {"what": "operations", "count": run.operations},
-            {"what": "starts of agents", "count": run.fleet.starts},
         ),
         violations=(
             *failed,
@@ -168,32 +165,23 @@ async def _running(
         },
         log=directory / "plane.log",
     )
-    keeper = asyncio.create_task(program.keep())
     address = f"http://127.0.0.1:{port}"
-    try:
-        async with aiohttp.ClientSession(address) as session:
-            await _until_up(session)
-            clock = WallClock(speed=speed, anchor_s=anchor_s)
-            fleet = DayFleet(
-                fleet=FLEET,
-                url=address,
-                secrets=secrets,
-                anchor_s=anchor_s,
-                speed=speed,
+    clock = WallClock(speed=speed, anchor_s=anchor_s)
+    fleet = DayFleet(
+        fleet=FLEET, url=address, secrets=secrets, anchor_s=anchor_s, speed=speed
+    )
+    async with beside(program.keep()), aiohttp.ClientSession(address) as session:
+        await _until_up(session)
+        async with fleet:
+            yield DayRun(
+                program=program,
+                fleet=fleet,
+                clock=clock,
+                session=session,
+                admin=secrets["admin"],
+                draw=Random(options.seed),
+                began_s=clock.now_s(),
             )
-            async with fleet:
-                yield DayRun(
-                    program=program,
-                    fleet=fleet,
-                    clock=clock,
-                    session=session,
-                    admin=secrets["admin"],
-                    draw=Random(options.seed),
-                    began_s=clock.now_s(),
-                )
-    finally:
-        keeper.cancel()
-        await asyncio.wait([keeper])
 
 
 async def _until_up(session: aiohttp.ClientSession) -> None:
@@ -291,20 +279,14 @@ def _expected(hours: float) -> float:
     return len(FLEET.node_types()) * hours * HOUR_S / PERIOD_S
 
 
-def _reports(
-    before: Mapping[str, TableSize], grown: Mapping[str, TableSize], hours: float
-) -> Figures:
-    """How many came, and what the tables that grow with each have grown by."""
-    arrived = _added(before, grown, "observation")
+def _bytes_per_report(
+    before: Mapping[str, TableSize], grown: Mapping[str, TableSize]
+) -> float:
+    """By how much the tables that grow with each have grown: what a faster rate of reports costs follows from it."""
     size_bytes = sum(
         grown[table].size_bytes - before[table].size_bytes for table in OF_REPORTS
     )
-    return {
-        "what": "reports",
-        "expected": _expected(hours),
-        "arrived": arrived,
-        "bytes_per_report": size_bytes / max(arrived, 1),
-    }
+    return size_bytes / max(_added(before, grown, "observation"), 1)
 
 
 def _slopes(run: DayRun, hours: float) -> dict[str, float]:

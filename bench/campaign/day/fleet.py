@@ -62,8 +62,6 @@ class DayFleet:
     secrets: Mapping[str, str]
     anchor_s: float
     speed: float
-    starts: int = 0
-    """Of agents, also again."""
     _tasks: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
 
     async def __aenter__(self) -> "DayFleet":
@@ -92,7 +90,6 @@ class DayFleet:
         )
 
     def _start(self, node: str) -> None:
-        self.starts += 1
         self._tasks[node] = asyncio.create_task(self._run(node))
 
     async def _run(self, node: str) -> None:

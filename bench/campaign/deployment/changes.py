@@ -9,6 +9,7 @@ from random import Random
 import aiohttp
 
 from bench.campaign.deployment.plane import SERVICES, RunningPlane
+from bench.campaign.deployment.processes import beside
 
 PERIOD_S = 2.0
 """Each change makes the plan that is being made too old; many more are refused (`app.api.http.parts`)."""
@@ -22,12 +23,8 @@ async def changing_services(
 ) -> AsyncIterator[Counter[str]]:
     """One service after the other changes; what the API answered is counted, by status."""
     answers: Counter[str] = Counter()
-    changing = asyncio.create_task(_change(plane, session, draw, answers))
-    try:
+    async with beside(_change(plane, session, draw, answers)):
         yield answers
-    finally:
-        changing.cancel()
-        await asyncio.wait([changing])
 
 
 async def _change(

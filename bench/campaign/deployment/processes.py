@@ -1,4 +1,4 @@
-"""Processes that are started again whenever they are gone, as a service manager does."""
+"""Processes that are started again whenever they are gone, as a service manager does, and work beside others."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import psutil
 
@@ -17,6 +18,23 @@ from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout
 
 LOOK_S = 0.02
+Result = TypeVar("Result")
+
+
+@asynccontextmanager
+async def beside(
+    work: Coroutine[None, None, Result],
+) -> AsyncIterator["asyncio.Task[Result]"]:
+    """Let it run while the block does, at whose end it is cancelled; raises what it failed with."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    # Work that ended too soon must not look like work that was done.
+    if not task.cancelled():
+        task.result()
 
 
 class Kept(Protocol):

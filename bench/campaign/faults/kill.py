@@ -1,9 +1,9 @@
 """kill -9 of PostgreSQL, the API, the controller, its solver, agents, HAProxies and replicas, under load.
 
-The load: every agent reports four times a second, and a service changes every two seconds, so that plans, pushes,
-starts and commands are always under way. Each victim has moments of its own, drawn by the seed over all of the row's
-time, so that any of them die together or while others come back; one that is not back yet is waited for. When each
-counts as back stands in `bench.campaign.faults.victims`.
+The load: every agent reports four times a second, a service changes every two seconds, so that plans, pushes, starts
+and commands are always under way, and four requests a second go to the nodes' routers. Each victim has moments of its
+own, drawn by the seed over all of the row's time, so that any of them die together or while others come back; one
+that is not back yet is waited for. When each counts as back stands in `bench.campaign.faults.victims`.
 """
 
 import asyncio
@@ -14,13 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, cycle
 from pathlib import Path
 from random import Random
 
 import aiohttp
 import numpy as np
 
+from agents.processes.launch import HOST
 from bench.campaign import oracle
 from bench.campaign.deployment.changes import changing_services
 from bench.campaign.deployment.plane import (
@@ -31,6 +32,7 @@ from bench.campaign.deployment.plane import (
     RunningPlane,
     running_plane,
 )
+from bench.campaign.deployment.processes import beside
 from bench.campaign.faults.victims import (
     OF_NODE,
     OF_PLANE,
@@ -60,6 +62,8 @@ GPUS_PER_NODE = 4
 STRAYS_GONE_WITHIN_S = 20.0
 MIN_PER_S = 0.1
 """Of changes accepted, targets and commands obeyed; there is about one in two seconds while nothing is dead."""
+REQUEST_PERIOD_S = 0.25
+REQUEST_LIMIT = aiohttp.ClientTimeout(total=1.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +74,8 @@ class KillRun:
     draw: Random
     ends_s: float
     changes_accepted: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+    """Of the load, by what became of them."""
     due: Counter[Victim] = field(default_factory=Counter)
     """Kills that were to be made."""
     recoveries: list[Recovery] = field(default_factory=list)
@@ -131,7 +137,10 @@ async def run(options: RowOptions) -> RowOutcome:
                 draw=draw,
                 ends_s=time.monotonic() + options.seconds,
             )
-            async with changing_services(plane, session, draw) as changes:
+            async with (
+                changing_services(plane, session, draw) as changes,
+                beside(_send_requests(run)),
+            ):
                 await _kill_all(run, options.kills)
             run.changes_accepted = changes["200"]
             run.violations += await _strays(plane)
@@ -146,6 +155,23 @@ async def run(options: RowOptions) -> RowOutcome:
         too_slow=tuple(_late(run)),
         not_done=(*_not_killed(run.due, run.times_s()), *_little(run, seen, options)),
     )
+
+
+async def _send_requests(run: KillRun) -> None:
+    """To one node after the other, for a service that it is to run; they fail while what they need is dead."""
+    plane, session = run.victims.plane, run.victims.session
+    for node in cycle(sorted(plane.router_ports)):
+        await asyncio.sleep(REQUEST_PERIOD_S)
+        command = plane.files[node].wanted()
+        gpus = command.gpus if command else ()
+        if services := [each.service for gpu in gpus for each in gpu.replicas]:
+            path = f"v2/models/{run.draw.choice(services)}/infer"
+            url = f"http://{HOST}:{plane.router_ports[node]}/{path}"
+            is_answered = False
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+                async with session.post(url, timeout=REQUEST_LIMIT) as answer:
+                    is_answered = answer.ok
+            run.requests["answered" if is_answered else "failed"] += 1
 
 
 async def _kill_all(run: KillRun, kills: int) -> None:
@@ -199,6 +225,8 @@ def _rows(run: KillRun, seen: oracle.Seen) -> tuple[Figures, ...]:
             "commands_obeyed": seen.obeyed,
             "targets": seen.targets,
             "changes_accepted": run.changes_accepted,
+            "requests_answered": run.requests["answered"],
+            "requests_failed": run.requests["failed"],
         },
         *(
             {"victim": _name(victim), **_times([times], [undisturbed_s[victim]])}

@@ -5,11 +5,9 @@ and must be answered 200 each time.
 """
 
 import asyncio
-import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import aiohttp
 import msgspec
 
 from bench.campaign.deployment.plane import PlaneOptions, RunningPlane, running_plane
+from bench.campaign.deployment.processes import beside
 from bench.campaign.deployment.watched import (
     HOLDS_FILE,
     WATCHED_API,
@@ -77,7 +76,7 @@ async def run(options: RowOptions) -> RowOutcome:
             # A start imports and compiles; that is no call's doing.
             forget_holds(holds)
             before = await plane.ticks(session)
-            async with _honest_beside(run):
+            async with beside(_report(run)):
                 calls, syncs = await _send_floods(run, options, directory)
             ticks = await plane.ticks(session) - before
             outcome = _outcome(run, calls, syncs, read_holds(holds), ticks)
@@ -99,23 +98,13 @@ async def _prepare(plane: RunningPlane, session: aiohttp.ClientSession) -> FuzzR
     return FuzzRun(plane=plane, honest=honest, kept_ids=kept_ids)
 
 
-@asynccontextmanager
-async def _honest_beside(run: FuzzRun) -> AsyncIterator[None]:
-    async def report() -> None:
-        while True:
-            try:
-                run.answers[str(await run.honest.sync(HONEST))] += 1
-            except (aiohttp.ClientError, TimeoutError) as error:
-                run.answers[type(error).__name__] += 1
-            await asyncio.sleep(HONEST_PERIOD_S)
-
-    task = asyncio.create_task(report())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+async def _report(run: FuzzRun) -> None:
+    while True:
+        try:
+            run.answers[str(await run.honest.sync(HONEST))] += 1
+        except (aiohttp.ClientError, TimeoutError) as error:
+            run.answers[type(error).__name__] += 1
+        await asyncio.sleep(HONEST_PERIOD_S)
 
 
 async def _send_floods(

@@ -10,8 +10,7 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from bench.campaign.deployment.plane import (
     PlaneOptions,
     running_plane,
 )
+from bench.campaign.deployment.processes import beside
 from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
 from bench.campaign.floods.honest import HonestNodes, add_tokens
 from bench.campaign.outcome import RowOptions, RowOutcome
@@ -31,6 +31,7 @@ from bench.real_store import agent_orders
 from bench.report import Figures
 from bench.sync import until_ready
 
+GREEDY_TENANT = "bench.campaign.floods.greedy_tenant"
 HONEST_NODES = 20
 SYNC_PERIOD_S, READ_PERIOD_S = 1.0, 0.5
 LARGEST_RATIO = 2.0
@@ -99,26 +100,13 @@ async def run(options: RowOptions) -> RowOutcome:
                 count=0,
                 seed=options.seed,
             )
-            async with _greedy_beside(spec, Path(name)) as flood:
+            sending = run_flood(GREEDY_TENANT, spec, Path(name) / "greedy")
+            async with beside(sending) as flood:
+                # What is measured while a process starts would count as beside it.
+                await asyncio.sleep(FLOOD_STARTS_WITHIN_S)
                 during = await _measure(honest, nodes, options.seconds * 2.0 / 3.0)
                 taken = await flood
     return _outcome(before, during, taken)
-
-
-@asynccontextmanager
-async def _greedy_beside(
-    spec: FloodSpec, directory: Path
-) -> AsyncIterator["asyncio.Task[FloodResult]"]:
-    flood = asyncio.create_task(
-        run_flood("bench.campaign.floods.greedy_tenant", spec, directory / "greedy")
-    )
-    # A process needs its time to start; what is measured meanwhile would count as beside it.
-    await asyncio.sleep(FLOOD_STARTS_WITHIN_S)
-    try:
-        yield flood
-    finally:
-        flood.cancel()
-        await asyncio.wait([flood])
 
 
 async def _measure(honest: HonestNodes, nodes: list[str], seconds: float) -> Phase:
