@@ -78,7 +78,7 @@ class FailedLaunches:
             structs.replace(
                 each,
                 detail=next(
-                    (text for text in problems if _names(text, each.replica)),
+                    (text for text in problems if _mentions(text, each.replica)),
                     each.detail,
                 ),
             )
@@ -86,6 +86,6 @@ class FailedLaunches:
         )
 
 
-def _names(text: str, replica: str) -> bool:
+def _mentions(text: str, replica: str) -> bool:
     """Whether a problem is about this replica, or about its successor (`…~8`), and not about one like `…10`."""
     return re.search(rf"(?<![\w.-]){re.escape(replica)}(?![\w-])", text) is not None

@@ -49,7 +49,7 @@ from app.serve.child_process import report_tick, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import (
     Plane,
-    keep_what_is_loaded,
+    freeze_loaded_objects,
     make_plane,
     on_stop_signals,
 )
@@ -269,7 +269,7 @@ async def _run_controller(
 ) -> None:
     """Until a signal, or until the other side of the pipe is gone, which hears of every tick."""
     os.nice(NICENESS)
-    keep_what_is_loaded()
+    freeze_loaded_objects()
     asked = asyncio.Event()
     on_stop_signals(asked.set)
     if pipe is not None:

@@ -18,7 +18,7 @@ from app.db.base.transaction import transaction
 from app.db.operations import sessions
 from app.db.operations.token_secrets import TokenOrder
 from app.store.store import AuditEvent
-from app.web.identity_provider import IdentityProvider, KnownPerson, LoginAttempt
+from app.web.identity_provider import IdentityProvider, LoginAttempt, Person
 from app.web.login import FIRST_PAGE, address_named, first_page, next_page
 from app.web.pages import Paper
 
@@ -142,7 +142,7 @@ class SignOn:
         said = f"{error}: {detail}" if detail else error
         return f"{self._terms.host} did not log you in ({said[:300]}). Log in again, or ask its operator."
 
-    def _no_group(self, person: KnownPerson) -> str:
+    def _no_group(self, person: Person) -> str:
         """What the person, and who runs the control plane, need to know."""
         terms = self._terms
         if not person.groups:
@@ -160,7 +160,7 @@ class SignOn:
             f"Ask the operator to add one of them, such as PLIMSOLL_OIDC_GROUPS='{example}'."
         )
 
-    async def _note_denial(self, request: Request, person: KnownPerson) -> None:
+    async def _note_denial(self, request: Request, person: Person) -> None:
         parts: ApiParts = request.app.state.parts
         denial = AuditEvent(
             at=parts.clock.now(),
@@ -187,7 +187,7 @@ def _other_choices(
     ]
 
 
-async def _context(request: Request, person: KnownPerson, chosen: Grant) -> Context:
+async def _context(request: Request, person: Person, chosen: Grant) -> Context:
     """What the person asks from now on, with a token that ends as a session does."""
     parts: ApiParts = request.app.state.parts
     now = parts.clock.now()

@@ -175,7 +175,7 @@ async def rotate_token(
     roots: set[str] = set()
 
     async def work(connection: Connection) -> NewTokenView:
-        row = await tokens.get(connection, token_id, is_locked=True)
+        row = await tokens.get(connection, token_id, lock=True)
         made = await rotate(
             connection,
             row,

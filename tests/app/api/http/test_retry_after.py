@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.exceptions import HTTPException
 
-from app.api.http.errors import TRANSIENT_STATUSES, PROBLEMS, problem_response
+from app.api.http.errors import PROBLEMS, TRANSIENT_STATUSES, problem_response
 from tests.app.api.http.test_openapi import OPERATIONS
 
 
