@@ -1,4 +1,4 @@
-"""What a process does that computes for another one."""
+"""A child process that ignores Ctrl-C and exits when its parent does."""
 
 import multiprocessing
 import os

@@ -78,7 +78,7 @@ class LoginAttempt:
 
     @classmethod
     def begin(cls, wanted: str, scope: str) -> "LoginAttempt":
-        """A new one."""
+        """An attempt with a fresh 256-bit secret."""
         return cls(secret=secrets.token_urlsafe(32), wanted=wanted, scope=scope)
 
     @classmethod

@@ -110,7 +110,8 @@ class SignOn:
         preferred = [each for each in choices if each.scope == attempt.scope]
         chosen = (preferred or choices)[0]
         context = await _context(request, person, chosen)
-        # A page and no redirect: that would count as the provider's, and the browser would keep the cookie back.
+        # A page, not a redirect: a redirect would count as the provider's, and the browser would withhold the
+        # SameSite=Strict cookie.
         answer = self._paper.html(
             request,
             "onward.html",

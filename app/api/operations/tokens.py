@@ -25,7 +25,8 @@ from app.db.workloads import projects
 from app.manifests.parts import Name, Strict
 
 OWN_GRACE_S = 3600
-"""Longest grace for who rotates its own token: a stolen one must not be kept alive beside the new one for long."""
+"""Longest grace for callers that rotate their own token: a stolen one must not be kept alive for long beside the new
+one."""
 
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a secret, in hexadecimal digits."""

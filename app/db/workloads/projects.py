@@ -15,7 +15,7 @@ from app.db.workloads.quotas import ProjectQuota
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectRow:
-    """One project."""
+    """A project as stored, with its quota."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,9 @@ from tests.app.api.http.test_openapi import OPERATIONS
 
 def _classes() -> Iterator[type[Exception]]:
     """Those of the table that are answered so, with all that inherit from them."""
-    open_classes = [each for each, kind in PROBLEMS if kind.status in TRANSIENT_STATUSES]
+    open_classes = [
+        each for each, kind in PROBLEMS if kind.status in TRANSIENT_STATUSES
+    ]
     while open_classes:
         found = open_classes.pop()
         yield found
