@@ -52,6 +52,7 @@ class FailedLaunches:
         wanted: Collection[str],
         now_s: float,
     ) -> None:
+        # One that was never seen ready was up for 0 s.
         ready_s = now_s - self._ready_since_s.pop(replica.id, now_s)
         if ready_s < HEALTHY_S and base_id(replica.id) in wanted:
             self.note(replica.id, replica.service, gpu_index, "it ended by itself")
@@ -74,6 +75,7 @@ class FailedLaunches:
     def take(self, problems: Sequence[str]) -> tuple[LaunchFailure, ...]:
         """All since the last call, each with the device's own words on its replica where it has some."""
         found, self._found = self._found, []
+        # The device's own words name the cause; ours often say only that it ended.
         return tuple(
             structs.replace(
                 each,

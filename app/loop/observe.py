@@ -248,6 +248,7 @@ class HeardNodes:
 
     def late_too_long(self, snapshot: Snapshot) -> frozenset[str]:
         """Nodes that are late for LONGEST_LAG; asked at every tick."""
+        # Built anew: a node that caught up starts from zero when it is late again.
         self.late_since = {
             node: self.late_since.get(node, snapshot.at)
             for node in sorted(late_nodes(snapshot))

@@ -51,12 +51,14 @@ class MadeCommands:
 
         `generation`, `since`: the newest target and when it came into force.
         """
+        # A node that follows an older generation is only late; its command says nothing of the database's history.
         comparable = [
             report
             for report in reports
             if report.generation == generation
             and report.command_digest.startswith(SCHEMA)
         ]
+        # A new target replaces every node's command.
         if self._target != (generation, since):
             self._target, self._digests = (generation, since), {}
         if new := [
@@ -64,6 +66,7 @@ class MadeCommands:
         ]:
             made = await load_digests(connection, new, generation)
             self._digests |= {node: made.get(node, "") for node in new}
+        # Another release writes the same command otherwise: where schemas differ, digests cannot be compared.
         other = [
             report
             for report in comparable

@@ -32,6 +32,7 @@ async def save(
     quota: ProjectQuota | None = None,
 ) -> None:
     """Add or replace a project; without a quota nothing of it is limited."""
+    # Replaced as a whole: a manifest without a quota removes the earlier one.
     await upsert(
         connection,
         project,
