@@ -22,10 +22,9 @@ from app.base.settings import Settings
 from app.catalogue.catalogue import load_layers, load_training_layers
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
-from app.db.base.listen import Listener
+from app.db.base.listen import WAKE_CHANNEL, Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
-from app.db.fleet.ingest import WAKE_CHANNEL
 from app.db.maintenance import Retention, load_time, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.predictions.forecasts import PostgresForecasts

@@ -16,6 +16,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import SCHEMA, Observation
+from app.db.base.listen import wake
 from app.db.decisions.targets import load_digests
 from app.db.operations import events
 from app.store.store import AuditEvent
@@ -97,6 +98,7 @@ async def note_diverged(
     row = found.one_or_none()
     if row is not None:
         await events.add(connection, _restored(row, at))
+        await wake(connection, "restored")
 
 
 def _restored(row: Row[Any], at: datetime) -> AuditEvent:
@@ -151,5 +153,5 @@ WITH held AS (
     RETURNING held.node, held.generation AS held, held.made, held.old, target_generation AS generation,
               incarnation AS new
 )
-SELECT *, pg_notify('plimsoll_wake', 'restored') FROM renumbered
+SELECT * FROM renumbered
 """
