@@ -30,9 +30,8 @@ from app.api.caches.commands import CommandBoard
 from app.base.clock import WallClock
 from app.catalogue.catalogue import load_gpu_types
 from app.db.base.leader import Leader
-from app.db.base.listen import Listener
+from app.db.base.listen import WAKE_CHANNEL, Listener
 from app.db.decisions.targets import COMMAND_CHANNEL
-from app.db.fleet.ingest import WAKE_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.loop.controller import Controller
 from app.loop.tick import Loop

@@ -294,6 +294,7 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
 
 
 def _hash(content: object, size: int) -> str:
+    # No signature: it only tells two histories of the database apart.
     encoded = msgspec.json.encode(content)
     return hashlib.blake2b(encoded, digest_size=size).hexdigest()
 

@@ -52,6 +52,7 @@ class FailedLaunches:
         wanted: Collection[str],
         now_s: float,
     ) -> None:
+        # One that was never seen ready was up for 0 s.
         ready_s = now_s - self._ready_since_s.pop(replica.id, now_s)
         if ready_s < HEALTHY_S and base_id(replica.id) in wanted:
             self.note(replica.id, replica.service, gpu_index, "it ended by itself")
@@ -74,11 +75,12 @@ class FailedLaunches:
     def take(self, problems: Sequence[str]) -> tuple[LaunchFailure, ...]:
         """All since the last call, each with the device's own words on its replica where it has some."""
         found, self._found = self._found, []
+        # The device's own words name the cause; ours often say only that it ended.
         return tuple(
             structs.replace(
                 each,
                 detail=next(
-                    (text for text in problems if _names(text, each.replica)),
+                    (text for text in problems if _mentions(text, each.replica)),
                     each.detail,
                 ),
             )
@@ -86,6 +88,6 @@ class FailedLaunches:
         )
 
 
-def _names(text: str, replica: str) -> bool:
+def _mentions(text: str, replica: str) -> bool:
     """Whether a problem is about this replica, or about its successor (`…~8`), and not about one like `…10`."""
     return re.search(rf"(?<![\w.-]){re.escape(replica)}(?![\w-])", text) is not None

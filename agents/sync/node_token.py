@@ -74,42 +74,42 @@ class EnrolledTransport:
         now_s: Callable[[], float],
     ) -> None:
         """`join_token`: may be empty once the node is enrolled. Raises OSError, ValueError."""
-        self._reach = reach
+        self._http = reach
         self._node = node
         self._join_token = join_token
         self._path = directory / FILE
         self._now_s = now_s
         self._kept = read_kept(directory)
-        self._choice = 0
+        self._current = 0
         """Which of the kept secrets is used; their number: none, the node enrols."""
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
-        if self._choice >= len(self._kept.secrets):
+        if self._current >= len(self._kept.secrets):
             await self._enrol()
         elif 0.0 < self._kept.renew_at_s <= self._now_s():
             await self._renew()
-        self._reach.token = self._kept.secrets[self._choice]
+        self._http.token = self._kept.secrets[self._current]
         try:
-            return await self._reach.exchange(observation, wait_s=wait_s)
+            return await self._http.exchange(observation, wait_s=wait_s)
         except NotAuthorised:
-            # The next attempt takes the secret before it, or enrols; after the last way comes the first again.
-            ways = len(self._kept.secrets) + bool(self._join_token)
-            self._choice = (self._choice + 1) % ways
+            # The next attempt takes the secret before it, or enrols; after the last attempt comes the first again.
+            attempts = len(self._kept.secrets) + bool(self._join_token)
+            self._current = (self._current + 1) % attempts
             raise
 
     async def close(self) -> None:
-        await self._reach.close()
+        await self._http.close()
 
     async def _enrol(self) -> None:
         """Get a token for the join token. Raises TransportError."""
         if not self._join_token:
             raise NotAuthorised("the node is not enrolled; give it a join token")
-        self._reach.token = self._join_token
+        self._http.token = self._join_token
         try:
             await self._ask(f"nodes/{quote(self._node, safe='')}/enrol", previous=[])
         except (Unacceptable, NotAuthorised) as error:
-            # The other ways come first again; a hash that was refused is refused for ever.
-            self._choice = 0
+            # The secrets come first again; a hash that was refused is refused for ever.
+            self._current = 0
             self._keep(msgspec.structs.replace(self._kept, pending=""))
             # Not Unacceptable: it is the node that is refused, the observation may be taken later.
             raise NotAuthorised(str(error)) from error
@@ -117,8 +117,8 @@ class EnrolledTransport:
 
     async def _renew(self) -> None:
         """Replace the token by a new one; one that cannot be replaced is used on."""
-        present = self._kept.secrets[self._choice]
-        self._reach.token = present
+        present = self._kept.secrets[self._current]
+        self._http.token = present
         own_id = f"tok-{_hash(present)[:20]}"
         try:
             await self._ask(f"tokens/{own_id}/rotate", previous=[present])
@@ -146,7 +146,7 @@ class EnrolledTransport:
         pending = self._kept.pending or f"plim_agent_{secrets.token_urlsafe(32)}"
         # On disk before it is sent: what the control plane knows must not be lost here.
         self._keep(msgspec.structs.replace(self._kept, pending=pending))
-        answer = await self._reach.post(path, {"sha256": _hash(pending)})
+        answer = await self._http.post(path, {"sha256": _hash(pending)})
         made = msgspec.json.decode(answer, type=_Made)
         now_s = self._now_s()
         renew_at_s = 0.0
@@ -155,7 +155,7 @@ class EnrolledTransport:
             # Not at once again, also where this clock is ahead of the control plane's.
             renew_at_s = now_s + max(left_s / 2.0, RENEW_AGAIN_S)
         self._keep(Kept(secrets=[pending, *previous], renew_at_s=renew_at_s))
-        self._choice = 0
+        self._current = 0
 
     def _keep(self, kept: Kept) -> None:
         replace_file(self._path, msgspec.json.encode(kept), mode=0o600)

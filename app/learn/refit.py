@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 
 from app.base.errors import InvalidRequest, Unavailable
-from app.solver.parent import follow_parent
+from app.solver.parent import exit_with_parent
 from solvers.predict.data.fit import Coefficients, Fit, Fits, TooFewSamples
 from solvers.predict.data.samples import (
     Group,
@@ -365,7 +365,7 @@ def _exchange(pipe: Connection, request: Request) -> tuple[bool, object]:
 
 def _answer(pipe: Connection, run: Callable[[Request], Answer]) -> None:
     """The process's main. What is not the samples' fault ends it with its traceback; the caller hears of a death."""
-    follow_parent()
+    exit_with_parent()
     try:
         pipe.send((True, run(pipe.recv())))
     except InvalidInput as error:

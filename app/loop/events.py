@@ -83,6 +83,7 @@ def drained_events(at: datetime, nodes: Sequence[str]) -> Mapping[str, AuditEven
     reason = (
         "nothing is planned there any more, and its agent follows; it may be taken out"
     )
+    # By node: the store writes only those that it has not noted.
     return {
         node: _loop_event(at, "NodeDrained", f"node/{node}", reason) for node in nodes
     }
@@ -223,6 +224,7 @@ def progress_event(
 
 
 def _change(before: TaskRecord, after: TaskRecord) -> tuple[str, str] | None:
+    # Mere progress is no event: a line per report would flood the audit.
     if before.phase == after.phase:
         return None
     done = f"{after.done_iterations:,.0f} of {after.task.iterations:,} iterations"

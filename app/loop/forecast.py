@@ -95,7 +95,7 @@ def horizon_s(settings: PolicySettings) -> float:
 
 def _catching_up(snapshot: Snapshot) -> Set[str]:
     """Services planned on nodes that are still to report what they kept: their sums over all nodes are too low."""
-    late = late_nodes(snapshot) - snapshot.not_awaited
+    late = late_nodes(snapshot) - snapshot.late_too_long
     gpus = snapshot.target.gpus if snapshot.target else ()
     return {
         replica.service for gpu in gpus if gpu.node in late for replica in gpu.replicas

@@ -214,8 +214,8 @@ def late_nodes(snapshot: Snapshot) -> frozenset[str]:
 def describe_late(snapshot: Snapshot) -> tuple[str, ...]:
     """What a plan's report says of them."""
     late = late_nodes(snapshot)
-    awaited = ", ".join(sorted(late - snapshot.not_awaited))
-    given_up = ", ".join(sorted(late & snapshot.not_awaited))
+    awaited = ", ".join(sorted(late - snapshot.late_too_long))
+    given_up = ", ".join(sorted(late & snapshot.late_too_long))
     messages = []
     if awaited:
         messages.append(
@@ -246,8 +246,9 @@ class HeardNodes:
     late_since: dict[str, datetime] = field(default_factory=dict)
     """When each node that is late now was first seen to be."""
 
-    def not_awaited(self, snapshot: Snapshot) -> frozenset[str]:
+    def late_too_long(self, snapshot: Snapshot) -> frozenset[str]:
         """Nodes that are late for LONGEST_LAG; asked at every tick."""
+        # Built anew: a node that caught up starts from zero when it is late again.
         self.late_since = {
             node: self.late_since.get(node, snapshot.at)
             for node in sorted(late_nodes(snapshot))

@@ -125,7 +125,7 @@ async def tick(loop: Loop) -> TickOutcome:
 
     # 4. Observe and forecast.
     await _record_nodes(loop, snapshot)
-    snapshot = replace(snapshot, not_awaited=loop.telemetry.not_awaited(snapshot))
+    snapshot = replace(snapshot, late_too_long=loop.telemetry.late_too_long(snapshot))
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
 

@@ -36,7 +36,7 @@ from app.serve.controller_process import ControllerBody
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import (
     Plane,
-    keep_what_is_loaded,
+    freeze_loaded_objects,
     make_plane,
     on_stop_signals,
 )
@@ -149,7 +149,7 @@ def app_from_environment() -> FastAPI:
     # Without it a traceback would print every local variable, tokens among them, and take seconds over it.
     configure_logs(settings)
     app = create_app(make_plane(settings))
-    keep_what_is_loaded()
+    freeze_loaded_objects()
     return app
 
 
@@ -164,7 +164,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
     body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
     async with controller_process(body, metrics.note) as ended:
         server = make_server(plane, checks={"controller": _controller_check(ended)})
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         # Only now: until the controller's process has been started, a signal may end this one as it likes.
         on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(

@@ -22,10 +22,9 @@ from app.base.settings import Settings
 from app.catalogue.catalogue import load_layers, load_training_layers
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
-from app.db.base.listen import Listener
+from app.db.base.listen import WAKE_CHANNEL, Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
-from app.db.fleet.ingest import WAKE_CHANNEL
 from app.db.maintenance import Retention, load_time, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.predictions.forecasts import PostgresForecasts
@@ -49,7 +48,7 @@ from app.serve.child_process import report_tick, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import (
     Plane,
-    keep_what_is_loaded,
+    freeze_loaded_objects,
     make_plane,
     on_stop_signals,
 )
@@ -269,7 +268,7 @@ async def _run_controller(
 ) -> None:
     """Until a signal, or until the other side of the pipe is gone, which hears of every tick."""
     os.nice(NICENESS)
-    keep_what_is_loaded()
+    freeze_loaded_objects()
     asked = asyncio.Event()
     on_stop_signals(asked.set)
     if pipe is not None:

@@ -36,7 +36,7 @@ def make_plane(
     )
 
 
-def keep_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Leave what this process has loaded out of all later garbage collections.
 
     A full collection walks through all of it, and nothing is answered meanwhile.

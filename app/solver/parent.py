@@ -1,4 +1,4 @@
-"""What a process does that computes for another one."""
+"""A child process that ignores Ctrl-C and exits when its parent does."""
 
 import multiprocessing
 import os
@@ -7,7 +7,7 @@ import threading
 from multiprocessing.connection import wait
 
 
-def follow_parent() -> None:
+def exit_with_parent() -> None:
     """In a process that computes: leave Ctrl-C to the parent, and end with it."""
     # A terminal sends Ctrl-C to both; the parent asks for what it still wants.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from app.solver.findings import Findings, Inquiry
-from app.solver.parent import follow_parent
+from app.solver.parent import exit_with_parent
 from app.solver.shared_points import Packed, ReceivedPoints, SentPoints
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
@@ -384,7 +384,7 @@ def _serve(
     niceness: int,
 ) -> None:
     """The worker's main: import the solvers that it is told to, answer requests until the other side is gone."""
-    follow_parent()
+    exit_with_parent()
     # The parent's is inherited, and may have grown since another child was started.
     os.nice(max(0, niceness - os.nice(0)))
     # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.

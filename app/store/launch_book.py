@@ -49,7 +49,9 @@ class LaunchRecord:
         return self.avoided_until is not None and self.avoided_until > at
 
 
-def failed(before: LaunchRecord | None, detail: str, at: datetime) -> LaunchRecord:
+def with_failure(
+    before: LaunchRecord | None, detail: str, at: datetime
+) -> LaunchRecord:
     """The record after one more failed launch."""
     if before is None or before.failed_at < at - FORGOTTEN_AFTER:
         before = LaunchRecord(failed_at=at)
@@ -81,7 +83,9 @@ class LaunchBook:
         """Note an observation's failures."""
         for failure in observation.failures:
             key = (failure.service, gpu_id(observation.node, failure.gpu_index))
-            self._records[key] = failed(self._records.get(key), failure.detail, at)
+            self._records[key] = with_failure(
+                self._records.get(key), failure.detail, at
+            )
 
     def avoided(self, at: datetime) -> tuple[AvoidedGpu, ...]:
         """What is avoided at that time, by service and GPU."""

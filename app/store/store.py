@@ -248,7 +248,7 @@ class Snapshot:
     """What exceeded budgets do: which services are planned for less (`app.loop.budgets`)."""
     avoided: tuple[AvoidedGpu, ...] = ()
     """GPUs on which a service's launches failed again and again, by service and GPU."""
-    not_awaited: frozenset[str] = frozenset()
+    late_too_long: frozenset[str] = frozenset()
     """Nodes whose late windows the forecast waits for no longer; set by the loop (`app.loop.observe.HeardNodes`)."""
     must_renew: bool = False
     """Nodes may hold commands that this store never made: the target is pushed again even if nothing would change."""

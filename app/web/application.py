@@ -49,8 +49,8 @@ MAX_TOPICS = 8
 def install(
     app: FastAPI, stopping: asyncio.Event, sign_on: SignOnTerms | None = None
 ) -> None:
-    """Add the dashboard's routes. `stopping`: the server ends; streams end with it. `sign_on`: how people log in
-    beside by tokens."""
+    """Add the dashboard's routes. `stopping`: the server ends; streams end with it. `sign_on`: how people log in,
+    besides with tokens."""
     # One feed for all pages: browsers that look at the same thing share one query.
     assets, feed = Assets(), TopicFeed(TOPICS, stopping)
     paper = Paper(assets, sign_on)

@@ -78,7 +78,7 @@ class LoginAttempt:
 
     @classmethod
     def begin(cls, wanted: str, scope: str) -> "LoginAttempt":
-        """A new one."""
+        """An attempt with a fresh 256-bit secret."""
         return cls(secret=secrets.token_urlsafe(32), wanted=wanted, scope=scope)
 
     @classmethod
@@ -110,7 +110,7 @@ class LoginAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownPerson:
+class Person:
     """Somebody whom the provider knows."""
 
     name: str
@@ -133,7 +133,7 @@ class IdentityProvider:
     async def login_url(self, attempt: LoginAttempt) -> str:
         """Where a browser logs in."""
         async with self._client() as client:
-            metadata = await self._known(client)
+            metadata = await self._discover(client)
             url, _ = client.create_authorization_url(
                 _endpoint(metadata, "authorization_endpoint"),
                 state=attempt.derived("state"),
@@ -143,11 +143,11 @@ class IdentityProvider:
             )
         return str(url)
 
-    async def person(self, code: str, attempt: LoginAttempt) -> KnownPerson:
+    async def person(self, code: str, attempt: LoginAttempt) -> Person:
         """Whom a code stands for. Raises Unauthorised for one that is used, expired or another browser's."""
         with self._errors_explained():
             async with asyncio.timeout(ANSWERS_WITHIN_S), self._client() as client:
-                metadata = await self._known(client)
+                metadata = await self._discover(client)
                 methods = metadata.get("token_endpoint_auth_methods_supported")
                 # The standard's default is the header; few providers take the form alone.
                 if isinstance(methods, list) and "client_secret_basic" not in methods:
@@ -160,13 +160,13 @@ class IdentityProvider:
                 )
                 claims = await self._claims(client, metadata, answer, attempt)
                 groups = await self._groups(client, metadata, claims)
-        return KnownPerson(name=_name(claims), groups=groups)
+        return Person(name=_name(claims), groups=groups)
 
     async def logout_url(self) -> str | None:
         """Where a browser logs out at the provider, too; None where that offers it not, or does not answer."""
         try:
             async with self._client() as client:
-                metadata = await self._known(client)
+                metadata = await self._discover(client)
                 end = _endpoint(metadata, "end_session_endpoint")
         except Unavailable:
             return None
@@ -177,7 +177,7 @@ class IdentityProvider:
     async def check_issuer(self, issuer: str | None) -> None:
         """Raise Unauthorised for an answer that names another sender; not every provider names itself (RFC 9207)."""
         async with self._client() as client:
-            metadata = await self._known(client)
+            metadata = await self._discover(client)
         if issuer is not None and issuer != metadata["issuer"]:
             raise Unauthorised("This is another provider's answer: log in again.")
 
@@ -191,7 +191,7 @@ class IdentityProvider:
             verify=self._tls,
         )
 
-    async def _known(self, client: AsyncOAuth2Client) -> Metadata:
+    async def _discover(self, client: AsyncOAuth2Client) -> Metadata:
         """What the provider says of itself, from memory for an hour."""
         now_s = asyncio.get_running_loop().time()
         if self._until_s > now_s:
@@ -199,7 +199,7 @@ class IdentityProvider:
         with self._errors_explained():
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 found = await _load(client, self.terms.issuer.rstrip("/") + DISCOVERY)
-        issuer = _plain(str(found.get("issuer")))
+        issuer = _printable(str(found.get("issuer")))
         # A slash at the end is easily forgotten; anything else may be another provider behind the same address.
         if issuer.rstrip("/") != self.terms.issuer.rstrip("/"):
             raise Unavailable(
@@ -278,7 +278,7 @@ class IdentityProvider:
         except JoseError as error:
             self._log(error)
             raise Unauthorised(
-                f"{host} sent an ID token that is not valid ({_plain(str(error))}). Log in again; if that does not "
+                f"{host} sent an ID token that is not valid ({_printable(str(error))}). Log in again; if that does not "
                 "help, compare the clocks of both machines."
             ) from error
         except OAuthError as error:
@@ -288,8 +288,8 @@ class IdentityProvider:
                     "This login was used already, or took too long: log in again."
                 ) from error
             raise Unavailable(
-                f"{host} refuses this control plane ({_plain(str(error.error))}): check PLIMSOLL_OIDC_CLIENT_ID and "
-                "PLIMSOLL_OIDC_CLIENT_SECRET, and that client at the provider."
+                f"{host} refuses this control plane ({_printable(str(error.error))}): check PLIMSOLL_OIDC_CLIENT_ID "
+                "and PLIMSOLL_OIDC_CLIENT_SECRET, and that client at the provider."
             ) from error
         except PROVIDER_ERRORS as error:
             self._log(error)
@@ -303,7 +303,7 @@ class IdentityProvider:
         log.warning(
             "a login at the identity provider failed",
             provider=self.terms.host,
-            problem=_plain(f"{type(error).__name__}: {error}"),
+            problem=_printable(f"{type(error).__name__}: {error}"),
         )
 
 
@@ -329,14 +329,14 @@ def _endpoint(metadata: Metadata, name: str) -> str:
 
 def _name(claims: CodeIDToken) -> str:
     """Who it is, as the audit shall name them."""
-    subject = _plain(str(claims["sub"]), limit=MAX_SUBJECT)
+    subject = _printable(str(claims["sub"]), limit=MAX_SUBJECT)
     for claim in ("preferred_username", "email", "name"):
-        called = _plain(str(claims.get(claim) or ""))
+        called = _printable(str(claims.get(claim) or ""))
         if called and called != subject:
             return f"{called} ({subject})"
     return subject
 
 
-def _plain(text: str, *, limit: int = MAX_NAME) -> str:
+def _printable(text: str, *, limit: int = MAX_NAME) -> str:
     """On one line of readable length, whatever somebody put into it."""
     return "".join(each if each.isprintable() else "_" for each in text[:limit])

@@ -82,7 +82,7 @@ async def leave(
     url = await provider.logout_url()
     if url is None:
         return answer
-    # By a page, since the policy of our pages lets no form lead to another host, by a redirect either.
+    # By a page, since the policy of our pages lets no form lead to another host, not even through a redirect.
     host = provider.terms.host
     page = paper.html(
         request,

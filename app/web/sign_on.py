@@ -18,7 +18,7 @@ from app.db.base.transaction import transaction
 from app.db.operations import sessions
 from app.db.operations.token_secrets import TokenOrder
 from app.store.store import AuditEvent
-from app.web.identity_provider import IdentityProvider, KnownPerson, LoginAttempt
+from app.web.identity_provider import IdentityProvider, LoginAttempt, Person
 from app.web.login import FIRST_PAGE, address_named, first_page, next_page
 from app.web.pages import Paper
 
@@ -110,7 +110,8 @@ class SignOn:
         preferred = [each for each in choices if each.scope == attempt.scope]
         chosen = (preferred or choices)[0]
         context = await _context(request, person, chosen)
-        # A page and no redirect: that would count as the provider's, and the browser would keep the cookie back.
+        # A page, not a redirect: a redirect would count as the provider's, and the browser would withhold the
+        # SameSite=Strict cookie.
         answer = self._paper.html(
             request,
             "onward.html",
@@ -142,7 +143,7 @@ class SignOn:
         said = f"{error}: {detail}" if detail else error
         return f"{self._terms.host} did not log you in ({said[:300]}). Log in again, or ask its operator."
 
-    def _no_group(self, person: KnownPerson) -> str:
+    def _no_group(self, person: Person) -> str:
         """What the person, and who runs the control plane, need to know."""
         terms = self._terms
         if not person.groups:
@@ -160,7 +161,7 @@ class SignOn:
             f"Ask the operator to add one of them, such as PLIMSOLL_OIDC_GROUPS='{example}'."
         )
 
-    async def _note_denial(self, request: Request, person: KnownPerson) -> None:
+    async def _note_denial(self, request: Request, person: Person) -> None:
         parts: ApiParts = request.app.state.parts
         denial = AuditEvent(
             at=parts.clock.now(),
@@ -187,7 +188,7 @@ def _other_choices(
     ]
 
 
-async def _context(request: Request, person: KnownPerson, chosen: Grant) -> Context:
+async def _context(request: Request, person: Person, chosen: Grant) -> Context:
     """What the person asks from now on, with a token that ends as a session does."""
     parts: ApiParts = request.app.state.parts
     now = parts.clock.now()

@@ -16,9 +16,8 @@ from agents.base.protocol import NodeCommand
 from app.base.clock import WallClock
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
-from app.db.base.listen import Listener
+from app.db.base.listen import WAKE_CHANNEL, Listener
 from app.db.decisions import targets
-from app.db.fleet.ingest import WAKE_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.loop.controller import Controller
 from app.loop.tick import Loop

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import Ack, Observation
 from app.base.errors import InvalidRequest
-from app.db.base.listen import conninfo
+from app.db.base.listen import WAKE_CHANNEL, conninfo
 from app.db.base.observation_rows import place
 from app.db.fleet import ingest as ingesting
 from app.db.fleet.agent_boots import NEW_BOOTS_PER_HOUR
@@ -261,7 +261,7 @@ def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(
         )
         await store.ingest((seen,), later)
 
-    assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
+    assert ("arrival rate" in heard(database, WAKE_CHANNEL, work)) is wakes
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_what_was_foreseen_and_is_left_out_of_the_plan_wakes_nobody(
         )
         await store.ingest((seen,), later)
 
-    assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
+    assert ("arrival rate" in heard(database, WAKE_CHANNEL, work)) is wakes
 
 
 def test_requests_for_a_service_that_is_gone_or_never_was_wake_nobody(
@@ -305,7 +305,7 @@ def test_requests_for_a_service_that_is_gone_or_never_was_wake_nobody(
         ]
         await store.ingest((make_observation(1, START, services=readings),), START)
 
-    assert "arrival rate" not in heard(database, ingesting.WAKE_CHANNEL, work)
+    assert "arrival rate" not in heard(database, WAKE_CHANNEL, work)
 
 
 def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(
@@ -328,7 +328,15 @@ def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(
             await store.load_snapshot(START)
         ).state.catalogue_revision == after.state.catalogue_revision
 
-    assert heard(database, ingesting.WAKE_CHANNEL, work) == ["gpu"]
+    assert heard(database, WAKE_CHANNEL, work) == ["gpu"]
+
+
+def test_a_node_that_follows_a_lost_generation_wakes_the_loop(database: str) -> None:
+    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
+        seen = msgspec.structs.replace(make_observation(1, START), generation=150)
+        await store.ingest((seen,), START)
+
+    assert heard(database, WAKE_CHANNEL, work) == ["restored"]
 
 
 def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_says(

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
-from app.db.base.listen import RECONNECT, Listener, conninfo
+from app.db.base.listen import RECONNECT, WAKE_CHANNEL, Listener, conninfo, wake
 
 pytestmark = pytest.mark.integration
 Value = TypeVar("Value")
@@ -92,12 +92,9 @@ def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(
     async def work(engine: AsyncEngine) -> list[str]:
         async def notify(payload: str) -> None:
             async with engine.begin() as connection:
-                await connection.execute(
-                    text("SELECT pg_notify('plimsoll_wake', :payload)"),
-                    {"payload": payload},
-                )
+                await wake(connection, payload)
 
-        heard = Listener(database, "plimsoll_wake", retry_s=0.01).listen()
+        heard = Listener(database, WAKE_CHANNEL, retry_s=0.01).listen()
         words = [await anext(heard)]
         await notify("one")
         words.append(await anext(heard))

@@ -1,8 +1,8 @@
 """Who calls and what they may do. Deny by default: a path that is not listed as public needs a valid token.
 
 Scopes: viewer < operator < admin. Two stand apart: agent, by which one node syncs, and join, by which it gets such a
-token. A token that is bound to projects reaches
-their services and the catalogue, and nothing that would show other projects' business.
+token. A token that is bound to projects reaches their services and the catalogue, and nothing that would show other
+projects' business.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ UNKNOWN_S = 5.0
 was there, waits for it in another process."""
 
 UNKNOWN_TOKENS = 10_000
-"""That are remembered; who sends different ones pushes only other unknown ones out."""
+"""How many are remembered; a flood of different ones evicts only other unknown ones."""
 
 bearer = HTTPBearer(
     auto_error=False,

@@ -2,8 +2,7 @@
 
 A request beyond the budget waits until it is earned; beyond the longest wait it is answered 429 with `Retry-After`,
 after a pause. Waiting slows a client down that sends as fast as it gets answers; a refusal at once would only make it
-ask again.
-What takes long is limited besides by seats (`app.api.http.fairness`) where it is done.
+ask again. What takes long is also limited by seats (`app.api.http.fairness`) where it is done.
 """
 
 import asyncio

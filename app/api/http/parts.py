@@ -173,7 +173,7 @@ class Context:
             return await self.snapshot_within()
 
     async def snapshot_within(self) -> Snapshot:
-        """The same for who has a transaction open, and would else wait for a second seat while it holds one."""
+        """The same for a caller that already holds a transaction and would otherwise wait for a second seat."""
         with translated():
             return await self.parts.store.load_snapshot(self.now())
 

@@ -39,7 +39,7 @@ async def livez() -> HealthView:
     return HealthView(status="ok")
 
 
-def _is_said(given: object) -> object:
+def _bare_flag(given: object) -> object:
     """`?verbose` alone says yes, as it does for Kubernetes' own endpoints."""
     return True if given == "" else given
 
@@ -49,7 +49,7 @@ async def readyz(
     request: Request,
     verbose: Annotated[
         bool,
-        BeforeValidator(_is_said),
+        BeforeValidator(_bare_flag),
         Query(description="Name every part, also those that are well"),
     ] = False,
 ) -> JSONResponse:

@@ -25,7 +25,8 @@ from app.db.workloads import projects
 from app.manifests.parts import Name, Strict
 
 OWN_GRACE_S = 3600
-"""Longest grace for who rotates its own token: a stolen one must not be kept alive beside the new one for long."""
+"""Longest grace for callers that rotate their own token: a stolen one must not be kept alive for long beside the new
+one."""
 
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a secret, in hexadecimal digits."""
@@ -175,7 +176,7 @@ async def rotate_token(
     roots: set[str] = set()
 
     async def work(connection: Connection) -> NewTokenView:
-        row = await tokens.get(connection, token_id, is_locked=True)
+        row = await tokens.get(connection, token_id, lock=True)
         made = await rotate(
             connection,
             row,

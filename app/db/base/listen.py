@@ -7,7 +7,8 @@ from contextlib import aclosing
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import make_url
+from sqlalchemy import func, make_url, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.engine import KEEPALIVES
 
@@ -16,12 +17,20 @@ RECONNECT = "reconnected"
 
 RETRY_S = 1.0
 
+WAKE_CHANNEL = "plimsoll_wake"
+"""Notified with the reason when the loop should look."""
+
 
 def conninfo(url: str) -> str:
     """libpq's form of a SQLAlchemy URL."""
     return (
         make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     )
+
+
+async def wake(connection: AsyncConnection, reason: str) -> None:
+    """Let the loop look as soon as the transaction is committed."""
+    await connection.execute(select(func.pg_notify(WAKE_CHANNEL, reason)))
 
 
 class Listener:

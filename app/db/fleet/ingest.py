@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.listen import WAKE_CHANNEL
 from app.db.base.observation_rows import WindowedObservation, copy_all
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
@@ -30,9 +31,6 @@ from app.store.event_limits import LimitedEvents
 from app.store.reportable import Reportable, add_counts, admit, dropped_in
 from app.store.store import Ingested
 from app.store.windows import Sums, WindowKey, add_all, parts_of, sums_of
-
-WAKE_CHANNEL = "plimsoll_wake"
-"""Notified with the reason when the loop should look."""
 
 NOTABLE_DEVIATIONS = 4.0
 """Arrivals above the planned ones by so many standard deviations (Poisson) wake the loop: chance alone does so once

@@ -15,7 +15,7 @@ from app.store.launch_book import (
     AvoidedGpu,
     LaunchRecord,
     avoided,
-    failed,
+    with_failure,
 )
 from solvers.types.state import GpuId, gpu_id
 
@@ -42,7 +42,7 @@ async def note_failures(
     for service, gpu, failure in reported:
         if gpu in gpus:
             key = (service, gpu)
-            after[key] = failed(after.get(key), failure.detail, received)
+            after[key] = with_failure(after.get(key), failure.detail, received)
     await _save(connection, after)
     new = [
         avoided(*key, record)

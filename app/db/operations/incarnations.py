@@ -16,6 +16,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import SCHEMA, Observation
+from app.db.base.listen import wake
 from app.db.decisions.targets import load_digests
 from app.db.operations import events
 from app.store.store import AuditEvent
@@ -51,12 +52,14 @@ class MadeCommands:
 
         `generation`, `since`: the newest target and when it came into force.
         """
+        # A node that follows an older generation is only late; its command says nothing of the database's history.
         comparable = [
             report
             for report in reports
             if report.generation == generation
             and report.command_digest.startswith(SCHEMA)
         ]
+        # A new target replaces every node's command.
         if self._target != (generation, since):
             self._target, self._digests = (generation, since), {}
         if new := [
@@ -64,6 +67,7 @@ class MadeCommands:
         ]:
             made = await load_digests(connection, new, generation)
             self._digests |= {node: made.get(node, "") for node in new}
+        # Another release writes the same command otherwise: where schemas differ, digests cannot be compared.
         other = [
             report
             for report in comparable
@@ -94,6 +98,7 @@ async def note_diverged(
     row = found.one_or_none()
     if row is not None:
         await events.add(connection, _restored(row, at))
+        await wake(connection, "restored")
 
 
 def _restored(row: Row[Any], at: datetime) -> AuditEvent:
@@ -148,5 +153,5 @@ WITH held AS (
     RETURNING held.node, held.generation AS held, held.made, held.old, target_generation AS generation,
               incarnation AS new
 )
-SELECT *, pg_notify('plimsoll_wake', 'restored') FROM renumbered
+SELECT * FROM renumbered
 """

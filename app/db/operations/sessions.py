@@ -22,7 +22,7 @@ async def create(
     at: datetime,
     until: datetime,
 ) -> None:
-    """Log the holder of a token in."""
+    """Store the hash of a session's cookie; it ends at `until`."""
     await connection.execute(
         insert(session).values(
             sha256=sha256, token=token_id, created_at=at, expires_at=until

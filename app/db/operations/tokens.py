@@ -93,13 +93,13 @@ async def find(connection: AsyncConnection, sha256: bytes) -> TokenRow | None:
 
 
 async def get(
-    connection: AsyncConnection, token_id: str, *, is_locked: bool = False
+    connection: AsyncConnection, token_id: str, *, lock: bool = False
 ) -> TokenRow:
-    """The token of that id, valid or not; `is_locked`: with its family, until the transaction ends. Raises NotFound."""
+    """The token of that id, valid or not; `lock`: with its family, until the transaction ends. Raises NotFound."""
     statement = select(*_COLUMNS).where(token.c.id == token_id)
     missing = f"there is no token {token_id!r}"
     row = _row(await one_row(connection, statement, missing=missing))
-    if not is_locked:
+    if not lock:
         return row
     await connection.execute(
         select(token.c.id).where(token.c.id == row.root).with_for_update()
@@ -188,7 +188,7 @@ async def revoke(
     connection: AsyncConnection, token_id: str, *, at: datetime
 ) -> tuple[str, ...]:
     """End a token's family for ever; the ids of the tokens that ended, none where all had. Raises NotFound."""
-    row = await get(connection, token_id, is_locked=True)
+    row = await get(connection, token_id, lock=True)
     ended = await connection.execute(
         update(token)
         # The first revocation's time stays.

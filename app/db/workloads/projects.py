@@ -15,7 +15,7 @@ from app.db.workloads.quotas import ProjectQuota
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectRow:
-    """One project."""
+    """A project as stored, with its quota."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -32,6 +32,7 @@ async def save(
     quota: ProjectQuota | None = None,
 ) -> None:
     """Add or replace a project; without a quota nothing of it is limited."""
+    # Replaced as a whole: a manifest without a quota removes the earlier one.
     await upsert(
         connection,
         project,

@@ -79,7 +79,7 @@ def _check_ceiling(
     if limit is not None and taken + own > limit:
         raise InvalidRequest(
             f"project {project!r} may have {limit} {what} at most, by the max_replicas of its services and its tasks; "
-            f"the others take {_said(taken)} of them. State fewer, or ask an admin for a larger quota",
+            f"the others take {_count_text(taken)} of them. State fewer, or ask an admin for a larger quota",
             field="spec.scaling.max_replicas",
         )
 
@@ -173,7 +173,7 @@ def _max_replicas(service: Service) -> float:
     return math.inf if stated is None else float(stated)
 
 
-def _said(used: float) -> str:
+def _count_text(used: float) -> str:
     return "all" if math.isinf(used) else f"{used:g}"
 
 

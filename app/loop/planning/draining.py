@@ -32,6 +32,7 @@ def drained_nodes(snapshot: Snapshot) -> tuple[str, ...]:
         return draining_nodes(snapshot)
     used = {gpu.id for gpu in target.gpus if gpu.replicas or gpu.tasks}
     busy = {gpu.node for gpu in snapshot.state.gpus if gpu.id in used}
+    # An agent that has not taken up the newest target may still run what it should have stopped.
     following = {
         status.node
         for status in snapshot.statuses
@@ -60,6 +61,7 @@ def staying_gpus(
         return ()
     hosting = [gpu for gpu in bound.gpus if gpu.replicas]
     used = {gpu.id for gpu in hosting}
+    # The plan has given all watts of these nodes to its replicas.
     capped = {node.id for node in state.nodes if node.power_cap_w is not None}
     full = capped & {gpu.node for gpu in hosting}
     staying = []

@@ -49,6 +49,7 @@ def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
     closed = {}
     for service, gpus in failing.items():
         per_node = Counter(node_of[gpu] for gpu in gpus)
+        # Several bad GPUs of one node are rarely chance: something is missing there.
         broad = {node for node, count in per_node.items() if count >= _OF_NODE}
         closed[service] = gpus | {gpu for gpu, node in node_of.items() if node in broad}
     return AvoidedGpus(failing=failing, closed=closed)
@@ -98,6 +99,7 @@ def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan
 def _failing(snapshot: Snapshot) -> dict[str, set[GpuId]]:
     """Where launches fail, by service; without those that fail everywhere."""
     node_of = {gpu.id: gpu.node for gpu in snapshot.state.gpus}
+    # What fails on so many nodes fails by itself; moving it would only spread it.
     return {
         service: gpus
         for service, gpus in _known(snapshot).items()
@@ -110,6 +112,7 @@ def _known(snapshot: Snapshot) -> dict[str, set[GpuId]]:
     services = {service.name for service in snapshot.state.services}
     gpus = {gpu.id for gpu in snapshot.state.gpus}
     known: defaultdict[str, set[GpuId]] = defaultdict(set)
+    # Services and GPUs may have been removed since they failed.
     for each in snapshot.avoided:
         if each.service in services and each.gpu in gpus:
             known[each.service].add(each.gpu)

@@ -27,7 +27,7 @@ from app.db.base.transaction import Engine, transaction
 from app.db.decisions import simulations
 from app.db.decisions.simulations import Claimed, Reports
 from app.simulate.requests.examples import folder
-from app.solver.parent import follow_parent
+from app.solver.parent import exit_with_parent
 from solvers.types.state import Json
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Body = Callable[[Connection, Mapping[str, Json], Path], None]
 
 def _work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
     # First of all: a process whose parent is gone must not compute on for half an hour.
-    follow_parent()
+    exit_with_parent()
     # Ticks, requests and the solvers of both go first: beside a process of low priority agents still waited.
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -99,17 +99,17 @@ def test_a_node_that_stays_late_longer_than_its_outbox_holds_is_not_waited_for()
         target=TARGET,
         statuses=(AgentStatus(node="n1", generation=1, lag_s=60.0),),
     )
-    assert telemetry.not_awaited(late) == frozenset()
+    assert telemetry.late_too_long(late) == frozenset()
     assert "not scaled down" in " ".join(describe_late(late))
     later = replace(late, at=late.at + LONGEST_LAG)
-    given_up = replace(late, not_awaited=telemetry.not_awaited(later))
+    given_up = replace(late, late_too_long=telemetry.late_too_long(later))
     (demand,) = make_demands(given_up)
     assert demand.arrival_rate_rps < PLANNED_RPS
     (said,) = describe_late(given_up)
     assert "n1: windows come late for 30 min" in said
     # On time once, it is waited for anew.
-    assert telemetry.not_awaited(replace(later, statuses=())) == frozenset()
-    assert telemetry.not_awaited(later) == frozenset()
+    assert telemetry.late_too_long(replace(later, statuses=())) == frozenset()
+    assert telemetry.late_too_long(later) == frozenset()
 
 
 def test_the_rate_follows_a_steady_load_with_a_margin() -> None:

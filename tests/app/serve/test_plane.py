@@ -5,10 +5,10 @@ import sys
 
 PROGRAM = """
 import gc
-from app.serve.plane import keep_what_is_loaded
+from app.serve.plane import freeze_loaded_objects
 
 tracked = len(gc.get_objects())
-keep_what_is_loaded()
+freeze_loaded_objects()
 assert gc.get_freeze_count() > 0.9 * tracked
 assert len(gc.get_objects()) < 0.1 * tracked
 """

@@ -9,7 +9,7 @@ from app.store.launch_book import (
     LONGEST,
     WINDOW,
     LaunchRecord,
-    failed,
+    with_failure,
 )
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -22,7 +22,7 @@ def after(
     record = since
     at = START if since is None else since.failed_at + every
     for _ in range(times):
-        record = failed(record, "no", at)
+        record = with_failure(record, "no", at)
         at += every
     assert record is not None
     return record
@@ -64,6 +64,6 @@ def test_failures_while_it_is_avoided_do_not_move_the_time_that_was_announced() 
 def test_what_lies_a_day_back_is_forgotten() -> None:
     record = after(FAILURES, every=timedelta(seconds=1))
     later = record.failed_at + FORGOTTEN_AFTER + timedelta(seconds=1)
-    assert failed(record, "no", later) == LaunchRecord(
+    assert with_failure(record, "no", later) == LaunchRecord(
         failures=1, failed_at=later, detail="no"
     )
