@@ -280,15 +280,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """The token from its file, else from the environment; empty: the node has one of its own.
-
-    Without any the process ends.
-    """
+    """The token from its file; empty: the node has one of its own. Without any the process ends."""
     # Imported late, like what runs the agent.
     from agents.sync.node_token import FILE, JOIN_PREFIX
 
-    # Taken out in any case: what this process starts has no business with it.
-    token = os.environ.pop(TOKEN_VARIABLE, "")
+    # Another's, such as that of whoever started this: what this process starts has no business with it.
+    os.environ.pop(TOKEN_VARIABLE, None)
+    token = ""
     try:
         if options.token_file is not None:
             token = options.token_file.read_text(encoding="utf-8").strip()
@@ -297,7 +295,8 @@ def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     is_kept = options.state_dir is not None and (options.state_dir / FILE).exists()
     if not token and not is_kept:
         parser.error(
-            f"give a token by --token-file or {TOKEN_VARIABLE}; `plimsoll token create --scope join` makes one"
+            f"give a token by --token-file; `plimsoll token create --scope join` makes one ({TOKEN_VARIABLE} is not "
+            "read: what a process was started with stays in its /proc/PID/environ)"
         )
     if token.startswith(JOIN_PREFIX) and options.state_dir is None:
         parser.error(

@@ -88,6 +88,8 @@ def _start(node: Machine, sharing: str) -> None:
     arguments = [
         "--url",
         node.url,
+        "--token-file",
+        str(node.token_file),
         "--node",
         "n1",
         "--device",
@@ -105,7 +107,7 @@ def _start(node: Machine, sharing: str) -> None:
         str(node.directory / "templates.toml"),
     ]
     root = str(Path(__file__).parents[1])
-    own = {"PATH": environment()["PATH"], "PLIMSOLL_TOKEN": "token", "PYTHONPATH": root}
+    own = {"PATH": environment()["PATH"], "PYTHONPATH": root}
     with (node.directory / "agent.log").open("a") as log:
         node.process = subprocess.Popen(
             [sys.executable, "-m", "agents.main", *arguments, *paths],

@@ -61,8 +61,8 @@ def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
 def forbid_inspection() -> None:
     """Close this process's memory and environment to other processes of its user; root can still look.
 
-    What the process was started with, a token in its environment included, stays in /proc/PID/environ for its life. No
-    core is dumped from here on either, and py-spy needs root.
+    What the process was started with stays in /proc/PID/environ for its life. No core is dumped from here on either,
+    and py-spy needs root.
     """
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         uses_mps=options.sharing == "mps",
         gpu_type=options.gpu_type or "",
         url=options.url or "",
-        token=token or os.environ.get("PLIMSOLL_TOKEN", ""),
+        token=token,
         node=options.node,
         worker_user=options.worker_user,
         router_port=options.router_port,

@@ -30,6 +30,7 @@ from agents.sync.transport import (
     TransportError,
     Unacceptable,
 )
+from app.base.token_file import write_token
 from tests.agents.control_planes import PaperControlPlane
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_node
@@ -254,7 +255,11 @@ class AgentProcess:
     """`plimsoll-agent` as an operator starts it."""
 
     def __init__(self, url: str, state_dir: Path, *more: str) -> None:
+        token_file = state_dir / "agent.token"
+        write_token(token_file, "secret")
         arguments = [
+            "--token-file",
+            str(token_file),
             "--url",
             url,
             "--node",
@@ -265,7 +270,6 @@ class AgentProcess:
         device = ["--gpu-type", "V100-32GB", "--speed", "20", *more]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "agents.main", *arguments, *device],
-            env={**os.environ, "PLIMSOLL_TOKEN": "secret"},
         )
 
     def end(self, number: signal.Signals) -> int:
@@ -373,7 +377,7 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
         (
             ["--url", "http://x", "--gpu-type", "T4"],
             2,
-            "--token-file or PLIMSOLL_TOKEN",
+            "give a token by --token-file; ",
         ),
         (["--url", "http://x"], 2, "needs --gpu-type"),
         (
@@ -398,11 +402,16 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
         ),
     ],
 )
-def test_wrong_arguments_are_named(arguments: list[str], code: int, words: str) -> None:
-    token = "" if "PLIMSOLL_TOKEN" in words else "t"
+def test_wrong_arguments_are_named(
+    arguments: list[str], code: int, words: str, tmp_path: Path
+) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("t")
+    given = [] if "--token-file" in words else ["--token-file", str(token_file)]
     ended = subprocess.run(
-        [sys.executable, "-m", "agents.main", *arguments],
-        env={**os.environ, "PLIMSOLL_TOKEN": token},
+        [sys.executable, "-m", "agents.main", *arguments, *given],
+        # A token of the environment is none: it could be read there as long as the agent runs.
+        env={**os.environ, "PLIMSOLL_TOKEN": "t"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -23,8 +23,8 @@ PATIENCE_S = 60.0
 START_AN_AGENT = """
 import os, subprocess, sys, time
 process = subprocess.Popen([sys.executable, "-m", "agents.main", "--url", "http://127.0.0.1:9",
-                            "--gpu-type", "V100-32GB", "--parent", str(os.getpid())], start_new_session=True,
-                           env={**os.environ, "PLIMSOLL_TOKEN": "t"})
+                            "--gpu-type", "V100-32GB", "--parent", str(os.getpid()), "--token-file", sys.argv[1]],
+                           start_new_session=True)
 print(process.pid, flush=True)
 time.sleep(600)
 """
@@ -145,8 +145,9 @@ def test_a_port_that_is_taken_is_named_and_nothing_stays_behind(home: Path) -> N
     assert postgres.attach(home / ".plimsoll") is None
 
 
-def test_an_agent_that_was_started_with_its_parent_ends_with_it() -> None:
-    command = [sys.executable, "-c", START_AN_AGENT]
+def test_an_agent_that_was_started_with_its_parent_ends_with_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    command = [sys.executable, "-c", START_AN_AGENT, str(tmp_path / "token")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as parent:

@@ -25,6 +25,7 @@ from agents.base.protocol import (
     TaskCommand,
 )
 from agents.processes.procfs import marks, members
+from app.base.token_file import write_token
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
@@ -107,6 +108,8 @@ class Machine:
     def __post_init__(self) -> None:
         self.gpus = FakeGpus(self.directory / "gpus", count=1)
         self.state = self.directory / "state"
+        self.token_file = self.directory / "agent.token"
+        write_token(self.token_file, "token")
         words = (
             sys.executable,
             str(FAKES / "mps_worker.py"),
@@ -137,6 +140,8 @@ class Machine:
         arguments = [
             "--url",
             self.url,
+            "--token-file",
+            str(self.token_file),
             "--node",
             "n1",
             "--device",
@@ -167,7 +172,7 @@ class Machine:
                     **self.gpus.environment(self.library),
                     "PATH": environment()["PATH"],
                 }
-                | {"PLIMSOLL_TOKEN": "token", "PYTHONPATH": str(ROOT)},
+                | {"PYTHONPATH": str(ROOT)},
                 stderr=log,
                 text=True,
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.base.token_file import write_token
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import FAKES, OWN_USER, environment
@@ -54,7 +55,10 @@ def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
     templates.write_text(
         TEMPLATES.format(python=sys.executable, fakes=FAKES, root=ROOT)
     )
+    write_token(folder / "agent.token", plane.secrets["agent"])
     arguments = [
+        "--token-file",
+        str(folder / "agent.token"),
         "--url",
         f"http://127.0.0.1:{plane.port}",
         "--node",
@@ -89,7 +93,7 @@ def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
             **gpus.environment(library),
             "PATH": environment()["PATH"],
         }
-        | {"PLIMSOLL_TOKEN": plane.secrets["agent"], "PYTHONPATH": str(ROOT)},
+        | {"PYTHONPATH": str(ROOT)},
         cwd=os.fspath(ROOT),
     )
     try:

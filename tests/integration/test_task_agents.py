@@ -15,6 +15,7 @@ import httpx2
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from app.base.token_file import write_token
 from app.db.operations.token_secrets import TokenOrder
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
@@ -135,10 +136,12 @@ class Plane:
             "--period-s",
             "0.5",
         ]
-        environment = {**own_environment(), "PLIMSOLL_TOKEN": self.secrets["agent"]}
+        token_file = self.folder / "agent.token"
+        write_token(token_file, self.secrets["agent"])
+        arguments += ["--token-file", str(token_file)]
         process = subprocess.Popen(
             [sys.executable, "-m", "agents.main", *arguments],
-            env=environment,
+            env=own_environment(),
             cwd=os.fspath(Path(__file__).parents[2]),
         )
         try:

@@ -33,7 +33,7 @@ loop decides (policy, mode, period, headroom, budgets) is no setting but a versi
 | variable | default | meaning |
 |---|---|---|
 | `{URL_VARIABLE}` | `{DEFAULT_URL}` | Address of the control plane |
-| `{TOKEN_VARIABLE}` | – | Token; `plimsoll-agent` reads it too |
+| `{TOKEN_VARIABLE}` | – | Token; `plimsoll-agent` reads files alone |
 | `{TOKEN_FILE_VARIABLE}` | – | File with the token; without it the one that `plimsoll token create --save` left |
 
 ## Control plane: `up`, `serve`, `db`, `token create --local`

@@ -47,7 +47,9 @@ class Unit:
 
     def start(self) -> None:
         words = "--url http://127.0.0.1:9 --node n1 --device fake --gpu-type V100-32GB --launch-s 0.2"
+        (self.directory / "token").write_text("t")
         state = ("--state-dir", str(self.directory / "state"))
+        token = ("--token-file", str(self.directory / "token"))
         command = (
             sys.executable,
             "-c",
@@ -55,12 +57,12 @@ class Unit:
             str(self.port.fileno()),
             *words.split(),
             *state,
+            *token,
         )
         with (self.directory / "log").open("ab") as log:
             self.agent = subprocess.Popen(
                 command,
                 pass_fds=(self.port.fileno(),),
-                env={**os.environ, "PLIMSOLL_TOKEN": "t"},
                 stderr=log,
             )
 

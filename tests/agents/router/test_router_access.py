@@ -306,11 +306,11 @@ def test_options_that_cannot_hold_are_refused(
     words: str,
     complaint: str,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("PLIMSOLL_TOKEN", "t")
+    (tmp_path / "token").write_text("t")
     with pytest.raises(SystemExit) as ended:
-        main([*ARGUMENTS, *words.split()])
+        main([*ARGUMENTS, "--token-file", str(tmp_path / "token"), *words.split()])
     assert ended.value.code == 2
     assert complaint in capsys.readouterr().err
 

@@ -109,14 +109,16 @@ def test_one_that_ran_steadily_is_started_again_at_once_and_one_that_fails_again
     "words", ["--device fake --router-port 8081", "--device gpu --state-dir /s"]
 )
 def test_it_needs_replicas_and_a_port(
-    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PLIMSOLL_TOKEN", "t")
+    (tmp_path / "token").write_text("t")
     with pytest.raises(SystemExit) as ended:
         main(
             [
                 "--url",
                 "http://127.0.0.1:9",
+                "--token-file",
+                str(tmp_path / "token"),
                 "--node",
                 "n1",
                 "--router",
