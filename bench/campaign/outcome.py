@@ -1,6 +1,6 @@
 """What a row of the campaign is asked for and gives back."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
 from bench.report import Figures
@@ -37,6 +37,15 @@ class RowOutcome:
     """Likewise of times and memory, which a machine that others use, too, breaks by itself."""
     not_done: tuple[str, ...] = ()
     """What the row was to do and did not: a run that did little has shown little. A short slice promises nothing."""
+
+
+def too_few(found: Mapping[str, float], least: Mapping[str, float]) -> tuple[str, ...]:
+    """For `not_done`: what there is less of than there must be."""
+    return tuple(
+        f"{found.get(what, 0):.0f} {what}, which must be {count:.0f} at least"
+        for what, count in least.items()
+        if found.get(what, 0) < count
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

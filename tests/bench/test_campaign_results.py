@@ -80,9 +80,9 @@ def test_kills_that_were_due_and_not_made_are_told_by_kind() -> None:
         "agent": [1.0],
         "router": [],
     }
-    assert tuple(kill._not_killed(due, back_s)) == (
-        "agent was killed 1 times of 2",
-        "no router was to be killed",
+    assert kill._not_killed(due, back_s) == (
+        "1 kills of agent, which must be 2 at least",
+        "0 kills of router, which must be 1 at least",
     )
 
 
@@ -105,8 +105,9 @@ def test_calls_must_be_as_many_as_were_asked_for_or_fit(
     calls: int | None, least: int
 ) -> None:
     options = RowOptions(seconds=2.0, calls=calls)
-    told = fuzz._too_few(options, {"calls": least - 1, "syncs": 50})
-    assert told == [f"{least - 1} calls were sent, which must be {least} at least"]
+    sent = FloodResult(statuses={"200": least - 1}, sequences=1)
+    told = fuzz._not_done(options, sent, FloodResult(statuses={"200": 50}))
+    assert told == (f"{least - 1} calls, which must be {least} at least",)
 
 
 def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
@@ -116,7 +117,7 @@ def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
         tally.latency_ms.append(1.0)
     taken = FloodResult(taken_by={"GET /a": 3, "POST /b": 0})
     outcome = greedy._outcome(phase, phase, taken)
-    assert outcome.not_done == ("POST /b was never answered 2xx",)
+    assert outcome.not_done == ("0 2xx to POST /b, which must be 1 at least",)
 
 
 def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
@@ -125,7 +126,7 @@ def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
     refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1)
     assert fuzz._not_done(options, good, good) == ()
     assert fuzz._not_done(options, refused, good) == (
-        "1.0% of the calls were answered 2xx, which must be 5% at least",
+        "1 calls that were taken, which must be 5 at least",
     )
 
 
@@ -140,13 +141,13 @@ def test_a_day_without_reports_or_plans_has_shown_nothing() -> None:
 
     before = sizes(observation=0, plan=1, target=1)
     few = sizes(observation=100, plan=3, target=3)
-    assert tuple(day._too_little(before, few, 2.0)) == (
-        "100 rows of observation came, which must be 540 at least",
+    assert day._too_little(before, few, 2.0) == (
+        "100 new rows of observation, which must be 540 at least",
     )
 
 
 def test_a_process_whose_memory_was_seldom_seen_is_told() -> None:
     seen = {"api": [(0.0, 1.0)] * 10, "controller": [(0.0, 1.0)] * 8}
-    assert tuple(day._unseen(seen, 10)) == (
-        "the memory of the controller was seen at 8 of 10 looks",
+    assert day._unseen(seen, 10) == (
+        "8 looks at the memory of controller, which must be 9 at least",
     )

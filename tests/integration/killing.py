@@ -12,12 +12,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from signal import SIGKILL
 
 from agents.gpu.knobs.journal import KnobJournal
-from agents.processes.procfs import marks, members
+from agents.processes.procfs import members
+from bench.campaign.deployment.node_files import NodeFiles
 from tests.agents.factories import a_replica
 from tests.integration.test_gpu_agent import (
     PATIENCE_S,
@@ -117,12 +117,8 @@ class Killing:
 
     def _strays(self) -> list[str]:
         """Workers that live and of which no record tells; with one for each replica, a doubled one is among them."""
-        workers = self.node.state / "workers"
-        living = (
-            marks((workers / "mark").read_text()) if (workers / "mark").exists() else ()
-        )
-        recorded = "".join(_text(each) for each in workers.glob("records/*.json"))
-        return sorted(each for each in living if each not in recorded and members(each))
+        files = NodeFiles(directory=self.node.directory)
+        return [each for each in files.strays() if members(each)]
 
     def look_at_knobs(self) -> None:
         """While no agent lives: what is turned stands in the journal."""
@@ -156,11 +152,3 @@ class Killing:
 
     def _note(self, words: str) -> None:
         self.violations.append(f"after kill {self.kills}: {words}")
-
-
-def _text(path: Path) -> str:
-    """Nothing when the agent has just removed it."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""

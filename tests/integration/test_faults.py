@@ -31,6 +31,7 @@ from app.solver.process import (
     SolverWorker,
 )
 from app.store.store import PlanRecord
+from bench.campaign.deployment.processes import Database
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from tests.app.loop.worker_bodies import nothing
@@ -43,7 +44,6 @@ from tests.integration.fault_harness import (
     controller,
     eventually,
     hear,
-    kill_postgres,
     leading_store,
     make_busy_fleet,
     remember,
@@ -349,7 +349,7 @@ async def _live_through_an_outage(doomed: postgres.Server, plane: Served) -> Cre
             lambda: all(agent.command is not None for agent in crew.agents)
         )
         generation = assert_consistent(doomed.url)
-        kill_postgres(doomed.data_dir)
+        Database(server=doomed).kill()
         await eventually(lambda: all(each.refusals >= 1 for each in crew.transports))
         await asyncio.to_thread(_assert_unavailable, plane)
         await _assert_agents_go_on(crew)

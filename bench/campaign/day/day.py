@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from bench.campaign.day.growth import (
 from bench.campaign.deployment.changes import manifest
 from bench.campaign.deployment.plane import LOOK_S
 from bench.campaign.deployment.processes import Program, beside
-from bench.campaign.outcome import RowOptions, RowOutcome
+from bench.campaign.outcome import RowOptions, RowOutcome, too_few
 from bench.real_store import (
     Fleet,
     agent_orders,
@@ -251,7 +251,7 @@ def _added(
 
 def _too_little(
     before: Mapping[str, TableSize], grown: Mapping[str, TableSize], hours: float
-) -> Iterator[str]:
+) -> tuple[str, ...]:
     """What a day must have brought, or its figures say nothing of one."""
     least = {
         "observation": _expected(hours) * MIN_ARRIVED,
@@ -259,20 +259,21 @@ def _too_little(
         "plan": hours,
         "target": hours / 2.0,
     }
-    for table, count in least.items():
-        added = _added(before, grown, table)
-        if added < count:
-            yield f"{added} rows of {table} came, which must be {count:.0f} at least"
+    return too_few(
+        {f"new rows of {table}": _added(before, grown, table) for table in least},
+        {f"new rows of {table}": count for table, count in least.items()},
+    )
 
 
 def _unseen(
     rss: Mapping[str, Sequence[tuple[float, float]]], looks: int
-) -> Iterator[str]:
+) -> tuple[str, ...]:
     """Processes whose memory was seen so seldom that a slope says nothing."""
-    for name in ("api", "controller"):
-        seen = len(rss.get(name, ()))
-        if seen < looks * MIN_ARRIVED:
-            yield f"the memory of the {name} was seen at {seen} of {looks} looks"
+    seen = {name: len(rss.get(name, ())) for name in ("api", "controller")}
+    return too_few(
+        {f"looks at the memory of {name}": count for name, count in seen.items()},
+        {f"looks at the memory of {name}": looks * MIN_ARRIVED for name in seen},
+    )
 
 
 def _expected(hours: float) -> float:

@@ -47,6 +47,7 @@ from bench.campaign.outcome import (
     GIVEN_UP_S,
     RowOptions,
     RowOutcome,
+    too_few,
 )
 from bench.report import Figures
 
@@ -261,24 +262,21 @@ def _times(
 
 def _not_killed(
     due: Mapping[Victim, int], back_s: Mapping[Victim, Sequence[float]]
-) -> Iterator[str]:
-    for victim, times in back_s.items():
-        if not due.get(victim):
-            yield f"no {victim} was to be killed"
-        elif len(times) < due[victim]:
-            yield f"{victim} was killed {len(times)} times of {due[victim]}"
+) -> tuple[str, ...]:
+    return too_few(
+        {f"kills of {victim}": len(times) for victim, times in back_s.items()},
+        # However few are killed in all, each kind is.
+        {f"kills of {victim}": max(1, due.get(victim, 0)) for victim in back_s},
+    )
 
 
-def _little(run: KillRun, seen: oracle.Seen, options: RowOptions) -> Iterator[str]:
-    least = options.seconds * MIN_PER_S
+def _little(run: KillRun, seen: oracle.Seen, options: RowOptions) -> tuple[str, ...]:
     found = {
         "changes accepted": run.changes_accepted,
         "targets": seen.targets,
         "commands obeyed": seen.obeyed,
     }
-    for what, count in found.items():
-        if count < least:
-            yield f"{count} {what}, which must be {least:.0f} at least"
+    return too_few(found, dict.fromkeys(found, options.seconds * MIN_PER_S))
 
 
 def _late(run: KillRun) -> Iterator[str]:

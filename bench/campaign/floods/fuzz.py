@@ -5,9 +5,10 @@ and must be answered 200 each time.
 """
 
 import asyncio
+import math
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from bench.campaign.deployment.watched import (
 )
 from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
 from bench.campaign.floods.honest import HonestNodes, add_tokens
-from bench.campaign.outcome import RowOptions, RowOutcome
+from bench.campaign.outcome import RowOptions, RowOutcome, too_few
 from bench.real_store import agent_orders
 from bench.report import Figures
 from bench.sync import until_ready
@@ -44,7 +45,7 @@ SETTINGS = {
 }
 
 
-MIN_TAKEN = {"calls": 0.05, "syncs": 0.05}
+MIN_TAKEN = 0.05
 """Part that is answered 2xx: what is refused at the door tests the door alone."""
 
 
@@ -131,29 +132,14 @@ async def _send_floods(
 def _not_done(
     options: RowOptions, calls: FloodResult, syncs: FloodResult
 ) -> tuple[str, ...]:
-    floods = {"calls": calls, "syncs": syncs}
-    found = _too_few(options, {what: each.sent for what, each in floods.items()})
-    for what, flood in floods.items():
-        part = flood.taken / max(flood.sent, 1)
-        if part < MIN_TAKEN[what]:
-            found.append(
-                f"{part:.1%} of the {what} were answered 2xx, which must be {MIN_TAKEN[what]:.0%} at least"
-            )
-    if not calls.sequences:
-        found.append("no sequence of calls was made")
-    return tuple(found)
-
-
-def _too_few(options: RowOptions, sent: Mapping[str, int]) -> list[str]:
-    least = {
-        what: options.calls or round(options.seconds * per_s)
-        for what, per_s in MIN_PER_S.items()
-    }
-    return [
-        f"{sent[what]} {what} were sent, which must be {least[what]} at least"
-        for what in least
-        if sent[what] < least[what]
-    ]
+    found: dict[str, float] = {"sequences of calls": calls.sequences}
+    least: dict[str, float] = {"sequences of calls": 1}
+    for what, flood in {"calls": calls, "syncs": syncs}.items():
+        found[what] = flood.sent
+        least[what] = options.calls or round(options.seconds * MIN_PER_S[what])
+        found[f"{what} that were taken"] = flood.taken
+        least[f"{what} that were taken"] = math.ceil(flood.sent * MIN_TAKEN)
+    return too_few(found, least)
 
 
 def _outcome(

@@ -26,7 +26,7 @@ from bench.campaign.deployment.plane import (
 from bench.campaign.deployment.processes import beside
 from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
 from bench.campaign.floods.honest import HonestNodes, add_tokens
-from bench.campaign.outcome import RowOptions, RowOutcome
+from bench.campaign.outcome import RowOptions, RowOutcome, too_few
 from bench.real_store import agent_orders
 from bench.report import Figures
 from bench.sync import until_ready
@@ -154,6 +154,7 @@ def _outcome(before: Phase, during: Phase, greedy: FloodResult) -> RowOutcome:
     for what, tally in tallies.items():
         if set(tally.statuses) != {"200"}:
             violations.append(f"others' {what} were answered {dict(tally.statuses)}")
+    taken = {f"2xx to {what}": count for what, count in greedy.taken_by.items()}
     figures = (
         before.syncs.figures("before", "others' syncs"),
         during.syncs.figures("during", "others' syncs"),
@@ -172,11 +173,7 @@ def _outcome(before: Phase, during: Phase, greedy: FloodResult) -> RowOutcome:
         figures=figures,
         violations=tuple(violations),
         too_slow=tuple(too_slow),
-        not_done=tuple(
-            f"{what} was never answered 2xx"
-            for what, count in greedy.taken_by.items()
-            if not count
-        ),
+        not_done=too_few(taken, dict.fromkeys(taken, 1)),
     )
 
 
