@@ -3,13 +3,16 @@
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import Observation, ReplicaReading
+from app.db.base.listen import conninfo
 from app.db.fleet import nodes
 from app.db.postgres_store import PostgresStore
 from app.loop.observe import silent_nodes
+from bench.campaign import oracle
 from solvers.types.state import GpuId
 from tests.integration.fleet import (
     make_gpu_reading,
@@ -108,3 +111,22 @@ def test_a_drain_tells_the_replicas_of_the_last_report_whatever_the_clock_was_be
         return left
 
     assert with_fleet(database, work) == [1, 0]
+
+
+def test_the_campaign_s_judge_tells_of_marks_in_the_future(database: str) -> None:
+    def found() -> list[str]:
+        with psycopg.connect(conninfo(database)) as connection:
+            return list(
+                oracle._ahead(
+                    lambda query: connection.execute(query.encode()).fetchall()
+                )
+            )
+
+    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
+        now = await a_node_that_reported_ahead(store)
+        (words,) = found()
+        assert "n1" in words
+        await store.ingest((a_report(3, now),), now)
+        assert found() == []
+
+    with_fleet(database, work)
