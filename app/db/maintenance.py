@@ -103,29 +103,36 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
 async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
     """Drop partitions and rows that are older than they are kept.
 
-    Observations are kept for as long before the newest window, too: a clock that is wrong, also the database's own,
-    must not delete the newest telemetry that there is.
+    Telemetry and what is made of it is kept for as long before the newest window, too: a clock that is wrong, also the
+    database's own, must not delete the newest that there is.
     """
-    newest = await _newest_window_end(engine)
-    # Where no node ever reported, there is nothing to make room for.
-    if newest is not None:
-        await _forget_observations(engine, min(now, newest), keep)
+    measured = min(now, await _newest_telemetry(engine) or now)
+    await _forget_observations(engine, measured, keep)
+    ends = {rule: now - age for rule, age in _rules(keep).items()}
+    ends |= {rule: measured - age for rule, age in _telemetry_rules(keep).items()}
     # One transaction for each rule: a long deletion does not keep the rows of the others locked.
-    for condition, age in _rules(keep).items():
+    for condition, before in ends.items():
         async with engine.begin() as connection:
-            statement = text(f"DELETE FROM {condition}")
-            await connection.execute(statement, {"before": now - age})
+            await connection.execute(
+                text(f"DELETE FROM {condition}"), {"before": before}
+            )
     async with engine.begin() as connection:
         await samples.keep_newest_served(connection, keep.served_samples)
         await connection.execute(text(_FORGET_TASKS), {"limit": keep.tasks})
 
 
-async def _newest_window_end(engine: AsyncEngine) -> datetime | None:
-    """End of the newest window of any node that is registered; None: none has reported."""
+async def _newest_telemetry(engine: AsyncEngine) -> datetime | None:
+    """When the newest window ended that a node reported or somebody pushed; None: there is none."""
     async with engine.connect() as connection:
-        found = await connection.execute(text("SELECT max(last_window_end) FROM node"))
+        found = await connection.execute(text(_NEWEST_TELEMETRY))
         newest: datetime | None = found.scalar_one()
     return newest
+
+
+# Windows that were pushed have no node. `greatest` passes over what is null.
+_NEWEST_TELEMETRY = """
+SELECT greatest((SELECT max(last_window_end) FROM node), (SELECT max(last_end) FROM service_step))
+"""
 
 
 async def _forget_observations(
@@ -141,11 +148,10 @@ async def _forget_observations(
         await connection.execute(text(_FORGET_BOOTS), {"before": before})
 
 
-def _rules(keep: Retention) -> Mapping[str, timedelta]:
-    """Which rows of which table go once they are how old; a moment `age` ago is `:before`."""
+def _telemetry_rules(keep: Retention) -> Mapping[str, timedelta]:
+    """Which rows of which table go once they are how old before the newest telemetry; that moment is `:before`."""
     windows = timedelta(hours=keep.windows_hours)
     rates = timedelta(days=keep.rates_days)
-    plans = timedelta(days=keep.plans_days)
     return {
         "service_window WHERE window_start < :before": windows,
         "service_step WHERE start < :before": windows,
@@ -156,6 +162,17 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
         f"sample WHERE source = '{SERVED}' AND received_at < :before": timedelta(
             days=keep.served_samples_days
         ),
+        # Agents' reports add and change rows meanwhile: what one of them has locked is left to the next hour.
+        "launch_failure WHERE (service, gpu) IN (SELECT service, gpu FROM launch_failure "
+        "WHERE failed_at < :before FOR UPDATE SKIP LOCKED)": FORGOTTEN_AFTER,
+        "demand WHERE at < :before": timedelta(days=keep.plans_days),
+    }
+
+
+def _rules(keep: Retention) -> Mapping[str, timedelta]:
+    """Which other rows of which table go once they are how old; a moment `age` ago is `:before`."""
+    plans = timedelta(days=keep.plans_days)
+    return {
         "fit WHERE NOT is_current AND created_at < :before": timedelta(
             days=keep.old_fits_days
         ),
@@ -167,10 +184,6 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
         "task WHERE coalesce(finished_at, cancelled_at) < :before": timedelta(
             days=keep.tasks_days
         ),
-        # Agents' reports add and change rows meanwhile: what one of them has locked is left to the next hour.
-        "launch_failure WHERE (service, gpu) IN (SELECT service, gpu FROM launch_failure "
-        "WHERE failed_at < :before FOR UPDATE SKIP LOCKED)": FORGOTTEN_AFTER,
-        "demand WHERE at < :before": plans,
         # Steps, violations and the allocation go with their plan: their foreign keys cascade.
         "plan WHERE at < :before AND state = 'kept'": timedelta(hours=keep.kept_hours),
         # Whatever was once in force stays for ever, since reports read costs off it.

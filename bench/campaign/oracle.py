@@ -47,6 +47,10 @@ _HALF_PLANS = """
 SELECT id FROM plan p WHERE p.state NOT IN ('target', 'superseded')
 AND EXISTS (SELECT FROM plan_replica r WHERE r.plan_id = p.id)
 """
+_MARKS_AHEAD = """
+SELECT id, greatest(last_seen_at, last_window_end) FROM node
+WHERE greatest(last_seen_at, last_window_end) > now() + interval '1 minute' ORDER BY id
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,7 @@ def _look(ask: Ask, journals: Journals, services: int) -> Seen:
             *_counted_twice(ask, services),
             *_disobedience(ask, journals),
             *_broken_history(ask),
+            *_ahead(ask),
         ),
     )
 
@@ -207,3 +212,9 @@ def _broken_history(ask: Ask) -> Iterator[str]:
     # The load never ends: once it was heard, no outage may make the loop believe that it did.
     for (generation,) in ask(_EMPTY_TARGETS):
         yield f"target {generation} has no replica, the one before it had some"
+
+
+def _ahead(ask: Ask) -> Iterator[str]:
+    """Nodes that were heard in the future: once the clocks are right and every node has reported, there is none."""
+    for node, at in ask(_MARKS_AHEAD):
+        yield f"{node} was heard, or its last window ended, at {at}, which is still to come"

@@ -153,6 +153,7 @@ def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_a
         await observe(store, [2] * 300)
         # Nobody led for ten hours: the windows are older than they are kept.
         late = START + timedelta(hours=10)
+        await store.ingest((make_observation(1, late, boot="late"),), late)
         await maintain(engine, late)
         assert await load(engine, until=START + STEP) is not None
         async with engine.begin() as connection:
@@ -160,7 +161,9 @@ def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_a
                 await connection.execute(text("SELECT count(*) FROM service_window"))
             ).scalar_one() == 0
             await forecasts.save(connection, {"chat": DAILY})
-        await maintain(engine, START + timedelta(days=5), Retention(rates_days=4))
+        later = START + timedelta(days=5)
+        await store.ingest((make_observation(2, later, boot="late"),), later)
+        await maintain(engine, later, Retention(rates_days=4))
         assert await load(engine, until=START + STEP) is None
         async with engine.begin() as connection:
             assert await forecasts.get(connection, "chat") == TechniqueChoice()

@@ -172,16 +172,36 @@ def test_a_leader_whose_clock_is_weeks_ahead_drops_nothing_and_ingest_goes_on(
     with_fleet(database, work)
 
 
+MADE_OF_TELEMETRY = (
+    "INSERT INTO service_rate VALUES ('chat', date_bin('5 minutes', :at, 'epoch'), 300, 1)",
+    "INSERT INTO demand (service, at, arrival_rate_rps, method) VALUES ('chat', :at, 1, 'kept')",
+)
+TELEMETRY = {
+    "service_window": "window_start",
+    "service_step": "start",
+    "service_rate": "start",
+    "demand": "at",
+}
+"""The column that says when a row was measured, by table."""
+
+
 def test_retention_never_reaches_beyond_the_newest_window_whatever_the_time_is(
     database: str,
 ) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        for sequence, days in enumerate((0, 20), 1):
-            at = START + timedelta(days=days)
-            await store.ingest((make_observation(sequence, at),), at)
+        newest = START + timedelta(days=40)
+        for sequence, at in enumerate((START, newest), 1):
+            seen = make_observation(sequence, at, services=[make_service_reading()])
+            await store.ingest((seen,), at)
+            async with engine.begin() as connection:
+                for statement in MADE_OF_TELEMETRY:
+                    await connection.execute(text(statement), {"at": at})
         await maintain(engine, START + timedelta(days=4000))
         assert await column(engine, "SELECT sequence FROM observation") == [2]
-        assert "20260321" in await observed_days(engine)
+        assert "20260410" in await observed_days(engine)
+        for table, moment in TELEMETRY.items():
+            kept = await column(engine, f"SELECT DISTINCT {moment} FROM {table}")
+            assert {f"{at:%Y%m%d}" for at in kept} == {"20260410"}, table
 
     with_fleet(database, work)
 
@@ -235,7 +255,12 @@ def test_pushed_windows_are_forgotten_when_none_as_old_is_taken_any_more(
             assert await save(connection, window, START)
         await maintain(engine, START + timedelta(days=1))
         assert await column(engine, "SELECT source FROM pushed_window") == ["gateway"]
-        await maintain(engine, START + timedelta(days=3))
+        # Nothing newer was reported or pushed.
+        await maintain(engine, START + timedelta(days=4000))
+        assert await column(engine, "SELECT source FROM pushed_window") == ["gateway"]
+        later = START + timedelta(days=3)
+        await store.ingest((make_observation(1, later),), later)
+        await maintain(engine, later)
         assert await column(engine, "SELECT source FROM pushed_window") == []
 
     with_fleet(database, work)

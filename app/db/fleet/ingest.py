@@ -25,6 +25,7 @@ from app.db.fleet.agent_boots import (
 )
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
 from app.db.fleet.launches import note_failures
+from app.db.fleet.nodes import MAX_AHEAD
 from app.db.fleet.overuses import note_overuses
 from app.db.workloads.task_progress import note_reports
 from app.store.event_limits import LimitedEvents
@@ -129,10 +130,17 @@ async def _write(
 async def _lock_nodes(
     connection: AsyncConnection, nodes: Sequence[str]
 ) -> dict[str, datetime | None]:
-    """End of the newest window of each known node, locked until the transaction ends."""
-    statement = "SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"
-    rows = await all_rows(connection, statement, nodes=nodes)
+    """End of the newest window of each known node, locked until the transaction ends; None: unknown."""
+    rows = await all_rows(connection, _LOCK_NODES, nodes=nodes, ahead=MAX_AHEAD)
     return {row.id: row.last_window_end for row in rows}
+
+
+# By the database's clock, here and below: a mark that the clock of an API set into the future would else keep every
+# report out until that time has come.
+_LOCK_NODES = """
+SELECT id, CASE WHEN last_window_end <= now() + CAST(:ahead AS interval) THEN last_window_end END AS last_window_end
+FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE
+"""
 
 
 def _newest(
@@ -152,11 +160,17 @@ async def _mark_heard(
     connection: AsyncConnection, nodes: set[str], received: datetime
 ) -> None:
     await connection.execute(
-        text(
-            "UPDATE node SET last_seen_at = greatest(last_seen_at, :at) WHERE id = ANY(:nodes)"
-        ),
-        {"nodes": sorted(nodes), "at": received},
+        text(_MARK_HEARD),
+        {"nodes": sorted(nodes), "at": received, "ahead": MAX_AHEAD},
     )
+
+
+# `greatest` passes over what is unknown.
+_MARK_HEARD = """
+UPDATE node SET last_seen_at =
+    greatest(:at, CASE WHEN last_seen_at <= now() + CAST(:ahead AS interval) THEN last_seen_at END)
+WHERE id = ANY(:nodes)
+"""
 
 
 async def _save_status(
@@ -167,8 +181,7 @@ async def _save_status(
             text(
                 "UPDATE node SET last_window_end = :end, observed_generation = :generation, boot = :boot, "
                 "agent_version = :agent_version, clock_skew_s = :skew_s, problems = :problems, "
-                "repartition = :repartition "
-                "WHERE id = :node AND (last_window_end IS NULL OR last_window_end < :end)"
+                "repartition = :repartition WHERE id = :node"
             ),
             [
                 {

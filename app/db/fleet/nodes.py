@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,6 +14,10 @@ from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
 from app.store.node_book import AgentStatus
 from solvers.types.state import Gpu, GpuId, Node, NodeId, gpu_id
+
+MAX_AHEAD = timedelta(minutes=1)
+"""When a node was last heard, or its last window ended, is unknown where it lies further in the future: a wrong clock
+has set it."""
 
 _WANTED = (
     select(func.coalesce(func.max(command.c.generation), 0))
@@ -66,12 +70,13 @@ async def list_drains(
     }
 
 
-# Of the last window alone: its start is one length before its end. The hour bounds what is searched.
+# Of the last window alone: its start is one length before its end. The hour bounds what is searched. What starts after
+# its end was filed by a clock that was ahead.
 _DRAINS = """
 SELECT n.id, n.drain_at,
     (SELECT count(DISTINCT r.replica) FROM replica_observation r
      WHERE r.gpu IN (SELECT g.id FROM gpu g WHERE g.node = n.id) AND r.state <> 'failed'
-       AND r.window_start >= n.last_window_end - interval '1 hour'
+       AND r.window_start >= n.last_window_end - interval '1 hour' AND r.window_start < n.last_window_end
        AND r.window_start >= n.last_window_end - 1.5 * r.window_s * interval '1 second') AS replicas_left,
     (SELECT count(*) FROM task t
      WHERE t.gpu IN (SELECT g.id FROM gpu g WHERE g.node = n.id)
@@ -287,8 +292,11 @@ def _gpu(row: AnyRow) -> Gpu:
 
 
 def _node(row: AnyRow, now: datetime) -> Node:
-    # A node that never reported counts as silent since it was registered.
-    heard_at = row.last_seen_at or row.created_at
+    heard_at = row.last_seen_at
+    # A node that never reported counts as silent since it was registered. One that reported under a clock that was
+    # ahead, too: it may be gone, and its windows lie where nobody looks yet, so that nothing can be planned by them.
+    if heard_at is None or heard_at > now + MAX_AHEAD:
+        heard_at = row.created_at
     return Node(
         id=row.id,
         cordoned=row.cordoned,

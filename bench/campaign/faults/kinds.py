@@ -197,6 +197,8 @@ def _fill(path: Path) -> None:
 def _clock(of: str, offset_s: int) -> Begin:
     """The clock of those processes jumps; Plimsoll's are started again, since a running one follows no step.
 
+    So the API alone sees another date than the controller: both have one clock, and the controller runs on.
+
     The database's is followed at once, but what is kept is decided by the hour and by a controller that begins to
     lead: that one is started again, and leads before the fault is held.
     """
@@ -206,12 +208,13 @@ def _clock(of: str, offset_s: int) -> Begin:
         plane = around.plane
         programs: dict[str, tuple[Program, ...]] = {
             "agents": tuple(plane.agents.values()),
+            "api": (plane.api,),
             "plane": (plane.api, plane.controller),
             "database": (plane.controller,),
         }
 
         def jump(to_s: int) -> None:
-            around.clocks[of].set(to_s)
+            around.clocks["plane" if of == "api" else of].set(to_s)
             for each in programs[of]:
                 each.kill()
 
@@ -322,6 +325,7 @@ FAULTS: Sequence[Fault] = (
         )
         for of, words, events in (
             ("agents", "agents", SKEWED),
+            ("api", "the API alone", SKEWED),
             ("plane", "API and controller", SKEWED),
             ("database", "the database", LED),
         )
