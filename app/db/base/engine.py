@@ -1,6 +1,7 @@
 """Connections: the async engine, and how JSON goes in and out of PostgreSQL."""
 
 import json
+from collections.abc import Mapping
 from typing import cast
 
 from psycopg import AsyncConnection as DriverConnection
@@ -37,7 +38,7 @@ def make_engine(
     url: str, *, pool_size: int = 10, application: str = "plimsoll"
 ) -> AsyncEngine:
     """An engine with time limits on statements and locks, in UTC. `url` is SQLAlchemy's or libpq's."""
-    options = {
+    options: dict[str, int | str] = {
         "statement_timeout": STATEMENT_TIMEOUT_MS,
         "lock_timeout": LOCK_TIMEOUT_MS,
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
@@ -54,14 +55,17 @@ def make_engine(
         pool_pre_ping=True,
         json_serializer=_to_json,
         connect_args={
-            "options": " ".join(
-                f"-c {name}={value}" for name, value in options.items()
-            ),
+            "options": as_options(options),
             "application_name": application,
             "connect_timeout": 5,
             **KEEPALIVES,
         },
     )
+
+
+def as_options(settings: Mapping[str, int | str]) -> str:
+    """PostgreSQL's settings of a session, as libpq's `options` has them."""
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 async def driver_connection(
