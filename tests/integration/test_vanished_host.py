@@ -17,8 +17,8 @@ pytestmark = [
         not namespaces.may_make(), reason="this user may make no network namespace"
     ),
 ]
-GONE_WITHIN_S = 20.0
-"""TCP's patience of 15 s (`app.db.base.engine`), and room for a machine that others use, too."""
+GONE_WITHIN_S = 12.0
+"""TCP's patience of 7 s (`app.db.base.engine`), and room for a machine that others use, too."""
 SESSIONS = "SELECT application_name FROM pg_stat_activity WHERE client_addr = %s::inet"
 PROGRAM = """
 import asyncio, sys

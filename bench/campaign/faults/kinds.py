@@ -269,7 +269,7 @@ def small_disk(directory: Path) -> Iterator[Path | None]:
 
 
 def _cut_off(name: str) -> Begin:
-    """A partition that outlasts TCP's patience of 15 s (`app.db.base.engine`), told in less: both sides give up."""
+    """A partition that outlasts TCP's patience of 7 s (`app.db.base.engine`), told in less: both sides give up."""
     return _link(name, "silent", ends_by="reset")
 
 
