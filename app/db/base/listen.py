@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.base.engine import KEEPALIVES
+from app.db.base.engine import KEEPALIVES, SERVER_KEEPALIVES, as_options
 
 RECONNECT = "reconnected"
 """Yielded after every (re)connection: what happened meanwhile was not heard, so look at everything again."""
@@ -37,7 +37,10 @@ class Listener:
     """Hears one channel for ever."""
 
     def __init__(self, url: str, channel: str, *, retry_s: float = RETRY_S) -> None:
-        self._conninfo = make_conninfo(conninfo(url), **KEEPALIVES)
+        # Without the server's half the session of a machine that vanished lives for up to two hours, and once its
+        # buffers are full no notification is forgotten until it ends.
+        options = as_options(SERVER_KEEPALIVES)
+        self._conninfo = make_conninfo(conninfo(url), options=options, **KEEPALIVES)
         self._channel = channel
         self._retry_s = retry_s
 

@@ -74,6 +74,8 @@ class PlaneOptions:
     api: tuple[str, ...] = API_ALONE
     """The arguments by which Python serves the API."""
     policy: PolicySettings = POLICY
+    address: str = "127.0.0.1"
+    """Of this machine, at which the API is reached."""
     data_in: Path | None = None
     """Where PostgreSQL's data lie; None: as temporary files do."""
     postgres_programs: Path | None = None
@@ -204,7 +206,7 @@ def _make_plane(
     secrets: Mapping[str, str],
 ) -> RunningPlane:
     port, metrics_port = a_free_port(), a_free_port()
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{options.address}:{port}"
     surroundings = {**own_environment(), "PLIMSOLL_LOG_LEVEL": "warning"}
 
     def program(name: str, more: Mapping[str, str], *arguments: str) -> Program:
@@ -221,7 +223,8 @@ def _make_plane(
     for node, spec in specs.items():
         (directory / node).mkdir()
         (directory / node / SPEC).write_bytes(msgspec.json.encode(spec))
-    api = (*options.api, "--port", str(port), "--log-level", "warning")
+    api = (*options.api, "--host", options.address, "--port", str(port))
+    api += ("--log-level", "warning")
     controller = (*CONTROLLER, "--metrics-port", str(metrics_port))
     return RunningPlane(
         database=Database(server=server, bin_dir=options.postgres_programs),

@@ -56,6 +56,8 @@ class Program:
     arguments: Sequence[str]
     environment: Mapping[str, str]
     log: Path
+    before: Sequence[str] = ()
+    """What starts it somewhere else, such as on another host."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,7 +69,7 @@ class Program:
         """A new process; what it prints is added to the log."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.arguments],
+                [*self.before, sys.executable, *self.arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(self.environment),

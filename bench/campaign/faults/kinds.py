@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ import psycopg
 
 from app.db.base.leader import LEADER_LOCK
 from bench.campaign.deployment.clock import Clock
+from bench.campaign.deployment.namespaces import OtherHost
 from bench.campaign.deployment.plane import RunningPlane
 from bench.campaign.deployment.processes import LOOK_S, Program
 from bench.campaign.deployment.proxy import Failure, Proxy
@@ -52,6 +53,10 @@ class Surroundings:
     """Of `agents`, `plane` and `database`; empty without a C compiler."""
     disk: Path | None
     """A small disk that holds PostgreSQL's data; None where none may be mounted."""
+    host: OtherHost | None
+    """Which can vanish; None where none may be made."""
+    took_s: dict[str, float] = field(default_factory=dict)
+    """By fault: how long something was away while it lasted, where the fault alone can tell."""
 
 
 Begin: TypeAlias = Callable[[Surroundings], AbstractAsyncContextManager[None]]
@@ -67,7 +72,7 @@ class Fault:
     events: tuple[str, ...]
     """Kinds of which at least one must be in the audit; empty: nobody can notice it."""
     needs: str = ""
-    """`clock` or `disk`: what it is skipped without."""
+    """`clock`, `disk` or `host`: what it is skipped without."""
 
 
 def _link(name: str, failure: Failure, *, ends_by: Failure = "none") -> Begin:
@@ -93,30 +98,41 @@ async def _two_controllers(around: Surroundings) -> AsyncIterator[None]:
     Its other sessions live, so that nothing but the epoch keeps it from writing what it had begun.
     """
     plane = around.plane
-    environment = {
-        **plane.controller.environment,
-        "PLIMSOLL_DATABASE_URL": plane.database.server.url,
-    }
-    second = Program(
-        arguments=plane.controller.arguments[:-2],
-        environment=environment,
-        log=plane.controller.log.with_name("second.log"),
-    )
-    keeper = asyncio.create_task(second.keep())
-    leads, follows = plane.controller, second
-    try:
+    async with second_controller(plane, plane.database.server.url) as second:
+        leads, follows = plane.controller, second
         for _ in range(TAKEOVERS):
-            leads.send(signal.SIGSTOP)
-            await asyncio.to_thread(_end_lead, plane)
-            await _until_led_by(plane, follows)
-            leads.send(signal.SIGCONT)
-            await asyncio.sleep(GOES_ON_S)
+            await hand_over(plane, leads, follows)
             leads, follows = follows, leads
         yield
+
+
+@asynccontextmanager
+async def second_controller(
+    plane: RunningPlane, url: str, before: Sequence[str] = ()
+) -> AsyncIterator[Program]:
+    """Beside the deployment's own, on that database; `before` starts it on another host."""
+    second = Program(
+        arguments=plane.controller.arguments[:-2],
+        environment={**plane.controller.environment, "PLIMSOLL_DATABASE_URL": url},
+        log=plane.controller.log.with_name("second.log"),
+        before=before,
+    )
+    keeper = asyncio.create_task(second.keep())
+    try:
+        yield second
     finally:
         plane.controller.send(signal.SIGCONT)
         keeper.cancel()
         await asyncio.wait([keeper])
+
+
+async def hand_over(plane: RunningPlane, leads: Program, follows: Program) -> None:
+    """Whoever leads hangs until the other one does. Raises TimeoutError."""
+    leads.send(signal.SIGSTOP)
+    await asyncio.to_thread(_end_lead, plane)
+    await until_led_by(plane, follows)
+    leads.send(signal.SIGCONT)
+    await asyncio.sleep(GOES_ON_S)
 
 
 def _end_lead(plane: RunningPlane) -> None:
@@ -131,10 +147,10 @@ async def _until_led_anew(plane: RunningPlane) -> None:
     async with asyncio.timeout(LED_WITHIN_S):
         while plane.controller.process is killed:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
-    await _until_led_by(plane, plane.controller)
+    await until_led_by(plane, plane.controller)
 
 
-async def _until_led_by(plane: RunningPlane, program: Program) -> None:
+async def until_led_by(plane: RunningPlane, program: Program) -> None:
     """Raises TimeoutError."""
 
     def leads() -> bool:
@@ -256,7 +272,7 @@ def small_disk(directory: Path) -> Iterator[Path | None]:
 
 
 def _cut_off(name: str) -> Begin:
-    """A partition that outlasts TCP's patience of 11 s (`app.db.base.engine`), told in less: both sides give up."""
+    """A partition that outlasts TCP's patience of 7 s (`app.db.base.engine`), told in less: both sides give up."""
     return _link(name, "silent", ends_by="reset")
 
 

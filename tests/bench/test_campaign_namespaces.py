@@ -1,0 +1,46 @@
+"""A host of the campaign's own vanishes in silence, comes back, and leaves nothing behind."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.campaign.deployment import namespaces
+
+pytestmark = pytest.mark.skipif(
+    not namespaces.may_make(), reason="this user may make no network namespace"
+)
+CONNECT = (
+    "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1.0)"
+)
+
+
+def _told(*command: str) -> str:
+    """The last line of what a program said when it failed; empty: it did not fail."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30.0)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+def test_a_host_is_lost_in_silence_comes_back_and_leaves_nothing() -> None:
+    with pytest.raises(ZeroDivisionError), namespaces.other_host() as host:
+        with socket.create_server((host.here, 0)) as listening:
+            port = str(listening.getsockname()[1])
+
+            def connect() -> str:
+                return _told(
+                    *host.command, sys.executable, "-c", CONNECT, host.here, port
+                )
+
+            assert connect() == ""
+            host.cut()
+            # Not "no route to host", as when an interface is down.
+            assert connect() == "TimeoutError: timed out"
+            host.heal()
+            assert connect() == ""
+        # The end after a failure is the same.
+        raise ZeroDivisionError
+    left = {name for _, name in socket.if_nameindex()}
+    assert host.name not in left
+    assert not Path("/run/netns", host.name).exists()
