@@ -132,8 +132,7 @@ class FaultRun:
 
 async def run(options: RowOptions) -> RowOutcome:
     """As many of the faults as there is time for, in their order, from the one on that the seed says."""
-    faults = (*FAULTS, *HOST_FAULTS)
-    first = options.seed % len(faults)
+    first = options.seed % len(FAULTS)
     with tempfile.TemporaryDirectory(prefix="plim-") as name:
         async with (
             _surroundings(Path(name)) as around,
@@ -148,7 +147,7 @@ async def run(options: RowOptions) -> RowOutcome:
             changing = changing_services(around.plane, session, Random(options.seed))
             await stack.enter_async_context(changing)
             # A short slice makes the first ones only: another seed, other ones.
-            for fault in (*faults[first:], *faults[:first]):
+            for fault in (*FAULTS[first:], *FAULTS[:first], *HOST_FAULTS):
                 has = {
                     "clock": bool(around.clocks),
                     "disk": around.disk is not None,
