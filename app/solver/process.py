@@ -6,10 +6,8 @@ finds a new worker. `InlineSolver` runs the same call in the loop's own process,
 
 import asyncio
 import contextlib
-import gc
 import math
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +16,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
+from app.solver.child import run_inquiry, serve
 from app.solver.findings import Findings, Inquiry
-from app.solver.parent import exit_with_parent
-from app.solver.shared_points import Packed, ReceivedPoints, SentPoints
+from app.solver.shared_points import SentPoints
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -109,13 +107,6 @@ def run_policy(
     return PlanAnswer(
         plan=plan, report=replace(report, seconds=now_s() - began), memory=memory
     )
-
-
-def run_inquiry(inquiry: Inquiry) -> Findings:
-    """Find out more about a plan here and now."""
-    from app.solver.analyse import find_out
-
-    return find_out(inquiry)
 
 
 class InlineSolver:
@@ -304,7 +295,7 @@ class SolverWorker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=_serve,
+            target=serve,
             args=(theirs, self._prepare, self._run, self._niceness),
             daemon=True,
             name="plimsoll-solver",
@@ -365,53 +356,3 @@ def _exchange(
     # The points travel packed beside the problem, not within it as well.
     pipe.send((replace(message, problem=replace(message.problem, points=())), packed))
     return pipe.recv()
-
-
-def _received(
-    message: tuple[PlanRequest | Inquiry, Packed], points: ReceivedPoints
-) -> PlanRequest | Inquiry:
-    """The other side of `_exchange`."""
-    request, packed = message
-    return replace(
-        request, problem=replace(request.problem, points=points.unpack(packed))
-    )
-
-
-def _serve(
-    pipe: Connection,
-    prepare: Callable[[str], None],
-    run: Callable[[PlanRequest], PlanAnswer],
-    niceness: int,
-) -> None:
-    """The worker's main: import the solvers that it is told to, answer requests until the other side is gone."""
-    exit_with_parent()
-    # The parent's is inherited, and may have grown since another child was started.
-    os.nice(max(0, niceness - os.nice(0)))
-    # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
-    gc.disable()
-    points = ReceivedPoints()
-    # Whoever started it has ended meanwhile.
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            message = pipe.recv()
-            if isinstance(message, str):
-                # What is wrong with the policy its plan tells.
-                with contextlib.suppress(Exception):
-                    prepare(message)
-                pipe.send("ready")
-                # What was imported stays for ever, and need not be walked through after each plan.
-                gc.freeze()
-                continue
-            request = _received(message, points)
-            try:
-                answer: PlanAnswer | Findings | str = (
-                    run(request)
-                    if isinstance(request, PlanRequest)
-                    else run_inquiry(request)
-                )
-            except Exception as error:  # the one place where a policy's fault becomes a message to the loop
-                answer = f"{type(error).__name__}: {error}"
-            pipe.send(answer)
-            # Otherwise both would stay in memory while the next request is waited for.
-            del message, request, answer
-            gc.collect()
