@@ -172,7 +172,7 @@ def test_the_set_says_where_it_comes_from_and_is_read_as_samples(
         "`switch.csv` (3",
     ):
         assert words in text
-    assert "`python -m bench.real_gpu all --budget-s 200" in text
+    assert "`python -m bench.real_gpu all --fake" in text and "--budget-s 200" in text
     assert str(machine.directory) not in text
     samples = load_own(machine.set)
     # Alone at 50 and 100 %; of the pairs alone at three shares, and three times beside training.
