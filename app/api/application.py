@@ -64,7 +64,8 @@ any plan id."""
 
 DESCRIPTION = (
     "Errors are RFC 9457 problems. Lists have `limit` and `cursor`. Objects have an ETag; replacing or deleting one "
-    "needs If-Match. Every answer has X-Request-ID, which the audit keeps. Additive changes only within v1."
+    "needs If-Match. Every answer has X-Request-ID, which the audit keeps. A body has 64 KiB at most, a manifest "
+    "512 KiB; profiles, samples, scenarios and what-ifs may be larger. Additive changes only within v1."
 )
 
 

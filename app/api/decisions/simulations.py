@@ -19,7 +19,7 @@ from app.api.decisions.simulation_views import (
 )
 from app.api.http.answers import LIST, READ, Responses, problems
 from app.api.http.auth import Operator, Viewer
-from app.api.http.body import accepts_gzip, resource_router
+from app.api.http.body import LargeBodyRoute, accepts_gzip, resource_router
 from app.api.http.errors import TooMany
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.pages import Paging
@@ -32,7 +32,9 @@ from app.db.decisions.simulations import WAITING_LIMIT, SimulationRow
 from app.db.workloads import quotas
 from solvers.types.state import Json
 
-router = resource_router("simulations", prefix="/simulations")
+router = resource_router(
+    "simulations", prefix="/simulations", route_class=LargeBodyRoute
+)
 
 SimulationId = Annotated[int, Path(ge=1, le=2**53)]
 
