@@ -6,9 +6,17 @@ from collections.abc import Iterator
 import pytest
 from httpx2 import Response
 
+from app.api.fleet.observations import MAX_OBSERVATION_BYTES
 from app.api.http.body import MANIFEST_BYTES, SMALL_BODY_BYTES
 from app.api.http.errors import MAX_FIELDS
-from tests.integration.api_harness import V1, Api, Prepared, profile, service
+from tests.integration.api_harness import (
+    V1,
+    Api,
+    Prepared,
+    observation,
+    profile,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -68,6 +76,17 @@ def test_of_thousands_of_wrong_fields_the_first_are_named_and_the_rest_counted(
     assert len(answer.json()["errors"]) == MAX_FIELDS
     assert answer.json()["detail"].endswith(f"; and {4_000 - MAX_FIELDS} more")
     assert len(answer.content) < 16_384
+
+
+def test_an_observation_is_no_longer_than_the_protocol_allows(api: Api) -> None:
+    report = json.dumps(observation()).encode()
+    token = api.token_of("n1")
+    # With a query and without: they come by different routes.
+    for query in ("", "?wait_s=0"):
+        path = f"nodes/n1/sync{query}"
+        assert sent(api, "POST", path, report, token).status_code == 200
+        space = b" " * MAX_OBSERVATION_BYTES
+        assert sent(api, "POST", path, report + space, token).status_code == 413
 
 
 def test_what_needs_long_bodies_takes_them(api: Api) -> None:

@@ -22,6 +22,9 @@ MAX_DEPTH = 32
 READ_ASIDE_BYTES = 65_536
 """Larger bodies are parsed in a thread."""
 
+SEARCHED_BYTES = 65_536
+"""In larger bodies the place of a NaN is not looked for."""
+
 SMALL_BODY_BYTES = 65_536
 """Of the routes that ask for no more. Every field that a body has too many is an error, which is made while everybody
 else waits: 64 KiB have 6,000 of them, 4 MiB have 400,000."""
@@ -153,7 +156,10 @@ def read_json(body: bytes) -> object:
 
 
 def pointer_to_constant(body: bytes) -> str | None:
-    """The place of the first NaN or infinity of a JSON text that is otherwise well-formed."""
+    """The place of the first NaN or infinity of a JSON text that is otherwise well-formed and not long."""
+    # Python's parser and the walk take a second and hundreds of megabytes for 4 MiB of small numbers.
+    if len(body) > SEARCHED_BYTES:
+        return None
     marker = object()
     try:
         # Python's own parser takes NaN, so that it can be found where the strict one refused.
