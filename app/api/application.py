@@ -107,7 +107,15 @@ def make_api(
 
 async def _answer_document(request: Request) -> Response:
     """The document. In a thread, since making it takes most of a second."""
-    return JSONResponse(await asyncio.to_thread(openapi, request.app))
+    state = request.app.state
+    # Written once: everybody may ask, without a token, and writing it takes 5 ms each time.
+    if not hasattr(state, "document"):
+        state.document = await asyncio.to_thread(_document, request.app)
+    return Response(state.document, media_type="application/json")
+
+
+def _document(app: FastAPI) -> bytes:
+    return bytes(JSONResponse(openapi(app)).body)
 
 
 async def _answer_denied(request: Request, error: Exception) -> Response:
