@@ -65,6 +65,10 @@ async def enter(paper: Paper, request: Request) -> Response:
     # 303, so that reloading the page does not send the form again.
     answer = RedirectResponse(first_page(caller, wanted), status_code=303)
     secure = request.url.scheme == "https"
+    # Only what is valid counts here: of unknown tokens `Guesses` keeps count.
+    now_s = asyncio.get_running_loop().time()
+    wait_s = context.parts.logins.take(address_of(request.scope), 1.0, now_s)
+    await asyncio.sleep(wait_s)
     await log_in(context.parts, caller, answer, secure=secure)
     await context.note_access("LoggedIn", subject=address_named(request))
     return answer

@@ -72,6 +72,9 @@ CHANGES_PER_S, CHANGES_AT_ONCE = 0.2, 300.0
 """A change of a service makes the plan that is being made too old to push, everybody's: so many of a project's leave
 time between them for a plan. A project that is set up may have hundreds of services at once."""
 
+LOGINS_PER_S, LOGINS_AT_ONCE = 0.5, 60.0
+"""Each writes a row that lasts for half a day; a whole office may come in the morning from one address."""
+
 
 def reader_rules(connections: int) -> SeatRules:
     """How people share a pool of so many connections; where it has enough, some are left for pages and log-ins."""
@@ -119,6 +122,15 @@ class ApiParts:
         )
     )
     """By project."""
+    logins: Pace = field(
+        default_factory=lambda: Pace(
+            rate=LOGINS_PER_S,
+            burst=LOGINS_AT_ONCE,
+            wait_s=5.0,
+            what="logins per second from one address are the limit after the first; wait a little",
+        )
+    )
+    """By address."""
     metrics: ApiMetrics
     simulations: object
     """Checks what is to be simulated; somebody else runs it."""
