@@ -68,6 +68,16 @@ LOOK_UP_RULES = SeatRules(
     waiting=1000,
     wait_s=5.0,
 )
+YAML_RULES = SeatRules(
+    # Each takes a thread for up to a second. Two, so that nobody waits behind a single long one; more would only share
+    # the interpreter.
+    what="texts of YAML that are read",
+    seats=2,
+    per_token=1,
+    # The page sends the text a moment after each change of it.
+    waiting=4,
+    wait_s=10.0,
+)
 CHANGES_PER_S, CHANGES_AT_ONCE = 0.2, 300.0
 """A change of a service makes the plan that is being made too old to push, everybody's: so many of a project's leave
 time between them for a plan. A project that is set up may have hundreds of services at once."""
@@ -113,6 +123,7 @@ class ApiParts:
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
     fit_turn: FairSeats = field(default_factory=lambda: FairSeats(FIT_RULES))
+    yaml_turn: FairSeats = field(default_factory=lambda: FairSeats(YAML_RULES))
     service_changes: Pace = field(
         default_factory=lambda: Pace(
             rate=CHANGES_PER_S,
