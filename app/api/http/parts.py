@@ -87,7 +87,7 @@ LOGINS_PER_S, LOGINS_AT_ONCE = 0.5, 60.0
 
 
 def reader_rules(connections: int) -> SeatRules:
-    """How people share a pool of so many connections; where it has enough, some are left for pages and log-ins."""
+    """How people share a pool of so many connections; where it has enough, some are left for log-ins."""
     seats = max(1, connections - 2)
     return SeatRules(
         what="database transactions",
