@@ -36,6 +36,8 @@ REPLICA_LIMIT = 256
 """Requests that one replica has at most: several of the largest batches."""
 ANSWER_TIMEOUT_S = 60.0
 """For a replica's whole answer, and for a turn in the queue."""
+BODY_TIMEOUT_S = 30.0
+"""For a request's whole body, which counts as held before it has come."""
 ATTEMPTS = 3
 """Replicas that are tried for one request, of which all but the last could not be connected to."""
 MAX_BODY = 64 * 1024 * 1024
@@ -53,12 +55,14 @@ class Router:
         replica_limit: int = REPLICA_LIMIT,
         max_held_bytes: int = MAX_HELD_BYTES,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        body_timeout_s: float = BODY_TIMEOUT_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue_limit = queue_limit
         self._replica_limit = replica_limit
         self._max_held_bytes = max_held_bytes
         self._answer_timeout_s = answer_timeout_s
+        self._body_timeout_s = body_timeout_s
         self._now_s = now_s
         self._service_queues: dict[str, ServiceQueue] = {}
         self._retired: list[ServiceQueue] = []
@@ -209,6 +213,12 @@ class Router:
             return problem(
                 HTTPStatus.NOT_FOUND, f"this node knows no service {service}"
             )
+        # Counted with what is held, it would keep all others out without a byte of it ever coming.
+        if (request.content_length or 0) > MAX_BODY:
+            return problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"a body has {MAX_BODY} bytes at most",
+            )
         came_s = self._now_s()
         deadline_text = request.headers.get(DEADLINE)
         try:
@@ -230,7 +240,9 @@ class Router:
             )
         self._held_bytes += held_bytes
         try:
-            body = await request.read()
+            body = await self._body(request)
+            if body is None:
+                return _too_slow(self._body_timeout_s)
             self._held_bytes += len(body) - held_bytes
             held_bytes = len(body)
             job = RouterJob(
@@ -244,6 +256,14 @@ class Router:
             return await self._counted(job)
         finally:
             self._held_bytes -= held_bytes
+
+    async def _body(self, request: web.Request) -> bytes | None:
+        """None: it did not come in time."""
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await request.read()
+        except TimeoutError:
+            return None
 
     async def _counted(self, job: RouterJob) -> web.StreamResponse:
         service_queue = job.service_queue
@@ -293,6 +313,15 @@ class Router:
 
     async def _close(self, _: web.Application) -> None:
         await self._forwarder.close()
+
+
+def _too_slow(limit_s: float) -> web.Response:
+    answer = problem(
+        HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {limit_s:g} s"
+    )
+    # The rest of it would be taken for the next request.
+    answer.force_close()
+    return answer
 
 
 async def _turn(service_queue: ServiceQueue, timeout_s: float) -> str:

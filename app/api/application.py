@@ -64,7 +64,8 @@ any plan id."""
 
 DESCRIPTION = (
     "Errors are RFC 9457 problems. Lists have `limit` and `cursor`. Objects have an ETag; replacing or deleting one "
-    "needs If-Match. Every answer has X-Request-ID, which the audit keeps. Additive changes only within v1."
+    "needs If-Match. Every answer has X-Request-ID, which the audit keeps. A body has 64 KiB at most, a manifest "
+    "512 KiB; profiles, samples, scenarios and what-ifs may be larger. Additive changes only within v1."
 )
 
 
@@ -106,7 +107,15 @@ def make_api(
 
 async def _answer_document(request: Request) -> Response:
     """The document. In a thread, since making it takes most of a second."""
-    return JSONResponse(await asyncio.to_thread(openapi, request.app))
+    state = request.app.state
+    # Written once: everybody may ask, without a token, and writing it takes 5 ms each time.
+    if not hasattr(state, "document"):
+        state.document = await asyncio.to_thread(_document, request.app)
+    return Response(state.document, media_type="application/json")
+
+
+def _document(app: FastAPI) -> bytes:
+    return bytes(JSONResponse(openapi(app)).body)
 
 
 async def _answer_denied(request: Request, error: Exception) -> Response:

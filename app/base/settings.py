@@ -67,7 +67,10 @@ class Settings(BaseSettings):
         default=10, ge=2, le=100, description="Database connections per process"
     )
     request_limit_bytes: int = Field(
-        default=4_194_304, ge=1024, description="Largest request body that is read"
+        default=4_194_304,
+        ge=1024,
+        description="Largest request body that is read; only profiles, samples, scenarios and what-ifs may be so "
+        "large: other manifests have 512 KiB at most, all other requests 64 KiB",
     )
     token_rate: float = Field(
         default=50.0,

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -228,6 +229,7 @@ def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiS
 
 def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
     """What the API itself needs."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="plimsoll-ready")
 
     async def database() -> str | None:
         try:
@@ -241,8 +243,9 @@ def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
     async def schema() -> str | None:
         try:
             with translated():
-                # In a thread: Alembic works synchronously.
-                return await asyncio.to_thread(migrate.check, url)
+                # In a thread, since Alembic works synchronously; in one of its own, since callers may fill the others.
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(thread, migrate.check, url)
         except Unavailable as error:
             return str(error)
 

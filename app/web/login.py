@@ -6,13 +6,17 @@ A token comes from the form alone, which a person fills in: whoever could log a 
 their own, would see all that the visitor then enters.
 """
 
+import asyncio
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from app.api.http.auth import Tokens, forget_tokens
+from app.api.http.body import read_body
 from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, log_in, log_out, require_own_page
@@ -29,6 +33,7 @@ FIRST_PAGE = "/fleet"
 FIRST_OF_PROJECT = "/services"
 """For tokens that are bound to projects: the fleet is not theirs."""
 MAX_FORM = 4096
+FORM_WITHIN_S = 5.0
 MAX_PAGE = 1024
 
 
@@ -44,12 +49,12 @@ async def show(paper: Paper, request: Request) -> Response:
 
 async def enter(paper: Paper, request: Request) -> Response:
     """Log the holder of the token in, and on to the page that was wanted; else the form again, with the reason."""
-    # Cut before it is parsed: the page is open to everybody, and a token is short.
-    form = parse_qs((await request.body())[:MAX_FORM].decode("utf-8", "replace"))
-    wanted = next_page(form.get("next", [""])[0])
+    wanted = FIRST_PAGE
     try:
-        # Otherwise another site could log a visitor in under an account of its own.
+        # Otherwise another site could log a visitor in under an account of its own. Before the body is read.
         require_own_page(request.method, request.headers.raw)
+        form = await _form(request)
+        wanted = next_page(form.get("next", [""])[0])
         secret = form.get("token", [""])[0].strip()
         context = await _holder(request, secret)
     except (Forbidden, Unauthorised) as error:
@@ -60,6 +65,10 @@ async def enter(paper: Paper, request: Request) -> Response:
     # 303, so that reloading the page does not send the form again.
     answer = RedirectResponse(first_page(caller, wanted), status_code=303)
     secure = request.url.scheme == "https"
+    # Only what is valid counts here: of unknown tokens `Guesses` keeps count.
+    now_s = asyncio.get_running_loop().time()
+    wait_s = context.parts.logins.take(address_of(request.scope), 1.0, now_s)
+    await asyncio.sleep(wait_s)
     await log_in(context.parts, caller, answer, secure=secure)
     await context.note_access("LoggedIn", subject=address_named(request))
     return answer
@@ -94,6 +103,22 @@ async def leave(
     )
     page.headers.append("set-cookie", answer.headers["set-cookie"])
     return page
+
+
+async def _form(request: Request) -> dict[str, list[str]]:
+    """What was filled in. Raises HTTPException where it is too long, or comes too slowly."""
+    try:
+        # The page is open to everybody, and a token is short: nobody may leave much here, or stay for long.
+        async with asyncio.timeout(FORM_WITHIN_S):
+            body = await read_body(request, MAX_FORM)
+    except TimeoutError:
+        raise HTTPException(
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"the form did not come within {FORM_WITHIN_S:g} s",
+            # The rest of it would be taken for the next request.
+            headers={"Connection": "close"},
+        ) from None
+    return parse_qs(body.decode("utf-8", "replace"))
 
 
 async def _holder(request: Request, secret: str) -> Context:

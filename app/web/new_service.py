@@ -30,8 +30,10 @@ async def read_yaml(request: Request) -> Response:
                 )
             ],
         )
-    # In a thread: PyYAML takes up to a second, in which the API answers others.
-    return _answer(*await asyncio.to_thread(parse, body.decode("utf-8", "replace")))
+    async with context.parts.yaml_turn.taken(context.caller.root):
+        # In a thread: PyYAML takes up to a second, in which the API answers others.
+        read = await asyncio.to_thread(parse, body.decode("utf-8", "replace"))
+    return _answer(*read)
 
 
 def parse(text: str) -> tuple[list[object], list[object]]:

@@ -196,7 +196,10 @@ def _reaches(context: Context, page: DashboardPage) -> bool:
 def look_of(context: Context, argument: str) -> Look:
     """Who looks at what."""
     return Look(
-        parts=context.parts, argument=argument, projects=context.caller.projects
+        parts=context.parts,
+        argument=argument,
+        projects=context.caller.projects,
+        token=context.caller.root,
     )
 
 

@@ -106,6 +106,19 @@ def test_a_backup_is_private_complete_and_says_what_it_is(saved: Saved) -> None:
     )
 
 
+def test_what_lies_in_place_of_the_unfinished_file_is_not_written_to(
+    saved: Saved, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    file = tmp_path / "new.backup"
+    file.with_name("new.backup.unfinished").symlink_to(victim)
+    made = plimsoll(saved.url, "backup", str(file))
+    assert made.exit_code == 0, made.output
+    assert victim.read_text() == "mine"
+    assert not file.is_symlink() and file.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_backup_comes_back_whole_as_a_new_incarnation_with_newer_generations(
     saved: Saved, empty_database: str
 ) -> None:

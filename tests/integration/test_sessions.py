@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi import FastAPI
 from httpx2 import Response
 
+from app.api.http.parts import LOGINS_AT_ONCE
 from app.api.http.sessions import COOKIE, LASTS
 from app.db.base.engine import make_engine
 from app.db.base.transaction import transaction
@@ -198,6 +200,38 @@ def test_logins_of_one_person_at_the_same_moment_are_one_token(api: Api) -> None
             await engine.dispose()
 
     assert len(set(run_apart(log_in_often()))) == 1
+
+
+def test_a_token_has_a_bounded_number_of_sessions_and_the_newest_stay(
+    api: Api,
+) -> None:
+    cookies = []
+    for _ in range(sessions.MAX_PER_TOKEN + 2):
+        cookies.append(log_in(api, api.secrets["viewer"]).cookies[COOKIE])
+        api.clock.advance(1.0)
+    other = log_in(api, api.secrets["operator"]).cookies[COOKIE]
+    api.client.cookies.clear()
+
+    def status(cookie: str) -> int:
+        sent = {"Cookie": f"{COOKIE}={cookie}"}
+        return api.client.get("/api/v1/auth/whoami", headers=sent).status_code
+
+    assert [status(each) for each in cookies[:3]] == [401, 401, 200]
+    assert [status(each) for each in (cookies[-1], other)] == [200, 200]
+
+
+def test_logins_from_one_address_have_a_pace(api: Api) -> None:
+    parts = cast(FastAPI, api.client.app).state.parts
+    assert api.client.portal is not None
+    now_s = api.client.portal.call(_loop_time)
+    parts.logins.take("10.0.0.7", LOGINS_AT_ONCE + 2.0, now_s)
+    refused = log_in(api, api.secrets["viewer"])
+    assert (refused.status_code, "set-cookie" in refused.headers) == (429, False)
+    assert "logins per second" in refused.json()["detail"]
+
+
+async def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 @pytest.mark.parametrize("path", ["/fleet", "/live?topic=header"])

@@ -12,7 +12,7 @@ from fastapi import Path, Request, Response
 
 from app.api.http.answers import ACT, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, ClusterViewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_policy
 from app.api.http.objects import (
@@ -78,7 +78,7 @@ def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
     )
 
 
-router = resource_router("policies", prefix="/policies")
+router = resource_router("policies", prefix="/policies", route_class=ManifestRoute)
 
 PolicyName = Annotated[Name, Path(description=f"`{POLICY_NAME}`, the only one")]
 

@@ -8,7 +8,7 @@ from app.api.decisions.plan_conversions import preview_view
 from app.api.decisions.preview_views import PreviewRequest, PreviewView, ScenarioBody
 from app.api.http.answers import problems
 from app.api.http.auth import ClusterOperator
-from app.api.http.body import resource_router
+from app.api.http.body import LargeBodyRoute, resource_router
 from app.api.http.known_names import check_known, check_policy
 from app.api.http.parts import Context
 from app.base.errors import InvalidRequest
@@ -18,7 +18,7 @@ from app.manifests import objects as manifests
 from app.manifests.to_types import to_group, to_service
 from app.store.store import Snapshot
 
-router = resource_router("plans", prefix="/plans")
+router = resource_router("plans", prefix="/plans", route_class=LargeBodyRoute)
 
 
 @router.post("/preview", responses=problems(400, 413, 415))

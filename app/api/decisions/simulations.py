@@ -19,9 +19,9 @@ from app.api.decisions.simulation_views import (
 )
 from app.api.http.answers import LIST, READ, Responses, problems
 from app.api.http.auth import Operator, Viewer
-from app.api.http.body import accepts_gzip, resource_router
+from app.api.http.body import LargeBodyRoute, accepts_gzip, resource_router
 from app.api.http.errors import TooMany
-from app.api.http.idempotency import IdempotencyKey, once
+from app.api.http.idempotency import IdempotencyKey, is_repeated, once
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
@@ -32,7 +32,9 @@ from app.db.decisions.simulations import WAITING_LIMIT, SimulationRow
 from app.db.workloads import quotas
 from solvers.types.state import Json
 
-router = resource_router("simulations", prefix="/simulations")
+router = resource_router(
+    "simulations", prefix="/simulations", route_class=LargeBodyRoute
+)
 
 SimulationId = Annotated[int, Path(ge=1, le=2**53)]
 
@@ -106,11 +108,12 @@ async def ask_simulation(
 ) -> Response:
     """Simulate a scenario under one to five policies; the answer says where to look how far it is."""
     project = _project_of(context, wanted)
-    # A repeated request has its own simulation in the quota, and must still get the first one's answer.
-    if project is not None and key is None:
+    if project is not None:
         # Before the work of reading a scenario, and again below, where nobody can come between.
         async with context.transaction() as connection:
-            await _check_quota(context, connection, project)
+            # A repeated request has its own simulation in the quota, and must still get the first one's answer.
+            if not await is_repeated(context, request, key, connection):
+                await _check_quota(context, connection, project)
     # Before the transaction, in a thread: reading a scenario takes up to a second.
     order = await asyncio.to_thread(
         cast(ScenarioChecks, context.parts.simulations).order, wanted

@@ -6,7 +6,7 @@ from fastapi import Response
 
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
@@ -61,7 +61,7 @@ def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
     )
 
 
-router = resource_router("gpu-types", prefix="/gpu-types")
+router = resource_router("gpu-types", prefix="/gpu-types", route_class=ManifestRoute)
 
 
 @router.get("", responses=LIST)

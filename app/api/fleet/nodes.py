@@ -12,7 +12,7 @@ from pydantic import Field
 
 from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, ClusterViewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_gpu_types
 from app.api.http.objects import (
@@ -125,7 +125,7 @@ def _node_view(row: NodeRow, drain: DrainRow | None) -> NodeView:
     )
 
 
-router = resource_router("nodes", prefix="/nodes")
+router = resource_router("nodes", prefix="/nodes", route_class=ManifestRoute)
 
 
 @router.get("", responses=LIST)

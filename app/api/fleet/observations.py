@@ -17,6 +17,10 @@ from app.base.errors import InvalidRequest
 MAX_CELLS = 40_000
 """Counts in one observation: a thousand services with 38 latency buckets each, half a second of PostgreSQL's time."""
 
+MAX_OBSERVATION_BYTES = 2 * 1024 * 1024
+"""With names of 63 letters MAX_CELLS counts have 0.5 MB; 1,024 replicas, as many services and tasks, and 1,280 uses
+have 1.0 MB; 192 sentences of 2,000 letters have 0.4 MB."""
+
 _decoder = msgspec.json.Decoder(Observation)
 _PATH = re.compile(r"(?P<problem>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
 _NUL = b"\\u0000"

@@ -16,10 +16,10 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from agents.base.protocol import TIME_HEADER, NodeCommand, Observation, SyncReply
-from app.api.fleet.observations import decode_observation
+from app.api.fleet.observations import MAX_OBSERVATION_BYTES, decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT, Agent
-from app.api.http.body import resource_router
+from app.api.http.body import read_body, resource_router
 from app.api.http.errors import MalformedBody
 from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
@@ -140,8 +140,9 @@ async def _answer(
     context: Context, request: Request, name: str, wait_s: float
 ) -> Response:
     context.require_node(name)
+    body = await read_body(request, MAX_OBSERVATION_BYTES)
     try:
-        observation = decode_observation(await request.body(), name)
+        observation = decode_observation(body, name)
     except (InvalidRequest, MalformedBody):
         context.parts.metrics.observations.labels("refused").inc()
         raise

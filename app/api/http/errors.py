@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:plimsoll:problem:"
 RETRY_AFTER_S = 1
+MAX_FIELDS = 50
+"""Wrong fields that an answer names: a body of 4 MiB may have 400,000, and nobody reads more than the first."""
 QUEUE_RETRY_AFTER_S = 30
 """What waits in a queue takes minutes, not seconds."""
 
@@ -228,9 +230,14 @@ def _kind(error: Exception) -> ProblemKind:
 
 def _detail(error: Exception) -> str:
     if isinstance(error, RequestValidationError):
-        return "; ".join(
-            f"{_place(entry['loc'])}: {_message(entry)}" for entry in error.errors()
-        )
+        entries = error.errors()
+        said = [
+            f"{_place(entry['loc'])}: {_message(entry)}"
+            for entry in entries[:MAX_FIELDS]
+        ]
+        if len(entries) > MAX_FIELDS:
+            said.append(f"and {len(entries) - MAX_FIELDS} more")
+        return "; ".join(said)
     if isinstance(error, HTTPException):
         # Starlette fills in the phrase where nobody gave a detail.
         is_bare = error.detail == HTTPStatus(error.status_code).phrase
@@ -251,7 +258,10 @@ def _detail(error: Exception) -> str:
 
 def _fields(error: Exception) -> list[FieldProblem]:
     if isinstance(error, RequestValidationError):
-        return [_field(entry["loc"], _message(entry)) for entry in error.errors()]
+        return [
+            _field(entry["loc"], _message(entry))
+            for entry in error.errors()[:MAX_FIELDS]
+        ]
     if isinstance(error, InvalidRequest) and error.field:
         # All wrong fields at once: a form marks each, and nobody has to send it once per mistake.
         found = ((error.field, error.detail), *error.others)

@@ -63,6 +63,16 @@ async def once(
     )
 
 
+async def is_repeated(
+    context: Context, request: Request, key: str | None, connection: Connection
+) -> bool:
+    """Whether the request was done under this key before, for checks ahead of the work."""
+    if key is None:
+        return False
+    claim = await _claim(context, request, key)
+    return await idempotency.is_answered(connection, claim)
+
+
 async def _claim(context: Context, request: Request, key: str) -> idempotency.Claim:
     return idempotency.Claim(
         key=key,

@@ -66,6 +66,7 @@ class LimitMiddleware:
             rf"GET {start}/(?:costs|reports/[^/]+(?:/export)?|simulations/[0-9]+/report(?:\.json)?)"
             rf"|GET {start}/plans/[0-9]+/explain"
             rf"|POST {start}/(?:plans/(?:preview|compare)|simulations|networks/[^/]+/fit)"
+            r"|POST /new-service/yaml"
             rf"|GET (?!{start}/|/live$).*"
         )
         self._people = Pace(rate=token_rate, burst=BURST_S * token_rate, wait_s=WAIT_S)

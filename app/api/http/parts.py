@@ -68,13 +68,26 @@ LOOK_UP_RULES = SeatRules(
     waiting=1000,
     wait_s=5.0,
 )
+YAML_RULES = SeatRules(
+    # Each takes a thread for up to a second. Two, so that nobody waits behind a single long one; more would only share
+    # the interpreter.
+    what="texts of YAML that are read",
+    seats=2,
+    per_token=1,
+    # The page sends the text a moment after each change of it.
+    waiting=4,
+    wait_s=10.0,
+)
 CHANGES_PER_S, CHANGES_AT_ONCE = 0.2, 300.0
 """A change of a service makes the plan that is being made too old to push, everybody's: so many of a project's leave
 time between them for a plan. A project that is set up may have hundreds of services at once."""
 
+LOGINS_PER_S, LOGINS_AT_ONCE = 0.5, 60.0
+"""Each writes a row that lasts for half a day; a whole office may come in the morning from one address."""
+
 
 def reader_rules(connections: int) -> SeatRules:
-    """How people share a pool of so many connections; where it has enough, some are left for pages and log-ins."""
+    """How people share a pool of so many connections; where it has enough, some are left for log-ins."""
     seats = max(1, connections - 2)
     return SeatRules(
         what="database transactions",
@@ -110,6 +123,7 @@ class ApiParts:
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
     fit_turn: FairSeats = field(default_factory=lambda: FairSeats(FIT_RULES))
+    yaml_turn: FairSeats = field(default_factory=lambda: FairSeats(YAML_RULES))
     service_changes: Pace = field(
         default_factory=lambda: Pace(
             rate=CHANGES_PER_S,
@@ -119,6 +133,15 @@ class ApiParts:
         )
     )
     """By project."""
+    logins: Pace = field(
+        default_factory=lambda: Pace(
+            rate=LOGINS_PER_S,
+            burst=LOGINS_AT_ONCE,
+            wait_s=5.0,
+            what="logins per second from one address are the limit after the first; wait a little",
+        )
+    )
+    """By address."""
     metrics: ApiMetrics
     simulations: object
     """Checks what is to be simulated; somebody else runs it."""

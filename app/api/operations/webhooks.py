@@ -10,7 +10,7 @@ from pydantic import Field
 
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
@@ -29,7 +29,7 @@ from app.db.operations.webhooks import WebhookRow
 from app.manifests import webhooks as webhook_manifests
 from app.manifests.parts import Metadata, Name
 
-router = resource_router("webhooks", prefix="/webhooks")
+router = resource_router("webhooks", prefix="/webhooks", route_class=ManifestRoute)
 
 SECRET_BYTES = 32
 

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime
 
 from app.api.http.answers import ACT, LIST, READ, problems
 from app.api.http.auth import Admin, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import LargeBodyRoute, resource_router
 from app.api.http.known_names import check_gpu_types, check_known
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
@@ -46,7 +46,7 @@ from solvers.predict.data.fit import Fits
 from solvers.predict.data.fit_json import fit_to_document
 from solvers.predict.data.samples import Group, Neighbour
 
-router = resource_router("fits")
+router = resource_router("fits", route_class=LargeBodyRoute)
 
 
 @router.post("/networks/{name}/samples", responses=ACT | problems(415))

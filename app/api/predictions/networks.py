@@ -9,7 +9,7 @@ from pydantic import Field
 
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
@@ -88,7 +88,7 @@ def network_view(
     )
 
 
-router = resource_router("networks", prefix="/networks")
+router = resource_router("networks", prefix="/networks", route_class=ManifestRoute)
 
 
 @router.get("", responses=LIST)

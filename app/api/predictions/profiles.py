@@ -7,7 +7,7 @@ from fastapi import Query, Response
 
 from app.api.http.answers import LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import LargeBodyRoute, resource_router
 from app.api.http.known_names import check_gpu_types, check_known
 from app.api.http.objects import Conditions, ObjectKind, read, replace
 from app.api.http.pages import Paging
@@ -85,7 +85,7 @@ def profile_view(row: ProfileRow, profile: StoredProfile) -> ProfileView:
     )
 
 
-router = resource_router("profiles", prefix="/profiles")
+router = resource_router("profiles", prefix="/profiles", route_class=LargeBodyRoute)
 
 
 @router.get("", responses=LIST)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.known_names import check_known
 from app.api.http.objects import (
     Conditions,
@@ -29,7 +29,7 @@ from app.loop.budgets import BudgetState
 from app.manifests import budgets as budget_manifests
 from app.manifests.parts import Metadata, Name
 
-router = resource_router("budgets", prefix="/budgets")
+router = resource_router("budgets", prefix="/budgets", route_class=ManifestRoute)
 
 MAX_DEGRADED = 100
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.objects import (
     Conditions,
     ObjectKind,
@@ -67,7 +67,7 @@ def project_view(row: ProjectRow, used: Mapping[str, QuotaUse]) -> ProjectView:
     )
 
 
-router = resource_router("projects", prefix="/projects")
+router = resource_router("projects", prefix="/projects", route_class=ManifestRoute)
 
 
 @router.get("", responses=LIST)

@@ -10,7 +10,7 @@ from fastapi import Query, Response
 from app.answers.status import ServiceStatus, service_statuses, slo_objection
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.known_names import check_gpu_types, check_known, check_visible_project
 from app.api.http.objects import (
     Conditions,
@@ -43,7 +43,7 @@ from app.manifests.parts import Name
 from app.manifests.to_types import to_service
 from solvers.types.state import Service
 
-router = resource_router("services", prefix="/services")
+router = resource_router("services", prefix="/services", route_class=ManifestRoute)
 
 
 @router.get("", responses=LIST)

@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 
 from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
-from app.api.http.body import resource_router
+from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.idempotency import IdempotencyKey, once
 from app.api.http.known_names import check_known, check_visible_project
 from app.api.http.objects import (
@@ -32,7 +32,7 @@ from app.manifests import tasks as task_manifests
 from app.manifests.parts import Name
 from app.store.task_book import TaskPhase
 
-router = resource_router("tasks", prefix="/tasks")
+router = resource_router("tasks", prefix="/tasks", route_class=ManifestRoute)
 
 
 @router.get("", responses=LIST)

@@ -98,8 +98,7 @@ async def _backup(url: str, file: Path) -> None:
     unfinished = file.with_name(f"{file.name}.unfinished")
     try:
         await backups.note_backup(engine, program_version())
-        # Made by us, for its rights: it holds hashes of tokens and secrets of webhooks.
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        _make_private(unfinished)
         await asyncio.to_thread(clients.dump, unfinished)
         _sync(unfinished)
         unfinished.rename(file)
@@ -170,6 +169,14 @@ def _contents(clients: ClientPrograms, file: Path) -> BackupContents:
         made_at=made_at,
         made_by=cluster.get("backed_up_by", "\\N").replace("\\N", "unknown"),
     )
+
+
+def _make_private(file: Path) -> None:
+    """A new empty file that only its owner reads: a backup holds hashes of tokens and secrets of webhooks."""
+    # What an earlier run left has its own rights, and a link leads to somebody else's file.
+    file.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    os.close(os.open(file, flags, 0o600))
 
 
 def _clients(url: str) -> ClientPrograms:

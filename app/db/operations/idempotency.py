@@ -48,6 +48,12 @@ async def claim(
     return Earlier(request_sha256=row.request_sha256, status=row.status, body=row.body)
 
 
+async def is_answered(connection: AsyncConnection, wanted: Claim) -> bool:
+    """Whether there is an answer under the key; of another body's too, which `claim` refuses."""
+    found = await connection.execute(select(idempotency.c.key).where(*_is(wanted)))
+    return found.one_or_none() is not None
+
+
 async def answer(
     connection: AsyncConnection, wanted: Claim, *, status: int, body: bytes
 ) -> None:

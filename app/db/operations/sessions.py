@@ -13,6 +13,9 @@ from app.db.operations import token_secrets, tokens
 from app.db.operations.token_secrets import TokenOrder
 from app.db.operations.tokens import TokenRow
 
+MAX_PER_TOKEN = 50
+"""Browsers in which one token is logged in; whoever logs in by one once more ends the oldest session."""
+
 
 async def create(
     connection: AsyncConnection,
@@ -22,7 +25,16 @@ async def create(
     at: datetime,
     until: datetime,
 ) -> None:
-    """Store the hash of a session's cookie; it ends at `until`."""
+    """Store the hash of a session's cookie; it ends at `until`, or when MAX_PER_TOKEN newer ones are there."""
+    # Two logins at once would delete the same rows, in any order.
+    await lock_object(connection, "Session", token_id)
+    oldest = (
+        select(session.c.sha256)
+        .where(session.c.token == token_id)
+        .order_by(session.c.created_at.desc(), session.c.sha256)
+        .offset(MAX_PER_TOKEN - 1)
+    )
+    await connection.execute(delete(session).where(session.c.sha256.in_(oldest)))
     await connection.execute(
         insert(session).values(
             sha256=sha256, token=token_id, created_at=at, expires_at=until

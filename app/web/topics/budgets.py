@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from app.db.base.tables import AnyRow
-from app.db.base.transaction import transaction
 from app.db.reports import service_board
 from app.web.topics.feed import Items, Look, Topic
 from solvers.types.state import Json
@@ -12,7 +11,7 @@ from solvers.types.state import Json
 
 async def load_budgets(look: Look) -> Items:
     """Figures of report.slo_budget as they are there; null without requests."""
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         rows = await service_board.load_budgets(connection, look.projects)
     periods: dict[str, list[AnyRow]] = defaultdict(list)
     for row in rows:

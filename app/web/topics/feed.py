@@ -15,6 +15,7 @@ What a topic shows may depend on who looks: a token that is bound to projects ha
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -24,12 +25,16 @@ import structlog
 from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
 from app.base.errors import NotFound, Unavailable
+from app.db.base.transaction import Connection, transaction, translated
+from app.store.store import Snapshot
 from solvers.types.state import Json
 
 log = structlog.get_logger(__name__)
 
 Items: TypeAlias = Mapping[str, Json]
 
+FEED = "(the dashboard's feed)"
+"""What all who look share is loaded for none of their tokens: it takes its turn among them as one more."""
 BEAT_S = 15.0
 """So often a comment is sent, that proxies keep the connection, and the caller's token is checked again."""
 STREAM_S = 300.0
@@ -56,6 +61,23 @@ class Look:
     """What the topic is about, e.g. the service; topics that are about everything do not look at it."""
     projects: tuple[str, ...] | None = None
     """None: every project."""
+    token: str = FEED
+    """Whose seat among the connections to the database it takes."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction. Raises TooMany where the looker's others occupy the database."""
+        async with (
+            self.parts.readers.taken(self.token),
+            transaction(self.parts.engine) as connection,
+        ):
+            yield connection
+
+    async def snapshot(self) -> Snapshot:
+        """Everything that a tick would see now. Raises TooMany, as above."""
+        async with self.parts.readers.taken(self.token):
+            with translated():
+                return await self.parts.store.load_snapshot(self.parts.clock.now())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +341,7 @@ class TopicFeed:
     def _channel(self, name: str, look: Look) -> _Channel:
         topic, key = self.topics[name], self._key(name, look)
         if key not in self._channels:
-            look = replace(look, argument=key[1])
+            look = replace(look, argument=key[1], token=FEED)
             self._channels[key] = _Channel(topic, look, key, period_s=self._period_s)
         return self._channels[key]
 

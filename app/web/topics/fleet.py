@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 
 from app.db.base.tables import AnyRow
-from app.db.base.transaction import Connection, transaction
+from app.db.base.transaction import Connection
 from app.db.decisions import policies
 from app.db.reports import fleet_board as board
 from app.web.topics.feed import Items, Look, Topic, pick
@@ -17,7 +17,7 @@ from solvers.types.state import Json
 
 async def load_fleet(look: Look) -> Items:
     """GPUs by id."""
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         since = await _since(connection, look)
         gpus = await board.load_gpus(connection, since)
         parts: dict[str, list[Json]] = defaultdict(list)
@@ -28,7 +28,7 @@ async def load_fleet(look: Look) -> Items:
 
 async def load_gauges(look: Look) -> Items:
     """[memory in use in MiB, W, MHz, busy percent] by GPU; rounded, so that what did not visibly change stays."""
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         rows = await board.load_gauges(connection, await _since(connection, look))
     # A list and not an object: thousands of GPUs are sent every second.
     gauges = attrgetter("memory_used_mib", "power_w", "clock_mhz", "busy_percent")

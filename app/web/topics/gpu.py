@@ -5,7 +5,6 @@ from datetime import timedelta
 
 from app.base.errors import NotFound
 from app.db.base.tables import AnyRow
-from app.db.base.transaction import transaction
 from app.db.decisions import policies
 from app.db.fleet import nodes
 from app.db.reports import gpu_board
@@ -15,7 +14,7 @@ from solvers.types.state import Json
 
 async def load_gpu(look: Look) -> Items:
     """Nothing where no GPU is called so; what is not known is null."""
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         settings = await policies.load_current(connection)
         since = look.parts.clock.now() - timedelta(seconds=settings.stale_after_s)
         gpu = await gpu_board.load_gpu(connection, look.argument, since)
@@ -34,7 +33,7 @@ async def load_gpu(look: Look) -> Items:
 
 
 async def _exists(look: Look) -> bool:
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         try:
             await nodes.get_gpu(connection, look.argument)
         except NotFound:

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 
-from app.db.base.transaction import transaction
 from app.db.decisions import policies
 from app.db.reports import fleet_board as board
 from app.web.topics.feed import Items, Look, Topic, pick
@@ -10,7 +9,7 @@ from app.web.topics.feed import Items, Look, Topic, pick
 
 async def load_header(look: Look) -> Items:
     """One item, `now`."""
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         settings = await policies.load_current(connection)
         row = await board.load_header(connection)
     return {

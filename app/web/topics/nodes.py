@@ -1,7 +1,6 @@
 """Topic `nodes`: every node with what its agent last said, and the generation that it should follow, by name."""
 
 from app.db.base.tables import AnyRow
-from app.db.base.transaction import transaction
 from app.db.decisions import policies
 from app.db.fleet import nodes
 from app.db.fleet.nodes import NodeRow
@@ -12,7 +11,7 @@ from solvers.types.state import Json
 
 async def load_nodes(look: Look) -> Items:
     """Nodes by name. When a node was last heard is told of silent ones only: of the others it would change always."""
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         settings = await policies.load_current(connection)
         rows = await nodes.list_rows(connection, look.parts.clock.now())
         wanted = {row.node: row for row in await gpu_board.load_generations(connection)}

@@ -7,7 +7,7 @@ from math import ceil
 from app.api.workloads.service_views import service_view
 from app.base.errors import NotFound
 from app.db.base.tables import AnyRow
-from app.db.base.transaction import Connection, transaction
+from app.db.base.transaction import Connection
 from app.db.decisions import policies
 from app.db.fleet.windows import load_windows
 from app.db.reports import fleet_board as board
@@ -31,7 +31,7 @@ MAX_VERSIONS = 20
 async def load_service(look: Look) -> Items:
     """`now`, `replicas`, `versions`, and the newest steps by their start in seconds; nothing where there is none."""
     now = look.parts.clock.now()
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         entry = await _visible(connection, look)
         if entry is None:
             return {}
@@ -74,7 +74,7 @@ async def load_service(look: Look) -> Items:
 async def load_service_hour(look: Look) -> Items:
     """The steps of the last hour by their start in seconds."""
     now = look.parts.clock.now()
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         entry = await _visible(connection, look)
         if entry is None:
             return {}
@@ -83,7 +83,7 @@ async def load_service_hour(look: Look) -> Items:
 
 
 async def _exists(look: Look) -> bool:
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         # One in a project out of reach does not exist: else whoever follows it would learn that it does.
         return await _visible(connection, look) is not None
 

@@ -3,7 +3,6 @@
 import asyncio
 
 from app.answers.status import Condition, service_statuses
-from app.db.base.transaction import transaction, translated
 from app.db.reports import service_board
 from app.db.workloads import services
 from app.web.topics.feed import Items, Look, Topic
@@ -12,13 +11,11 @@ from solvers.types.state import Json
 
 async def load_service_status(look: Look) -> Items:
     """Services of the projects that the looker sees."""
-    now = look.parts.clock.now()
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         entries = await services.list_rows(connection, projects=look.projects)
         expected = await service_board.load_expected(connection)
     names = [entry.service.name for entry in entries]
-    with translated():
-        snapshot = await look.parts.store.load_snapshot(now)
+    snapshot = await look.snapshot()
     # Hundreds of services take a while; the loop of the server has other things to do.
     statuses = await asyncio.to_thread(service_statuses, snapshot, names)
     return {

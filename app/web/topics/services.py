@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from app.db.base.tables import AnyRow
-from app.db.base.transaction import transaction
 from app.db.decisions import policies
 from app.db.fleet.windows import load_windows
 from app.db.reports import fleet_board as board
@@ -18,7 +17,7 @@ from solvers.types.state import Json, ServiceObservation
 async def load_services(look: Look) -> Items:
     """Services of the projects that the looker sees; without a reading its fields are null."""
     now = look.parts.clock.now()
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         settings = await policies.load_current(connection)
         entries = await services.list_rows(connection, projects=look.projects)
         windows = windows_by_service(

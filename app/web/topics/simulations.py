@@ -1,6 +1,5 @@
 """Topic `simulations`: every simulation that is kept, with how far it is, by id; what it came to pages ask the API."""
 
-from app.db.base.transaction import transaction
 from app.db.decisions import simulations
 from app.db.decisions.simulations import SimulationRow
 from app.web.topics.feed import Items, Look, Topic
@@ -9,7 +8,7 @@ from solvers.types.state import Json
 
 async def load_simulations(look: Look) -> Items:
     """All of them: their number is bounded."""
-    async with transaction(look.parts.engine) as connection:
+    async with look.transaction() as connection:
         rows = await simulations.list_rows(connection)
     return {str(row.id): _item(row) for row in rows}
 

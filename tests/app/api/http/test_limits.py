@@ -128,6 +128,7 @@ def test_a_refusal_comes_after_a_pause_as_long_as_few_wait_for_theirs(
         (f"POST {PREFIX}/simulations", 10),
         (f"GET {PREFIX}/simulations/7/report.json", 10),
         ("GET /fleet", 10),
+        ("POST /new-service/yaml", 10),
     ],
 )
 def test_a_token_has_a_budget_and_what_takes_long_costs_more(

@@ -1,6 +1,7 @@
 """The OpenAPI document: fresh, complete, and every route behind a token."""
 
 import asyncio
+import json
 from typing import Any
 
 from starlette.requests import Request
@@ -45,6 +46,22 @@ def test_others_are_answered_while_the_document_is_made() -> None:
         return turns
 
     assert asyncio.run(turns_of_others()) > 10
+
+
+def test_the_document_is_written_once() -> None:
+    app = make_api()
+    (route,) = (
+        each
+        for each in app.routes
+        if isinstance(each, Route) and each.path == "/openapi.json"
+    )
+    scope = {"type": "http", "app": app, "root_path": "", "headers": []}
+
+    async def bodies() -> list[bytes]:
+        return [(await route.endpoint(Request(scope))).body for _ in range(2)]
+
+    first, second = asyncio.run(bodies())
+    assert first is second and json.loads(first)["openapi"] == DOCUMENT["openapi"]
 
 
 def test_every_operation_has_a_name_of_its_own_and_a_description() -> None:
