@@ -26,7 +26,7 @@ SEARCHED_BYTES = 65_536
 """In larger bodies the place of a NaN is not looked for."""
 
 SMALL_BODY_BYTES = 65_536
-"""Of the routes that ask for no more. Every field that a body has too many is an error, which is made while everybody
+"""The limit of routes that ask for no more. Each unknown field of a body is an error, which is made while everybody
 else waits: 64 KiB have 6,000 of them, 4 MiB have 400,000."""
 MANIFEST_BYTES = 524_288
 """A policy with 16 groups of 100 projects and 64 labels each has 424 kB, a task with 64 arguments of 4,000 letters has
