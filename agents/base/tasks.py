@@ -1,7 +1,14 @@
 """What simulated, fake and real tasks have in common: how they are shown to enforcement and in a reading."""
 
+from agents.base.bounds import within
 from agents.base.device import RunningTask
-from agents.base.protocol import TaskCommand, TaskReading, TaskState
+from agents.base.protocol import (
+    Amount,
+    Iterations,
+    TaskCommand,
+    TaskReading,
+    TaskState,
+)
 
 SWAP_MIB_PER_S = 10e9 / 2**20
 """What a copy between GPU and host reaches over PCIe 3 x16: 10 GB/s, as iGniter measured on a V100. Newer
@@ -32,12 +39,13 @@ def task_reading(
     """A task's reading; `window_iterations` in `busy_s` seconds are what it did since the reading before."""
     # A window without a step has no mean: 0 says so on the wire.
     has_steps = window_iterations > 0.0
+    iteration_ms = 1000.0 * busy_s / window_iterations if has_steps else 0.0
     return TaskReading(
         name=command.name,
         gpu_index=gpu_index,
         state=state,
         sm_percent=command.sm_percent,
         batch=command.batch,
-        done_iterations=done_iterations,
-        iteration_ms=1000.0 * busy_s / window_iterations if has_steps else 0.0,
+        done_iterations=within(done_iterations, Iterations),
+        iteration_ms=within(iteration_ms, Amount),
     )

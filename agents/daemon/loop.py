@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Literal
 
 from msgspec import structs
 
@@ -25,7 +24,8 @@ from agents.base.clock import Clock
 from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
-from agents.daemon.notes import AgentNotes, within_limits
+from agents.daemon.notes import AgentNotes, sendable, within_limits
+from agents.daemon.steps import Steps, cancel
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
@@ -90,6 +90,7 @@ class NodeAgent:
         """Held by whoever is setting the device: what one of them has read must not change under it. Starts go without:
         they may take long, and change nothing that another sets."""
         self._notes = AgentNotes()
+        self._steps = Steps(clock)
         self._sequence = 0
         self._window_start_s = clock.now_s()
         self._progress = Progress(ledger.directory)
@@ -129,9 +130,6 @@ class NodeAgent:
         now_s = self._clock.now_s()
         if now_s <= self._window_start_s:
             return
-        # The window moves on even where the device fails: its counts come with the next one.
-        start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
-        self._window_start_s = now_s
         # Before the readings: what is said to be applied shows in them.
         ack = self._enforcing.ack
         try:
@@ -139,30 +137,36 @@ class NodeAgent:
         except DeviceError as error:
             log.error("the device cannot be read: %s", error)
             readings = DeviceReadings(problems=(str(error),))
+        self._report(readings, ack, now_s)
+
+    def _report(self, readings: DeviceReadings, ack: Ack | None, now_s: float) -> None:
+        """Keep what was read in the window that ends now."""
         self._progress.note(readings.tasks, self.command)
         self._sequence += 1
         acks = (*self._notes.refusals, *((ack,) if ack else ()))
-        self.outbox.add(
-            Observation(
-                node=self.settings.node,
-                boot=self.settings.boot,
-                sequence=self._sequence,
-                window_start_s=start_s,
-                window_s=now_s - start_s,
-                generation=self._ledger.generation,
-                command_digest=self._ledger.digest,
-                gpus=readings.gpus,
-                replicas=as_commanded(readings.replicas),
-                services=readings.services,
-                tasks=readings.tasks,
-                acks=acks,
-                agent_version=self.settings.version,
-                problems=within_limits((*readings.problems, *self._problems())),
-                repartition=self._governing.asks(),
-                uses=readings.uses,
-                failures=self._enforcing.failed_launches.take(readings.problems),
-            )
+        start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
+        observation = Observation(
+            node=self.settings.node,
+            boot=self.settings.boot,
+            sequence=self._sequence,
+            window_start_s=start_s,
+            window_s=now_s - start_s,
+            generation=self._ledger.generation,
+            command_digest=self._ledger.digest,
+            gpus=readings.gpus,
+            replicas=as_commanded(readings.replicas),
+            services=readings.services,
+            tasks=readings.tasks,
+            acks=acks,
+            agent_version=self.settings.version,
+            problems=within_limits((*readings.problems, *self._problems())),
+            repartition=self._governing.asks(),
+            uses=readings.uses,
+            failures=self._enforcing.failed_launches.take(readings.problems),
         )
+        self.outbox.add(sendable(observation))
+        # The window moves on even where the device fails: its counts come with the next one.
+        self._window_start_s = now_s
         self._notes.refusals.clear()
         # A problem of the lease that is over is told once.
         self._lease.reported()
@@ -265,7 +269,7 @@ class NodeAgent:
             for task in done:
                 task.result()  # a loop only ends by an error
         finally:
-            await _cancel(*tasks, stopper)
+            await cancel(*tasks, stopper)
         await self.observe()
         try:
             await self.sync(waits=False)
@@ -283,7 +287,10 @@ class NodeAgent:
     async def _observe_loop(self) -> None:
         while True:
             await self._clock.sleep(self._next_observation_s() - self._clock.now_s())
-            await self.observe()
+            now_s = self._clock.now_s()
+            if not await self._steps.take("observing", self.observe):
+                # A node that tells nothing gets no command, not even the one that would end the cause.
+                self._report(DeviceReadings(), self._enforcing.ack, now_s)
 
     async def _sync_loop(self) -> None:
         failures = 0
@@ -293,7 +300,8 @@ class NodeAgent:
             try:
                 await self.sync(waits=True)
                 failures = 0
-            except (TransportError, DeviceError) as error:
+            # Whatever it is: the same observation is sent again later, and nothing but a reply brings another command.
+            except Exception as error:
                 failures += 1
                 self._notes.sync_problem = str(error)
                 asked_s = (
@@ -307,24 +315,20 @@ class NodeAgent:
                     failures,
                     wait_s,
                     error,
+                    exc_info=not isinstance(error, TransportError | DeviceError),
                 )
                 await self._clock.sleep(wait_s)
                 self._observed.set()
 
     async def _enforce_loop(self) -> None:
         while True:
-            try:
-                await self.enforce()
-                self._notes.device_problem = ""
-            except DeviceError as error:  # must not end the agent: the next look may find the device again
-                log.error("the device does not answer: %s", error)
-                self._notes.device_problem = str(error)
+            await self._steps.take("enforcing", self.enforce)
             nap = asyncio.create_task(self._clock.sleep(self.settings.enforce_period_s))
             news = asyncio.create_task(self._changed.wait())
             try:
                 await asyncio.wait({nap, news}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await _cancel(nap, news)
+                await cancel(nap, news)
             self._changed.clear()
 
     async def _govern_loop(self) -> None:
@@ -333,15 +337,14 @@ class NodeAgent:
                 self.next_govern_s - self._clock.now_s(), self.settings.enforce_period_s
             )
             await self._clock.sleep(max(0.0, due_s))
-            await self.govern()
+            # What failed may be due at once, for ever.
+            if not await self._steps.take("governing", self.govern):
+                await self._clock.sleep(self.settings.enforce_period_s)
 
     async def _guard_loop(self) -> None:
         while True:
             await self._clock.sleep(self.settings.enforce_period_s)
-            try:
-                await self.guard()
-            except DeviceError as error:  # enforcement says so, and the next look may find the device again
-                log.debug("the power caps are not guarded: %s", error)
+            await self._steps.take("guarding power caps", self.guard)
 
     async def _take(self, reply: SyncReply, sent_s: float) -> None:
         """Forget what is durable, renew the lease, and consider the command."""
@@ -387,13 +390,9 @@ class NodeAgent:
 
     def _problems(self) -> tuple[str, ...]:
         found = self._notes.problems(
-            self._skew.problem, self._lease.problem, lost=self.outbox.dropped
+            self._steps.problems,
+            self._skew.problem,
+            self._lease.problem,
+            lost=self.outbox.dropped,
         )
         return (*filter(None, self._ledger.problems), *found)
-
-
-async def _cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
-    """End tasks and wait until they have ended; an error of one is logged by asyncio."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)

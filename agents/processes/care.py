@@ -4,21 +4,21 @@ await first(wait, wait, …, limit_s=…)          -> what the first of them say
 await cancelled(task)                          returns when it is over
 await end_unrecorded(mark, known, terminate)   what carries this directory's mark and has no record
 await end_for_good(process, ending, tell)      returns when all of it is gone, and not before
-await keep_logs(logs)                          keeps every log short, for ever
+await keep_tidy(records, ids)                  keeps every log short and old folders few, for ever
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
-from pathlib import Path
 
 from agents.processes.logs import rotate_all
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.process import TerminateOnGpu as Terminate
 from agents.processes.procfs import marks
+from agents.processes.records import R, Records
 
-LOG_LOOK_S = 2.0
+LOOK_S = 2.0
 UNKILLABLE_S = 5.0
 """Between two attempts to end what does not end."""
 
@@ -68,8 +68,29 @@ async def end_for_good(
         await asyncio.sleep(UNKILLABLE_S)
 
 
-async def keep_logs(logs: Callable[[], Iterable[Path]]) -> None:
-    """Look at all logs again and again."""
+async def keep_tidy(
+    records: Records[R],
+    ids: Callable[[], Iterable[str]],
+) -> None:
+    """Look at the logs of those ids, and at what was removed, again and again."""
+    # Side by side: a folder that takes long to remove must not let a log grow meanwhile.
+    await asyncio.gather(
+        _keep_logs(records, ids),
+        _keep_folders(records),
+    )
+
+
+async def _keep_logs(
+    records: Records[R],
+    ids: Callable[[], Iterable[str]],
+) -> None:
     while True:
-        await asyncio.sleep(LOG_LOOK_S)
-        await asyncio.to_thread(rotate_all, tuple(logs()))
+        await asyncio.sleep(LOOK_S)
+        logs = tuple(map(records.log, ids()))
+        await asyncio.to_thread(rotate_all, logs)
+
+
+async def _keep_folders(records: Records[R]) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        await records.tidy()

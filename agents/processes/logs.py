@@ -43,11 +43,14 @@ def tail(log: Path) -> str:
         for line in text.decode("utf-8", errors="replace").splitlines()
         if line.strip()
     ]
-    joined = " | ".join(lines[-TAIL_LINES:])
-    printable = "".join(
-        character if character.isprintable() else " " for character in joined
-    )
-    return printable[-TAIL_CHARACTERS:]
+    return plain(" | ".join(lines[-TAIL_LINES:]))[-TAIL_CHARACTERS:]
+
+
+def plain(text: str) -> str:
+    """The text with a blank in place of all that is not printable."""
+    # What a worker said may hold line ends, with which it would write log lines of the agent's, or commands for a
+    # terminal, or halves of a character, which cannot be encoded for the wire.
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _end(log: Path, length: int) -> bytes:

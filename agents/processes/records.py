@@ -5,7 +5,8 @@
         .load()                  -> every record that can be read, by its id
         .problems                what was wrong with the others, in words
         .save(Record)            durable when it returns
-        .remove(replica_id)
+        .remove(replica_id)      at once; what that leaves to do on disk is for
+        await .tidy()
         .folder(replica_id)      the replica's own directory; `.log(replica_id)`: its log
         .close()                 gives the directory back
 
@@ -14,13 +15,14 @@ time at which the kernel started it and the boot that this happened in; never by
 own kind, in a directory of their own (`agents.tasks.tasks`); what is said of replicas here holds for them.
 """
 
+import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import secrets
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -30,6 +32,7 @@ import msgspec
 from agents.base.device import DeviceError
 from agents.base.durable_files import lock, replace_file, sync_directory
 from agents.processes.templates import Template
+from agents.processes.trees import ASIDE, remove_aside, set_aside, size_bytes
 from agents.processes.user import WorkerUser, make_folder
 
 VERSION = 1
@@ -39,6 +42,8 @@ MAX_OLD_BYTES = 64 * 2**30
 """Limit of the size of those folders, which hold checkpoints, and of those logs; the newest is always kept."""
 LOCK_WAIT_S = 5.0
 """The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
+log = logging.getLogger(__name__)
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -126,6 +131,8 @@ class Records(Generic[R]):
             directory / "work" if user is None else user.folders / directory.name
         )
         self.problems: tuple[str, ...] = ()
+        self._is_untidy = True
+        """Something was removed since `tidy`; an agent that died may have left something, too."""
         self._directory, self._kind = directory, kind
         self._lock = -1
         self.mark = ""
@@ -177,9 +184,21 @@ class Records(Generic[R]):
         self._path(replica_id).unlink(missing_ok=True)
         # Otherwise the record might be back after a crash of the machine.
         sync_directory(self._folder("records"))
+        self._is_untidy = True
         if not keeps_folder:
-            shutil.rmtree(self.folder(replica_id), ignore_errors=True)
-        self._prune()
+            self._set_aside(self.folder(replica_id))
+
+    async def tidy(self) -> None:
+        """Remove what removed replicas left and has no room, where there is any; returns when that is done.
+
+        Apart from `remove`, because a worker can make folders that take minutes.
+        """
+        if self._is_untidy:
+            self._is_untidy = False
+            try:
+                await self._tidy()
+            except OSError as error:
+                log.warning("what was removed is still on disk: %s", error)
 
     def folder(self, replica_id: str) -> Path:
         """The replica's own directory, which need not exist."""
@@ -195,31 +214,53 @@ class Records(Generic[R]):
             os.close(self._lock)
             self._lock = -1
 
-    def _prune(self) -> None:
-        living = {path.stem for path in self._folder("records").iterdir()}
-        logs = [
-            each
-            for each in self._folder("logs").glob("*.log")
-            if each.stem not in living
-        ]
-        for each in tuple(self._too_old(logs)):
+    async def _tidy(self) -> None:
+        for each in self._too_old(_sizes(self._old_logs())):
             each.unlink(missing_ok=True)
             each.with_suffix(".log.1").unlink(missing_ok=True)
-        folders = [each for each in self._folders.iterdir() if each.name not in living]
-        for each in tuple(self._too_old(folders)):
-            shutil.rmtree(each, ignore_errors=True)
+        sizes_bytes = await asyncio.to_thread(_sizes, self._old_folders())
+        # Listed anew, because a task may have been started in its old folder meanwhile.
+        left = {each: sizes_bytes.get(each, 0) for each in self._old_folders()}
+        for each in self._too_old(left):
+            self._set_aside(each)
+        await asyncio.to_thread(remove_aside, self._folders)
 
-    def _too_old(self, paths: Iterable[Path]) -> Iterator[Path]:
+    def _old_logs(self) -> list[Path]:
+        living = self._living()
+        logs = self._folder("logs").glob("*.log")
+        return [each for each in logs if each.stem not in living]
+
+    def _old_folders(self) -> list[Path]:
+        living = self._living()
+        return [
+            each
+            for each in self._folders.iterdir()
+            if each.name not in living and not each.name.startswith(ASIDE)
+        ]
+
+    def _living(self) -> set[str]:
+        return {path.stem for path in self._folder("records").iterdir()}
+
+    def _too_old(self, sizes_bytes: Mapping[Path, int]) -> Iterator[Path]:
         """Those for which there is no room behind newer ones."""
         left_bytes = self._max_old_bytes
         newest_first = sorted(
-            paths, key=lambda path: (path.stat().st_mtime, path.name), reverse=True
+            sizes_bytes,
+            key=lambda path: (path.stat().st_mtime, path.name),
+            reverse=True,
         )
         for place, path in enumerate(newest_first):
             if place < MAX_OLD and left_bytes >= 0:
-                left_bytes -= _size_bytes(path)
+                left_bytes -= sizes_bytes[path]
             if place >= MAX_OLD or (place > 0 and left_bytes < 0):
                 yield path
+
+    def _set_aside(self, folder: Path) -> None:
+        try:
+            set_aside(folder)
+        except OSError as error:
+            # It costs room on the disk, and must keep nothing from being forgotten.
+            log.warning("%s cannot be removed: %s", folder, error)
 
     def _path(self, replica_id: str) -> Path:
         return self._folder("records") / f"{_file_name(replica_id)}.json"
@@ -228,14 +269,8 @@ class Records(Generic[R]):
         return self._directory / name
 
 
-def _size_bytes(path: Path) -> int:
-    """The size of a file, or of a folder with all that is in it."""
-    size_bytes = 0
-    for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            # Of the link itself and not of its target, which may lie anywhere.
-            size_bytes += each.lstat().st_size
-    return size_bytes
+def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    return {each: size_bytes(each) for each in paths}
 
 
 def _file_name(replica_id: str) -> str:

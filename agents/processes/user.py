@@ -13,12 +13,12 @@ worker puts there must not lead the agent to a file of its choice. The folders t
 import contextlib
 import os
 import pwd
-import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from agents.base.device import DeviceError
+from agents.processes.trees import set_aside
 
 DEFAULT_USER = "plimsoll-worker"
 """Who replicas run as where the agent is root and nothing else was said."""
@@ -164,7 +164,7 @@ def give_folder(path: Path, user: WorkerUser | None, *, keeps: bool) -> None:
     with contextlib.suppress(FileNotFoundError):
         # What another user left could not be read by this one.
         if not keeps or path.stat().st_uid != uid:
-            shutil.rmtree(path, ignore_errors=True)
+            set_aside(path)
     path.mkdir(mode=0o700, parents=True, exist_ok=keeps)
     if user is not None:
         os.chown(path, user.uid, user.gid)

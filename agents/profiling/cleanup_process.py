@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import sys
 import time
@@ -27,6 +26,7 @@ from agents.base.device import DeviceError, LaunchFailed
 from agents.gpu.mps.daemon import Mps
 from agents.processes.process import Ending, end_left_over
 from agents.processes.procfs import marks
+from agents.processes.trees import remove
 
 BENCHES_S = 20.0
 """For benches to end by themselves."""
@@ -63,7 +63,7 @@ async def keeping(
         process = await _start(duties, environment)
     except BaseException:
         # Without a cleanup process nobody else removes it.
-        shutil.rmtree(duties.directory, ignore_errors=True)
+        remove(Path(duties.directory))
         raise
     try:
         yield
@@ -174,7 +174,7 @@ def main(arguments: list[str]) -> int:
     while os.read(0, 4096):
         pass
     is_well = asyncio.run(keep(duties))
-    shutil.rmtree(duties.directory, ignore_errors=True)
+    remove(Path(duties.directory))
     return 0 if is_well else 1
 
 

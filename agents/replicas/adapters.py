@@ -19,19 +19,21 @@ from typing import Literal, Protocol, TypeAlias
 
 import aiohttp
 
-from agents.base.device import DeviceError
+from agents.processes.logs import plain
 from agents.processes.templates import Server, WarmUp
 from agents.processes.user import read_file, write_file
-from agents.replicas.server_metrics import (
-    NotAPage,
-    ServerCounts,
-    ServerKind,
-    read_page,
-    read_server,
+from agents.replicas.answers import (
+    MAX_SAID,
+    Json,
+    ServerUnanswered,
+    read_amount,
+    read_count,
+    read_object,
+    reading,
 )
+from agents.replicas.server_metrics import ServerKind, read_page, read_server
 
 BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 ASK_S = 5.0
 """For a question."""
@@ -40,10 +42,6 @@ WARM_UP_S = 120.0
 RELOAD_S = 300.0
 """For a server that answers when it has loaded the network again."""
 MAX_ANSWER = 4 * 1024 * 1024
-
-
-class ServerUnanswered(DeviceError):
-    """The server did not answer, or not as documented."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +151,12 @@ class Http:
                 status = answer.status
                 answered = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ServerUnanswered(
-                f"{method} {url} has no answer: {str(error) or type(error).__name__}"
-            ) from error
+            # An answer that is no HTTP is quoted in the error.
+            said = plain(str(error))[:MAX_SAID] or type(error).__name__
+            raise ServerUnanswered(f"{method} {url} has no answer: {said}") from error
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            raise ServerUnanswered(
-                f"{method} {url} answers {status}: {answered[:300].decode('utf-8', errors='replace')}"
-            )
+            said = plain(answered[:MAX_SAID].decode("utf-8", errors="replace"))
+            raise ServerUnanswered(f"{method} {url} answers {status}: {said}")
         return answered
 
     async def is_fine(self, url: str) -> bool:
@@ -180,15 +177,19 @@ class Http:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ServerCounts:
+    async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ReplicaCounts:
         """What a server's own Prometheus metrics say of what it serves there. Raises ServerUnanswered."""
-        text = (await self.demand("GET", endpoint.metrics_url)).decode(
-            "utf-8", errors="replace"
+        answered = await self.demand("GET", endpoint.metrics_url)
+        with reading(endpoint.metrics_url):
+            page = read_page(answered.decode("utf-8", errors="replace"))
+            found = read_server(page, kind, endpoint.served_as)
+        return ReplicaCounts(
+            requests=read_count(found.served),
+            failures=read_count(found.failed),
+            batches=read_count(found.batches),
+            busy_s=read_amount(found.busy_s),
+            queued=read_count(found.waiting),
         )
-        try:
-            return read_server(read_page(text), kind, endpoint.served_as)
-        except NotAPage as error:
-            raise ServerUnanswered(f"{endpoint.metrics_url} {error}") from error
 
 
 class _Server:
@@ -220,8 +221,7 @@ class WorkerAdapter(_Server):
     """Our own worker: the batch changes while it runs, and it says how many SMs it sees."""
 
     async def sm_count(self, endpoint: Endpoint) -> int | None:
-        count = (await self._status(endpoint)).get("sm_count")
-        return count if isinstance(count, int) and count > 0 else None
+        return read_count((await self._status(endpoint)).get("sm_count")) or None
 
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
         await self._http.demand("PUT", f"{endpoint.url}/batch", body={"batch": batch})
@@ -232,20 +232,16 @@ class WorkerAdapter(_Server):
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         status = await self._status(endpoint)
-        requests, batches, waiting = (
-            _integer(status.get(name)) for name in ("requests", "batches", "waiting")
-        )
-        busy_s = status.get("execution_s")
         return ReplicaCounts(
-            requests=requests,
-            batches=batches,
-            busy_s=float(busy_s) if isinstance(busy_s, int | float) else None,
-            queued=waiting,
+            requests=read_count(status.get("requests")),
+            batches=read_count(status.get("batches")),
+            busy_s=read_amount(status.get("execution_s")),
+            queued=read_count(status.get("waiting")),
         )
 
     async def _status(self, endpoint: Endpoint) -> dict[str, Json]:
         url = f"{endpoint.url}/status"
-        return _object(await self._http.demand("GET", url), url)
+        return read_object(await self._http.demand("GET", url), url)
 
 
 class TritonAdapter(_Server):
@@ -255,17 +251,20 @@ class TritonAdapter(_Server):
 
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
         url = f"{endpoint.url}/v2/models/{endpoint.served_as}/config"
-        config = _object(await self._http.demand("GET", url), url)
+        config = read_object(await self._http.demand("GET", url), url)
         now = config.get("max_batch_size")
         # A reload takes seconds, in which the replica answers nobody.
         if now == batch:
             return "applied_live"
         if not isinstance(now, int) or now < 1:
             raise ServerUnanswered(
-                f"{endpoint.served_as} was made without batches (max_batch_size {now}); it takes no other"
+                f"{endpoint.served_as} was made without batches: its max_batch_size is no number above 0"
             )
+        # What was just shallow enough to be read may be too deep to be written.
+        with reading(url):
+            changed = json.dumps(_with_batch(config, batch))
         # Triton wants the configuration as a string within its JSON.
-        body: Json = {"parameters": {"config": json.dumps(_with_batch(config, batch))}}
+        body: Json = {"parameters": {"config": changed}}
         load = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/load"
         await self._http.demand("POST", load, body=body, limit_s=RELOAD_S)
         return "reloading"
@@ -279,7 +278,7 @@ class TritonAdapter(_Server):
         )
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
-        return _metrics(await self._http.counts(endpoint, "triton"))
+        return await self._http.counts(endpoint, "triton")
 
 
 class VllmAdapter(_Server):
@@ -294,7 +293,7 @@ class VllmAdapter(_Server):
         """Nothing: it finishes what it has when it is asked to stop."""
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
-        return _metrics(await self._http.counts(endpoint, "vllm"))
+        return await self._http.counts(endpoint, "vllm")
 
 
 class MlserverAdapter(_Server):
@@ -305,7 +304,7 @@ class MlserverAdapter(_Server):
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
         path = endpoint.directory / "model-settings.json"
         try:
-            settings = _object(read_file(path), str(path))
+            settings = read_object(read_file(path), str(path))
         except OSError as error:
             raise ServerUnanswered(
                 f"{path} cannot be read: the template must write model-settings.json and serve {{directory}}: {error}"
@@ -313,7 +312,9 @@ class MlserverAdapter(_Server):
         if settings.get("max_batch_size") == batch:
             return "applied_live"
         # Written first: the server reads the file when it loads.
-        _replace(path, json.dumps({**settings, "max_batch_size": batch}, indent=2))
+        with reading(str(path)):
+            changed = json.dumps({**settings, "max_batch_size": batch}, indent=2)
+        _replace(path, changed)
         # MLServer 1.7.1 makes no batches at all of what is loaded over something loaded.
         for step in ("unload", "load"):
             url = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/{step}"
@@ -324,7 +325,7 @@ class MlserverAdapter(_Server):
         """Nothing: it finishes what it has when it is asked to stop."""
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
-        return _metrics(await self._http.counts(endpoint, "mlserver"))
+        return await self._http.counts(endpoint, "mlserver")
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
@@ -337,21 +338,6 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
             answer.close()
             break
     return b"".join(parts)[:MAX_ANSWER]
-
-
-def _object(text: bytes, where: str) -> dict[str, Json]:
-    try:
-        read = json.loads(text)
-    except ValueError as error:
-        raise ServerUnanswered(f"{where} is not JSON: {error}") from error
-    if not isinstance(read, dict):
-        raise ServerUnanswered(f"{where} is no JSON object")
-    return read
-
-
-def _integer(value: Json) -> int | None:
-    # True is an int in Python.
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _with_batch(config: dict[str, Json], batch: int) -> dict[str, Json]:
@@ -374,17 +360,3 @@ def _replace(path: Path, text: str) -> None:
         write_file(path, text.encode())
     except OSError as error:
         raise ServerUnanswered(f"{path} cannot be written: {error}") from error
-
-
-def _metrics(counts: ServerCounts) -> ReplicaCounts:
-    return ReplicaCounts(
-        requests=_rounded(counts.served),
-        failures=_rounded(counts.failed),
-        batches=_rounded(counts.batches),
-        busy_s=counts.busy_s,
-        queued=_rounded(counts.waiting),
-    )
-
-
-def _rounded(count: float | None) -> int | None:
-    return None if count is None else round(count)

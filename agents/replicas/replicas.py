@@ -30,7 +30,7 @@ from pathlib import Path
 import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
-from agents.processes.care import cancelled, end_for_good, end_unrecorded, keep_logs
+from agents.processes.care import cancelled, end_for_good, end_unrecorded, keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.procfs import boot_id
@@ -119,7 +119,7 @@ class Workers:
         )
         await asyncio.gather(*map(self._adopt, found))
         self._logs = asyncio.create_task(
-            keep_logs(lambda: map(records.log, self._replicas))
+            keep_tidy(records, lambda: tuple(self._replicas))
         )
 
     async def until_known(self) -> None:
@@ -257,6 +257,8 @@ class Workers:
         if self._watch is not None:
             await self._watch.session.close()
         if self._records is not None:
+            if not keep:
+                await self._records.tidy()
             self._records.close()
 
     async def _adopt(self, record: Record) -> None:

@@ -10,12 +10,15 @@ import aiohttp
 import msgspec
 
 from agents.base.device import DeviceError
+from agents.processes.logs import plain
 from agents.trainer.swap import SwapStatus
 
 ASK_S = 5.0
 MOVE_S = 150.0
 """The hook itself answers within 120 s, that it came to no boundary."""
 MAX_ANSWER = 65536
+MAX_SAID = 300
+"""Characters of an answer that a message has room for."""
 
 
 class HookFailed(DeviceError):
@@ -47,9 +50,8 @@ class HookClient:
         if code == HTTPStatus.SERVICE_UNAVAILABLE:
             return False
         if code != HTTPStatus.OK:
-            raise HookFailed(
-                f"PUT /{path} answers {code}: {body[:300].decode(errors='replace')}"
-            )
+            said = plain(body[:MAX_SAID].decode(errors="replace"))
+            raise HookFailed(f"PUT /{path} answers {code}: {said}")
         return _read(url, body).state == wanted
 
     async def close(self) -> None:
@@ -63,15 +65,16 @@ class HookClient:
             ) as answer:
                 return answer.status, await answer.content.read(MAX_ANSWER)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise HookFailed(
-                f"{method} {url} is not answered: {error or type(error).__name__}"
-            ) from error
+            # An answer that is no HTTP is quoted in the error.
+            said = plain(str(error))[:MAX_SAID] or type(error).__name__
+            raise HookFailed(f"{method} {url} is not answered: {said}") from error
 
 
 def _read(url: str, body: bytes) -> SwapStatus:
     try:
         return msgspec.json.decode(body, type=SwapStatus)
-    except msgspec.MsgspecError as error:
+    # A RecursionError comes of brackets in brackets, a ValueError of text that is not UTF-8.
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise HookFailed(
-            f"{url} does not answer as a swap hook does: {error}"
+            f"{url} does not answer as a swap hook does: {plain(str(error))[:MAX_SAID]}"
         ) from error

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from agents.base.device import DeviceError, LaunchFailed, RunningTask
-from agents.base.protocol import TaskCommand, TaskReading, TaskState
+from agents.base.protocol import Iterations, TaskCommand, TaskReading, TaskState
 from agents.base.tasks import running_task, task_reading
 from agents.processes.launch import HOST, LaunchPlace, make_ready
 from agents.processes.process import WorkerProcess
@@ -258,14 +258,16 @@ def with_phase(record: TaskProcessRecord, phase: Phase) -> TaskProcessRecord:
 
 
 class _Progress(msgspec.Struct):
-    done_iterations: float
+    done_iterations: Iterations
 
 
 def read_progress(file: str) -> float | None:
     """Iterations that a task's program says it has kept; None = it says nothing that can be read."""
     if not file:
         return None
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        read = msgspec.json.decode(read_file(Path(file)), type=_Progress)
-        return max(0.0, read.done_iterations)
+    # A RecursionError comes of brackets in brackets.
+    with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
+        return msgspec.json.decode(
+            read_file(Path(file)), type=_Progress
+        ).done_iterations
     return None

@@ -38,7 +38,7 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import TaskReading
-from agents.processes.care import cancelled, end_unrecorded, first, keep_logs
+from agents.processes.care import cancelled, end_unrecorded, first, keep_tidy
 from agents.processes.launch import Crashes, Ports, place_in
 from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
@@ -124,9 +124,7 @@ class Tasks:
             self._hooks.sharing.terminate,
         )
         await asyncio.gather(*map(self._adopt, found))
-        self._logs = asyncio.create_task(
-            keep_logs(lambda: map(records.log, self._tasks))
-        )
+        self._logs = asyncio.create_task(keep_tidy(records, lambda: tuple(self._tasks)))
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -233,6 +231,8 @@ class Tasks:
         self._tasks.clear()
         if self._tools is not None:
             await self._tools.hook.close()
+            if not keep:
+                await self._tools.records.tidy()
             self._tools.records.close()
 
     async def _adopt(self, record: TaskProcessRecord) -> None:

@@ -27,10 +27,11 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from agents.base.http_problems import problem
 from agents.serving.engines.errors import WrongState
@@ -38,6 +39,8 @@ from agents.serving.engines.errors import WrongState
 SwapState: TypeAlias = Literal[
     "running", "asked", "offloading", "offloaded", "resuming", "failed", "ended"
 ]
+Counted: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+"""As the agent's wire contract bounds iterations, so that what a hook says can be told on."""
 _PENDING: dict[str, tuple[SwapState, ...]] = {
     "offloaded": ("asked", "offloading"),
     "running": ("resuming",),
@@ -54,16 +57,16 @@ class SwapStatus(msgspec.Struct):
     """The training loop as it is now."""
 
     state: SwapState
-    steps: int
+    steps: Counted
     """Boundaries passed."""
-    start_iterations: int = 0
+    start_iterations: Counted = 0
     """Done before by earlier processes, as this one found them kept."""
-    done_iterations: int = 0
-    kept_iterations: int = 0
+    done_iterations: Counted = 0
+    kept_iterations: Counted = 0
     """From where another process would go on."""
-    busy_s: float = 0.0
+    busy_s: Annotated[float, Meta(ge=0.0, le=1e12)] = 0.0
     """In steps, without the time in which the memory was away."""
-    sm_count: int | None = None
+    sm_count: Counted | None = None
     """SMs that the process sees; None = it does not say."""
 
 

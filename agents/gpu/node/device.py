@@ -42,7 +42,7 @@ from agents.gpu.node.devices import fail_stranded
 from agents.gpu.node.fault_watch import FaultWatch
 from agents.gpu.node.foreign_memory import Holder
 from agents.gpu.node.parts import DEFAULT_LOOKS, GpuParts, Looks
-from agents.gpu.node.polls import PollCounters, grown
+from agents.gpu.node.polls import PollCounters, work_between
 from agents.gpu.node.readonly_device import ADVICE
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch
@@ -313,8 +313,7 @@ class GpuDevice:
         """What its server counted since the last reading."""
         before = self._counted.get(view.id, ReplicaCounts())
         after = self._counted[view.id] = counts or before
-        batches = grown(before.batches, after.batches)
-        busy_s = grown(before.busy_s, after.busy_s)
+        work = work_between(before, after)
         return ReplicaReading(
             id=view.id,
             service=view.service,
@@ -323,9 +322,9 @@ class GpuDevice:
             sm_percent=view.sm_percent,
             batch=view.batch,
             memory_mib=view.memory_mib,
-            batches=int(batches),
-            requests=int(grown(before.requests, after.requests)),
-            execution_ms=1000.0 * busy_s / batches if batches else 0.0,
+            batches=work.batches,
+            requests=work.requests,
+            execution_ms=work.execution_ms,
         )
 
     def _forget_all_but(self, present: Collection[str]) -> None:

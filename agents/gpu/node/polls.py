@@ -3,7 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from agents.base.bounds import within
 from agents.base.device import NotSupported, ReplicaPoll
+from agents.base.protocol import Amount, Count
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 from agents.router.service_queue import Counts
@@ -28,8 +30,7 @@ class PollCounters:
             )
         before = self.replicas.get(view.id, ReplicaCounts())
         self.replicas[view.id] = counts
-        batches = grown(before.batches, counts.batches)
-        busy_s = grown(before.busy_s, counts.busy_s)
+        work = work_between(before, counts)
         key = (view.gpu_index, view.service)
         # Kept for the next poll and not used yet: other replicas of the service are still compared
         # with the last one.
@@ -37,10 +38,10 @@ class PollCounters:
         new = self._next[key] - self.latencies.get(key, Counter())
         return ReplicaPoll(
             id=view.id,
-            batches=int(batches),
-            requests=int(grown(before.requests, counts.requests)),
+            batches=work.batches,
+            requests=work.requests,
             queued=queued,
-            execution_ms=1000.0 * busy_s / batches if batches else 0.0,
+            execution_ms=work.execution_ms,
             latency_buckets=tuple(sorted(new.items())),
         )
 
@@ -52,6 +53,34 @@ class PollCounters:
         self._next = {
             key: counts for key, counts in self._next.items() if key[0] != gpu_index
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaWork:
+    """What a replica did between two looks at its counters."""
+
+    batches: int
+    requests: int
+    execution_ms: float
+    """Mean of those batches."""
+
+
+def work_between(
+    before: ReplicaCounts,
+    after: ReplicaCounts,
+) -> ReplicaWork:
+    """What it did, each figure 0 where what its server says goes beyond the bounds of the wire."""
+    batches = int(grown(before.batches, after.batches))
+    busy_s = grown(before.busy_s, after.busy_s)
+    requests = int(grown(before.requests, after.requests))
+    execution_ms = 0.0
+    if batches:
+        execution_ms = 1000.0 * busy_s / batches
+    return ReplicaWork(
+        batches=int(within(batches, Count)),
+        requests=int(within(requests, Count)),
+        execution_ms=within(execution_ms, Amount),
+    )
 
 
 def grown(before: float | None, after: float | None) -> float:

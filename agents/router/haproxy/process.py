@@ -72,9 +72,8 @@ class HaProxy:
         """Configuration and empty map, each whole or not at all; a HAProxy that is started with them has no table."""
         self._routes, self._addresses = (), {}
         for path, content in access_files(self._settings).items():
-            # Before there is anything in it: one of them has a private key.
-            path.with_name(f"{path.name}.new").touch(mode=0o600)
-            replace_file(path, content)
+            # One of them has a private key. HAProxy reads them as root, before it becomes its own user.
+            replace_file(path, content, mode=0o600)
         replace_file(self._settings.config_path, make_config(self._settings).encode())
         replace_file(self._settings.map_path, b"")
         replace_file(self._settings.slo_path, b"")

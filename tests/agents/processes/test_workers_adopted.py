@@ -1,5 +1,6 @@
 """What a later agent finds: workers that run are adopted, others are told as failed; damaged state harms nobody."""
 
+import asyncio
 import json
 import os
 import signal
@@ -308,6 +309,7 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
         os.utime(log, (number, number))
     records.save(a_record("r0", records.mark))
     records.remove("r1")
+    asyncio.run(records.tidy())
     # 35 logs, one of a replica that is there; of the 34 others the two oldest go: r1 and r2.
     left = {each.name for each in (tmp_path / "logs").iterdir()}
     assert len(left) == MAX_OLD + 1
@@ -324,6 +326,7 @@ def test_folders_that_are_kept_have_room_in_so_many_bytes_and_the_newest_is_kept
         (records.folder(name) / "deep").mkdir(parents=True)
         (records.folder(name) / "deep" / "checkpoint").write_bytes(b"x" * size_bytes)
         records.remove(name, keeps_folder=True)
+        asyncio.run(records.tidy())
         os.utime(records.folder(name), (len(seen), len(seen)))
         seen.append(name)
         return {each for each in seen if records.folder(each).exists()}

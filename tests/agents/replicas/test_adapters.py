@@ -17,10 +17,10 @@ from agents.replicas.adapters import (
     Adapter,
     Endpoint,
     ReplicaCounts,
-    ServerUnanswered,
     make_adapters,
     warm_up,
 )
+from agents.replicas.answers import ServerUnanswered
 from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
 from tests.ports import PORTS

@@ -1,0 +1,77 @@
+"""Steps that an agent takes again and again, none of which ends it.
+
+    steps.take("govern", agent.govern)   -> whether it went well; `.problems` says what did not
+    cancel(task, …)                      returns when they have ended
+
+An exception that no code foresaw would end the agent, whose next start would meet it again: workers run code that is
+not ours, and what they answer may lead to one. It costs the step that it came from, and nothing else.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from agents.base.clock import Clock
+from agents.base.device import DeviceError
+from agents.processes.logs import plain
+
+log = logging.getLogger(__name__)
+
+LOG_PERIOD_S = 60.0
+"""Between two log lines of one step that fails each second; what changes meanwhile shows in `problems`."""
+
+
+class Steps:
+    """The steps of one agent."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: dict[str, str] = {}
+        self._logged_s: dict[str, float] = {}
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why each step that failed last did, once where several failed alike."""
+        return tuple(dict.fromkeys(self._found.values()))
+
+    async def take(
+        self,
+        name: str,
+        step: Callable[[], Awaitable[None]],
+    ) -> bool:
+        """Whether the step went well; what it raised is kept in `problems` until it does."""
+        try:
+            await step()
+        # The next look may find the device again.
+        except DeviceError as error:
+            self._note(name, str(error))
+        except Exception as error:
+            reason = f"{name} failed in a way that was not foreseen: {type(error).__name__}: {plain(str(error))}"
+            self._note(name, reason, cause=error)
+        else:
+            self._found.pop(name, None)
+            return True
+        return False
+
+    def _note(
+        self,
+        name: str,
+        reason: str,
+        *,
+        cause: Exception | None = None,
+    ) -> None:
+        self._found[name] = reason
+        now_s = self._clock.now_s()
+        logged_s = self._logged_s.get(name, -math.inf)
+        if now_s >= logged_s + LOG_PERIOD_S:
+            self._logged_s[name] = now_s
+            log.error("%s", reason, exc_info=cause)
+
+
+async def cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
+    """End tasks and wait until they have ended; an error of one is logged by asyncio."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

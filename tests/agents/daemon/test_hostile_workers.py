@@ -1,0 +1,261 @@
+"""What a worker makes its node say or do: the agent lives, the node still syncs, and gets its commands."""
+
+import asyncio
+import logging
+import math
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from agents.base.bounds import within
+from agents.base.clock import ManualClock, ScaledClock
+from agents.base.device import DeviceError, DeviceReadings, GpuPoll, NodeState
+from agents.base.protocol import (
+    Amount,
+    Count,
+    GpuReading,
+    Iterations,
+    Observation,
+    ReplicaReading,
+    TaskReading,
+)
+from agents.base.tasks import task_reading
+from agents.daemon.notes import sendable
+from agents.daemon.steps import LOG_PERIOD_S, Steps
+from agents.gpu.node.polls import work_between
+from agents.replicas.adapters import ReplicaCounts
+from tests.agents.control_planes import PaperControlPlane, an_agent
+from tests.agents.factories import a_command, a_gpu, a_replica, a_task, an_empty_node
+from tests.agents.factories import run as finish
+from tests.agents.fakes.replicas import LIMIT_S, until
+from tests.agents.paper_device import PaperDevice, paper_reading
+
+
+class BrokenDevice(PaperDevice):
+    """Everything that asks it raises what nobody foresaw."""
+
+    is_broken = True
+
+    async def state(self) -> NodeState:
+        self._break()
+        return await super().state()
+
+    async def read(self) -> DeviceReadings:
+        self._break()
+        return await super().read()
+
+    async def poll(self, gpu_index: int) -> GpuPoll:
+        self._break()
+        return await super().poll(gpu_index)
+
+    def _break(self) -> None:
+        if self.is_broken:
+            raise RecursionError("maximum recursion depth exceeded")
+
+
+def a_task_reading(name: str, *, done_iterations: float = 1.0) -> TaskReading:
+    return TaskReading(
+        name=name,
+        gpu_index=0,
+        state="running",
+        sm_percent=5.0,
+        batch=4,
+        done_iterations=done_iterations,
+    )
+
+
+def a_replica_reading(**counts: float) -> ReplicaReading:
+    reading = ReplicaReading(
+        id="r1",
+        service="chat",
+        gpu_index=0,
+        state="ready",
+        sm_percent=50.0,
+        batch=4,
+        memory_mib=10.0,
+    )
+    return msgspec.structs.replace(reading, **counts)
+
+
+def an_observation(**readings: object) -> Observation:
+    empty = Observation(
+        node="n1",
+        boot="b",
+        sequence=1,
+        window_start_s=0.0,
+        window_s=1.0,
+        generation=0,
+        problems=("old",),
+    )
+    return msgspec.structs.replace(empty, **readings)
+
+
+def gpu_reading() -> GpuReading:
+    return paper_reading(an_empty_node().gpus[0], 1.0)
+
+
+def decoded(observation: Observation) -> Observation:
+    """As the control plane reads it."""
+    return msgspec.json.decode(msgspec.json.encode(observation), type=Observation)
+
+
+def test_no_exception_ends_the_agent_and_the_node_gets_its_command_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> PaperControlPlane:
+        clock = ScaledClock(speed=100.0)
+        plane = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1"))))
+        device = BrokenDevice(an_empty_node())
+        device.is_broken = False
+        agent, stop = an_agent(device, plane, clock), asyncio.Event()
+        loops = asyncio.create_task(agent.run(stop))
+        async with asyncio.timeout(LIMIT_S):
+            await until(lambda: "start r1" in device.log)
+            device.is_broken = True
+            before = len(plane.received)
+            await until(lambda: loops.done() or len(plane.received) > before + 20)
+            assert not loops.done()
+            device.is_broken = False
+            plane.command = a_command(generation=2)
+            await until(lambda: loops.done() or "stop r1" in device.log)
+        stop.set()
+        await loops
+        return plane
+
+    with caplog.at_level(logging.ERROR):
+        plane = asyncio.run(scenario())
+    told = [problem for each in plane.received for problem in each.problems]
+    foreseen = "failed in a way that was not foreseen: RecursionError: maximum"
+    assert any(f"observing {foreseen}" in each for each in told)
+    assert any(f"enforcing {foreseen}" in each for each in told)
+    # Twenty observations of broken reads, and a line a minute of the agent's clock.
+    lines = [each for each in caplog.messages if each.startswith("observing failed")]
+    assert 1 <= len(lines) < 5
+    windows = [(each.window_start_s, each.window_s) for each in plane.received]
+    for (start_s, length_s), (next_s, _) in pairwise(windows):
+        assert next_s == pytest.approx(start_s + length_s), "a window was lost"
+
+
+def test_a_step_that_fails_is_told_until_it_goes_well_and_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, errors = ManualClock(0.0), [KeyError("le"), DeviceError("gone")]
+    steps = Steps(clock)
+
+    async def step() -> None:
+        if errors:
+            raise errors[0]
+
+    for _ in range(int(2 * LOG_PERIOD_S)):
+        assert not finish(steps.take("governing", step))
+        clock.advance(1.0)
+    assert len(caplog.messages) == 2
+    assert "not foreseen: KeyError: 'le'" in steps.problems[0]
+    errors.pop(0)
+    finish(steps.take("governing", step))
+    finish(steps.take("enforcing", step))
+    assert steps.problems == ("gone",), "one reason, told once"
+    errors.pop(0)
+    assert finish(steps.take("governing", step))
+    assert finish(steps.take("enforcing", step))
+    assert steps.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (7.5, Amount, 7.5),
+        (10**9, Count, 10**9),
+        (10**9 + 1, Count, 0),
+        (-1, Count, 0),
+        (2.0**53, Iterations, 2.0**53),
+        (1e300, Iterations, 0.0),
+        (math.nan, Amount, 0.0),
+        (math.inf, Amount, 0.0),
+    ],
+)
+def test_a_number_beyond_the_bounds_of_the_wire_is_not_told(
+    value: float, kind: object, expected: float
+) -> None:
+    assert within(value, kind) == expected
+
+
+@pytest.mark.parametrize("number", [-1.0, 1e300, math.nan, math.inf])
+def test_no_number_of_a_task_makes_an_observation_that_is_refused(
+    number: float,
+) -> None:
+    reading = task_reading(
+        a_task("t1"),
+        "running",
+        0,
+        done_iterations=number,
+        window_iterations=1e-300,
+        busy_s=number,
+    )
+    observation = an_observation(tasks=(reading,))
+    assert decoded(observation) == observation
+
+
+@pytest.mark.parametrize("count", [-1, 10**9 + 1, 10**12])
+def test_no_count_of_a_replica_makes_an_observation_that_is_refused(count: int) -> None:
+    after = ReplicaCounts(requests=count, batches=count, busy_s=1e300)
+    work = work_between(ReplicaCounts(), after)
+    observation = an_observation(
+        replicas=(
+            a_replica_reading(
+                requests=work.requests,
+                batches=work.batches,
+                execution_ms=work.execution_ms,
+            ),
+        )
+    )
+    assert decoded(observation) == observation
+
+
+def test_only_the_reading_that_the_control_plane_refuses_is_left_out_and_named() -> (
+    None
+):
+    good, bad = (
+        a_task_reading("t1"),
+        a_task_reading("t2", done_iterations=1e300),
+    )
+    gpus = (gpu_reading(),)
+    sent = decoded(sendable(an_observation(gpus=gpus, tasks=(good, bad))))
+    assert (sent.gpus, sent.tasks) == (gpus, (good,))
+    assert "one of tasks was left out" in sent.problems[0]
+    assert "done_iterations" in sent.problems[0]
+    assert sent.problems[1:] == ("old",)
+
+
+@pytest.mark.parametrize("count", [-1, 10**12, 10**400])
+def test_an_observation_whose_sums_are_out_of_bounds_is_sent_without_them(
+    count: int,
+) -> None:
+    sent = decoded(
+        sendable(an_observation(replicas=(a_replica_reading(requests=count),)))
+    )
+    assert sent.replicas == ()
+    assert "one of replicas was left out" in sent.problems[0]
+
+
+def test_an_observation_that_is_refused_as_a_whole_is_sent_without_readings() -> None:
+    many = tuple(a_task_reading(f"t{number}") for number in range(1025))
+    sent = decoded(sendable(an_observation(tasks=many)))
+    assert sent.tasks == ()
+    assert "all readings were left out" in sent.problems[0]
+
+
+def test_an_observation_that_is_well_is_sent_as_it_is() -> None:
+    well = an_observation(tasks=(a_task_reading("t1"),))
+    assert sendable(well) is well
+
+
+def test_a_problem_that_cannot_be_encoded_is_told_as_far_as_it_can() -> None:
+    clock = ManualClock(1000.0)
+    plane, device = PaperControlPlane(clock), PaperDevice(an_empty_node())
+    device.readings = DeviceReadings(problems=("half \ud800 of it\nERROR forged",))
+    agent = an_agent(device, plane, clock)
+    clock.advance(2.0)
+    finish(agent.step())
+    assert decoded(plane.received[-1]).problems == ("half   of it ERROR forged",)

@@ -1,0 +1,118 @@
+"""Servers that answer so as to harm whoever asks: every answer is a number that can be true, or ServerUnanswered."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agents.processes.templates import Server
+from agents.replicas.adapters import Adapter, Endpoint, ReplicaCounts, make_adapters
+from agents.replicas.answers import ServerUnanswered
+from tests.agents.fakes.replicas import in_loop
+
+pytestmark = pytest.mark.integration
+
+NESTED = "[" * 20_000
+DIGITS = "1" + "0" * 400
+HISTOGRAM = "vllm:e2e_request_latency_seconds_bucket"
+
+
+@asynccontextmanager
+async def answering(
+    body: str, server: Server, *, status: int = 200
+) -> AsyncIterator[tuple[Adapter, Endpoint]]:
+    """A server that answers everything alike."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with aiohttp.ClientSession() as session:
+            endpoint = Endpoint(url=url, served_as="chat", metrics_url=f"{url}/metrics")
+            yield make_adapters(session)[server], endpoint
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("number", [DIGITS, "-1", "1e300", "NaN", "Infinity", "true"])
+@in_loop
+async def test_a_number_that_cannot_be_true_is_not_told(number: str) -> None:
+    body = (
+        f'{{"requests": {number}, "batches": 1, "execution_s": {number}, '
+        f'"waiting": 3, "sm_count": {number}}}'
+    )
+    async with answering(body, "worker") as (adapter, endpoint):
+        assert await adapter.metrics(endpoint) == ReplicaCounts(batches=1, queued=3)
+        assert await adapter.sm_count(endpoint) is None
+
+
+@pytest.mark.parametrize(
+    ("server", "body"),
+    [
+        ("worker", NESTED),
+        ("worker", f'{{"requests": {NESTED}'),
+        # Python reads no integer of more than 4300 digits.
+        ("worker", f'{{"requests": {"9" * 5000}}}'),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat"}} 5\n'),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="x"}} 5\n'),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} NaN\n'),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} +Inf\n'),
+    ],
+)
+@in_loop
+async def test_an_answer_that_breaks_its_reader_is_no_answer(
+    server: Server, body: str
+) -> None:
+    async with answering(body, server) as (adapter, endpoint):
+        with pytest.raises(ServerUnanswered):
+            await adapter.metrics(endpoint)
+
+
+@pytest.mark.parametrize("number", ["NaN", "+Inf", "-5", "1e300"])
+@in_loop
+async def test_a_metric_that_cannot_be_true_is_not_told(number: str) -> None:
+    page = (
+        f'nv_inference_request_success{{model="chat"}} {number}\n'
+        f'nv_inference_compute_infer_duration_us{{model="chat"}} {number}\n'
+        'nv_inference_exec_count{model="chat"} 10\n'
+    )
+    async with answering(page, "triton") as (adapter, endpoint):
+        found = await adapter.metrics(endpoint)
+    assert (found.requests, found.batches) == (None, 10)
+    assert found.busy_s is None or found.busy_s <= 1e12
+
+
+@pytest.mark.parametrize("depth", [400, 900, 990, 20_000])
+@in_loop
+async def test_a_configuration_too_deep_to_be_changed_is_told_as_such(
+    depth: int,
+) -> None:
+    body = f'{{"max_batch_size": 8, "x": {"[" * depth}{"]" * depth}}}'
+    async with answering(body, "triton") as (adapter, endpoint):
+        try:
+            assert await adapter.apply_batch(endpoint, 4) == "reloading"
+        except ServerUnanswered:
+            assert depth > 400
+
+
+@in_loop
+async def test_an_answer_writes_no_line_of_its_own_into_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = "no\n2026-01-01 ERROR the disk is full\x1b[2J\r"
+    async with answering(said, "worker", status=500) as (adapter, endpoint):
+        with pytest.raises(ServerUnanswered) as refused:
+            await adapter.metrics(endpoint)
+    logging.getLogger("agents").error("%s", refused.value)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert "answers 500: no 2026-01-01 ERROR" in record.getMessage()

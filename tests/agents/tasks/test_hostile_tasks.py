@@ -1,0 +1,80 @@
+"""Programs of tasks whose hook or progress file says what harms whoever reads it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from agents.tasks.hook import HookClient, HookFailed
+from agents.tasks.task import read_progress
+from tests.agents.fakes.replicas import in_loop
+
+NESTED = b"[" * 20_000
+
+
+@asynccontextmanager
+async def answering(
+    body: bytes, *, status: int = 200
+) -> AsyncIterator[tuple[HookClient, str]]:
+    """A hook that answers everything alike."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    hook = HookClient()
+    try:
+        yield hook, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await hook.close()
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (b'{"done_iterations": 12.5}', 12.5),
+        (b'{"done_iterations": 1e300}', None),
+        (b'{"done_iterations": -1}', None),
+        (b'{"done_iterations": 1, "x": ' + NESTED, None),
+        (NESTED, None),
+    ],
+)
+def test_a_progress_file_says_what_can_be_true_or_nothing(
+    tmp_path: Path, said: bytes, expected: float | None
+) -> None:
+    (tmp_path / "kept").write_bytes(said)
+    assert read_progress(str(tmp_path / "kept")) == expected
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"state": "running", "steps": 1, "kept_iterations": -1}',
+        b'{"state": "running", "steps": 1, "kept_iterations": 1' + b"0" * 400 + b"}",
+        b'{"state": "running", "steps": 1, "busy_s": 1e300}',
+        b'{"state": "running", "steps": 1, "x": ' + NESTED,
+        b'{"state": "\xff", "steps": 1}',
+    ],
+)
+@in_loop
+async def test_a_status_that_cannot_be_true_is_no_answer(said: bytes) -> None:
+    async with answering(said) as (hook, url):
+        with pytest.raises(HookFailed, match="does not answer as a swap hook does"):
+            await hook.status(url)
+
+
+@pytest.mark.integration
+@in_loop
+async def test_a_refusal_writes_no_line_of_its_own_into_the_log() -> None:
+    async with answering(b"no\nERROR forged\x1b[2J", status=409) as (hook, url):
+        with pytest.raises(HookFailed) as refused:
+            await hook.move(url, "offloaded")
+    assert str(refused.value) == "PUT /offload answers 409: no ERROR forged [2J"
