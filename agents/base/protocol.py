@@ -164,10 +164,12 @@ class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LaunchFailure(Wire, frozen=True, kw_only=True, omit_defaults=True):
-    """A replica that did not come up, or ended right afterwards; once per launch."""
+    """A replica or task that did not come up, or ended right afterwards; once per launch."""
 
     replica: Name
-    service: Name
+    """Its id; the name of a task."""
+    service: Annotated[str, Meta(max_length=253)] = ""
+    """The service of a replica; empty for a task."""
     gpu_index: GpuIndex
     detail: Text = ""
 

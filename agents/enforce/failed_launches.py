@@ -1,17 +1,23 @@
-"""Which launches failed since the last observation: what the control plane needs to know to place replicas elsewhere.
+"""Which launches failed since the last observation: what the control plane needs to know to place them elsewhere.
 
-A launch has failed where the device refused it, or its replica failed before it was ready for HEALTHY_S. A replica that
-served for longer and then ended is restarted where it is, and says nothing about its GPU.
+A launch has failed where the device refused it, or its replica or task failed before it was up for HEALTHY_S. What was
+up for longer and then ended is restarted where it is, and says nothing about its GPU.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec import structs
 
-from agents.base.device import NodeState, RunningReplica
-from agents.base.protocol import MAX_LAUNCH_FAILURES, LaunchFailure
+from agents.base.device import GpuState, NodeState, Part
+from agents.base.protocol import (
+    MAX_LAUNCH_FAILURES,
+    LaunchFailure,
+    ReplicaState,
+    TaskState,
+)
 from agents.base.successors import base_id
 
 HEALTHY_S = 10.0
@@ -20,52 +26,53 @@ HEALTHY_S = 10.0
 
 @dataclass(slots=True)
 class FailedLaunches:
-    """Counted once each: a replica stays failed, and is seen so, until it is started again."""
+    """Counted once each: what has failed stays so, and is seen so, until it is started again."""
 
     _found: list[LaunchFailure] = field(default_factory=list)
-    _ready_since_s: dict[str, float] = field(default_factory=dict)
-    _failed: set[str] = field(default_factory=set)
-    """Replicas whose last launch was judged."""
+    _up_since_s: dict[Part, float] = field(default_factory=dict)
+    _failed: set[Part] = field(default_factory=set)
+    """Those whose last launch was judged."""
 
-    def look(self, state: NodeState, wanted: Collection[str], now_s: float) -> None:
-        """Judge what is there; `wanted`: ids of the command's replicas, as others may fail while they end."""
+    def look(self, state: NodeState, wanted: Collection[Part], now_s: float) -> None:
+        """Judge what is there; `wanted`: what the command has, as others may fail while they end."""
         for gpu in state.gpus:
             # On a GPU that does not answer everything fails, and the plan leaves it anyway.
-            for each in gpu.replicas if gpu.healthy else ():
-                if each.state == "ready":
-                    self._ready_since_s.setdefault(each.id, now_s)
-                elif each.state == "failed" and each.id not in self._failed:
-                    self._failed.add(each.id)
+            for each in _present(gpu) if gpu.healthy else ():
+                if each.state in ("ready", "running"):
+                    self._up_since_s.setdefault(each.part, now_s)
+                elif each.state == "failed" and each.part not in self._failed:
+                    self._failed.add(each.part)
                     self._judge(each, gpu.index, wanted, now_s)
-        present = {each.id for gpu in state.gpus for each in gpu.replicas}
+        present = {each.part for gpu in state.gpus for each in _present(gpu)}
         self._failed &= present
-        self._ready_since_s = {
-            key: since_s
-            for key, since_s in self._ready_since_s.items()
-            if key in present
+        self._up_since_s = {
+            part: since_s
+            for part, since_s in self._up_since_s.items()
+            if part in present
         }
 
     def _judge(
         self,
-        replica: RunningReplica,
+        present: "_Present",
         gpu_index: int,
-        wanted: Collection[str],
+        wanted: Collection[Part],
         now_s: float,
     ) -> None:
-        # One that was never seen ready was up for 0 s.
-        ready_s = now_s - self._ready_since_s.pop(replica.id, now_s)
-        if ready_s < HEALTHY_S and base_id(replica.id) in wanted:
-            self.note(replica.id, replica.service, gpu_index, "it ended by itself")
+        kind, name = present.part
+        # One that was never seen up was so for 0 s.
+        up_s = now_s - self._up_since_s.pop(present.part, now_s)
+        if up_s < HEALTHY_S and (kind, base_id(name)) in wanted:
+            self.note(name, present.service, gpu_index, "it ended by itself")
 
-    def start(self, replica_id: str) -> None:
+    def start(self, part: Part) -> None:
         """A launch begins: it may fail again."""
-        self._failed.discard(replica_id)
-        self._ready_since_s.pop(replica_id, None)
+        self._failed.discard(part)
+        self._up_since_s.pop(part, None)
 
-    def note(self, replica_id: str, service: str, gpu_index: int, detail: str) -> None:
+    def note(self, name: str, service: str, gpu_index: int, detail: str) -> None:
         """One more; of too many the oldest are forgotten, since the newest say best what goes on."""
         failure = LaunchFailure(
-            replica=base_id(replica_id),
+            replica=base_id(name),
             service=service,
             gpu_index=gpu_index,
             detail=detail,
@@ -73,7 +80,7 @@ class FailedLaunches:
         self._found = [*self._found, failure][-MAX_LAUNCH_FAILURES:]
 
     def take(self, problems: Sequence[str]) -> tuple[LaunchFailure, ...]:
-        """All since the last call, each with the device's own words on its replica where it has some."""
+        """All since the last call, each with the device's own words on it where it has some."""
         found, self._found = self._found, []
         # The device's own words name the cause; ours often say only that it ended.
         return tuple(
@@ -88,6 +95,30 @@ class FailedLaunches:
         )
 
 
+class _Present(NamedTuple):
+    """A replica or task on a GPU."""
+
+    part: Part
+    service: str
+    """Empty for a task."""
+    state: ReplicaState | TaskState
+
+
+def _present(gpu: GpuState) -> Iterator[_Present]:
+    for replica in gpu.replicas:
+        yield _Present(
+            part=("replica", replica.id),
+            service=replica.service,
+            state=replica.state,
+        )
+    for task in gpu.tasks:
+        yield _Present(
+            part=("task", task.name),
+            service="",
+            state=task.state,
+        )
+
+
 def _mentions(text: str, replica: str) -> bool:
-    """Whether a problem is about this replica, or about its successor (`…~8`), and not about one like `…10`."""
+    """Whether a problem is about this replica or task, or about its successor (`…~8`), and not about one like `…10`."""
     return re.search(rf"(?<![\w.-]){re.escape(replica)}(?![\w-])", text) is not None

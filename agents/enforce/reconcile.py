@@ -116,7 +116,10 @@ class Enforcing:
         self, command: NodeCommand, state: NodeState, now_s: float
     ) -> tuple[Action, ...]:
         self._restarts.look(state, now_s)
-        wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
+        wanted: set[Part] = set()
+        for gpu in command.gpus:
+            wanted.update(("replica", replica.id) for replica in gpu.replicas)
+            wanted.update(("task", task.name) for task in gpu.tasks)
         self.failed_launches.look(state, wanted, now_s)
         held = self._restarts.held(now_s)
         handover = self._handover(command, state, now_s)
@@ -139,22 +142,19 @@ class Enforcing:
     ) -> None:
         """Start replicas and tasks; one that fails is held back."""
         for start in starts:
+            part: Part
             if isinstance(start, StartReplica):
-                self.failed_launches.start(start.replica.id)
+                part = ("replica", start.replica.id)
+                service = start.replica.service
+            else:
+                part = ("task", start.task.name)
+                service = ""
+            self.failed_launches.start(part)
             try:
                 await perform(self._device, self._progress.resumed(start))
             except DeviceError as error:
-                part: Part = (
-                    ("replica", start.replica.id)
-                    if isinstance(start, StartReplica)
-                    else ("task", start.task.name)
-                )
                 self._restarts.note_failure(part, now_s, reason=str(error))
-                if isinstance(start, StartReplica):
-                    replica = start.replica
-                    self.failed_launches.note(
-                        replica.id, replica.service, start.gpu_index, str(error)
-                    )
+                self.failed_launches.note(part[1], service, start.gpu_index, str(error))
 
     def _report(
         self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float

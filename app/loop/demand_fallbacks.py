@@ -136,6 +136,11 @@ def _describe(
             if service in chosen.avoided.closed
             else f"{service}: its launches fail; it may start on {gpus}, since there is too little room without them"
         )
+    messages += (
+        f"task {task.name}: its launches fail; it starts elsewhere than on {', '.join(sorted(task.avoided_gpus))}"
+        for task in chosen.state.tasks
+        if task.avoided_gpus
+    )
     return messages
 
 

@@ -90,17 +90,19 @@ def drained_events(at: datetime, nodes: Sequence[str]) -> Mapping[str, AuditEven
 
 
 def launches_fail_event(at: datetime, avoided: AvoidedGpu) -> AuditEvent:
-    """A service's launches failed again and again on a GPU."""
-    return _loop_event(
-        at, "LaunchesFail", f"service/{avoided.service}", describe_avoided(avoided)
-    )
+    """Launches of a service or task failed again and again on a GPU."""
+    # A task's id is its name, with a dot and a number behind it where the name was used before.
+    task = avoided.service.partition(".")[0] if "/" in avoided.service else ""
+    subject = task or f"service/{avoided.service}"
+    return _loop_event(at, "LaunchesFail", subject, describe_avoided(avoided))
 
 
 def describe_avoided(avoided: AvoidedGpu) -> str:
-    """Where a service's replicas do not start for a while, and why, for people."""
+    """Where a service's replicas, or a task, do not start for a while, and why, for people."""
+    start = "it starts" if "/" in avoided.service else "its replicas start"
     return (
         f"{FAILURES} launches in a row failed on GPU {avoided.gpu}: {avoided.detail}; "
-        f"until {avoided.until:%Y-%m-%d %H:%M:%S} UTC its replicas start on other GPUs where these have room"
+        f"until {avoided.until:%Y-%m-%d %H:%M:%S} UTC {start} on other GPUs where these have room"
     )
 
 

@@ -15,6 +15,7 @@ from app.loop.observe import draining_gpus
 from app.loop.plan import Decision
 from app.loop.planning.draining import staying_gpus
 from app.loop.planning.power_caps import is_limited
+from app.loop.planning.reschedule import avoided_by, without_avoided
 from app.loop.planning.task_points import points_of_tasks
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
@@ -78,6 +79,9 @@ def task_places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
 
 def is_dispatched(task: Task, settings: PolicySettings) -> bool:
     """Whether the task is a job of the dispatcher. Groups that ask for labels have services only."""
+    # The dispatcher knows kinds of settings, not single jobs: one that avoids GPUs is placed by the fill meanwhile.
+    if task.avoided_gpus:
+        return False
     # The first group that fits wins, as for services.
     groups = (each for each in settings.groups if not each.labels)
     chosen = next(
@@ -123,8 +127,9 @@ def with_tasks(
     ):
         return decision
 
-    staying = staying_gpus(bound, problem, state, target=target, draining=draining)
-    offer = _offer(bound, problem, state, points=points, target=target, layers=layers)
+    kept = without_avoided(target, avoided_by(state.tasks))
+    staying = staying_gpus(bound, problem, state, target=kept, draining=draining)
+    offer = _offer(bound, problem, state, points=points, target=kept, layers=layers)
     refused: Severities = (
         ("physical",) if promises_may_break else ("physical", "promise")
     )

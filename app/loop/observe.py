@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from agents.base.protocol import bucket_end_ms
 from app.loop.planning.draining import draining_nodes
+from app.loop.planning.reschedule import avoiding_tasks
 from app.store.store import ServiceWindow, Snapshot
 from solvers.types.outcome import Reason
 from solvers.types.state import (
@@ -178,13 +179,15 @@ def usable_state(snapshot: Snapshot, *, is_patient: bool = False) -> ClusterStat
     """The state in which the GPUs of silent and of draining nodes are not healthy, so that nothing is planned there.
 
     `is_patient`: what runs on a draining node may stay until its deadline; nothing new starts there.
+    Tasks have the GPUs that they avoid.
     """
     gone = {*silent_nodes(snapshot), *draining_nodes(snapshot, overdue=is_patient)}
     gpus = tuple(
         replace(gpu, healthy=False) if gpu.node in gone else gpu
         for gpu in snapshot.state.gpus
     )
-    return replace(snapshot.state, gpus=gpus)
+    state = replace(snapshot.state, gpus=gpus)
+    return replace(state, tasks=avoiding_tasks(snapshot, state))
 
 
 def draining_gpus(snapshot: Snapshot) -> frozenset[GpuId]:

@@ -1,8 +1,8 @@
-"""The launch book: where services' launches failed, and until when replicas are placed elsewhere.
+"""The launch book: where launches of services and tasks failed, and until when these are placed elsewhere.
 
-After FAILURES failed launches within WINDOW a service avoids the GPU for FIRST; each further time for twice as long, up
-to LONGEST. Then the GPU is tried again. Nothing has to go well to be forgiven: what lies FORGOTTEN_AFTER back is
-forgotten, so that a replica that comes up for a moment between failures does not start the series anew.
+After FAILURES failed launches within WINDOW a service or task avoids the GPU for FIRST; each further time for twice as
+long, up to LONGEST. Then the GPU is tried again. Nothing has to go well to be forgiven: what lies FORGOTTEN_AFTER back
+is forgotten, so that a replica that comes up for a moment between failures does not start the series anew.
 
 Source: Nomad's `reschedule` (attempts, interval, exponential delay, max_delay) after its `restart` on the same node.
 """
@@ -10,7 +10,7 @@ Source: Nomad's `reschedule` (attempts, interval, exponential delay, max_delay) 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from agents.base.protocol import Observation
+from agents.base.protocol import LaunchFailure, Observation
 from solvers.types.state import GpuId, gpu_id
 
 FAILURES = 3
@@ -23,9 +23,10 @@ FORGOTTEN_AFTER = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvoidedGpu:
-    """A GPU on which no replica of a service starts for a while."""
+    """A GPU on which no replica of a service, or no task, starts for a while."""
 
     service: str
+    """Or `task/NAME`, the `task_key` of a task."""
     gpu: GpuId
     until: datetime
     detail: str
@@ -34,7 +35,7 @@ class AvoidedGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord:
-    """What is known of a service's launches on one GPU."""
+    """What is known of the launches of a service or task on one GPU."""
 
     failures: int = 0
     """Within WINDOW of each other, since the GPU was avoided last."""
@@ -47,6 +48,16 @@ class LaunchRecord:
     def is_avoided(self, at: datetime) -> bool:
         """Whether replicas are placed elsewhere at that time."""
         return self.avoided_until is not None and self.avoided_until > at
+
+
+def task_key(name: str) -> str:
+    """What stands for a task where else a service is named: no service's name has a slash."""
+    return f"task/{name}"
+
+
+def key_of(failure: LaunchFailure) -> str:
+    """The service or task whose launch failed."""
+    return failure.service or task_key(failure.replica)
 
 
 def with_failure(
@@ -82,7 +93,7 @@ class LaunchBook:
     def take(self, observation: Observation, at: datetime) -> None:
         """Note an observation's failures."""
         for failure in observation.failures:
-            key = (failure.service, gpu_id(observation.node, failure.gpu_index))
+            key = (key_of(failure), gpu_id(observation.node, failure.gpu_index))
             self._records[key] = with_failure(
                 self._records.get(key), failure.detail, at
             )

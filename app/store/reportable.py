@@ -138,7 +138,13 @@ def _own(
         each
         for each in observation.failures
         if holds(
-            (gpu_id(node, each.gpu_index), "replica", each.replica, each.service), ended
+            (
+                gpu_id(node, each.gpu_index),
+                "replica" if each.service else "task",
+                each.replica,
+                each.service,
+            ),
+            ended,
         )
     ]
     uses = [

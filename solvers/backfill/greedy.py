@@ -159,7 +159,7 @@ class _Filling:
         """The idle GPU that meets the task's deadline at the least cost, or comes nearest to it."""
         idle = (gpu for key, gpu in self._unused.items() if key not in self._cordoned)
         # Idle GPUs of a type are alike: one stands for all.
-        hosts = (empty_host(self._problem, gpu) for gpu in first_of_types(idle))
+        hosts = (empty_host(self._problem, gpu) for gpu in first_of_types(idle, task))
         places = filter(None, (self._on(task, host) for host in hosts))
 
         def order(place: _Place) -> tuple[bool, float, GpuId]:

@@ -19,7 +19,10 @@ class Seats:
         self._found: dict[tuple[str, str, int, float], list[HostTenant]] = {}
 
     def on(self, task: Task, host: Host) -> list[HostTenant]:
-        """A task's rows at its batch and the host's clock, by SM percent."""
+        """A task's rows at its batch and the host's clock, by SM percent; none where it avoids the GPU."""
+        return [] if host.gpu.id in task.avoided_gpus else self._measured(task, host)
+
+    def _measured(self, task: Task, host: Host) -> list[HostTenant]:
         gpu_type, clock_mhz = host.gpu.gpu_type, host.gpu.clock_mhz
         key = (task.network, gpu_type, task.batch, clock_mhz)
         if key not in self._found:
@@ -94,11 +97,11 @@ def bound_task(task: Task, seat: HostTenant) -> BoundTask:
     )
 
 
-def first_of_types(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """The GPU of the lowest id of every GPU type, by type."""
+def first_of_types(gpus: Iterable[Gpu], task: Task) -> list[Gpu]:
+    """The GPU of the lowest id of every GPU type that the task does not avoid, by type."""
     # Descending order puts the lowest id in last.
     by_id = sorted(gpus, key=lambda gpu: gpu.id, reverse=True)
-    first = {gpu.gpu_type: gpu for gpu in by_id}
+    first = {gpu.gpu_type: gpu for gpu in by_id if gpu.id not in task.avoided_gpus}
     return [gpu for _, gpu in sorted(first.items())]
 
 

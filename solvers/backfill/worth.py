@@ -186,7 +186,7 @@ def _urgent(standing: FixedWorth) -> float:
 def _alone_ms(task: Task, wanted: FillProblem, seats: Seats) -> float | None:
     """On the fastest type of the fleet; None where none can run it."""
     times = []
-    for gpu in first_of_types(wanted.gpus):
+    for gpu in first_of_types(wanted.gpus, task):
         host = empty_host(wanted.problem, gpu)
         times += [
             host.iteration_ms(seat) for seat in seats.on(task, host) if host.fits(seat)

@@ -193,6 +193,8 @@ class Task:
     """That it needs, where its network was never profiled."""
     iteration_ms: float = 0.0
     """As last reported while it runs; 0 while it does not."""
+    avoided_gpus: frozenset[GpuId] = frozenset()
+    """Where it is not placed for a while, because its launches failed there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

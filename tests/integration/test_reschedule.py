@@ -1,4 +1,4 @@
-"""Real agents of which one cannot start a service: the loop places it elsewhere, and every process knows why."""
+"""Real agents of which one cannot start a service or task: it is placed elsewhere, and every process knows why."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +15,7 @@ from agents.base.protocol import (
     ReplicaCommand,
     ServiceReading,
     SyncReply,
+    TaskCommand,
 )
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
@@ -26,23 +27,29 @@ from tests.agents.factories import (
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
 from tests.integration.api_harness import Api, Prepared, node, service
+from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration
 STEP_S = 2.0
 
 
 class Device(PaperDevice):
-    """A T4 under load, on which replicas are ready at once, or cannot be started."""
+    """A T4 under load, on which replicas and tasks are up at once, or cannot be started."""
 
     def __init__(self) -> None:
         super().__init__(an_empty_node_of_t4())
         self.why_not = ""
-        """Why no replica starts; empty: they do."""
+        """Why nothing starts; empty: it does."""
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         if self.why_not:
             raise LaunchFailed(f"{replica.id}: {self.why_not}")
         await super().start_replica(gpu_index, replica)
+
+    async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
+        if self.why_not:
+            raise LaunchFailed(f"{task.name}: {self.why_not}")
+        await super().start_task(gpu_index, task)
 
     async def read(self) -> DeviceReadings:
         self.make_ready()
@@ -106,6 +113,14 @@ class Fleet:
     def running(self) -> set[str]:
         return {name for name, device in self.devices.items() if device.replicas()}
 
+    def places_of_tasks(self) -> set[str]:
+        """Nodes whose command has a task."""
+        return {
+            name
+            for name, agent in self.agents.items()
+            if agent.command and any(gpu.tasks for gpu in agent.command.gpus)
+        }
+
     def events(self, subject: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.api.get(f"events?subject={subject}")["items"]
         return found
@@ -168,6 +183,35 @@ def test_a_service_that_cannot_start_on_one_node_is_placed_on_the_other_and_says
     assert "Launches" not in [each["type"] for each in conditions]
 
 
+def test_a_task_that_cannot_start_on_one_node_is_started_on_the_other_and_says_why(
+    fleet: Fleet,
+) -> None:
+    fleet.step(3)
+    (bad,) = fleet.places()
+    (good,) = fleet.devices.keys() - {bad}
+    fleet.devices[bad].why_not = "no data set"
+    fleet.api.put("tasks/nightly", task(iterations=10**9))
+    fleet.step(2)
+    assert fleet.places_of_tasks() == {bad}
+    # After 0, 5 and 15 s the agent has tried thrice. The other GPU is paid for when it has waited for ten minutes.
+    fleet.step(10)
+    assert fleet.places_of_tasks() == set()
+    fleet.step(seconds=578.0)
+    fleet.step(2)
+    assert fleet.places_of_tasks() == {good}
+    assert [each.name for each in fleet.devices[good].tasks()] == ["nightly"]
+    (event,) = (
+        line for line in fleet.events("task/nightly") if line["kind"] == "LaunchesFail"
+    )
+    assert f"GPU {bad}/gpu-0: nightly: no data set" in event["reason"]
+    assert "it starts on other GPUs" in event["reason"]
+    newest = fleet.api.get("plans")["items"][0]["id"]
+    assert (
+        f"task nightly: its launches fail; it starts elsewhere than on {bad}/gpu-0"
+        in fleet.api.get(f"plans/{newest}/explain")["messages"]
+    )
+
+
 def test_a_node_that_reports_failures_of_what_it_never_ran_is_not_believed(
     fleet: Fleet,
 ) -> None:
@@ -187,3 +231,14 @@ def test_a_node_that_reports_failures_of_what_it_never_ran_is_not_believed(
     assert not [
         line for line in fleet.events("service/chat") if line["kind"] == "LaunchesFail"
     ]
+    lie = {"replica": "nightly", "gpu_index": 0, "detail": "no"}
+    answer = fleet.api.sync(
+        other,
+        sequence=2,
+        boot="liar",
+        window_start_s=fleet.api.clock.now().timestamp() - STEP_S,
+        gpus=[],
+        failures=[lie] * 3,
+    )
+    assert answer.status_code == 200
+    assert not fleet.events("task/nightly")

@@ -1,4 +1,4 @@
-"""Failed launches as they are reported, counted per service and GPU; a line of the audit where they become too many."""
+"""Failed launches as they are reported, counted per service or task and GPU; too many make a line of the audit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
@@ -15,6 +15,7 @@ from app.store.launch_book import (
     AvoidedGpu,
     LaunchRecord,
     avoided,
+    key_of,
     with_failure,
 )
 from solvers.types.state import GpuId, gpu_id
@@ -28,7 +29,7 @@ async def note_failures(
 ) -> None:
     """Count the launches that failed; the nodes are locked. `wake`: notified when a GPU is avoided from now on."""
     reported = [
-        (failure.service, gpu_id(entry.observation.node, failure.gpu_index), failure)
+        (key_of(failure), gpu_id(entry.observation.node, failure.gpu_index), failure)
         for entry in fresh
         for failure in entry.observation.failures
     ]

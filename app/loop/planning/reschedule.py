@@ -1,18 +1,22 @@
-"""Rescheduling: services whose launches failed again and again on a GPU are placed on others for a while.
+"""Rescheduling: services and tasks whose launches failed again and again on a GPU are placed on others for a while.
 
 A service avoids the GPUs on which its launches failed. From two of a node on it starts nothing on all of that node,
 where most likely something is missing that it needs; what serves there stays. What fails on MAX_NODES nodes fails by
 its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU on which
 launches of several services fail starts nothing new of anybody.
+
+A task avoids GPUs by the same rules, and waits while no other one has room. It closes no GPU to anybody else: a team
+may have any number of tasks with the same fault.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
+from app.store.launch_book import task_key
 from app.store.store import Snapshot
 from solvers.types.plan import BoundPlan
-from solvers.types.state import ClusterState, GpuId
+from solvers.types.state import ClusterState, GpuId, Task
 
 MAX_NODES = 3
 _OF_NODE = 2
@@ -21,7 +25,7 @@ _OF_NODE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvoidedGpus:
-    """What services do without, by service."""
+    """What services do without, by service; or tasks, by `task_key`."""
 
     failing: Mapping[str, Set[GpuId]] = field(default_factory=dict)
     """GPUs on which its launches failed: what is planned there moves."""
@@ -44,7 +48,32 @@ class AvoidedGpus:
 
 def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
     """What the planner must do without, by service; none of a service that fails wherever it is tried."""
-    failing = _failing(snapshot)
+    return _avoided(snapshot, _services(snapshot))
+
+
+def avoiding_tasks(snapshot: Snapshot, state: ClusterState) -> tuple[Task, ...]:
+    """The tasks with the GPUs that each avoids; one that would have none left avoids none. `state`: the GPUs in use."""
+    tasks = {task_key(task.name): task for task in state.tasks}
+    usable = {gpu.id for gpu in state.gpus if gpu.healthy}
+    for key, gpus in _avoided(snapshot, tasks.keys()).closed.items():
+        if usable - gpus:
+            tasks[key] = replace(tasks[key], avoided_gpus=frozenset(gpus))
+    return tuple(tasks.values())
+
+
+def avoided_by(tasks: Iterable[Task]) -> AvoidedGpus:
+    """What these tasks must do without."""
+    return AvoidedGpus(
+        failing={
+            task_key(task.name): task.avoided_gpus
+            for task in tasks
+            if task.avoided_gpus
+        }
+    )
+
+
+def _avoided(snapshot: Snapshot, names: Set[str]) -> AvoidedGpus:
+    failing = _failing(snapshot, names)
     node_of = {gpu.id: str(gpu.node) for gpu in snapshot.state.gpus}
     closed = {}
     for service, gpus in failing.items():
@@ -57,7 +86,8 @@ def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
 
 def failing_everywhere(snapshot: Snapshot) -> Set[str]:
     """Services whose launches failed on so many nodes that they are moved no further."""
-    return _known(snapshot).keys() - _failing(snapshot).keys()
+    names = _services(snapshot)
+    return _known(snapshot, names).keys() - _failing(snapshot, names).keys()
 
 
 def with_shared_cordons(state: ClusterState, avoided: AvoidedGpus) -> ClusterState:
@@ -90,30 +120,38 @@ def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan
                 for each in gpu.replicas
                 if gpu.id not in avoided.failing.get(each.service, ())
             ),
+            tasks=tuple(
+                each
+                for each in gpu.tasks
+                if gpu.id not in avoided.failing.get(task_key(each.name), ())
+            ),
         )
         for gpu in target.gpus
     )
     return replace(target, gpus=tuple(gpu for gpu in gpus if gpu.replicas or gpu.tasks))
 
 
-def _failing(snapshot: Snapshot) -> dict[str, set[GpuId]]:
-    """Where launches fail, by service; without those that fail everywhere."""
+def _services(snapshot: Snapshot) -> Set[str]:
+    return {service.name for service in snapshot.state.services}
+
+
+def _failing(snapshot: Snapshot, names: Set[str]) -> dict[str, set[GpuId]]:
+    """Where launches fail, by service or task of `names`; without those that fail everywhere."""
     node_of = {gpu.id: gpu.node for gpu in snapshot.state.gpus}
     # What fails on so many nodes fails by itself; moving it would only spread it.
     return {
         service: gpus
-        for service, gpus in _known(snapshot).items()
+        for service, gpus in _known(snapshot, names).items()
         if len({node_of[gpu] for gpu in gpus}) < MAX_NODES
     }
 
 
-def _known(snapshot: Snapshot) -> dict[str, set[GpuId]]:
-    """The GPUs of the fleet on which launches fail, by service that is there."""
-    services = {service.name for service in snapshot.state.services}
+def _known(snapshot: Snapshot, names: Set[str]) -> dict[str, set[GpuId]]:
+    """The GPUs of the fleet on which launches fail, by service or task of `names`: those that are there."""
     gpus = {gpu.id for gpu in snapshot.state.gpus}
     known: defaultdict[str, set[GpuId]] = defaultdict(set)
     # Services and GPUs may have been removed since they failed.
     for each in snapshot.avoided:
-        if each.service in services and each.gpu in gpus:
+        if each.service in names and each.gpu in gpus:
             known[each.service].add(each.gpu)
     return dict(known)

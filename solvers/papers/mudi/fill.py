@@ -104,8 +104,8 @@ class MudiFilling:
             problem, self._tasks, seats=self._seats, tuner=self.tuner
         )
         self.placed: set[str] = set()
-        self._hopeless: set[tuple[str, int, bool]] = set()
-        """Network, batch and patience of tasks that found no place; places only get fewer."""
+        self._hopeless: set[tuple[str, int, bool, frozenset[GpuId]]] = set()
+        """Network, batch, patience and avoided GPUs of tasks that found no place; places only get fewer."""
         self._sites = {gpu.id: self._site(gpu) for gpu in wanted.hosting_gpus}
         self._unused = {gpu.id: gpu for gpu in wanted.gpus if gpu.id not in self._sites}
 
@@ -197,7 +197,8 @@ class MudiFilling:
     def place(self, task: Task) -> None:
         """Give a task a share of the GPU with the smallest slope, or an idle GPU when it has waited for long."""
         # One that found no place says as much of those like it, which must not take the others' tunings.
-        kind = task.network, task.batch, task.waiting_s >= PATIENCE_S
+        is_patient = task.waiting_s >= PATIENCE_S
+        kind = task.network, task.batch, is_patient, task.avoided_gpus
         for site in self._ranked(task) if kind not in self._hopeless else ():
             if self.tuning.reuse(site, task) or self.tuning.divide(site, task):
                 self.placed.add(task.name)
@@ -313,12 +314,15 @@ class MudiFilling:
 
     def _order(self, host: Host, task: Task) -> tuple[Demanded, GpuId]:
         """Sorts first whose service asks for least beside one task more; of equals the lowest id."""
+        # Slopes are shared by all GPUs that are alike, and so know nothing of single ones.
+        if host.gpu.id in task.avoided_gpus:
+            return NOWHERE, host.gpu.id
         tasks = [*self.tuning.tasks_of(host.residents), task]
         return self.slopes.of(host, tasks), host.gpu.id
 
     def _take_idle(self, task: Task) -> None:
         """Seat a task on the idle GPU that costs least per iteration, with all its SMs."""
-        hosts = (empty_host(self.wanted.problem, gpu) for gpu in self._idle_gpus())
+        hosts = (empty_host(self.wanted.problem, gpu) for gpu in self._idle_gpus(task))
         places = [
             (host, seat)
             for host in hosts
@@ -331,12 +335,12 @@ class MudiFilling:
             del self._unused[host.gpu.id]
             self.placed.add(task.name)
 
-    def _idle_gpus(self) -> Iterable[Gpu]:
-        """One GPU of each type that carries nothing, the lowest id."""
+    def _idle_gpus(self, task: Task) -> Iterable[Gpu]:
+        """One GPU of each type that carries nothing, the lowest id that the task does not avoid."""
         idle = (
             gpu
             for key, gpu in sorted(self._unused.items(), reverse=True)
-            if key not in self._cordoned
+            if key not in self._cordoned and key not in task.avoided_gpus
         )
         # GPUs of a type are alike: the lowest id stands for all, since descending order puts it in last.
         return {gpu.gpu_type: gpu for gpu in idle}.values()

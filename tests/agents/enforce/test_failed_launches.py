@@ -2,12 +2,18 @@
 
 from dataclasses import replace
 
-from agents.base.device import GpuState, RunningReplica
-from agents.base.protocol import MAX_LAUNCH_FAILURES, LaunchFailure, ReplicaState
+from agents.base.device import GpuState, Part, RunningReplica
+from agents.base.protocol import (
+    MAX_LAUNCH_FAILURES,
+    LaunchFailure,
+    ReplicaState,
+    TaskState,
+)
 from agents.enforce.failed_launches import HEALTHY_S, FailedLaunches
-from tests.agents.factories import a_replica, an_empty_node
+from tests.agents.factories import a_replica, a_task, an_empty_node
+from tests.agents.paper_device import a_running_task
 
-WANTED = {"r1"}
+WANTED: set[Part] = {("replica", "r1"), ("task", "nightly")}
 
 
 def see(
@@ -43,7 +49,7 @@ def test_a_replica_that_stays_failed_counts_once_for_each_launch() -> None:
     for at_s in (0.0, 1.0, 2.0):
         see(launches, "failed", at_s)
     assert launches.take(()) == (failure("it ended by itself"),)
-    launches.start("r1")
+    launches.start(("replica", "r1"))
     see(launches, "starting", 5.0)
     see(launches, "failed", 6.0)
     said = "replica r1: exit code 1: no such file"
@@ -62,7 +68,7 @@ def test_a_failure_does_not_take_the_words_on_a_replica_whose_id_begins_alike() 
 def test_a_replica_that_served_did_not_fail_to_start_and_a_crash_loop_did() -> None:
     for ready_s, count in ((HEALTHY_S - 1.0, 1), (HEALTHY_S, 0)):
         launches = FailedLaunches()
-        launches.start("r1")
+        launches.start(("replica", "r1"))
         see(launches, "ready", 100.0)
         see(launches, "failed", 100.0 + ready_s)
         assert len(launches.take(())) == count
@@ -87,3 +93,29 @@ def test_more_failures_than_an_observation_holds_are_forgotten_oldest_first() ->
         launches.note("r1", "chat", 0, str(number))
     taken = launches.take(())
     assert (len(taken), taken[0].detail) == (MAX_LAUNCH_FAILURES, "3")
+
+
+def see_task(launches: FailedLaunches, state: TaskState, at_s: float) -> None:
+    """The agent looks at a node with one task."""
+    node = an_empty_node()
+    running = a_running_task(a_task("nightly"), state)
+    gpu = replace(node.gpus[0], tasks=(running,))
+    launches.look(replace(node, gpus=(gpu,)), WANTED, at_s)
+
+
+def test_a_task_that_ends_soon_after_it_ran_has_failed_to_start_and_no_other_one() -> (
+    None
+):
+    for ran_s, count in ((HEALTHY_S - 1.0, 1), (HEALTHY_S, 0)):
+        launches = FailedLaunches()
+        launches.start(("task", "nightly"))
+        see_task(launches, "running", 100.0)
+        see_task(launches, "failed", 100.0 + ran_s)
+        see_task(launches, "failed", 101.0 + ran_s)
+        said = "task nightly: exit code 1: no data"
+        found = LaunchFailure(replica="nightly", gpu_index=0, detail=said)
+        assert launches.take([said]) == (found,) * count
+    launches = FailedLaunches()
+    see_task(launches, "running", 100.0)
+    see_task(launches, "finished", 101.0)
+    assert launches.take(()) == ()

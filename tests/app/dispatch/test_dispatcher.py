@@ -11,7 +11,7 @@ from app.loop.fill import is_dispatched, tasks_to_fill
 from app.loop.tick import Loop, tick
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.plan import BoundPlan, BoundTask
-from solvers.types.state import Mode, Node, NodeId, Variant
+from solvers.types.state import GpuId, Mode, Node, NodeId, Variant
 from tests.app.fleets import Answering, a_node, a_service
 from tests.app.job_places import SETTINGS, Place, a_job, bound_gpu, points
 
@@ -210,6 +210,9 @@ def test_whose_jobs_are_dispatched() -> None:
     assert not is_dispatched(a_job("a", project="day"), mixed)
     assert not is_dispatched(a_job("a", project="night", kind="training"), mixed)
     assert is_dispatched(a_job("a"), SETTINGS)
+    # The fill knows which GPUs a single task avoids.
+    avoiding = replace(a_job("a"), avoided_gpus=frozenset({GpuId("n1/gpu-0")}))
+    assert not is_dispatched(avoiding, SETTINGS)
     labelled = PolicySettings(
         groups=(PolicyGroup(name="g", policy="oltunes", labels=(("team", "x"),)),)
     )

@@ -10,7 +10,9 @@ import pytest
 from agents.base.protocol import LaunchFailure, Observation
 from app.answers.status import Condition, service_statuses
 from app.loop.demand_fallbacks import decide_with_fallbacks
+from app.loop.fill import task_places
 from app.loop.forecast import make_demands
+from app.loop.observe import usable_state
 from app.loop.planning.reschedule import (
     AvoidedGpus,
     avoided_gpus,
@@ -18,12 +20,20 @@ from app.loop.planning.reschedule import (
     without_avoided,
 )
 from app.loop.tick import TickOutcome
-from app.store.launch_book import FAILURES, FIRST, AvoidedGpu
+from app.store.launch_book import FAILURES, FIRST, AvoidedGpu, task_key
 from app.store.store import Snapshot
 from solvers.types.plan import BoundPlan, GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
-from solvers.types.state import GpuId, NodeId
-from tests.app.fleets import Answering, Fleet, a_fleet, a_node, a_service
+from solvers.types.state import GpuId, NodeId, Task
+from tests.app.fleets import (
+    POINTS,
+    Answering,
+    Fleet,
+    a_fleet,
+    a_node,
+    a_service,
+    on_half_gpus,
+)
 from tests.app.snapshots import NOW, a_bound_plan, a_replica, a_snapshot, a_state
 
 RATES = {"chat": 20.0}
@@ -87,8 +97,13 @@ def report_failures(fleet: Fleet, service: str = "chat", count: int = FAILURES) 
     failure = LaunchFailure(
         replica=replica.id, service=service, gpu_index=0, detail="out of memory"
     )
+    report(fleet, gpu.node, failure, count)
+    return gpu.id
+
+
+def report(fleet: Fleet, node: str, failure: LaunchFailure, count: int) -> None:
     observation = Observation(
-        node=gpu.node,
+        node=node,
         boot="failing",
         sequence=len(fleet.store.plans) + 1,
         window_start_s=fleet.clock.now().timestamp() - 1.0,
@@ -97,7 +112,6 @@ def report_failures(fleet: Fleet, service: str = "chat", count: int = FAILURES) 
         failures=(failure,) * count,
     )
     asyncio.run(fleet.store.ingest((observation,), fleet.clock.now()))
-    return gpu.id
 
 
 def condition(fleet: Fleet, service: str = "chat") -> Condition | None:
@@ -253,6 +267,104 @@ def test_replicas_that_serve_on_a_node_where_others_fail_stay() -> None:
     kept = without_avoided(on_n1, avoided)
     assert kept is not None
     assert [gpu.id for gpu in kept.gpus] == ["n1/gpu-2"]
+
+
+def with_task(*nodes: str) -> Fleet:
+    """Services that leave a half of every GPU, and a task that takes one of them."""
+    fleet = a_fleet(
+        *(a_service(f"chat-{node}") for node in nodes),
+        solver=Answering(plan=half_a_gpu_per_service),
+        nodes=nodes,
+    )
+    fleet.store.put_points([replace(POINTS, network="train")])
+    task = Task(
+        name="nightly", kind="training", network="train", batch=1, iterations=10**6
+    )
+    fleet.store.put_tasks([task], at=fleet.clock.now())
+    return fleet
+
+
+def half_a_gpu_per_service(problem: Problem) -> Plan:
+    gpus = on_half_gpus(problem).gpus
+    alone = (replace(gpu, replicas=(each,)) for gpu in gpus for each in gpu.replicas)
+    return Plan(policy="test", gpus=tuple(alone))
+
+
+def tick_on(fleet: Fleet) -> TickOutcome:
+    nodes = [node.id for node in snapshot_of(fleet).state.nodes]
+    return after(fleet, {f"chat-{node}": 20.0 for node in nodes})
+
+
+def place_of_task(fleet: Fleet) -> GpuId:
+    return task_places(fleet.store.pushed[-1][1])["nightly"][0]
+
+
+def fail_task(fleet: Fleet, count: int = FAILURES) -> GpuId:
+    """The node of the task says that it does not start; on which GPU."""
+    gpu = place_of_task(fleet)
+    failure = LaunchFailure(replica="nightly", gpu_index=0, detail="no data set")
+    report(fleet, gpu.partition("/")[0], failure, count)
+    return gpu
+
+
+def test_a_task_whose_launches_fail_on_a_gpu_is_placed_on_another() -> None:
+    fleet = with_task("n1", "n2", "n3")
+    tick_on(fleet)
+    first = fail_task(fleet, FAILURES - 1)
+    tick_on(fleet)
+    assert place_of_task(fleet) == first
+    fail_task(fleet, 1)
+    outcome = tick_on(fleet)
+    second = place_of_task(fleet)
+    assert second != first
+    assert outcome.report is not None
+    said = f"task nightly: its launches fail; it starts elsewhere than on {first}"
+    assert said in outcome.report.messages
+    # It stays there when the time is over.
+    fleet.pass_time(FIRST.total_seconds(), heard=("n1", "n2", "n3"))
+    tick_on(fleet)
+    assert place_of_task(fleet) == second
+
+
+def test_a_task_that_fails_on_every_gpu_or_on_three_nodes_stays_where_it_is() -> None:
+    for nodes, moves in (
+        (("n1",), 0),
+        (("n1", "n2"), 1),
+        (("n1", "n2", "n3", "n4"), 2),
+    ):
+        fleet = with_task(*nodes)
+        tick_on(fleet)
+        tried = [place_of_task(fleet)]
+        for _ in range(4):
+            fail_task(fleet)
+            tick_on(fleet)
+            tried.append(place_of_task(fleet))
+        assert len(set(tried)) == 1 + moves
+        assert len(set(tried[moves:])) == 1
+
+
+def test_a_task_that_avoids_a_gpu_waits_while_no_other_one_has_room() -> None:
+    fleet = with_task("n1")
+    fleet.store.put_node(*a_node("n2"), at=fleet.clock.now())
+    tick_on(fleet)
+    assert fail_task(fleet) == "n1/gpu-0"
+    # Nothing serves on n2, so that the task would have to wait for ten minutes before it is paid for.
+    tick_on(fleet)
+    assert task_places(fleet.store.pushed[-1][1]) == {}
+
+
+def test_a_service_and_a_task_of_one_name_do_not_avoid_each_others_gpus() -> None:
+    fleet = fleet_of("n1", "n2")
+    task = Task(
+        name="chat", kind="training", network="train", batch=1, iterations=10**6
+    )
+    fleet.store.put_tasks([task], at=fleet.clock.now())
+    snapshot = replace(snapshot_of(fleet), avoided=avoiding(("chat", "n1/gpu-0")))
+    assert usable_state(snapshot).tasks == (task,)
+    other = replace(snapshot, avoided=avoiding((task_key("chat"), "n1/gpu-0")))
+    assert avoided_gpus(other) == AvoidedGpus()
+    (avoiding_task,) = usable_state(other).tasks
+    assert avoiding_task.avoided_gpus == {"n1/gpu-0"}
 
 
 def test_a_gpu_on_which_two_services_fail_starts_nothing_of_anybody() -> None:

@@ -406,3 +406,19 @@ def replicas(gpus: tuple[BoundGpu, ...]) -> list[BoundReplica]:
         for gpu in sorted(gpus, key=lambda gpu: gpu.id)
         for replica in gpu.replicas
     ]
+
+
+@pytest.mark.parametrize("name", policies())
+def test_no_technique_places_a_task_on_a_gpu_that_it_avoids(name: str) -> None:
+    gpus = [a_gpu(number) for number in range(4)]
+    bound = a_plan(bound_gpu(gpus[0], rate_rps=10.0), bound_gpu(gpus[1], rate_rps=10.0))
+    beside = a_task(avoided_gpus=frozenset({gpus[0].id}))
+    other = a_task("other")
+    filled = fill_of(name)(to_fill(bound, [beside, other], gpus))
+    places = {task: gpu for task, (gpu, _) in shares(filled).items()}
+    assert places["nightly"] == gpus[1].id
+    assert "other" in places
+    # The idle GPU of the lowest id stands for its type, but not for a task that avoids it.
+    alone = a_task(avoided_gpus=frozenset(gpu.id for gpu in gpus[:3]), waiting_s=600.0)
+    filled = fill_of(name)(to_fill(bound, [alone], gpus))
+    assert shares(filled)["nightly"][0] == gpus[3].id
