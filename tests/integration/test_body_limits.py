@@ -78,6 +78,19 @@ def test_of_thousands_of_wrong_fields_the_first_are_named_and_the_rest_counted(
     assert len(answer.content) < 16_384
 
 
+def test_a_long_body_in_which_nearly_all_is_wrong_is_refused_as_a_whole(
+    api: Api,
+) -> None:
+    labels = {f"label-{number:05}": 0 for number in range(20_000)}
+    manifest = service()
+    manifest["metadata"]["labels"] = labels
+    answer = sent(api, "PUT", "services/chat", json.dumps(manifest).encode())
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    assert answer.json()["detail"].startswith("20000 fields are wrong")
+    what_if = json.dumps({"services": [manifest]}).encode()
+    assert sent(api, "POST", "plans/preview", what_if).status_code == 400
+
+
 def test_an_observation_is_no_longer_than_the_protocol_allows(api: Api) -> None:
     report = json.dumps(observation()).encode()
     token = api.token_of("n1")
