@@ -11,12 +11,11 @@
     worker              the replica has a new process that answers as ready, or the node is told to run it no more
 
 Times are counted from the kill, also where another process died in between; a recovery is undisturbed where nothing
-that it needs was dead meanwhile. A replica that fails three times within
-ten minutes is in a crash loop and waits on purpose (docs/runtimes.md), so none is killed more than twice in them.
+that it needs was dead meanwhile. A replica that fails again within minutes waits for ten seconds and more on purpose
+(docs/runtimes.md), so none is killed twice in ten minutes.
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -101,8 +100,8 @@ class Victims:
     plane: RunningPlane
     session: aiohttp.ClientSession
     draw: Random
-    _killed_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of each replica."""
+    _killed_s: dict[str, float] = field(default_factory=dict)
+    """The last kill of each replica."""
     _agent_killed_s: dict[str, float] = field(default_factory=dict)
     """The last kill of each node's."""
 
@@ -136,13 +135,13 @@ class Victims:
         return killed if is_killed else None
 
     def _kill_worker(self, node: str) -> Killed | None:
-        """Any replica of the node, which it is to run, and which was not killed twice already."""
+        """Any replica of the node which it is to run, and which was not killed already."""
         since_s = time.monotonic() - Crashes.WINDOW_S
         living = self.plane.files[node].replicas()
         found = [
             each
             for each in sorted(self._wanted(node).keys() & living.keys())
-            if sum(at_s > since_s for at_s in self._killed_s[each]) < Crashes.LOOP - 1
+            if self._killed_s.get(each, since_s) <= since_s
         ]
         if not found:
             return None
@@ -150,7 +149,7 @@ class Victims:
         if not kill(living[replica].identity):
             return None
         at_s = time.monotonic()
-        self._killed_s[replica].append(at_s)
+        self._killed_s[replica] = at_s
         return Killed(
             victim="worker",
             at_s=at_s,
