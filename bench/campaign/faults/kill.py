@@ -53,9 +53,9 @@ from bench.report import Figures
 
 SHARES: Mapping[Victim, float] = {
     **dict.fromkeys(OF_PLANE, 0.05),
-    "agent": 0.43,
+    "agent": 0.44,
     "router": 0.32,
-    "worker": 0.05,
+    "worker": 0.04,
 }
 """Of all kills: 50 of 1,000 for each part of the control plane, whose starts cost the most; a replica may be killed
 once in ten minutes only."""
