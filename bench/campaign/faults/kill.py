@@ -63,7 +63,7 @@ DRAWN_SHARE = 0.95
 """Of the row's time moments are drawn in: what then waits for a victim that is not back yet has the rest."""
 GPUS_PER_NODE = 4
 STRAYS_GONE_WITHIN_S = 20.0
-MIN_PER_S = 0.1
+MIN_PER_S = 0.05
 """Of changes accepted, targets and commands obeyed; there is about one in two seconds while nothing is dead."""
 REQUEST_PERIOD_S = 0.25
 REQUEST_LIMIT = aiohttp.ClientTimeout(total=1.0)
