@@ -11,6 +11,9 @@ from msgspec import structs
 from agents.base.protocol import MAX_PROBLEMS, MAX_TEXT, Ack, Observation, Wire
 from agents.processes.logs import plain
 
+READINGS = ("gpus", "replicas", "services", "tasks", "uses", "failures", "acks")
+"""Fields of an observation of which it can do without single items, and without all of them."""
+
 
 @dataclass(slots=True)
 class AgentNotes:
@@ -44,10 +47,6 @@ def within_limits(problems: Iterable[str]) -> tuple[str, ...]:
     return tuple(
         plain(problem)[:MAX_TEXT] for problem in islice(problems, MAX_PROBLEMS)
     )
-
-
-READINGS = ("gpus", "replicas", "services", "tasks", "uses", "failures", "acks")
-"""Fields of an observation of which it can do without single items, and without all of them."""
 
 
 def sendable(observation: Observation) -> Observation:

@@ -21,10 +21,7 @@ MAX_DEPTH = 32
 """Objects and lists within each other; the deepest document that a route takes has about ten."""
 
 READ_ASIDE_BYTES = 65_536
-"""Larger bodies are parsed in a thread."""
-
-SEARCHED_BYTES = 65_536
-"""In larger bodies the place of a NaN is not looked for."""
+"""Larger bodies are parsed in a thread, and the place of a NaN is not looked for in them."""
 
 SMALL_BODY_BYTES = 65_536
 """The limit of routes that ask for no more. Each unknown field of a body is an error, which is made while everybody
@@ -181,7 +178,7 @@ def read_json(body: bytes) -> object:
 def pointer_to_constant(body: bytes) -> str | None:
     """The place of the first NaN or infinity of a JSON text that is otherwise well-formed and not long."""
     # Python's parser and the walk take a second and hundreds of megabytes for 4 MiB of small numbers.
-    if len(body) > SEARCHED_BYTES:
+    if len(body) > READ_ASIDE_BYTES:
         return None
     marker = object()
     try:

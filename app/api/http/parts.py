@@ -158,6 +158,22 @@ class ApiParts:
     """What `/readyz` asks, by name."""
     readiness: Readiness = field(default_factory=Readiness)
 
+    @asynccontextmanager
+    async def transaction(self, token: str) -> AsyncIterator[Connection]:
+        """One transaction, in that token family's turn. Raises TooMany where its others occupy the database."""
+        async with self.readers.taken(token), transaction(self.engine) as connection:
+            yield connection
+
+    async def snapshot(self, token: str) -> Snapshot:
+        """Everything that a tick would see now, in its turn. Raises TooMany, as above."""
+        async with self.readers.taken(token):
+            return await self.snapshot_within()
+
+    async def snapshot_within(self) -> Snapshot:
+        """The same for a caller that already holds a transaction and would otherwise wait for a second seat."""
+        with translated():
+            return await self.store.load_snapshot(self.clock.now())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
@@ -184,21 +200,16 @@ class Context:
             async with transaction(self.parts.sync_engine) as connection:
                 yield connection
             return
-        async with (
-            self.parts.readers.taken(self.caller.root),
-            transaction(self.parts.engine) as connection,
-        ):
+        async with self.parts.transaction(self.caller.root) as connection:
             yield connection
 
     async def snapshot(self) -> Snapshot:
         """Everything that a tick would see now."""
-        async with self.parts.readers.taken(self.caller.root):
-            return await self.snapshot_within()
+        return await self.parts.snapshot(self.caller.root)
 
     async def snapshot_within(self) -> Snapshot:
         """The same for a caller that already holds a transaction and would otherwise wait for a second seat."""
-        with translated():
-            return await self.parts.store.load_snapshot(self.now())
+        return await self.parts.snapshot_within()
 
     def sees(self, project: str) -> bool:
         """Whether the caller's token reaches that project."""

@@ -25,7 +25,7 @@ import structlog
 from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
 from app.base.errors import NotFound, Unavailable
-from app.db.base.transaction import Connection, transaction, translated
+from app.db.base.transaction import Connection
 from app.store.store import Snapshot
 from solvers.types.state import Json
 
@@ -67,17 +67,12 @@ class Look:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """One transaction. Raises TooMany where the looker's others occupy the database."""
-        async with (
-            self.parts.readers.taken(self.token),
-            transaction(self.parts.engine) as connection,
-        ):
+        async with self.parts.transaction(self.token) as connection:
             yield connection
 
     async def snapshot(self) -> Snapshot:
         """Everything that a tick would see now. Raises TooMany, as above."""
-        async with self.parts.readers.taken(self.token):
-            with translated():
-                return await self.parts.store.load_snapshot(self.parts.clock.now())
+        return await self.parts.snapshot(self.token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

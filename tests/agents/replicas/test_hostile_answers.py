@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from agents.processes.templates import Server
 from agents.replicas.adapters import Adapter, Endpoint, ReplicaCounts, make_adapters
 from agents.replicas.answers import ServerUnanswered
+from tests.agents.fakes.answers import always
 from tests.agents.fakes.replicas import in_loop
 
 pytestmark = pytest.mark.integration
@@ -24,23 +24,10 @@ HISTOGRAM = "vllm:e2e_request_latency_seconds_bucket"
 async def answering(
     body: str, server: Server, *, status: int = 200
 ) -> AsyncIterator[tuple[Adapter, Endpoint]]:
-    """A server that answers everything alike."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text=body, status=status)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        async with aiohttp.ClientSession() as session:
-            endpoint = Endpoint(url=url, served_as="chat", metrics_url=f"{url}/metrics")
-            yield make_adapters(session)[server], endpoint
-    finally:
-        await runner.cleanup()
+    """A replica's server that answers everything alike."""
+    async with always(body.encode(), status) as url, aiohttp.ClientSession() as session:
+        endpoint = Endpoint(url=url, served_as="chat", metrics_url=f"{url}/metrics")
+        yield make_adapters(session)[server], endpoint
 
 
 @pytest.mark.parametrize("number", [DIGITS, "-1", "1e300", "NaN", "Infinity", "true"])

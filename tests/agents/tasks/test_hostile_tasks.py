@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from agents.tasks.hook import HookClient, HookFailed
 from agents.tasks.task import read_progress
+from tests.agents.fakes.answers import always
 from tests.agents.fakes.replicas import in_loop
 
 NESTED = b"[" * 20_000
@@ -19,21 +19,12 @@ async def answering(
     body: bytes, *, status: int = 200
 ) -> AsyncIterator[tuple[HookClient, str]]:
     """A hook that answers everything alike."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=body, status=status)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
     hook = HookClient()
-    try:
-        yield hook, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await hook.close()
-        await runner.cleanup()
+    async with always(body, status) as url:
+        try:
+            yield hook, url
+        finally:
+            await hook.close()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from app.api.fleet.observations import decode_observation
-from app.api.http.body import SEARCHED_BYTES, pointer_to_constant, read_json
+from app.api.http.body import READ_ASIDE_BYTES, pointer_to_constant, read_json
 from app.api.http.errors import MalformedBody, pointer_of
 from app.base.errors import InvalidRequest
 
@@ -107,7 +107,9 @@ def test_a_constant_is_found_in_well_formed_text_only() -> None:
 
 def test_a_constant_is_not_looked_for_in_long_bodies() -> None:
     # Looking took a second of the event loop, and hundreds of megabytes, for a body of the largest size.
-    body = b'{"node":"n1","repartition":[%s,NaN]}' % b",".join([b"0"] * SEARCHED_BYTES)
+    body = b'{"node":"n1","repartition":[%s,NaN]}' % b",".join(
+        [b"0"] * READ_ASIDE_BYTES
+    )
     assert pointer_to_constant(body) is None
     with pytest.raises(MalformedBody) as refused:
         decode_observation(body, "n1")

@@ -27,14 +27,19 @@ def test_the_checked_in_document_is_what_the_code_says() -> None:
     assert not is_stale(), "run `make openapi`"
 
 
-def test_others_are_answered_while_the_document_is_made() -> None:
+def _document_route() -> tuple[Route, dict[str, Any]]:
+    """The route of the document, and the scope of a request for it."""
     app = make_api()
     (route,) = (
         each
         for each in app.routes
         if isinstance(each, Route) and each.path == "/openapi.json"
     )
-    scope = {"type": "http", "app": app, "root_path": "", "headers": []}
+    return route, {"type": "http", "app": app, "root_path": "", "headers": []}
+
+
+def test_others_are_answered_while_the_document_is_made() -> None:
+    route, scope = _document_route()
 
     async def turns_of_others() -> int:
         making = asyncio.ensure_future(route.endpoint(Request(scope)))
@@ -49,13 +54,7 @@ def test_others_are_answered_while_the_document_is_made() -> None:
 
 
 def test_the_document_is_written_once() -> None:
-    app = make_api()
-    (route,) = (
-        each
-        for each in app.routes
-        if isinstance(each, Route) and each.path == "/openapi.json"
-    )
-    scope = {"type": "http", "app": app, "root_path": "", "headers": []}
+    route, scope = _document_route()
 
     async def bodies() -> list[bytes]:
         return [(await route.endpoint(Request(scope))).body for _ in range(2)]

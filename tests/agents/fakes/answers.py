@@ -1,0 +1,24 @@
+"""A server that says the same to everybody, for what hostile workers answer."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+
+@asynccontextmanager
+async def always(body: bytes, status: int = 200) -> AsyncIterator[str]:
+    """Its URL; whatever is asked for is answered by that body."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
