@@ -18,6 +18,7 @@ from app.api.caches.commands import CommandBoard
 from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check
 from app.api.caches.request_metrics import ApiMetrics
+from app.api.caches.shared_snapshots import SharedSnapshots
 from app.api.http.fairness import FairSeats, SeatRules
 from app.api.http.guesses import Guesses
 from app.api.http.parts import ApiParts, reader_rules
@@ -126,6 +127,7 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
         guesses=Guesses(store, plane.clock, metrics, rate=plane.settings.token_rate),
         accesses=NotedAccesses(store),
         store=store,
+        snapshots=SharedSnapshots(store, plane.clock),
         clock=plane.clock,
         ingest=IngestQueue(
             of_agents,

@@ -89,7 +89,7 @@ async def _bind(
     context: Context, connection: Connection, plan_id: int
 ) -> tuple[Snapshot, Restored]:
     earlier = await _earlier(connection, plan_id)
-    snapshot = await context.snapshot_within()
+    snapshot = await context.snapshot()
     if (reason := hold_reason(snapshot)) is not None:
         raise Conflict(f"nothing would push plan {plan_id}: {reason}")
     restored = await restore(snapshot, earlier, layers=load_training_layers())

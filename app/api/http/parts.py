@@ -12,11 +12,12 @@ from app.api.caches.commands import CommandBoard
 from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check, Readiness
 from app.api.caches.request_metrics import ApiMetrics
+from app.api.caches.shared_snapshots import SharedSnapshots
 from app.api.http.fairness import FairSeats, Pace, SeatRules
 from app.api.http.guesses import Guesses
 from app.base.clock import ControlClock
 from app.base.errors import Forbidden
-from app.db.base.transaction import Connection, Engine, transaction, translated
+from app.db.base.transaction import Connection, Engine, transaction
 from app.db.operations import events
 from app.db.operations.tokens import TokenRow
 from app.solver.process import PreviewSolver
@@ -57,6 +58,12 @@ EXPORT_TURN_RULES = SeatRules(
     waiting=1,
     wait_s=30.0,
     retry_after_s=30.0,
+)
+SNAPSHOT_RULES = SeatRules(
+    # They share one load, which takes none of their seats among the connections; each is a request in memory.
+    what="requests that wait for the state of the cluster",
+    seats=1000,
+    per_token=100,
 )
 LOOK_UP_RULES = SeatRules(
     # Each holds a connection to the database for a millisecond or two. One for an address, however many it sends.
@@ -110,6 +117,7 @@ class ApiParts:
     readers: FairSeats
     """The connections of `engine` that people's requests may hold."""
     store: Store
+    snapshots: SharedSnapshots
     clock: ControlClock
     ingest: IngestQueue
     commands: CommandBoard
@@ -119,6 +127,7 @@ class ApiParts:
     accesses: NotedAccesses
     look_ups: FairSeats = field(default_factory=lambda: FairSeats(LOOK_UP_RULES))
     """Look-ups of tokens that this process does not know, by the address that they come from."""
+    snapshot_waits: FairSeats = field(default_factory=lambda: FairSeats(SNAPSHOT_RULES))
     solver_turn: FairSeats = field(default_factory=lambda: FairSeats(SOLVER_RULES))
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
@@ -165,14 +174,9 @@ class ApiParts:
             yield connection
 
     async def snapshot(self, token: str) -> Snapshot:
-        """Everything that a tick would see now, in its turn. Raises TooMany, as above."""
-        async with self.readers.taken(token):
-            return await self.snapshot_within()
-
-    async def snapshot_within(self) -> Snapshot:
-        """The same for a caller that already holds a transaction and would otherwise wait for a second seat."""
-        with translated():
-            return await self.store.load_snapshot(self.clock.now())
+        """Everything that a tick would see now. Raises TooMany where too many of that token family wait for it."""
+        async with self.snapshot_waits.taken(token):
+            return await self.snapshots.load()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +210,6 @@ class Context:
     async def snapshot(self) -> Snapshot:
         """Everything that a tick would see now."""
         return await self.parts.snapshot(self.caller.root)
-
-    async def snapshot_within(self) -> Snapshot:
-        """The same for a caller that already holds a transaction and would otherwise wait for a second seat."""
-        return await self.parts.snapshot_within()
 
     def sees(self, project: str) -> bool:
         """Whether the caller's token reaches that project."""

@@ -1,0 +1,48 @@
+"""Snapshots of the cluster for people's requests: one load serves all that asked before it began.
+
+A snapshot is some twenty queries. Where each of fifty requests a second loaded one of its own, they kept the event loop
+busy, and every node's sync waited. No request gets one that was begun before it came, so whoever changed something sees
+it.
+"""
+
+import asyncio
+
+from app.base.clock import ControlClock
+from app.db.base.transaction import translated
+from app.store.store import Snapshot, Store
+
+REST = 3.0
+"""How much longer than a load nothing is loaded after it: loads take a quarter of the event loop's time at most."""
+MAX_REST_S = 0.5
+
+
+class SharedSnapshots:
+    """The load that is under way, and the one that follows it."""
+
+    def __init__(self, store: Store, clock: ControlClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._next: asyncio.Task[Snapshot] | None = None
+        """It has not begun to read: whoever asks now may share it."""
+        self._rested = asyncio.Lock()
+        """Held during a load and the rest after it."""
+
+    async def load(self) -> Snapshot:
+        """Everything that a tick would see now. Raises Unavailable."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._run(), name="plimsoll-snapshot")
+        # Shielded: others wait for the same one, even if this request is given up.
+        return await asyncio.shield(self._next)
+
+    async def _run(self) -> Snapshot:
+        await self._rested.acquire()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        # From here on it may miss what is changed.
+        self._next = None
+        try:
+            with translated():
+                return await self._store.load_snapshot(self._clock.now())
+        finally:
+            rest_s = min(REST * (loop.time() - began_s), MAX_REST_S)
+            loop.call_later(rest_s, self._rested.release)
