@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -76,6 +77,9 @@ def a_process(**variables: str) -> Iterator[int]:
         command, start_new_session=True, env={**os.environ, **variables}
     )
     try:
+        # `Popen` returns while exec is still under way, when the new program has no environment yet.
+        while not Path(f"/proc/{process.pid}/environ").read_bytes():
+            time.sleep(0.01)
         yield process.pid
     finally:
         process.kill()
