@@ -8,9 +8,9 @@ changes something and carries only the cookie must come from a page of ours: bro
 import secrets
 from collections.abc import Iterable
 from datetime import timedelta
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
+from starlette.requests import cookie_parser
 from starlette.responses import Response
 
 from app.api.http.parts import ApiParts
@@ -30,11 +30,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 def cookie_of(headers: Headers) -> str:
     """The session's cookie; empty: none was sent."""
-    try:
-        morsel = SimpleCookie("; ".join(_values(headers, b"cookie"))).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
+    # Not by `http.cookies`, which reads nothing behind a cookie that it does not like: servers on other ports of the
+    # same host share their cookies with this one.
+    return cookie_parser("; ".join(_values(headers, b"cookie"))).get(COOKIE, "")
 
 
 def require_own_page(method: str, headers: Headers) -> None:
