@@ -5,7 +5,7 @@ where most likely something is missing that it needs; what serves there stays. W
 its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU on which
 launches of several services fail starts nothing new of anybody.
 
-A task avoids GPUs by the same rules, and waits while no other one has room. It closes no GPU to anybody else: a team
+A task avoids GPUs by the same rules, and waits while no other one has room. It cordons no GPU for anybody else: a team
 may have any number of tasks with the same fault.
 """
 
@@ -52,13 +52,26 @@ def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
 
 
 def avoiding_tasks(snapshot: Snapshot, state: ClusterState) -> tuple[Task, ...]:
-    """The tasks with the GPUs that each avoids; one that would have none left avoids none. `state`: the GPUs in use."""
+    """The tasks of `state` with the GPUs that each avoids; one that would have no healthy GPU left avoids none."""
     tasks = {task_key(task.name): task for task in state.tasks}
     usable = {gpu.id for gpu in state.gpus if gpu.healthy}
-    for key, gpus in _avoided(snapshot, tasks.keys()).closed.items():
+    avoided = _avoided(snapshot, tasks.keys())
+    placed = _placed_tasks(snapshot.target)
+    for key, closed in avoided.closed.items():
+        # What runs on such a node stays there; on GPUs where its launches failed nothing of it runs.
+        gpus = closed - (placed[key] - avoided.failing[key])
         if usable - gpus:
             tasks[key] = replace(tasks[key], avoided_gpus=frozenset(gpus))
     return tuple(tasks.values())
+
+
+def _placed_tasks(target: BoundPlan | None) -> Mapping[str, Set[GpuId]]:
+    """Where tasks have their places, by `task_key`; empty for all others."""
+    placed: defaultdict[str, set[GpuId]] = defaultdict(set)
+    for gpu in target.gpus if target else ():
+        for task in gpu.tasks:
+            placed[task_key(task.name)].add(gpu.id)
+    return placed
 
 
 def avoided_by(tasks: Iterable[Task]) -> AvoidedGpus:
