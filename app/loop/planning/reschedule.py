@@ -2,8 +2,8 @@
 
 A service avoids the GPUs on which its launches failed. From two of a node on it starts nothing on all of that node,
 where most likely something is missing that it needs; what serves there stays. What fails on MAX_NODES nodes fails by
-its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU on which
-launches of several services fail starts nothing new of anybody.
+its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU that
+several services avoid starts nothing new of anybody.
 
 A task avoids GPUs by the same rules, and waits while no other one has room. It cordons no GPU for anybody else: a team
 may have any number of tasks with the same fault.
@@ -19,8 +19,10 @@ from solvers.types.plan import BoundPlan
 from solvers.types.state import ClusterState, GpuId, Task
 
 MAX_NODES = 3
-_OF_NODE = 2
-"""Failing GPUs from which on a service avoids the whole node, and failing services from which on a GPU is cordoned."""
+_FAILING_GPUS = 2
+"""A service avoids the whole node from so many on."""
+_AVOIDING_SERVICES = 2
+"""A GPU that so many avoid is cordoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ def _avoided(snapshot: Snapshot, names: Set[str]) -> AvoidedGpus:
     for service, gpus in failing.items():
         per_node = Counter(node_of[gpu] for gpu in gpus)
         # Several bad GPUs of one node are rarely chance: something is missing there.
-        broad = {node for node, count in per_node.items() if count >= _OF_NODE}
+        broad = {node for node, count in per_node.items() if count >= _FAILING_GPUS}
         closed[service] = gpus | {gpu for gpu, node in node_of.items() if node in broad}
     return AvoidedGpus(failing=failing, closed=closed)
 
@@ -107,7 +109,7 @@ def with_shared_cordons(state: ClusterState, avoided: AvoidedGpus) -> ClusterSta
     """The state in which GPUs that several services avoid are cordoned: what runs there stays."""
     services = Counter(gpu for gpus in avoided.closed.values() for gpu in gpus)
     return cordoned(
-        state, {gpu for gpu, count in services.items() if count >= _OF_NODE}
+        state, {gpu for gpu, count in services.items() if count >= _AVOIDING_SERVICES}
     )
 
 
