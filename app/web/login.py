@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FIRST_PAGE = "/fleet"
 FIRST_OF_PROJECT = "/services"
 """For tokens that are bound to projects: the fleet is not theirs."""
-MAX_FORM = 4096
+MAX_FORM_BYTES = 4096
 FORM_WITHIN_S = 5.0
 MAX_PAGE = 1024
 
@@ -110,7 +110,7 @@ async def _form(request: Request) -> dict[str, list[str]]:
     try:
         # The page is open to everybody, and a token is short: nobody may leave much here, or stay for long.
         async with asyncio.timeout(FORM_WITHIN_S):
-            body = await read_body(request, MAX_FORM)
+            body = await read_body(request, MAX_FORM_BYTES)
     except TimeoutError:
         raise HTTPException(
             HTTPStatus.REQUEST_TIMEOUT,
