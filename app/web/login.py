@@ -19,7 +19,7 @@ from app.api.http.auth import Tokens, forget_tokens
 from app.api.http.body import read_body
 from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
-from app.api.http.sessions import cookie_of, log_in, log_out, require_own_page
+from app.api.http.sessions import log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
 from app.db.operations.token_secrets import PATTERN
 from app.db.operations.tokens import TokenRow
@@ -81,7 +81,7 @@ async def leave(
     require_own_page(request.method, request.headers.raw)
     context: Context = request.scope["plimsoll.context"]
     answer = RedirectResponse("/login", status_code=303)
-    await log_out(context.parts, cookie_of(request.headers.raw), answer)
+    await log_out(context.parts, request.scope, answer)
     await context.note_access("LoggedOut", subject=address_named(request))
     # The session may be remembered by this process for some seconds more.
     forget_tokens(request)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.api.http.sessions import COOKIE, cookie_of
+from app.api.http.sessions import COOKIE, HOST_COOKIE, cookie_of
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,16 @@ from app.api.http.sessions import COOKIE, cookie_of
 def test_the_sessions_cookie_is_found_whatever_else_is_sent(
     sent: tuple[str, ...], cookie: str
 ) -> None:
-    assert cookie_of([(b"cookie", each.encode("latin-1")) for each in sent]) == cookie
+    assert found("http", *sent) == cookie
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_host_beside_ours_does_not_replace_the_cookie(scheme: str) -> None:
+    tossed = f"{COOKIE}=theirs"
+    assert found(scheme, f"{HOST_COOKIE}=ours; {tossed}") == "ours"
+    assert found("https", tossed) == ""
+
+
+def found(scheme: str, *sent: str) -> str:
+    headers = [(b"cookie", each.encode("latin-1")) for each in sent]
+    return cookie_of({"scheme": scheme, "headers": headers})
