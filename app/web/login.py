@@ -19,7 +19,7 @@ from app.api.http.auth import Tokens, forget_tokens
 from app.api.http.body import read_body
 from app.api.http.guesses import address_of
 from app.api.http.parts import ApiParts, Context
-from app.api.http.sessions import cookie_of, log_in, log_out, require_own_page
+from app.api.http.sessions import log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
 from app.db.operations.token_secrets import PATTERN
 from app.db.operations.tokens import TokenRow
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FIRST_PAGE = "/fleet"
 FIRST_OF_PROJECT = "/services"
 """For tokens that are bound to projects: the fleet is not theirs."""
-MAX_FORM = 4096
+MAX_FORM_BYTES = 4096
 FORM_WITHIN_S = 5.0
 MAX_PAGE = 1024
 
@@ -81,7 +81,7 @@ async def leave(
     require_own_page(request.method, request.headers.raw)
     context: Context = request.scope["plimsoll.context"]
     answer = RedirectResponse("/login", status_code=303)
-    await log_out(context.parts, cookie_of(request.headers.raw), answer)
+    await log_out(context.parts, request.scope, answer)
     await context.note_access("LoggedOut", subject=address_named(request))
     # The session may be remembered by this process for some seconds more.
     forget_tokens(request)
@@ -110,7 +110,7 @@ async def _form(request: Request) -> dict[str, list[str]]:
     try:
         # The page is open to everybody, and a token is short: nobody may leave much here, or stay for long.
         async with asyncio.timeout(FORM_WITHIN_S):
-            body = await read_body(request, MAX_FORM)
+            body = await read_body(request, MAX_FORM_BYTES)
     except TimeoutError:
         raise HTTPException(
             HTTPStatus.REQUEST_TIMEOUT,

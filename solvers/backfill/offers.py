@@ -73,14 +73,17 @@ class Offers:
         return replace(made, residents=residents)
 
     def idle(self) -> list[Host]:
-        """As many idle GPUs of every type as may be opened, the first by id."""
-        # Idle GPUs of a type are alike: more of them than tasks that may open one would only swell the program.
-        count, opened = Counter[str](), []
+        """For each task that may open one as many idle GPUs of every type as all may open, the first by id."""
+        # Idle GPUs of a type are alike but for tasks that avoid some of them: more would only swell the program.
+        avoided = {self.known[name].task.avoided_gpus for name in self.openers}
+        count, opened = Counter[tuple[str, frozenset[GpuId]]](), []
         for gpu in sorted(self._wanted.gpus, key=lambda each: each.id):
-            if gpu.id not in self.hosts and gpu.id not in self._wanted.cordoned:
-                count[gpu.gpu_type] += 1
-                if count[gpu.gpu_type] <= len(self.openers):
-                    opened.append(empty_host(self._wanted.problem, gpu))
+            if gpu.id in self.hosts or gpu.id in self._wanted.cordoned:
+                continue
+            takers = [(gpu.gpu_type, each) for each in avoided if gpu.id not in each]
+            if any(count[taker] < len(self.openers) for taker in takers):
+                count.update(takers)
+                opened.append(empty_host(self._wanted.problem, gpu))
         return opened
 
     def options(

@@ -1,14 +1,17 @@
 """What is under way when the database goes, or waits for a connection, is answered 503 with Retry-After, and soon."""
 
+import asyncio
 import gc
 import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
 from httpx2 import Response
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
 from starlette.testclient import TestClient
 
@@ -16,9 +19,11 @@ from app.base.clock import ManualControlClock
 from app.base.errors import Unavailable
 from app.base.settings import Settings
 from app.db.base.engine import make_engine
-from app.db.base.listen import conninfo
+from app.db.base.listen import RECONNECT, WAKE_CHANNEL, Listener, conninfo
 from app.db.base.transaction import transaction
 from app.postgres import server as postgres
+from app.postgres.files import DataDirLayout
+from app.postgres.roles import SUPERUSER
 from app.serve.api_process import create_app
 from app.serve.plane import make_plane
 from tests.browser.dashboards import running_dashboard
@@ -127,6 +132,30 @@ def test_a_database_that_only_reads_is_no_fault_of_ours(
             if answer.status_code != 201:
                 break
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+def test_a_listener_waits_for_the_standby_to_be_promoted(tmp_path: Path) -> None:
+    postgres.start(tmp_path)
+    postgres.stop(tmp_path)
+    (DataDirLayout(root=tmp_path).cluster / "standby.signal").touch()
+    standby = postgres.start(tmp_path)
+    superuser = make_conninfo(standby.conninfo, user=SUPERUSER)
+
+    async def hear() -> str:
+        async with asyncio.timeout(WITHIN_S):
+            heard = Listener(standby.url, WAKE_CHANNEL, retry_s=0.01).listen()
+            first = asyncio.ensure_future(anext(heard))
+            # PostgreSQL takes connections of a standby, and refuses LISTEN: it would have ended by then.
+            done, _ = await asyncio.wait((first,), timeout=0.5)
+            assert not done
+            with psycopg.connect(superuser, autocommit=True) as connection:
+                connection.execute("SELECT pg_promote()")
+            return await first
+
+    try:
+        assert run_apart(hear()) == RECONNECT
+    finally:
+        postgres.stop(tmp_path)
 
 
 def test_who_waits_for_a_connection_of_the_pool_is_answered_within_seconds(

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.web import login
-from app.web.login import MAX_FORM
+from app.web.login import MAX_FORM_BYTES
 from tests.browser.dashboards import running_dashboard
 from tests.integration.api_harness import Api, Prepared
 
@@ -40,7 +40,7 @@ def test_a_form_of_another_page_is_refused_before_it_has_come(api: Api) -> None:
 
 
 def test_a_long_form_is_refused_as_soon_as_it_is_too_long(api: Api) -> None:
-    answer = begun_login(api, 4_000_000, b"a" * (MAX_FORM + 1))
+    answer = begun_login(api, 4_000_000, b"a" * (MAX_FORM_BYTES + 1))
     assert answer.startswith("HTTP/1.1 413 ")
 
 

@@ -298,7 +298,7 @@ def test_launches_that_failed_more_than_a_day_ago_are_forgotten_but_not_by_repor
         async with engine.connect() as other, engine.begin() as connection:
             await other.execute(text("SELECT FROM launch_failure FOR UPDATE"))
             await connection.execute(text("SET LOCAL lock_timeout = '1s'"))
-            await note_failures(connection, [a_failed_launch(later)], later, "wake")
+            await note_failures(connection, [a_failed_launch(later)], later)
         assert await column(engine, known) == ["chat", "new", "old", "older"]
         await maintain(engine, later)
         assert await column(engine, known) == ["chat", "new"]

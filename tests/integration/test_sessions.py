@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from httpx2 import Response
 
 from app.api.http.parts import LOGINS_AT_ONCE
-from app.api.http.sessions import COOKIE, LASTS
+from app.api.http.sessions import COOKIE, HOST_COOKIE, LASTS
 from app.db.base.engine import make_engine
 from app.db.base.transaction import transaction
 from app.db.operations import sessions
@@ -46,6 +46,35 @@ def log_in(
         headers={} if origin is None else {"Origin": origin},
         follow_redirects=False,
     )
+
+
+def test_over_https_the_cookie_has_the_prefix_that_keeps_other_hosts_from_setting_it(
+    api: Api,
+) -> None:
+    own = "https://testserver"
+    form = {"token": api.secrets["viewer"], "next": "/fleet"}
+    entered = api.client.post(
+        f"{own}/login", data=form, headers={"Origin": own}, follow_redirects=False
+    )
+    kept = entered.headers["set-cookie"]
+    assert kept.startswith(f"{HOST_COOKIE}=")
+    assert "; Secure" in kept and "; Path=/" in kept and "Domain" not in kept
+    cookie = entered.cookies[HOST_COOKIE]
+    api.client.cookies.clear()
+
+    def status(name: str) -> int:
+        sent = {"Cookie": f"{name}={cookie}"}
+        return int(api.client.get(f"{own}/fleet", headers=sent).status_code)
+
+    assert (status(HOST_COOKIE), status(COOKIE)) == (200, 401)
+    left = api.client.post(
+        f"{own}/logout",
+        headers={"Cookie": f"{HOST_COOKIE}={cookie}", "Origin": own},
+        follow_redirects=False,
+    )
+    gone = left.headers["set-cookie"]
+    assert gone.startswith(f'{HOST_COOKIE}=""') and "; Secure" in gone
+    assert status(HOST_COOKIE) == 401
 
 
 def test_a_page_sends_a_stranger_to_the_door_and_back(api: Api) -> None:

@@ -11,13 +11,14 @@ from app.base.clock import ControlClock
 from app.db.base.transaction import translated
 from app.store.store import Snapshot, Store
 
-REST = 3.0
-"""How much longer than a load nothing is loaded after it: loads take a quarter of the event loop's time at most."""
+REST_PER_LOAD = 3.0
+"""After a load nothing is loaded for three times as long: quick loads take a quarter of the event loop's time."""
 MAX_REST_S = 0.5
+"""Loads of a sixth of a second and more take a larger part of it: nobody should wait for much longer than for them."""
 
 
 class SharedSnapshots:
-    """The load that is under way, and the one that follows it."""
+    """The load that is to begin next, and the pace of all."""
 
     def __init__(self, store: Store, clock: ControlClock) -> None:
         self._store = store
@@ -44,5 +45,5 @@ class SharedSnapshots:
             with translated():
                 return await self._store.load_snapshot(self._clock.now())
         finally:
-            rest_s = min(REST * (loop.time() - began_s), MAX_REST_S)
+            rest_s = min(REST_PER_LOAD * (loop.time() - began_s), MAX_REST_S)
             loop.call_later(rest_s, self._rested.release)

@@ -94,7 +94,7 @@ class Tokens:
         headers = scope["headers"]
         header = Headers(raw=headers).get("authorization")
         # The header wins: a program that sends one means it, and a browser sends none by itself.
-        cookie = cookie_of(headers) if header is None else ""
+        cookie = cookie_of(scope) if header is None else ""
         if not cookie:
             return await self.authenticate(header, scope, parts)
         # Only where the cookie alone speaks: another site can make a browser send it, but never the header.

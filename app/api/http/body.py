@@ -40,10 +40,16 @@ _Place: TypeAlias = "tuple[_Place, str | int] | None"
 class StrictRequest(Request):
     """A request whose JSON has no NaN, no infinity, no repeated key, and no text that cannot be stored."""
 
-    def __init__(self, request: Request, body_limit: int | None) -> None:
-        """`body_limit`: of this route; None: only the one of the whole API."""
+    def __init__(
+        self,
+        request: Request,
+        body_limit: int | None,
+        body_type: TypeAdapter[object],
+    ) -> None:
+        """`body_limit`: of this route; None: only the one of the whole API. `body_type`: what the route makes of it."""
         super().__init__(request.scope, request.receive)
         self._limit = body_limit
+        self._type = body_type
 
     async def body(self) -> bytes:
         """The body. Raises HTTPException where it is longer than the route takes."""
@@ -55,13 +61,16 @@ class StrictRequest(Request):
         return self._body
 
     async def json(self) -> Any:
-        """The parsed body. Raises MalformedBody."""
+        """The parsed body; a long one is of the route's type already, which FastAPI takes as it is.
+
+        Raises MalformedBody.
+        """
         # Kept under the name that Starlette uses, so that its own code finds the strictly parsed body.
         if not hasattr(self, "_json"):
             body = await self.body()
             # Megabytes take a tenth of a second, in which nobody else would be answered.
             self._json = (
-                await asyncio.to_thread(read_json, body)
+                await asyncio.to_thread(_read_long, body, self._type)
                 if len(body) > READ_ASIDE_BYTES
                 else read_json(body)
             )
@@ -78,23 +87,18 @@ class StrictRoute(APIRoute):
         """The handler with our kind of request."""
         handler = super().get_route_handler()
         body_field = self.body_field
-        adapter: TypeAdapter[object] | None = None
-        if body_field is not None:
-            adapter = TypeAdapter(body_field.field_info.annotation or object)
+        annotation = None if body_field is None else body_field.field_info.annotation
+        body_type: TypeAdapter[object] = TypeAdapter(annotation or object)
         rules = who_may(self.dependant)
 
         async def strict(request: Request) -> Response:
             # FastAPI asks dependencies after it has read and parsed the body: a refused caller's must cost nothing.
             for rule in rules:
                 rule.check(request)
-            request = StrictRequest(request, self.body_limit)
+            request = StrictRequest(request, self.body_limit, body_type)
             # An empty body needs no type: many clients send none with a POST that takes nothing.
-            if adapter is not None and await request.body():
+            if body_field is not None and await request.body():
                 require_json(request.headers.get("Content-Type"))
-                if len(await request.body()) > READ_ASIDE_BYTES:
-                    document = await request.json()
-                    # FastAPI describes every mistake while everybody waits: a second for a body of the largest size.
-                    await asyncio.to_thread(_refuse_many_mistakes, adapter, document)
             return await handler(request)
 
         return strict
@@ -134,16 +138,19 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _refuse_many_mistakes(adapter: TypeAdapter[object], document: object) -> None:
-    """Raise MalformedBody for a document with more than MAX_MISTAKES; fewer are described one by one."""
+def _read_long(body: bytes, body_type: TypeAdapter[object]) -> object:
+    """What the body stands for; its JSON where it has mistakes. Raises MalformedBody, also for very many of them."""
+    document = read_json(body)
     try:
-        adapter.validate_python(document)
+        return body_type.validate_python(document)
     except ValidationError as error:
         count = error.error_count()
+        # FastAPI would describe each of them while everybody waits: a second for a body of the largest size.
         if count > MAX_MISTAKES:
             raise MalformedBody(
                 f"{count} fields are wrong or not known; is it a body for another path?"
             ) from None
+        return document
 
 
 def require_json(content_type: str | None) -> None:

@@ -11,6 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from app.api.http.views import FieldProblem, ProblemDetails
@@ -124,6 +125,11 @@ PROBLEMS: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (
         SolverUnavailable,
         ProblemKind(503, "solver-unavailable", "The solver gave no answer"),
+    ),
+    # Nobody reads the answer, but anybody can cut a connection, which must not look like a fault of ours.
+    (
+        ClientDisconnect,
+        ProblemKind(400, "malformed", "The connection ended before the body did"),
     ),
 )
 

@@ -63,11 +63,13 @@ class LimitMiddleware:
         self._sync = re.compile(rf"POST {start}/nodes/[^/]+/sync")
         # What plans, simulates, or makes a table of many rows; and pages, which are HTML with the data within.
         self._expensive = re.compile(
-            rf"GET {start}/(?:costs|reports/[^/]+(?:/export)?|simulations/[0-9]+/report(?:\.json)?)"
-            rf"|GET {start}/plans/[0-9]+/explain"
+            # Any id, since routes also take `3.0` and `+3` for plan 3.
+            rf"GET {start}/(?:costs|reports/[^/]+(?:/export)?|simulations/[^/]+/report(?:\.json)?|plans/[^/]+/explain)"
             rf"|POST {start}/(?:plans/(?:preview|compare)|simulations|networks/[^/]+/fit)"
             r"|POST /new-service/yaml"
-            rf"|GET (?!{start}/|/live$).*"
+            # Starlette makes the whole page for a HEAD, and takes a line end for a letter of a name.
+            rf"|(?:GET|HEAD) (?!{start}/|/live$).*",
+            re.DOTALL,
         )
         self._people = Pace(rate=token_rate, burst=BURST_S * token_rate, wait_s=WAIT_S)
         self._nodes = Pace(rate=SYNC_RATE, burst=SYNC_BURST, wait_s=WAIT_S)
@@ -104,10 +106,11 @@ class LimitMiddleware:
 
     def _asked(self, scope: Scope, context: Context) -> _Asked:
         what = f"{scope['method']} {scope['path']}"
-        if self._sync.fullmatch(what):
-            return _Asked(flow=context.caller.root, cost=CHEAP, is_sync=True)
-        cost = EXPENSIVE if self._expensive.fullmatch(what) else CHEAP
-        return _Asked(flow=context.caller.root, cost=cost, is_sync=False)
+        return _Asked(
+            flow=context.caller.root,
+            cost=EXPENSIVE if self._expensive.fullmatch(what) else CHEAP,
+            is_sync=self._sync.fullmatch(what) is not None,
+        )
 
     @asynccontextmanager
     async def _turn(self, asked: _Asked) -> AsyncIterator[None]:

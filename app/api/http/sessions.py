@@ -8,10 +8,11 @@ changes something and carries only the cookie must come from a page of ours: bro
 import secrets
 from collections.abc import Iterable
 from datetime import timedelta
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
+from starlette.requests import cookie_parser
 from starlette.responses import Response
+from starlette.types import Scope
 
 from app.api.http.parts import ApiParts
 from app.base.errors import Forbidden
@@ -21,6 +22,9 @@ from app.db.operations.token_secrets import digest
 from app.db.operations.tokens import TokenRow
 
 COOKIE = "plimsoll_session"
+HOST_COOKIE = f"__Host-{COOKIE}"
+"""Over HTTPS. Browsers take a cookie of this prefix from this very host only: no host beside ours can put a session of
+its own in the place of a visitor's."""
 LASTS = timedelta(hours=12)
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -28,13 +32,20 @@ Headers = Iterable[tuple[bytes, bytes]]
 """As ASGI gives them: names in lower case."""
 
 
-def cookie_of(headers: Headers) -> str:
+def cookie_of(scope: Scope) -> str:
     """The session's cookie; empty: none was sent."""
-    try:
-        morsel = SimpleCookie("; ".join(_values(headers, b"cookie"))).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
+    return _cookie_of(scope)[1]
+
+
+def _cookie_of(scope: Scope) -> tuple[str, str]:
+    """The name and the value of the session's cookie."""
+    # Not by `http.cookies`, which reads nothing behind a cookie that it does not like: servers on other ports of the
+    # same host share their cookies with this one.
+    cookies = cookie_parser("; ".join(_values(scope["headers"], b"cookie")))
+    # Over plain HTTP, too: a proxy in front may speak HTTPS with the browser.
+    if scope["scheme"] == "https" or HOST_COOKIE in cookies:
+        return HOST_COOKIE, cookies.get(HOST_COOKIE, "")
+    return COOKIE, cookies.get(COOKIE, "")
 
 
 def require_own_page(method: str, headers: Headers) -> None:
@@ -69,7 +80,7 @@ async def log_in(
             connection, digest(cookie), caller.id, at=now, until=until
         )
     response.set_cookie(
-        COOKIE,
+        HOST_COOKIE if secure else COOKIE,
         cookie,
         # The browser forgets it as the server does; a cookie without an age ends with the browser.
         max_age=int((until - now).total_seconds()),
@@ -79,11 +90,14 @@ async def log_in(
     )
 
 
-async def log_out(parts: ApiParts, cookie: str, response: Response) -> None:
-    """End a session; harmless without one."""
+async def log_out(parts: ApiParts, scope: Scope, response: Response) -> None:
+    """End the session of a request; harmless without one."""
+    name, cookie = _cookie_of(scope)
     async with transaction(parts.engine) as connection:
         await sessions.end(connection, digest(cookie))
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    # Browsers ignore what does not suit the prefix, also where it ends the cookie.
+    secure = name == HOST_COOKIE
+    response.delete_cookie(name, httponly=True, samesite="strict", secure=secure)
 
 
 def _values(headers: Headers, wanted: bytes) -> list[str]:

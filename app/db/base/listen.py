@@ -11,6 +11,7 @@ from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.engine import KEEPALIVES, SERVER_KEEPALIVES, as_options
+from app.db.base.transaction import TRANSIENT_ERRORS
 
 RECONNECT = "reconnected"
 """Yielded after every (re)connection: what happened meanwhile was not heard, so look at everything again."""
@@ -38,7 +39,7 @@ class Listener:
 
     def __init__(self, url: str, channel: str, *, retry_s: float = RETRY_S) -> None:
         # Without the server's half the session of a machine that vanished lives for up to two hours, and once its
-        # buffers are full no notification is forgotten until it ends.
+        # buffers are full PostgreSQL keeps every notification for it until it ends.
         options = as_options(SERVER_KEEPALIVES)
         self._conninfo = make_conninfo(conninfo(url), options=options, **KEEPALIVES)
         self._channel = channel
@@ -73,5 +74,6 @@ class Listener:
                 yield RECONNECT
                 async for notice in connection.notifies():
                     yield notice.payload
-        except psycopg.OperationalError:
+        # A standby takes connections before it is promoted, but no LISTEN.
+        except (psycopg.OperationalError, *TRANSIENT_ERRORS):
             await asyncio.sleep(self._retry_s)

@@ -119,11 +119,11 @@ async def _write(
     reports = [entry.observation for entry in newest]
     await save_health(connection, reports, received, limited)
     await note_overuses(connection, newest, received, limited)
-    await note_failures(connection, fresh, received, WAKE_CHANNEL)
+    await note_failures(connection, fresh, received)
     strange_acks = await _save_acks(connection, fresh, received, limited)
     await add_windows(connection, fresh)
     await add_hours(connection, fresh)
-    await note_reports(connection, fresh, received, limited, wake=WAKE_CHANNEL)
+    await note_reports(connection, fresh, received, limited)
     return strange_acks
 
 
@@ -231,7 +231,7 @@ async def _save_acks(
     )
     made = {(row.node, row.generation) for row in kept}
     return sum(
-        len({(entry.observation.node, ack.generation)} - made)
+        (entry.observation.node, ack.generation) not in made
         for entry in fresh
         for ack in entry.observation.acks
     )

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.listen import wake
 from app.db.base.observation_rows import WindowedObservation
 from app.db.base.rows import all_rows
 from app.db.operations import events
@@ -25,9 +26,8 @@ async def note_failures(
     connection: AsyncConnection,
     fresh: Iterable[WindowedObservation],
     received: datetime,
-    wake: str,
 ) -> None:
-    """Count the launches that failed; the nodes are locked. `wake`: notified when a GPU is avoided from now on."""
+    """Count the launches that failed; the nodes are locked. The loop is woken when a GPU is avoided from now on."""
     reported = [
         (key_of(failure), gpu_id(entry.observation.node, failure.gpu_index), failure)
         for entry in fresh
@@ -54,9 +54,7 @@ async def note_failures(
         await events.add(connection, launches_fail_event(received, each))
     if new:
         # The next period would do, but meanwhile nobody serves in the replica's place.
-        await connection.execute(
-            text("SELECT pg_notify(:channel, 'launches fail')"), {"channel": wake}
-        )
+        await wake(connection, "launches fail")
 
 
 async def load_avoided(

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.listen import wake
 from app.db.base.observation_rows import WindowedObservation
 from app.db.operations import events
 from app.db.workloads.tasks import PROGRESS, record_of
@@ -37,13 +38,8 @@ async def note_reports(
     fresh: Sequence[WindowedObservation],
     received: datetime,
     limited: LimitedEvents,
-    *,
-    wake: str,
 ) -> None:
-    """Note what nodes report of tasks, in the order of the observations, and write the audit.
-
-    `wake`: the channel that is notified when a task is done, since its room is free.
-    """
+    """Note what nodes report of tasks, in the order of the observations, and write the audit."""
     before = await _load(connection, fresh)
     after, lines = _taken(before, fresh, received)
     changed = [after[key] for key in sorted(after) if after[key] != before[key].record]
@@ -54,9 +50,7 @@ async def note_reports(
     await _note_ignored(connection, before, after, fresh, received)
     # A task that is done leaves room that the next tick can give to others at once.
     if any(record.finished_at for record in changed):
-        await connection.execute(
-            text("SELECT pg_notify(:channel, 'task')"), {"channel": wake}
-        )
+        await wake(connection, "task")
 
 
 async def note_starved(connection: AsyncConnection, now: datetime) -> int:

@@ -2,10 +2,10 @@
 
 A service avoids the GPUs on which its launches failed. From two of a node on it starts nothing on all of that node,
 where most likely something is missing that it needs; what serves there stays. What fails on MAX_NODES nodes fails by
-its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU on which
-launches of several services fail starts nothing new of anybody.
+its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU that
+several services avoid starts nothing new of anybody.
 
-A task avoids GPUs by the same rules, and waits while no other one has room. It closes no GPU to anybody else: a team
+A task avoids GPUs by the same rules, and waits while no other one has room. It cordons no GPU for anybody else: a team
 may have any number of tasks with the same fault.
 """
 
@@ -19,8 +19,10 @@ from solvers.types.plan import BoundPlan
 from solvers.types.state import ClusterState, GpuId, Task
 
 MAX_NODES = 3
-_OF_NODE = 2
-"""Failing GPUs from which on a service avoids the whole node, and failing services from which on a GPU is cordoned."""
+_FAILING_GPUS = 2
+"""A service avoids the whole node from so many on."""
+_AVOIDING_SERVICES = 2
+"""A GPU that so many avoid is cordoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +54,26 @@ def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
 
 
 def avoiding_tasks(snapshot: Snapshot, state: ClusterState) -> tuple[Task, ...]:
-    """The tasks with the GPUs that each avoids; one that would have none left avoids none. `state`: the GPUs in use."""
+    """The tasks of `state` with the GPUs that each avoids; one that would have no healthy GPU left avoids none."""
     tasks = {task_key(task.name): task for task in state.tasks}
     usable = {gpu.id for gpu in state.gpus if gpu.healthy}
-    for key, gpus in _avoided(snapshot, tasks.keys()).closed.items():
+    avoided = _avoided(snapshot, tasks.keys())
+    placed = _placed_tasks(snapshot.target)
+    for key, closed in avoided.closed.items():
+        # What runs on such a node stays there; on GPUs where its launches failed nothing of it runs.
+        gpus = closed - (placed[key] - avoided.failing[key])
         if usable - gpus:
             tasks[key] = replace(tasks[key], avoided_gpus=frozenset(gpus))
     return tuple(tasks.values())
+
+
+def _placed_tasks(target: BoundPlan | None) -> Mapping[str, Set[GpuId]]:
+    """Where tasks have their places, by `task_key`; empty for all others."""
+    placed: defaultdict[str, set[GpuId]] = defaultdict(set)
+    for gpu in target.gpus if target else ():
+        for task in gpu.tasks:
+            placed[task_key(task.name)].add(gpu.id)
+    return placed
 
 
 def avoided_by(tasks: Iterable[Task]) -> AvoidedGpus:
@@ -79,7 +94,7 @@ def _avoided(snapshot: Snapshot, names: Set[str]) -> AvoidedGpus:
     for service, gpus in failing.items():
         per_node = Counter(node_of[gpu] for gpu in gpus)
         # Several bad GPUs of one node are rarely chance: something is missing there.
-        broad = {node for node, count in per_node.items() if count >= _OF_NODE}
+        broad = {node for node, count in per_node.items() if count >= _FAILING_GPUS}
         closed[service] = gpus | {gpu for gpu, node in node_of.items() if node in broad}
     return AvoidedGpus(failing=failing, closed=closed)
 
@@ -94,7 +109,7 @@ def with_shared_cordons(state: ClusterState, avoided: AvoidedGpus) -> ClusterSta
     """The state in which GPUs that several services avoid are cordoned: what runs there stays."""
     services = Counter(gpu for gpus in avoided.closed.values() for gpu in gpus)
     return cordoned(
-        state, {gpu for gpu, count in services.items() if count >= _OF_NODE}
+        state, {gpu for gpu, count in services.items() if count >= _AVOIDING_SERVICES}
     )
 
 

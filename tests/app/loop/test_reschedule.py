@@ -22,7 +22,14 @@ from app.loop.planning.reschedule import (
 from app.loop.tick import TickOutcome
 from app.store.launch_book import FAILURES, FIRST, AvoidedGpu, task_key
 from app.store.store import Snapshot
-from solvers.types.plan import BoundPlan, GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import (
+    BoundPlan,
+    BoundTask,
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    Unserved,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import GpuId, NodeId, Task
 from tests.app.fleets import (
@@ -341,6 +348,37 @@ def test_a_task_that_fails_on_every_gpu_or_on_three_nodes_stays_where_it_is() ->
             tried.append(place_of_task(fleet))
         assert len(set(tried)) == 1 + moves
         assert len(set(tried[moves:])) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "is_left"), [("n1/gpu-2", False), ("n1/gpu-0", True)]
+)
+def test_a_task_that_runs_on_a_node_on_which_it_failed_elsewhere_stays(
+    place: str, is_left: bool
+) -> None:
+    nightly = Task(
+        name="nightly", kind="training", network="train", batch=1, iterations=10
+    )
+    bound = BoundTask(
+        name="nightly",
+        kind="training",
+        network="train",
+        batch=1,
+        sm_percent=50.0,
+        memory_mib=1000.0,
+        iterations=10,
+    )
+    (gpu,) = a_bound_plan([a_replica("r1")]).gpus
+    target = replace(
+        a_bound_plan(),
+        gpus=(replace(gpu, id=GpuId(place), replicas=(), tasks=(bound,)),),
+    )
+    key = task_key("nightly")
+    snapshot = failing((key, "n1/gpu-0"), (key, "n1/gpu-1"))
+    state = replace(snapshot.state, services=(), tasks=(nightly,))
+    (task,) = usable_state(replace(snapshot, state=state, target=target)).tasks
+    assert (GpuId(place) in task.avoided_gpus) == is_left
+    assert {"n1/gpu-0", "n1/gpu-1"} <= task.avoided_gpus
 
 
 def test_a_task_that_avoids_a_gpu_waits_while_no_other_one_has_room() -> None:

@@ -250,6 +250,19 @@ def test_two_that_are_due_share_one_idle_gpu_where_both_are_in_time() -> None:
     }
 
 
+def test_tasks_that_avoid_the_first_idle_gpus_share_one_of_the_next() -> None:
+    # As above. Of the idle GPUs the program sees as many as there are such tasks.
+    idle = [a_gpu(number) for number in range(1, 5)]
+    avoided = frozenset(gpu.id for gpu in idle[:2])
+    due = [
+        a_task(name, iterations=200, due_in_s=105.0, avoided_gpus=avoided)
+        for name in "ab"
+    ]
+    wanted = replace(to_fill(FULL, due, [GPU, *idle]), points=(concave(),))
+    third = idle[2].id
+    assert shares(fill(wanted)) == {"a": (third, 50.0), "b": (third, 50.0)}
+
+
 def test_who_has_waited_long_gets_an_idle_gpu_and_nobody_else_does() -> None:
     fleet = [GPU, SECOND, DEAR]
     assert (

@@ -2,11 +2,21 @@
 
 import json
 import math
+import threading
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from pydantic import BaseModel, field_validator
 
 from app.api.fleet.observations import decode_observation
-from app.api.http.body import READ_ASIDE_BYTES, pointer_to_constant, read_json
+from app.api.http.body import (
+    READ_ASIDE_BYTES,
+    LargeBodyRoute,
+    pointer_to_constant,
+    read_json,
+    resource_router,
+)
 from app.api.http.errors import MalformedBody, pointer_of
 from app.base.errors import InvalidRequest
 
@@ -127,6 +137,38 @@ def test_a_constant_is_not_looked_for_in_long_bodies() -> None:
 )
 def test_paths_become_json_pointers(field: str, pointer: str) -> None:
     assert pointer_of(field) == pointer
+
+
+class Noting(BaseModel):
+    """Notes in which thread it is validated."""
+
+    text: str
+
+    @field_validator("text")
+    @classmethod
+    def _noted(cls, text: str) -> str:
+        VALIDATED_IN.append(threading.get_ident())
+        return text
+
+
+VALIDATED_IN: list[int] = []
+
+
+def test_a_long_body_is_validated_once_and_beside_the_event_loop() -> None:
+    router = resource_router("notes", route_class=LargeBodyRoute)
+
+    @router.post("/notes")
+    async def note(sent: Noting) -> tuple[int, int]:
+        return len(sent.text), threading.get_ident()
+
+    app = FastAPI()
+    app.include_router(router)
+    for length, is_beside in ((1, False), (READ_ASIDE_BYTES, True)):
+        VALIDATED_IN.clear()
+        answer = TestClient(app).post("/notes", json={"text": "a" * length})
+        taken, event_loop = answer.json()
+        (validated_in,) = VALIDATED_IN
+        assert (taken, validated_in != event_loop) == (length, is_beside)
 
 
 def test_an_observation_is_decoded() -> None:

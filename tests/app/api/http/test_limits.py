@@ -34,7 +34,7 @@ class Waiting:
 
 
 def scope_of(what: str, token: str = "tok-a", root: str = "") -> Scope:
-    method, path = what.split(" ")
+    method, path = what.split(" ", 1)
     caller = TokenRow(
         id=token,
         root=root or token,
@@ -123,11 +123,14 @@ def test_a_refusal_comes_after_a_pause_as_long_as_few_wait_for_theirs(
         (f"GET {PREFIX}/reports/bill_hour", 10),
         (f"GET {PREFIX}/reports/bill_hour/export", 10),
         (f"GET {PREFIX}/plans/3/explain", 10),
+        (f"GET {PREFIX}/plans/3.0/explain", 10),
         (f"POST {PREFIX}/plans/preview", 10),
         (f"POST {PREFIX}/plans/compare", 10),
         (f"POST {PREFIX}/simulations", 10),
         (f"GET {PREFIX}/simulations/7/report.json", 10),
         ("GET /fleet", 10),
+        ("HEAD /fleet", 10),
+        ("GET /services/a\n", 10),
         ("POST /new-service/yaml", 10),
     ],
 )

@@ -1,4 +1,4 @@
-"""Bodies that come too slowly, on a real socket."""
+"""Bodies that come too slowly, or not to their end, on a real socket."""
 
 import asyncio
 import socket
@@ -26,13 +26,15 @@ async def _length(request: Request) -> Response:
 
 
 @asynccontextmanager
-async def _connected() -> AsyncIterator[
-    tuple[asyncio.StreamReader, asyncio.StreamWriter]
-]:
-    """A connection to a server that answers with the length of the body."""
+async def _connected(
+    registry: CollectorRegistry | None = None,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a server that answers with the length of the body. `registry`: of its metrics."""
     app = FastAPI(routes=[Route("/", _length, methods=["POST"])])
     errors.install(app)
-    app.state.parts = SimpleNamespace(metrics=ApiMetrics(CollectorRegistry()))
+    app.state.parts = SimpleNamespace(
+        metrics=ApiMetrics(registry or CollectorRegistry())
+    )
     app.add_middleware(RequestMiddleware, body_limit_bytes=1000, body_within_s=WITHIN_S)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -70,5 +72,24 @@ def test_a_body_that_comes_in_time_may_come_in_parts_and_its_answer_may_take_lon
             await writer.drain()
             writer.write(b"cde")
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+
+    run(body)
+
+
+def test_a_connection_that_is_cut_within_a_body_is_no_fault_of_ours() -> None:
+    registry = CollectorRegistry()
+
+    def answered(status: str) -> float | None:
+        labels = {"method": "POST", "route": "none", "status": status}
+        return registry.get_sample_value("plimsoll_http_requests_total", labels)
+
+    async def body() -> None:
+        async with _connected(registry) as (_, writer):
+            writer.write(HEAD + b"a")
+            await writer.drain()
+            writer.close()
+            while answered("400") is None:
+                assert answered("500") is None
+                await asyncio.sleep(0.01)
 
     run(body)
