@@ -25,6 +25,8 @@ class SharedSnapshots:
         self._clock = clock
         self._next: asyncio.Task[Snapshot] | None = None
         """It has not begun to read: whoever asks now may share it."""
+        self._running: asyncio.Task[Snapshot] | None = None
+        """Kept, since nobody else refers to it once all who asked have given up."""
         self._rested = asyncio.Lock()
         """Held during a load and the rest after it."""
 
@@ -40,7 +42,7 @@ class SharedSnapshots:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         # From here on it may miss what is changed.
-        self._next = None
+        self._running, self._next = self._next, None
         try:
             with translated():
                 return await self._store.load_snapshot(self._clock.now())

@@ -60,8 +60,11 @@ def avoiding_tasks(snapshot: Snapshot, state: ClusterState) -> tuple[Task, ...]:
     avoided = _avoided(snapshot, tasks.keys())
     placed = _placed_tasks(snapshot.target)
     for key, closed in avoided.closed.items():
+        failing = avoided.failing[key]
         # What runs on such a node stays there; on GPUs where its launches failed nothing of it runs.
-        gpus = closed - (placed[key] - avoided.failing[key])
+        nodewide = closed - (placed[key] - failing)
+        # Where the node is the whole fleet, its other GPUs are better than those that failed.
+        gpus = nodewide if usable - nodewide else failing
         if usable - gpus:
             tasks[key] = replace(tasks[key], avoided_gpus=frozenset(gpus))
     return tuple(tasks.values())

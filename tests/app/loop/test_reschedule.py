@@ -381,6 +381,22 @@ def test_a_task_that_runs_on_a_node_on_which_it_failed_elsewhere_stays(
     assert {"n1/gpu-0", "n1/gpu-1"} <= task.avoided_gpus
 
 
+def test_on_a_fleet_of_one_node_a_task_avoids_no_more_than_where_it_failed() -> None:
+    nightly = Task(
+        name="nightly", kind="training", network="train", batch=1, iterations=10
+    )
+    key = task_key("nightly")
+    snapshot = failing((key, "n1/gpu-0"), (key, "n1/gpu-1"))
+    state = replace(
+        snapshot.state,
+        services=(),
+        tasks=(nightly,),
+        gpus=tuple(gpu for gpu in snapshot.state.gpus if gpu.node == "n1"),
+    )
+    (task,) = usable_state(replace(snapshot, state=state)).tasks
+    assert task.avoided_gpus == {"n1/gpu-0", "n1/gpu-1"}
+
+
 def test_a_task_that_avoids_a_gpu_waits_while_no_other_one_has_room() -> None:
     fleet = with_task("n1")
     fleet.store.put_node(*a_node("n2"), at=fleet.clock.now())
