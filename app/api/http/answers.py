@@ -55,6 +55,8 @@ def _problem(status: int) -> dict[str, Any]:
 READ = problems(404)
 PUBLIC: Responses = {422: _problem(422)}
 """For routes without a token."""
+PUBLIC_LIMITED: Responses = {429: _problem(429)}
+"""For those of them that count what an address asks (`app.api.http.limits`)."""
 
 LIST = problems()
 WRITE = problems(400, 404, 409, 412, 413, 415, 428)

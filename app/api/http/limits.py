@@ -16,11 +16,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.errors import TooMany, problem_response
 from app.api.http.fairness import Pace
+from app.api.http.guesses import address_of
 from app.api.http.parts import Context
 
 BURST_S = 4.0
 """Seconds' worth of requests that may come at once: a page of the dashboard asks for ten, a script for hundreds."""
 CHEAP, EXPENSIVE = 1.0, 10.0
+STRANGERS_PATHS = ("/metrics", "/openapi.json", "/docs")
+"""For everybody, and made or sent in milliseconds: an address has a token's budget for them."""
 
 SYNC_RATE = 20.0
 """Syncs per second of one node, which sends one every few seconds, and many in a row after it was cut off."""
@@ -79,12 +82,10 @@ class LimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        context: Context | None = scope.get("plimsoll.context")
-        # Probes and the dashboard's files have no caller and ask no database for anybody.
-        if context is None:
+        asked = self._asked(scope)
+        if asked is None:
             await self._app(scope, receive, send)
             return
-        asked = self._asked(scope, context)
         try:
             async with self._turn(asked):
                 await self._app(scope, receive, send)
@@ -92,7 +93,9 @@ class LimitMiddleware:
         except TooMany as error:
             await self._pause()
             refusal = problem_response(
-                error, path=scope["path"], request_id=context.request_id
+                error,
+                path=scope["path"],
+                request_id=str(scope["plimsoll.request_id"]),
             )
             await refusal(scope, receive, send)
 
@@ -104,8 +107,16 @@ class LimitMiddleware:
             finally:
                 self._pausing -= 1
 
-    def _asked(self, scope: Scope, context: Context) -> _Asked:
+    def _asked(self, scope: Scope) -> _Asked | None:
+        """None: nothing is counted."""
+        context: Context | None = scope.get("plimsoll.context")
         what = f"{scope['method']} {scope['path']}"
+        if context is None:
+            # Not probes, which are nearly free and must be answered; nor the dashboard's files, which a whole office
+            # behind one address loads at once.
+            if scope["path"] not in STRANGERS_PATHS:
+                return None
+            return _Asked(flow=address_of(scope), cost=CHEAP, is_sync=False)
         return _Asked(
             flow=context.caller.root,
             cost=EXPENSIVE if self._expensive.fullmatch(what) else CHEAP,

@@ -7,7 +7,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
-from app.api.http.answers import PROMETHEUS_TEXT, PUBLIC, RETRY_AFTER, Responses
+from app.api.http.answers import (
+    PROMETHEUS_TEXT,
+    PUBLIC,
+    PUBLIC_LIMITED,
+    RETRY_AFTER,
+    Responses,
+)
 from app.api.http.errors import RETRY
 from app.api.http.parts import ApiParts
 from app.api.http.views import View
@@ -66,7 +72,11 @@ async def healthz(request: Request) -> JSONResponse:
     return await _readiness(request, verbose=False)
 
 
-@router.get("/metrics", response_class=Response, responses=PROMETHEUS_TEXT)
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses=PROMETHEUS_TEXT | PUBLIC_LIMITED,
+)
 async def metrics(request: Request) -> Response:
     """Metrics of this process in Prometheus' text format."""
     parts: ApiParts = request.app.state.parts

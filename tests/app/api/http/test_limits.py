@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.api.application import PREFIX
 from app.api.http import limits
-from app.api.http.limits import BURST_S, SYNCS_AT_ONCE, LimitMiddleware
+from app.api.http.limits import BURST_S, SYNCS_AT_ONCE, WAIT_S, LimitMiddleware
 from app.api.http.parts import ApiParts, Context
 from app.db.operations.tokens import TokenRow
 from tests.app.coroutines import let_others_run, run
@@ -50,12 +50,28 @@ def scope_of(what: str, token: str = "tok-a", root: str = "") -> Scope:
         "method": method,
         "path": path,
         "plimsoll.context": context,
+        "plimsoll.request_id": "r",
+    }
+
+
+def scope_of_stranger(path: str, address: str) -> Scope:
+    """A request without a token."""
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "client": (address, 40000),
+        "plimsoll.request_id": "r",
     }
 
 
 async def status(
     app: LimitMiddleware, what: str, token: str = "tok-a", root: str = ""
 ) -> int:
+    return await status_of(app, scope_of(what, token, root))
+
+
+async def status_of(app: LimitMiddleware, scope: Scope) -> int:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -64,7 +80,7 @@ async def status(
     async def receive() -> Message:
         raise AssertionError("limits read no body")
 
-    await app(scope_of(what, token, root), receive, send)
+    await app(scope, receive, send)
     if sent[0]["status"] == 429:
         assert int(dict(sent[0]["headers"])[b"retry-after"]) >= 1
     return int(sent[0]["status"])
@@ -86,6 +102,32 @@ def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
         inner.go.set()
         assert await asyncio.gather(*first, other) == [200] * (SYNCS_AT_ONCE + 1)
         assert await status(app, sync) == 200
+
+    run(body)
+
+
+def test_without_a_token_an_address_has_a_budget_for_what_is_made_for_everybody() -> (
+    None
+):
+    async def body() -> None:
+        inner = Waiting()
+        inner.go.set()
+        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=1.0, pause_s=0.0)
+
+        async def ask(path: str, address: str = "192.0.2.1") -> int:
+            return await status_of(app, scope_of_stranger(path, address))
+
+        assert [await ask("/metrics") for _ in range(int(BURST_S))] == [200] * 4
+        waiting = [
+            asyncio.create_task(ask("/openapi.json")) for _ in range(int(WAIT_S))
+        ]
+        await let_others_run()
+        assert await ask("/metrics") == 429
+        assert await ask("/metrics", "192.0.2.2") == 200
+        # Whoever floods must not have the process taken for dead, nor an office's pages without their styles.
+        assert [await ask("/livez"), await ask("/static/page.css")] == [200, 200]
+        for task in waiting:
+            task.cancel()
 
     run(body)
 
