@@ -61,7 +61,11 @@ class HookClient:
     async def _call(self, method: str, url: str, limit_s: float) -> tuple[int, bytes]:
         try:
             async with self._session.request(
-                method, url, timeout=aiohttp.ClientTimeout(total=limit_s)
+                method,
+                url,
+                timeout=aiohttp.ClientTimeout(total=limit_s),
+                # The task would choose where the agent, which is root, sends its next request.
+                allow_redirects=False,
             ) as answer:
                 return answer.status, await answer.content.read(MAX_ANSWER)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
