@@ -19,11 +19,10 @@ from typing import Literal, Protocol, TypeAlias
 
 import aiohttp
 
-from agents.processes.logs import plain
+from agents.processes.logs import excerpt, error_text
 from agents.processes.templates import Server, WarmUp
 from agents.processes.user import read_file, write_file
 from agents.replicas.answers import (
-    MAX_SAID,
     Json,
     ServerUnanswered,
     read_amount,
@@ -151,12 +150,13 @@ class Http:
                 status = answer.status
                 answered = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            # An answer that is no HTTP is quoted in the error.
-            said = plain(str(error))[:MAX_SAID] or type(error).__name__
-            raise ServerUnanswered(f"{method} {url} has no answer: {said}") from error
+            raise ServerUnanswered(
+                f"{method} {url} has no answer: {error_text(error)}"
+            ) from error
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            said = plain(answered[:MAX_SAID].decode("utf-8", errors="replace"))
-            raise ServerUnanswered(f"{method} {url} answers {status}: {said}")
+            raise ServerUnanswered(
+                f"{method} {url} answers {status}: {excerpt(answered)}"
+            )
         return answered
 
     async def is_fine(self, url: str) -> bool:

@@ -43,24 +43,24 @@ async def test_a_number_that_cannot_be_true_is_not_told(number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "body"),
+    ("server", "body", "said"),
     [
-        ("worker", NESTED),
-        ("worker", f'{{"requests": {NESTED}'),
+        ("worker", NESTED, "is not JSON"),
+        ("worker", f'{{"requests": {NESTED}', "is not JSON"),
         # Python reads no integer of more than 4300 digits.
-        ("worker", f'{{"requests": {"9" * 5000}}}'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat"}} 5\n'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="x"}} 5\n'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} NaN\n'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} +Inf\n'),
+        ("worker", f'{{"requests": {"9" * 5000}}}', "is not JSON"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat"}} 5\n', "cannot be read: KeyError"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="x"}} 5\n', "ValueError"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} NaN\n', "ValueError"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} +Inf\n', "OverflowError"),
     ],
 )
 @in_loop
 async def test_an_answer_that_breaks_its_reader_is_no_answer(
-    server: Server, body: str
+    server: Server, body: str, said: str
 ) -> None:
     async with answering(body, server) as (adapter, endpoint):
-        with pytest.raises(ServerUnanswered):
+        with pytest.raises(ServerUnanswered, match=said):
             await adapter.metrics(endpoint)
 
 
