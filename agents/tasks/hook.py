@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 
 from agents.base.device import DeviceError
-from agents.processes.logs import excerpt, error_text
+from agents.processes.logs import error_text, excerpt
 from agents.trainer.swap import SwapStatus
 
 ASK_S = 5.0
