@@ -1,4 +1,4 @@
-"""What a worker writes: one log per replica of bounded size, and its last lines for messages.
+"""What a worker writes: one log per replica of bounded size; and what messages quote of it and of a worker's answers.
 
 The worker writes into the file itself, so that it can go on while no agent runs. When the file has grown too long its
 end is copied to `NAME.log.1` and the file is emptied; what is written between the two steps is lost.
@@ -14,6 +14,8 @@ LIMIT_BYTES = 4 * 1024 * 1024
 TAIL_LINES = 12
 TAIL_CHARACTERS = 900
 """What a message of the wire, of 2000, can hold beside the rest."""
+EXCERPT_CHARACTERS = 300
+"""Of an answer, in a message that may quote several."""
 
 
 def rotate(log: Path, *, limit_bytes: int = LIMIT_BYTES) -> bool:
@@ -51,6 +53,17 @@ def plain(text: str) -> str:
     # What a worker said may hold line ends, with which it would write log lines of the agent's, or commands for a
     # terminal, or halves of a character, which cannot be encoded for the wire.
     return "".join(each if each.isprintable() else " " for each in text)
+
+
+def excerpt(said: bytes) -> str:
+    """The beginning of an answer, printable."""
+    return plain(said[:EXCERPT_CHARACTERS].decode("utf-8", errors="replace"))
+
+
+def error_text(error: Exception) -> str:
+    """The beginning of what an error says, printable; its type where it says nothing."""
+    # Errors quote what they could not read: an answer that is no HTTP comes whole.
+    return plain(str(error)[:EXCERPT_CHARACTERS]) or type(error).__name__
 
 
 def _end(log: Path, length: int) -> bytes:

@@ -11,6 +11,7 @@ makers document is the only thing relied on:
     mlserver  max_batch_size in model-settings.json of the replica's directory, then POST …/models/S/unload and load
 """
 
+import asyncio
 import json
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,11 +20,10 @@ from typing import Literal, Protocol, TypeAlias
 
 import aiohttp
 
-from agents.processes.logs import plain
+from agents.processes.logs import error_text, excerpt
 from agents.processes.templates import Server, WarmUp
 from agents.processes.user import read_file, write_file
 from agents.replicas.answers import (
-    MAX_SAID,
     Json,
     ServerUnanswered,
     read_amount,
@@ -151,12 +151,13 @@ class Http:
                 status = answer.status
                 answered = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            # An answer that is no HTTP is quoted in the error.
-            said = plain(str(error))[:MAX_SAID] or type(error).__name__
-            raise ServerUnanswered(f"{method} {url} has no answer: {said}") from error
+            raise ServerUnanswered(
+                f"{method} {url} has no answer: {error_text(error)}"
+            ) from error
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            said = plain(answered[:MAX_SAID].decode("utf-8", errors="replace"))
-            raise ServerUnanswered(f"{method} {url} answers {status}: {said}")
+            raise ServerUnanswered(
+                f"{method} {url} answers {status}: {excerpt(answered)}"
+            )
         return answered
 
     async def is_fine(self, url: str) -> bool:
@@ -180,8 +181,10 @@ class Http:
     async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ReplicaCounts:
         """What a server's own Prometheus metrics say of what it serves there. Raises ServerUnanswered."""
         answered = await self.demand("GET", endpoint.metrics_url)
+        text = answered.decode("utf-8", errors="replace")
         with reading(endpoint.metrics_url):
-            page = read_page(answered.decode("utf-8", errors="replace"))
+            # In a thread: a page as long as MAX_ANSWER takes seconds, and requests wait for this loop.
+            page = await asyncio.to_thread(read_page, text)
             found = read_server(page, kind, endpoint.served_as)
         return ReplicaCounts(
             requests=read_count(found.served),

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from agents.base.device import DeviceError
-from agents.processes.logs import plain
+from agents.processes.logs import error_text
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 MAX_COUNT = 10**12
 """A server that finishes 10,000 requests a second gets there in three years; what is beyond overflows others' sums."""
-MAX_SAID = 300
-"""Characters of an answer that a message has room for."""
 
 
 class ServerUnanswered(DeviceError):
@@ -35,8 +33,8 @@ def reading(where: str) -> Iterator[None]:
     # So broad because the server is not our code: an answer may break a parser in ways that nobody foresaw, and
     # whoever asks expects DeviceErrors alone.
     except Exception as error:
-        said = plain(str(error))[:MAX_SAID] or type(error).__name__
-        raise ServerUnanswered(f"{where} {said}") from error
+        said = f"{type(error).__name__}: {error_text(error)}"
+        raise ServerUnanswered(f"{where} cannot be read: {said}") from error
 
 
 def read_object(body: bytes, where: str) -> dict[str, Json]:

@@ -22,6 +22,9 @@ from prometheus_client.samples import Sample
 ServerKind: TypeAlias = Literal["vllm", "triton", "mlserver"]
 Page: TypeAlias = Mapping[str, tuple[Sample, ...]]
 """Samples by their name."""
+MAX_LINE = 65_536
+"""Characters; lines of real pages have some hundred. The parser copies the rest of a line for each of its labels: 4 MiB
+of labels in one line take it minutes, in lines of this length two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,10 @@ class NotAPage(ValueError):
 def read_page(text: str) -> Page:
     """Everything in a text, by name. Raises NotAPage."""
     found: dict[str, list[Sample]] = defaultdict(list)
+    if max(map(len, text.split("\n"))) > MAX_LINE:
+        raise NotAPage(
+            f"holds no Prometheus metrics: a line has more than {MAX_LINE} characters"
+        )
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

@@ -10,15 +10,13 @@ import aiohttp
 import msgspec
 
 from agents.base.device import DeviceError
-from agents.processes.logs import plain
+from agents.processes.logs import error_text, excerpt
 from agents.trainer.swap import SwapStatus
 
 ASK_S = 5.0
 MOVE_S = 150.0
 """The hook itself answers within 120 s, that it came to no boundary."""
 MAX_ANSWER = 65536
-MAX_SAID = 300
-"""Characters of an answer that a message has room for."""
 
 
 class HookFailed(DeviceError):
@@ -50,8 +48,7 @@ class HookClient:
         if code == HTTPStatus.SERVICE_UNAVAILABLE:
             return False
         if code != HTTPStatus.OK:
-            said = plain(body[:MAX_SAID].decode(errors="replace"))
-            raise HookFailed(f"PUT /{path} answers {code}: {said}")
+            raise HookFailed(f"PUT /{path} answers {code}: {excerpt(body)}")
         return _read(url, body).state == wanted
 
     async def close(self) -> None:
@@ -61,13 +58,17 @@ class HookClient:
     async def _call(self, method: str, url: str, limit_s: float) -> tuple[int, bytes]:
         try:
             async with self._session.request(
-                method, url, timeout=aiohttp.ClientTimeout(total=limit_s)
+                method,
+                url,
+                timeout=aiohttp.ClientTimeout(total=limit_s),
+                # The task would choose where the agent, which is root, sends its next request.
+                allow_redirects=False,
             ) as answer:
                 return answer.status, await answer.content.read(MAX_ANSWER)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            # An answer that is no HTTP is quoted in the error.
-            said = plain(str(error))[:MAX_SAID] or type(error).__name__
-            raise HookFailed(f"{method} {url} is not answered: {said}") from error
+            raise HookFailed(
+                f"{method} {url} is not answered: {error_text(error)}"
+            ) from error
 
 
 def _read(url: str, body: bytes) -> SwapStatus:
@@ -76,5 +77,5 @@ def _read(url: str, body: bytes) -> SwapStatus:
     # A RecursionError comes of brackets in brackets, a ValueError of text that is not UTF-8.
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise HookFailed(
-            f"{url} does not answer as a swap hook does: {plain(str(error))[:MAX_SAID]}"
+            f"{url} does not answer as a swap hook does: {error_text(error)}"
         ) from error

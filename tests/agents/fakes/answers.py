@@ -1,17 +1,19 @@
 """A server that says the same to everybody, for what hostile workers answer."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
 
 @asynccontextmanager
-async def always(body: bytes, status: int = 200) -> AsyncIterator[str]:
+async def always(
+    body: bytes, status: int = 200, headers: Mapping[str, str] | None = None
+) -> AsyncIterator[str]:
     """Its URL; whatever is asked for is answered by that body."""
 
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=body, status=status)
+        return web.Response(body=body, status=status, headers=headers)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)

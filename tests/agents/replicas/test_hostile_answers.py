@@ -1,6 +1,8 @@
 """Servers that answer so as to harm whoever asks: every answer is a number that can be true, or ServerUnanswered."""
 
+import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -43,24 +45,24 @@ async def test_a_number_that_cannot_be_true_is_not_told(number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "body"),
+    ("server", "body", "said"),
     [
-        ("worker", NESTED),
-        ("worker", f'{{"requests": {NESTED}'),
+        ("worker", NESTED, "is not JSON"),
+        ("worker", f'{{"requests": {NESTED}', "is not JSON"),
         # Python reads no integer of more than 4300 digits.
-        ("worker", f'{{"requests": {"9" * 5000}}}'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat"}} 5\n'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="x"}} 5\n'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} NaN\n'),
-        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} +Inf\n'),
+        ("worker", f'{{"requests": {"9" * 5000}}}', "is not JSON"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat"}} 5\n', "cannot be read: KeyError"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="x"}} 5\n', "ValueError"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} NaN\n', "ValueError"),
+        ("vllm", f'{HISTOGRAM}{{model_name="chat",le="1"}} +Inf\n', "OverflowError"),
     ],
 )
 @in_loop
 async def test_an_answer_that_breaks_its_reader_is_no_answer(
-    server: Server, body: str
+    server: Server, body: str, said: str
 ) -> None:
     async with answering(body, server) as (adapter, endpoint):
-        with pytest.raises(ServerUnanswered):
+        with pytest.raises(ServerUnanswered, match=said):
             await adapter.metrics(endpoint)
 
 
@@ -76,6 +78,20 @@ async def test_a_metric_that_cannot_be_true_is_not_told(number: str) -> None:
         found = await adapter.metrics(endpoint)
     assert (found.requests, found.batches) == (None, 10)
     assert found.busy_s is None or found.busy_s <= 1e12
+
+
+@in_loop
+async def test_a_page_that_takes_long_to_read_keeps_nobody_waiting() -> None:
+    page = "x 1\n" * 1_000_000 + 'nv_inference_exec_count{model="chat"} 10\n'
+    async with answering(page, "triton") as (adapter, endpoint):
+        asked = asyncio.create_task(adapter.metrics(endpoint))
+        gaps_s = []
+        while not asked.done():
+            began_s = time.monotonic()
+            await asyncio.sleep(0.01)
+            gaps_s.append(time.monotonic() - began_s)
+        assert (await asked).batches == 10
+    assert max(gaps_s) < 1.0
 
 
 @pytest.mark.parametrize("depth", [400, 900, 990, 20_000])

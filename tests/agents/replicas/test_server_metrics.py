@@ -5,6 +5,7 @@ import math
 import pytest
 
 from agents.replicas.server_metrics import (
+    MAX_LINE,
     Histogram,
     NotAPage,
     read_gpus,
@@ -154,7 +155,10 @@ def test_dcgm_by_its_new_names_and_labels() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["<html>", "a{b", "name notanumber"])
+@pytest.mark.parametrize(
+    "text",
+    ["<html>", "a{b", "name notanumber", f'a 1\na{{b="{"x" * MAX_LINE}"}} 1\na 1\n'],
+)
 def test_what_is_no_page_is_said_to_be_none(text: str) -> None:
     with pytest.raises(NotAPage):
         read_page(text)

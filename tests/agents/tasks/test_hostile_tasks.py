@@ -1,6 +1,6 @@
 """Programs of tasks whose hook or progress file says what harms whoever reads it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,11 +16,11 @@ NESTED = b"[" * 20_000
 
 @asynccontextmanager
 async def answering(
-    body: bytes, *, status: int = 200
+    body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[HookClient, str]]:
     """A hook that answers everything alike."""
     hook = HookClient()
-    async with always(body, status) as url:
+    async with always(body, status, headers) as url:
         try:
             yield hook, url
         finally:
@@ -69,3 +69,17 @@ async def test_a_refusal_writes_no_line_of_its_own_into_the_log() -> None:
         with pytest.raises(HookFailed) as refused:
             await hook.move(url, "offloaded")
     assert str(refused.value) == "PUT /offload answers 409: no ERROR forged [2J"
+
+
+@pytest.mark.integration
+@in_loop
+async def test_a_hook_does_not_send_the_agent_to_another_server() -> None:
+    said = b'{"state": "offloaded", "steps": 1}'
+    async with (
+        always(said) as other,
+        answering(b"", status=307, headers={"Location": other}) as (hook, url),
+    ):
+        with pytest.raises(HookFailed, match="answers 307"):
+            await hook.status(url)
+        with pytest.raises(HookFailed, match="answers 307"):
+            await hook.move(url, "offloaded")
