@@ -15,7 +15,7 @@ TAIL_LINES = 12
 TAIL_CHARACTERS = 900
 """What a message of the wire, of 2000, can hold beside the rest."""
 EXCERPT_CHARACTERS = 300
-"""Of an answer, in a message that may quote several."""
+"""As much of an answer as fits a message that may quote several."""
 
 
 def rotate(log: Path, *, limit_bytes: int = LIMIT_BYTES) -> bool:

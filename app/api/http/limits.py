@@ -22,7 +22,7 @@ from app.api.http.parts import Context
 BURST_S = 4.0
 """Seconds' worth of requests that may come at once: a page of the dashboard asks for ten, a script for hundreds."""
 CHEAP, EXPENSIVE = 1.0, 10.0
-STRANGERS_PATHS = ("/metrics", "/openapi.json", "/docs")
+LIMITED_PUBLIC_PATHS = ("/metrics", "/openapi.json", "/docs")
 """For everybody, and made or sent in milliseconds: an address has a token's budget for them."""
 
 SYNC_RATE = 20.0
@@ -110,13 +110,14 @@ class LimitMiddleware:
     def _asked(self, scope: Scope) -> _Asked | None:
         """None: nothing is counted."""
         context: Context | None = scope.get("plimsoll.context")
-        what = f"{scope['method']} {scope['path']}"
         if context is None:
             # Not probes, which are nearly free and must be answered; nor the dashboard's files, which a whole office
             # behind one address loads at once.
-            if scope["path"] not in STRANGERS_PATHS:
+            # The server's start and end have no path.
+            if scope.get("path") not in LIMITED_PUBLIC_PATHS:
                 return None
             return _Asked(flow=address_of(scope), cost=CHEAP, is_sync=False)
+        what = f"{scope['method']} {scope['path']}"
         return _Asked(
             flow=context.caller.root,
             cost=EXPENSIVE if self._expensive.fullmatch(what) else CHEAP,

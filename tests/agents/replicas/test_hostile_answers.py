@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -85,13 +84,13 @@ async def test_a_page_that_takes_long_to_read_keeps_nobody_waiting() -> None:
     page = "x 1\n" * 1_000_000 + 'nv_inference_exec_count{model="chat"} 10\n'
     async with answering(page, "triton") as (adapter, endpoint):
         asked = asyncio.create_task(adapter.metrics(endpoint))
-        gaps_s = []
+        turns = 0
         while not asked.done():
-            began_s = time.monotonic()
             await asyncio.sleep(0.01)
-            gaps_s.append(time.monotonic() - began_s)
+            turns += 1
         assert (await asked).batches == 10
-    assert max(gaps_s) < 1.0
+    # Read in the loop itself, the page would leave it none but those in which the answer comes in.
+    assert turns > 20
 
 
 @pytest.mark.parametrize("depth", [400, 900, 990, 20_000])

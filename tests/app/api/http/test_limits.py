@@ -54,7 +54,7 @@ def scope_of(what: str, token: str = "tok-a", root: str = "") -> Scope:
     }
 
 
-def scope_of_stranger(path: str, address: str) -> Scope:
+def scope_without_token(path: str, address: str) -> Scope:
     """A request without a token."""
     return {
         "type": "http",
@@ -115,7 +115,7 @@ def test_without_a_token_an_address_has_a_budget_for_what_is_made_for_everybody(
         app = LimitMiddleware(inner, prefix=PREFIX, token_rate=1.0, pause_s=0.0)
 
         async def ask(path: str, address: str = "192.0.2.1") -> int:
-            return await status_of(app, scope_of_stranger(path, address))
+            return await status_of(app, scope_without_token(path, address))
 
         assert [await ask("/metrics") for _ in range(int(BURST_S))] == [200] * 4
         waiting = [
