@@ -22,7 +22,7 @@ from msgspec import structs
 from agents.base.backoff import retry_s
 from agents.base.clock import Clock
 from agents.base.device import Device, DeviceError, DeviceReadings
-from agents.base.protocol import Ack, NodeCommand, Observation, SyncReply
+from agents.base.protocol import MAX_TEXT, Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
 from agents.daemon.notes import AgentNotes, sendable, within_limits
 from agents.daemon.steps import Steps, cancel
@@ -30,7 +30,7 @@ from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
 from agents.enforce.progress import Progress
-from agents.enforce.reconcile import MAX_DETAIL, Enforcing
+from agents.enforce.reconcile import Enforcing
 from agents.sync.lease import Lease, machine_uptime
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
@@ -378,7 +378,7 @@ class NodeAgent:
                 reason = f"the command cannot be kept on disk: {error}"
         if reason:
             log.error("generation %d is refused: %s", command.generation, reason)
-            detail = reason[:MAX_DETAIL]
+            detail = reason[:MAX_TEXT]
             self._notes.refusals.append(
                 Ack(generation=command.generation, status="refused", detail=detail)
             )

@@ -14,6 +14,7 @@ from msgspec import structs
 from agents.base.device import GpuState, NodeState, Part
 from agents.base.protocol import (
     MAX_LAUNCH_FAILURES,
+    MAX_TEXT,
     LaunchFailure,
     ReplicaState,
     TaskState,
@@ -82,17 +83,7 @@ class FailedLaunches:
     def take(self, problems: Sequence[str]) -> tuple[LaunchFailure, ...]:
         """All since the last call, each with the device's own words on it where it has some."""
         found, self._found = self._found, []
-        # The device's own words name the cause; ours often say only that it ended.
-        return tuple(
-            structs.replace(
-                each,
-                detail=next(
-                    (text for text in problems if _mentions(text, each.replica)),
-                    each.detail,
-                ),
-            )
-            for each in found
-        )
+        return tuple(_explained(each, problems) for each in found)
 
 
 class _Present(NamedTuple):
@@ -112,11 +103,16 @@ def _present(gpu: GpuState) -> Iterator[_Present]:
             state=replica.state,
         )
     for task in gpu.tasks:
-        yield _Present(
-            part=("task", task.name),
-            service="",
-            state=task.state,
-        )
+        yield _Present(part=("task", task.name), service="", state=task.state)
+
+
+def _explained(failure: LaunchFailure, problems: Sequence[str]) -> LaunchFailure:
+    """The failure with the first problem that is about it for its detail; with its own where there is none."""
+    # The device's own words name the cause; ours often say only that it ended.
+    about = (text for text in problems if _mentions(text, failure.replica))
+    detail = next(about, failure.detail)
+    # With a longer one the whole failure would be refused, and nothing be placed elsewhere.
+    return structs.replace(failure, detail=detail[:MAX_TEXT])
 
 
 def _mentions(text: str, replica: str) -> bool:

@@ -25,7 +25,7 @@ from agents.base.device import (
     Part,
     RunningReplica,
 )
-from agents.base.protocol import Ack, AckStatus, NodeCommand
+from agents.base.protocol import MAX_TEXT, Ack, AckStatus, NodeCommand
 from agents.enforce.actions import (
     Action,
     StartReplica,
@@ -37,7 +37,6 @@ from agents.enforce.diff import actions, is_settled
 from agents.enforce.failed_launches import FailedLaunches
 from agents.enforce.progress import Progress
 
-MAX_DETAIL = 2000
 _STARTS = (StartReplica, StartTask)
 MAX_ROUNDS = 4
 """Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
@@ -206,7 +205,7 @@ def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
         status = "failed"
     elif is_settled(command, state):
         status = "applied"
-    detail = "; ".join([*failures, *broken])[:MAX_DETAIL]
+    detail = "; ".join([*failures, *broken])[:MAX_TEXT]
     return Ack(generation=command.generation, status=status, detail=detail)
 
 

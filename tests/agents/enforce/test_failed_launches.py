@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import msgspec
+
 from agents.base.device import GpuState, Part, RunningReplica
 from agents.base.protocol import (
     MAX_LAUNCH_FAILURES,
@@ -93,6 +95,16 @@ def test_more_failures_than_an_observation_holds_are_forgotten_oldest_first() ->
         launches.note("r1", "chat", 0, str(number))
     taken = launches.take(())
     assert (len(taken), taken[0].detail) == (MAX_LAUNCH_FAILURES, "3")
+
+
+def test_no_failure_says_more_than_the_wire_takes() -> None:
+    launches = FailedLaunches()
+    launches.note("r1", "chat", 0, "x" * 3000)
+    launches.note("r2", "chat", 0, "it ended by itself")
+    taken = launches.take(["replica r2: " + "x" * 3000])
+    encoded = msgspec.json.encode(taken)
+    assert msgspec.json.decode(encoded, type=tuple[LaunchFailure, ...]) == taken
+    assert len(taken) == 2
 
 
 def see_task(launches: FailedLaunches, state: TaskState, at_s: float) -> None:
