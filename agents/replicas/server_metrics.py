@@ -23,8 +23,8 @@ ServerKind: TypeAlias = Literal["vllm", "triton", "mlserver"]
 Page: TypeAlias = Mapping[str, tuple[Sample, ...]]
 """Samples by their name."""
 MAX_LINE = 65_536
-"""Characters; lines of real pages have some hundred. The parser copies the rest of a line for each of its labels: 4 MiB
-of labels in one line take it minutes, in lines of this length two seconds."""
+"""Characters; lines of real pages have some hundred. The parser copies the rest of a line for each of its labels: 1 MiB
+of labels in one line takes it 6.5 s, 0.25 MiB 0.3 s, and 4 MiB in lines of this length 2 s."""
 
 
 @dataclass(frozen=True, slots=True)

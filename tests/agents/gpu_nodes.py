@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from aiohttp import web
-
 from agents.base.clock import ScaledClock
 from agents.base.device import DeviceError, NotPermitted
 from agents.gpu.mps.daemon import Mps, MpsSettings
@@ -38,6 +36,7 @@ from agents.router.haproxy.router import open_haproxy
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
 from agents.tasks.tasks import TasksSettings
+from tests.agents.fakes.answers import served
 from tests.ports import PORTS, own_environment, own_ports
 
 FAKES = Path(__file__).with_name("fakes")
@@ -293,13 +292,8 @@ async def a_router(wanted: Wanted, workers: Workers) -> RequestRouter:
 async def front(device: GpuDevice) -> AsyncIterator[str]:
     """The address of the router in this process."""
     assert isinstance(device.router, Router)
-    runner = web.AppRunner(device.router.make_app(), access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with served(device.router.make_app()) as url:
+        yield url
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

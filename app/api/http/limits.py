@@ -1,5 +1,7 @@
 """How often somebody may ask: a budget of cost per second for each token, and few syncs at a time for each node.
 
+Without a token the address has that budget, for the few public paths that cost something.
+
 A request beyond the budget waits until it is earned; beyond the longest wait it is answered 429 with `Retry-After`,
 after a pause. Waiting slows a client down that sends as fast as it gets answers; a refusal at once would only make it
 ask again. What takes long is also limited by seats (`app.api.http.fairness`) where it is done.
@@ -112,8 +114,7 @@ class LimitMiddleware:
         context: Context | None = scope.get("plimsoll.context")
         if context is None:
             # Not probes, which are nearly free and must be answered; nor the dashboard's files, which a whole office
-            # behind one address loads at once.
-            # The server's start and end have no path.
+            # behind one address loads at once. The server's start and end have no path.
             if scope.get("path") not in LIMITED_PUBLIC_PATHS:
                 return None
             return _Asked(flow=address_of(scope), cost=CHEAP, is_sync=False)

@@ -42,6 +42,7 @@ _UNREADY: Responses = {
 @router.get("/livez")
 async def livez() -> HealthView:
     """Whether this process answers at all."""
+    # It asks no database: an orchestrator would else start every API anew while PostgreSQL is away.
     return HealthView(status="ok")
 
 
@@ -79,6 +80,7 @@ async def healthz(request: Request) -> JSONResponse:
 )
 async def metrics(request: Request) -> Response:
     """Metrics of this process in Prometheus' text format."""
+    # Not kept for a moment, as readiness is: two scrapes tell what happened between them.
     parts: ApiParts = request.app.state.parts
     return Response(
         generate_latest(parts.metrics.registry), media_type=CONTENT_TYPE_LATEST

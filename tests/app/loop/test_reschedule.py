@@ -44,6 +44,9 @@ from tests.app.fleets import (
 from tests.app.snapshots import NOW, a_bound_plan, a_replica, a_snapshot, a_state
 
 RATES = {"chat": 20.0}
+NIGHTLY = Task(
+    name="nightly", kind="training", network="train", batch=1, iterations=10**6
+)
 
 
 def one_gpu_per_service(problem: Problem) -> Plan:
@@ -284,10 +287,7 @@ def with_task(*nodes: str) -> Fleet:
         nodes=nodes,
     )
     fleet.store.put_points([replace(POINTS, network="train")])
-    task = Task(
-        name="nightly", kind="training", network="train", batch=1, iterations=10**6
-    )
-    fleet.store.put_tasks([task], at=fleet.clock.now())
+    fleet.store.put_tasks([NIGHTLY], at=fleet.clock.now())
     return fleet
 
 
@@ -356,9 +356,6 @@ def test_a_task_that_fails_on_every_gpu_or_on_three_nodes_stays_where_it_is() ->
 def test_a_task_that_runs_on_a_node_on_which_it_failed_elsewhere_stays(
     place: str, is_left: bool
 ) -> None:
-    nightly = Task(
-        name="nightly", kind="training", network="train", batch=1, iterations=10
-    )
     bound = BoundTask(
         name="nightly",
         kind="training",
@@ -375,22 +372,19 @@ def test_a_task_that_runs_on_a_node_on_which_it_failed_elsewhere_stays(
     )
     key = task_key("nightly")
     snapshot = failing((key, "n1/gpu-0"), (key, "n1/gpu-1"))
-    state = replace(snapshot.state, services=(), tasks=(nightly,))
+    state = replace(snapshot.state, services=(), tasks=(NIGHTLY,))
     (task,) = usable_state(replace(snapshot, state=state, target=target)).tasks
     assert (GpuId(place) in task.avoided_gpus) == is_left
     assert {"n1/gpu-0", "n1/gpu-1"} <= task.avoided_gpus
 
 
 def test_on_a_fleet_of_one_node_a_task_avoids_no_more_than_where_it_failed() -> None:
-    nightly = Task(
-        name="nightly", kind="training", network="train", batch=1, iterations=10
-    )
     key = task_key("nightly")
     snapshot = failing((key, "n1/gpu-0"), (key, "n1/gpu-1"))
     state = replace(
         snapshot.state,
         services=(),
-        tasks=(nightly,),
+        tasks=(NIGHTLY,),
         gpus=tuple(gpu for gpu in snapshot.state.gpus if gpu.node == "n1"),
     )
     (task,) = usable_state(replace(snapshot, state=state)).tasks
