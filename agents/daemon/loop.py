@@ -25,12 +25,13 @@ from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import MAX_TEXT, Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
 from agents.daemon.notes import AgentNotes, sendable, within_limits
-from agents.daemon.steps import Steps, cancel
+from agents.daemon.steps import Steps
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
 from agents.enforce.progress import Progress
 from agents.enforce.reconcile import Enforcing
+from agents.processes.care import cancel
 from agents.sync.lease import Lease, machine_uptime
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox

@@ -1,17 +1,14 @@
 """Steps that an agent takes again and again, none of which ends it.
 
     steps.take("govern", agent.govern)   -> whether it went well; `.problems` says what did not
-    cancel(task, …)                      returns when they have ended
 
 An exception that no code foresaw would end the agent, whose next start would meet it again: workers run code that is
 not ours, and what they answer may lead to one. It costs the step that it came from, and nothing else.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Literal
 
 from agents.base.clock import Clock
 from agents.base.device import DeviceError
@@ -68,10 +65,3 @@ class Steps:
         if now_s >= logged_s + LOG_PERIOD_S:
             self._logged_s[name] = now_s
             log.error("%s", reason, exc_info=cause)
-
-
-async def cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
-    """End tasks and wait until they have ended; an error of one is logged by asyncio."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
