@@ -196,6 +196,8 @@ def test_a_step_that_fails_is_told_until_it_goes_well_and_logged_once_a_minute(
         (10**9, Count, 10**9),
         (10**9 + 1, Count, 0),
         (-1, Count, 0),
+        (10**400, Count, 0),
+        (10**400, Amount, 0),
         (2.0**53, Iterations, 2.0**53),
         (1e300, Iterations, 0.0),
         (math.nan, Amount, 0.0),
