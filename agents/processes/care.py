@@ -74,7 +74,7 @@ async def keep_tidy(
     records: Records[R],
     ids: Callable[[], Iterable[str]],
 ) -> None:
-    """Look at the logs of those ids, and at what was removed, again and again."""
+    """Rotate the logs of those ids, and clear away what removed ones left, for ever."""
     # Side by side: a folder that takes long to remove must not let a log grow meanwhile.
     await asyncio.gather(
         _keep_logs(records, ids),
