@@ -3,8 +3,6 @@
 within(value, Amount)     the value, or 0 where the contract refuses it
 """
 
-import math
-
 import msgspec
 
 
@@ -14,8 +12,6 @@ def within(value: float, kind: object) -> float:
     One number out of its bounds would have the whole observation refused.
     """
     # Not cut to the bound: whoever tells such a number has not counted, and the bound would be as wrong.
-    if not math.isfinite(value):
-        return 0.0
     try:
         found: float = msgspec.convert(value, kind)
     except msgspec.ValidationError:

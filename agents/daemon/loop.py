@@ -25,12 +25,13 @@ from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import MAX_TEXT, Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
 from agents.daemon.notes import AgentNotes, sendable, within_limits
-from agents.daemon.steps import Steps, cancel
+from agents.daemon.steps import FORESEEN, Steps, problem_of
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
 from agents.enforce.progress import Progress
 from agents.enforce.reconcile import Enforcing
+from agents.processes.care import cancel
 from agents.sync.lease import Lease, machine_uptime
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
@@ -228,9 +229,8 @@ class NodeAgent:
             now_s = self._clock.now_s()
             if (command := self._wanted(now_s)) is not None:
                 command = self._governing.in_force(command, now_s)
-                self._notes.power_problems = await self._guard.step(
-                    command, self._governing.acting()
-                )
+                acting = self._governing.acting()
+                self._notes.power_problems = await self._guard.step(command, acting)
 
     @property
     def next_govern_s(self) -> float:
@@ -241,9 +241,8 @@ class NodeAgent:
 
     def _in_force(self, command: NodeCommand) -> NodeCommand:
         """The command with what governors and guard have turned."""
-        return self._guard.in_force(
-            self._governing.in_force(command, self._clock.now_s())
-        )
+        command = self._governing.in_force(command, self._clock.now_s())
+        return self._guard.in_force(command)
 
     def _wanted(self, now_s: float) -> NodeCommand | None:
         """The command in force, or what its lease leaves of it."""
@@ -270,11 +269,12 @@ class NodeAgent:
                 task.result()  # a loop only ends by an error
         finally:
             await cancel(*tasks, stopper)
-        await self.observe()
+        await self._observe_anyway()
         try:
             await self.sync(waits=False)
-        except (TransportError, DeviceError) as error:
-            log.warning("could not say goodbye: %s", error)
+        # Whatever it is must not make an orderly end a failed one.
+        except Exception as error:
+            log.warning("could not say goodbye: %s", problem_of("syncing", error))
 
     def _next_observation_s(self) -> float:
         """The first multiple of the period that leaves at least half a period for the window.
@@ -287,10 +287,14 @@ class NodeAgent:
     async def _observe_loop(self) -> None:
         while True:
             await self._clock.sleep(self._next_observation_s() - self._clock.now_s())
-            now_s = self._clock.now_s()
-            if not await self._steps.take("observing", self.observe):
-                # A node that tells nothing gets no command, not even the one that would end the cause.
-                self._report(DeviceReadings(), self._enforcing.ack, now_s)
+            await self._observe_anyway()
+
+    async def _observe_anyway(self) -> None:
+        """Observe; where that raises what nobody foresaw, report the window without readings."""
+        now_s = self._clock.now_s()
+        if not await self._steps.take("observing", self.observe):
+            # A node that tells nothing gets no command, not even the one that would end the cause.
+            self._report(DeviceReadings(), self._enforcing.ack, now_s)
 
     async def _sync_loop(self) -> None:
         failures = 0
@@ -303,19 +307,16 @@ class NodeAgent:
             # Whatever it is: the same observation is sent again later, and nothing but a reply brings another command.
             except Exception as error:
                 failures += 1
-                self._notes.sync_problem = str(error)
-                asked_s = (
-                    error.retry_after_s
-                    if isinstance(error, ControlPlaneSilent)
-                    else 0.0
-                )
+                self._notes.sync_problem = problem_of("syncing", error)
+                silent = error if isinstance(error, ControlPlaneSilent) else None
+                asked_s = silent.retry_after_s if silent else 0.0
                 wait_s = retry_s(failures, self._random, asked_s=asked_s)
                 log.warning(
                     "sync failed %d times, next try in %.1f s: %s",
                     failures,
                     wait_s,
-                    error,
-                    exc_info=not isinstance(error, TransportError | DeviceError),
+                    self._notes.sync_problem,
+                    exc_info=not isinstance(error, FORESEEN),
                 )
                 await self._clock.sleep(wait_s)
                 self._observed.set()
@@ -379,9 +380,10 @@ class NodeAgent:
         if reason:
             log.error("generation %d is refused: %s", command.generation, reason)
             detail = reason[:MAX_TEXT]
-            self._notes.refusals.append(
-                Ack(generation=command.generation, status="refused", detail=detail)
+            refusal = Ack(
+                generation=command.generation, status="refused", detail=detail
             )
+            self._notes.refusals.append(refusal)
             return
         log.info("generation %d is in force", command.generation)
         # What failed under the old command may work under the new one, and must not wait for its back-off.

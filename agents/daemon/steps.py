@@ -1,26 +1,27 @@
 """Steps that an agent takes again and again, none of which ends it.
 
-    steps.take("govern", agent.govern)   -> whether it went well; `.problems` says what did not
-    cancel(task, …)                      returns when they have ended
+    await steps.take("governing", agent.govern)   -> whether it went well; `.problems` says what did not
+    problem_of("governing", error)                -> what an operator should know of such an error
 
 An exception that no code foresaw would end the agent, whose next start would meet it again: workers run code that is
 not ours, and what they answer may lead to one. It costs the step that it came from, and nothing else.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Literal
 
 from agents.base.clock import Clock
 from agents.base.device import DeviceError
 from agents.processes.logs import plain
+from agents.sync.transport import TransportError
 
 log = logging.getLogger(__name__)
 
 LOG_PERIOD_S = 60.0
 """Between two log lines of one step that fails each second; what changes meanwhile shows in `problems`."""
+FORESEEN = (DeviceError, TransportError)
+"""Errors that say themselves what an operator should know."""
 
 
 class Steps:
@@ -36,42 +37,30 @@ class Steps:
         """Why each step that failed last did, once where several failed alike."""
         return tuple(dict.fromkeys(self._found.values()))
 
-    async def take(
-        self,
-        name: str,
-        step: Callable[[], Awaitable[None]],
-    ) -> bool:
+    async def take(self, name: str, step: Callable[[], Awaitable[None]]) -> bool:
         """Whether the step went well; what it raised is kept in `problems` until it does."""
         try:
             await step()
-        # The next look may find the device again.
-        except DeviceError as error:
-            self._note(name, str(error))
         except Exception as error:
-            reason = f"{name} failed in a way that was not foreseen: {type(error).__name__}: {plain(str(error))}"
-            self._note(name, reason, cause=error)
-        else:
-            self._found.pop(name, None)
-            return True
-        return False
+            self._note(name, error)
+            return False
+        self._found.pop(name, None)
+        return True
 
-    def _note(
-        self,
-        name: str,
-        reason: str,
-        *,
-        cause: Exception | None = None,
-    ) -> None:
-        self._found[name] = reason
+    def _note(self, name: str, error: Exception) -> None:
+        self._found[name] = reason = problem_of(name, error)
         now_s = self._clock.now_s()
         logged_s = self._logged_s.get(name, -math.inf)
         if now_s >= logged_s + LOG_PERIOD_S:
             self._logged_s[name] = now_s
+            cause = None if isinstance(error, FORESEEN) else error
             log.error("%s", reason, exc_info=cause)
 
 
-async def cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
-    """End tasks and wait until they have ended; an error of one is logged by asyncio."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+def problem_of(name: str, error: Exception) -> str:
+    """What an operator should know of a step that raised."""
+    if isinstance(error, FORESEEN):
+        return str(error)
+    # With its type: the text of a KeyError is a key, and some errors have none.
+    said = f"{type(error).__name__}: {plain(str(error))}"
+    return f"{name} failed in a way that was not foreseen: {said}"

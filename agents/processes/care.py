@@ -1,7 +1,7 @@
 """What the processes of replicas and of tasks need alike.
 
 await first(wait, wait, …, limit_s=…)          -> what the first of them says; the others are cancelled
-await cancelled(task)                          returns when it is over
+await cancel(task, …)                          returns when they have ended
 await end_unrecorded(mark, known, terminate)   what carries this directory's mark and has no record
 await end_for_good(process, ending, tell)      returns when all of it is gone, and not before
 await keep_tidy(records, ids)                  keeps every log short and old folders few, for ever
@@ -35,14 +35,16 @@ async def first(
         # In the order of the arguments where several are done at once, so that the result is the same each time.
         return next((each.result() for each in tasks if each.done()), None)
     finally:
-        await asyncio.gather(*map(cancelled, tasks))
+        await cancel(*tasks)
 
 
-async def cancelled(task: "asyncio.Task[None] | asyncio.Task[str] | None") -> None:
-    """Cancel a task and wait until it is over."""
-    if task is not None:
-        task.cancel()
-        await asyncio.wait({task})
+async def cancel(*tasks: "asyncio.Task[object] | None") -> None:
+    """Cancel tasks and wait until they have ended; an error of one is logged by asyncio."""
+    begun = [each for each in tasks if each is not None]
+    for each in begun:
+        each.cancel()
+    if begun:
+        await asyncio.wait(begun)
 
 
 async def end_unrecorded(
@@ -72,7 +74,7 @@ async def keep_tidy(
     records: Records[R],
     ids: Callable[[], Iterable[str]],
 ) -> None:
-    """Look at the logs of those ids, and at what was removed, again and again."""
+    """Rotate the logs of those ids, and clear away what removed ones left, for ever."""
     # Side by side: a folder that takes long to remove must not let a log grow meanwhile.
     await asyncio.gather(
         _keep_logs(records, ids),

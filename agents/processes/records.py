@@ -10,9 +10,9 @@
         .folder(replica_id)      the replica's own directory; `.log(replica_id)`: its log
         .close()                 gives the directory back
 
-One file per replica, written beside its place, synced and renamed. A worker is told by its process id together with the
-time at which the kernel started it and the boot that this happened in; never by its name. Tasks have records of their
-own kind, in a directory of their own (`agents.tasks.tasks`); what is said of replicas here holds for them.
+One file per replica, written beside its place, synced and renamed. A worker is recognised by its process id together
+with the time at which the kernel started it and the boot that this happened in; never by its name. Tasks have records
+of their own kind, in a directory of their own (`agents.tasks.tasks`); what is said of replicas here holds for them.
 """
 
 import asyncio
@@ -189,7 +189,7 @@ class Records(Generic[R]):
             self._set_aside(self.folder(replica_id))
 
     async def tidy(self) -> None:
-        """Remove what removed replicas left and has no room, where there is any; returns when that is done.
+        """Remove what removed replicas left, and old logs and folders for which there is no room.
 
         Apart from `remove`, because a worker can make folders that take minutes.
         """
@@ -199,6 +199,10 @@ class Records(Generic[R]):
                 await self._tidy()
             except OSError as error:
                 log.warning("what was removed is still on disk: %s", error)
+            except asyncio.CancelledError:
+                # Whoever closes the records tidies once more, and would find nothing to do.
+                self._is_untidy = True
+                raise
 
     def folder(self, replica_id: str) -> Path:
         """The replica's own directory, which need not exist."""

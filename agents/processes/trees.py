@@ -41,6 +41,7 @@ def remove_aside(folder: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a folder with all that is in it on its file system; that it did not go is logged."""
+    # What an operator mounted there is not the worker's to lose.
     _run(
         "rm",
         "-rf",
@@ -68,6 +69,7 @@ def size_bytes(path: Path) -> int:
             limit_s=MEASURE_S,
         )
         return int(said.partition("\t")[0])
+    # Too small rather than too large: what is over the limit is removed, and may be somebody's checkpoint.
     return 0
 
 

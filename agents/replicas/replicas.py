@@ -30,7 +30,7 @@ from pathlib import Path
 import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
-from agents.processes.care import cancelled, end_for_good, end_unrecorded, keep_tidy
+from agents.processes.care import cancel, end_for_good, end_unrecorded, keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.procfs import boot_id
@@ -249,7 +249,7 @@ class Workers:
             await self.end_unwanted(())  # those that failed meanwhile
         # Only the watching ends here; with `keep` the processes themselves go on.
         tasks = [each.task for each in self._replicas.values()] + [self._logs]
-        await asyncio.gather(*map(cancelled, tasks))
+        await cancel(*tasks)
         for each in self._replicas.values():
             if each.process is not None:
                 each.process.abandon()
@@ -298,7 +298,7 @@ class Workers:
         self, each: ReplicaProcess, batch: int, before: "asyncio.Task[None] | None"
     ) -> None:
         """Another batch by loading again; a server that fails at that is as good as dead."""
-        await cancelled(before)
+        await cancel(before)
         try:
             await (
                 self._watched()
@@ -325,13 +325,13 @@ class Workers:
     async def _fail_after(
         self, each: ReplicaProcess, reason: str, before: "asyncio.Task[None] | None"
     ) -> None:
-        await cancelled(before)
+        await cancel(before)
         await self._fail(each, reason)
 
     async def _stop(
         self, each: ReplicaProcess, before: "asyncio.Task[None] | None"
     ) -> None:
-        await cancelled(before)
+        await cancel(before)
         await self._end(each)
         self._forget(each)
 

@@ -38,7 +38,7 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import TaskReading
-from agents.processes.care import cancelled, end_unrecorded, first, keep_tidy
+from agents.processes.care import cancel, end_unrecorded, first, keep_tidy
 from agents.processes.launch import Crashes, Ports, place_in
 from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
@@ -223,11 +223,11 @@ class Tasks:
             await asyncio.gather(*jobs, return_exceptions=True)
         # A copy, since others may still be forgotten while these are waited for.
         for each in tuple(self._tasks.values()):
-            await cancelled(each.swap)  # First: it may begin a stop.
-            await cancelled(each.job)
+            await cancel(each.swap)  # First: it may begin a stop.
+            await cancel(each.job)
             if each.process is not None:
                 each.process.abandon()
-        await cancelled(self._logs)
+        await cancel(self._logs)
         self._tasks.clear()
         if self._tools is not None:
             await self._tools.hook.close()
@@ -296,7 +296,7 @@ class Tasks:
         assert each.process is not None
         has_ended = each.process.has_ended
         each.is_leaving = True  # From here on it is neither swapped nor stopped.
-        await cancelled(each.swap)
+        await cancel(each.swap)
         await self._opened().end(each)
         if has_ended:
             reason = each.unfinished(
@@ -369,8 +369,8 @@ class Tasks:
         self, each: TaskProcess, before: "asyncio.Task[None] | None"
     ) -> None:
         # Its watcher is cancelled first: it would take the end for a failure.
-        await cancelled(before)
-        await cancelled(each.swap)
+        await cancel(before)
+        await cancel(each.swap)
         await self._opened().end(each)
         self._forget(each)
 

@@ -40,7 +40,7 @@ SwapState: TypeAlias = Literal[
     "running", "asked", "offloading", "offloaded", "resuming", "failed", "ended"
 ]
 Counted: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-"""As the agent's wire contract bounds iterations, so that what a hook says can be told on."""
+"""As the agent's wire contract bounds iterations, so that what a hook says can be passed on."""
 _PENDING: dict[str, tuple[SwapState, ...]] = {
     "offloaded": ("asked", "offloading"),
     "running": ("resuming",),

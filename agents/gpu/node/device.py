@@ -41,7 +41,7 @@ from agents.gpu.node.admission import environment_of, require_room
 from agents.gpu.node.devices import fail_stranded
 from agents.gpu.node.fault_watch import FaultWatch
 from agents.gpu.node.foreign_memory import Holder
-from agents.gpu.node.parts import DEFAULT_LOOKS, GpuParts, Looks
+from agents.gpu.node.parts import DEFAULT_LOOKS, POLL_LIMIT_S, GpuParts, Looks
 from agents.gpu.node.polls import PollCounters, work_between
 from agents.gpu.node.readonly_device import ADVICE
 from agents.gpu.nvml.types import GpuIdentity
@@ -137,17 +137,26 @@ class GpuDevice:
     async def poll(self, gpu_index: int) -> GpuPoll:
         # First, since asking the servers takes time that belongs to the next period.
         peak_power_w = await self.peak_power_w(gpu_index)
+        serving = [
+            view
+            for view in self._parts.workers.replicas()
+            if view.gpu_index == gpu_index and view.state in ("ready", "draining")
+        ]
+        asked = (self._parts.workers.metrics(view.id) for view in serving)
+        try:
+            async with asyncio.timeout(POLL_LIMIT_S):
+                answers = await asyncio.gather(*asked)
+        except TimeoutError as error:
+            late = f"replicas of GPU {gpu_index} do not tell within {POLL_LIMIT_S:g} s what they did"
+            raise DeviceError(late) from error
         found = []
-        for view in self._parts.workers.replicas():
-            if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
-                counts = await self._parts.workers.metrics(view.id)
-                # The server may not see what waits in the router, nor the router what the server took in.
-                queued = max(self.router.in_flight(view.id), counts.queued or 0)
-                found.append(
-                    self._poll_counters.replica(
-                        view, counts, self.router.total(view.service), queued=queued
-                    )
-                )
+        for view, counts in zip(serving, answers, strict=True):
+            # The server may not see what waits in the router, nor the router what the server took in.
+            queued = max(self.router.in_flight(view.id), counts.queued or 0)
+            total = self.router.total(view.service)
+            found.append(
+                self._poll_counters.replica(view, counts, total, queued=queued)
+            )
         self._poll_counters.end(gpu_index)
         return GpuPoll(peak_power_w=peak_power_w, replicas=tuple(found))
 

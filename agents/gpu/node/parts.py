@@ -20,6 +20,8 @@ FAULT_LOOK_S = 10.0
 """Between two looks for faults of MPS, each of which starts a process per GPU."""
 COUNTS_S = 5.0
 """Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
+POLL_LIMIT_S = 2.0
+"""For the servers of a GPU to tell what they did: governors and the guard of power caps wait for whoever polls."""
 
 
 class GpuErrors(Protocol):

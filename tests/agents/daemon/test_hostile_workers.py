@@ -95,6 +95,11 @@ def gpu_reading() -> GpuReading:
     return paper_reading(an_empty_node().gpus[0], 1.0)
 
 
+def last_told(plane: PaperControlPlane) -> str:
+    """The problems of the newest observation."""
+    return "; ".join(plane.received[-1].problems)
+
+
 def decoded(observation: Observation) -> Observation:
     """As the control plane reads it."""
     return msgspec.json.decode(msgspec.json.encode(observation), type=Observation)
@@ -116,8 +121,9 @@ def test_no_exception_ends_the_agent_and_the_node_gets_its_command_all_the_same(
             before = len(plane.received)
             await until(lambda: loops.done() or len(plane.received) > before + 20)
             assert not loops.done()
-            device.is_broken = False
             plane.command = a_command(generation=2)
+            await until(lambda: loops.done() or "syncing failed" in last_told(plane))
+            device.is_broken = False
             await until(lambda: loops.done() or "stop r1" in device.log)
         stop.set()
         await loops
@@ -129,12 +135,33 @@ def test_no_exception_ends_the_agent_and_the_node_gets_its_command_all_the_same(
     foreseen = "failed in a way that was not foreseen: RecursionError: maximum"
     assert any(f"observing {foreseen}" in each for each in told)
     assert any(f"enforcing {foreseen}" in each for each in told)
+    assert any(f"syncing {foreseen}" in each for each in told)
     # Twenty observations of broken reads, and a line a minute of the agent's clock.
     lines = [each for each in caplog.messages if each.startswith("observing failed")]
     assert 1 <= len(lines) < 5
     windows = [(each.window_start_s, each.window_s) for each in plane.received]
     for (start_s, length_s), (next_s, _) in pairwise(windows):
         assert next_s == pytest.approx(start_s + length_s), "a window was lost"
+
+
+def test_an_agent_whose_device_raises_at_its_end_ends_in_good_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> PaperControlPlane:
+        clock = ScaledClock(speed=100.0)
+        # Its goodbye is answered by a command, for which the device is asked once more.
+        plane = PaperControlPlane(clock, a_command())
+        agent, stop = (
+            an_agent(BrokenDevice(an_empty_node()), plane, clock),
+            asyncio.Event(),
+        )
+        stop.set()
+        await agent.run(stop)
+        return plane
+
+    plane = asyncio.run(scenario())
+    assert "observing failed" in last_told(plane)
+    assert "could not say goodbye: syncing failed in a way" in caplog.text
 
 
 def test_a_step_that_fails_is_told_until_it_goes_well_and_logged_once_a_minute(
@@ -169,6 +196,8 @@ def test_a_step_that_fails_is_told_until_it_goes_well_and_logged_once_a_minute(
         (10**9, Count, 10**9),
         (10**9 + 1, Count, 0),
         (-1, Count, 0),
+        (10**400, Count, 0),
+        (10**400, Amount, 0),
         (2.0**53, Iterations, 2.0**53),
         (1e300, Iterations, 0.0),
         (math.nan, Amount, 0.0),
@@ -216,10 +245,7 @@ def test_no_count_of_a_replica_makes_an_observation_that_is_refused(count: int) 
 def test_only_the_reading_that_the_control_plane_refuses_is_left_out_and_named() -> (
     None
 ):
-    good, bad = (
-        a_task_reading("t1"),
-        a_task_reading("t2", done_iterations=1e300),
-    )
+    good, bad = a_task_reading("t1"), a_task_reading("t2", done_iterations=1e300)
     gpus = (gpu_reading(),)
     sent = decoded(sendable(an_observation(gpus=gpus, tasks=(good, bad))))
     assert (sent.gpus, sent.tasks) == (gpus, (good,))

@@ -80,6 +80,23 @@ def test_a_replica_with_a_deep_folder_is_forgotten_at_once_and_its_folder_goes(
     records.close()
 
 
+def test_tidying_that_was_interrupted_is_done_by_the_next_call(tmp_path: Path) -> None:
+    records = Records(tmp_path, Record)
+    deep(records.folder("r1"))
+    records.remove("r1")
+
+    async def scenario() -> None:
+        interrupted = asyncio.create_task(records.tidy())
+        await asyncio.sleep(0)
+        interrupted.cancel()
+        await asyncio.wait({interrupted})
+        await records.tidy()
+
+    asyncio.run(scenario())
+    assert list((tmp_path / "work").iterdir()) == []
+    records.close()
+
+
 def test_old_folders_that_are_deep_give_way_as_all_do(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
     for number in range(MAX_OLD + 1):

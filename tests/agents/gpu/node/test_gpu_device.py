@@ -1,13 +1,15 @@
 """A node with fake GPUs, whose replicas are real processes behind the real router, driven by the real agent."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import aiohttp
 import msgspec
+import psutil
 import pytest
 
-from agents.base.device import LaunchFailed, ServiceRoute, UnknownPart
+from agents.base.device import DeviceError, LaunchFailed, ServiceRoute, UnknownPart
 from agents.base.protocol import (
     GpuCommand,
     NodeCommand,
@@ -18,6 +20,7 @@ from agents.base.protocol import (
 )
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.gpu.node.device import GpuDevice
+from agents.gpu.node.parts import POLL_LIMIT_S
 from agents.gpu.nvml.types import Capability
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, a_task
@@ -228,6 +231,30 @@ def test_a_poll_tells_what_happened_since_the_last_one_and_leaves_the_readings_a
             ) == (1, 1)
             assert (await device.read()).replicas[0].requests == 4
             assert (await device.poll(1)).replicas == ()
+
+    play(scenario)
+
+
+def test_a_server_that_does_not_answer_holds_a_poll_up_for_a_moment_only(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with gpu_device(Wanted(directory=tmp_path)) as device:
+            await device.start_replica(0, a_replica())
+            await until(lambda: is_ready(device, "r1"))
+            children = psutil.Process().children()
+            # Those of earlier tests may not have been waited for.
+            living = [
+                each for each in children if each.status() != psutil.STATUS_ZOMBIE
+            ]
+            (server,) = (each for each in living if "chat" in each.cmdline())
+            server.suspend()
+            began_s = time.monotonic()
+            with pytest.raises(DeviceError, match="do not tell within"):
+                await device.poll(0)
+            assert time.monotonic() - began_s < POLL_LIMIT_S + 1.0
+            server.resume()
+            assert len((await device.poll(0)).replicas) == 1
 
     play(scenario)
 
