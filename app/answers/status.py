@@ -1,4 +1,4 @@
-"""Status: what can be said of a service right now, as conditions with typed reasons. Pure functions of a Snapshot."""
+"""Status: what can be said of a service or a node right now, as conditions with typed reasons. Pure functions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ UNSERVED_REASONS: dict[UnservedReason, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One statement about a service."""
+    """One statement about a service or a node."""
 
     type: ConditionType
     status: Truth
@@ -212,6 +212,30 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
         "NodesFollow",
         f"generation {target.generation} is in force on its nodes: {len(carrying)}",
     )
+
+
+def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:
+    """Whether a node follows the newest command that this control plane made for it.
+
+    `held`: the generation that it has in force; `wanted`: of its newest command; 0 = there is none. `is_renumbered`:
+    generations began anew after a restore, and no plan was pushed since.
+    """
+    if held > wanted:
+        message = f"it follows generation {held}, but this control plane made none for it after {wanted}"
+        return _condition("Applied", "False", "NodesAhead", message)
+    if not wanted:
+        return _condition(
+            "Applied", "Unknown", "NoTarget", "no command was made for it yet"
+        )
+    # What the node has under this number may be another command than this database's.
+    if is_renumbered:
+        message = f"generations began anew after {wanted}, as after a restore; it follows the next plan"
+        return _condition("Applied", "False", "Renumbered", message)
+    if held < wanted:
+        message = f"generation {wanted} is not yet in force, {held} is"
+        return _condition("Applied", "False", "RollingOut", message)
+    message = f"generation {wanted} is in force"
+    return _condition("Applied", "True", "NodesFollow", message)
 
 
 def _launches(snapshot: Snapshot, service: str) -> Iterator[Condition]:

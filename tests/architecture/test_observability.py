@@ -1,6 +1,7 @@
 """Dashboards and rules ask for metrics and labels that are there, in PromQL that can be read."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -211,7 +212,10 @@ def promtool(*arguments: str) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here")
+# On the machine that decides whether a change may land, they fail instead.
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None and "CI" not in os.environ, reason="promtool is not here"
+)
 
 
 @needs_promtool

@@ -14,6 +14,7 @@ from agents.base.protocol import DIGEST_LENGTH, digest_of
 from app.base.clock import WallClock
 from app.db.base.engine import recreate
 from app.db.base.listen import conninfo
+from app.db.fleet import nodes
 from app.db.operations.incarnations import FARTHEST, JUMP
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
@@ -54,6 +55,12 @@ async def counter(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
         found = await connection.execute(text("SELECT target_generation FROM cluster"))
         return int(found.scalar_one())
+
+
+async def is_renumbered(engine: AsyncEngine) -> bool:
+    """As the node's condition has it."""
+    async with engine.connect() as connection:
+        return (await nodes.get(connection, "n1", datetime.now(UTC))).is_renumbered
 
 
 def test_a_node_from_the_future_makes_generations_jump_and_follows_though_nothing_would_change(
@@ -182,9 +189,12 @@ def test_a_node_that_follows_another_command_of_the_newest_generation_makes_gene
         # Of a generation that is replaced nothing matters any more.
         await say(store, 4, 0, command_digest=other)
         assert await counter(engine) == 1
+        assert not await is_renumbered(engine)
         await say(store, 5, 1, command_digest=other)
         assert await counter(engine) == 1 + JUMP
+        assert await is_renumbered(engine)
         assert (await tick(loop)).generation == 2 + JUMP
+        assert not await is_renumbered(engine)
         newest = await store.command_for("n1", 1)
         assert newest is not None and newest.generation == 2 + JUMP
 
@@ -234,6 +244,9 @@ def test_a_node_with_commands_that_were_never_made_here_is_shown_as_ahead(
         page = api.call("GET", "metrics", token="viewer").text
         assert 'plimsoll_node_observed_generation{node="n1"} 7' in page
         assert 'plimsoll_node_wanted_generation{node="n1"} 0' in page
+        (applied,) = status["conditions"]
+        assert (applied["type"], applied["reason"]) == ("Applied", "NodesAhead")
+        assert "\nplimsoll_renumbered_timestamp_seconds 1" in page
 
 
 # The real thing: processes, agents over HTTP, pg_dump and pg_restore.

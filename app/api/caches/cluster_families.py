@@ -63,6 +63,9 @@ FAMILIES: Final = (
         {
             "plimsoll_plans_waiting": "Plans that wait for a person's approval",
             "plimsoll_plan_age_seconds": "Since the newest decision",
+            "plimsoll_renumbered_timestamp_seconds": (
+                "When a node last contradicted the database, as after a restore by hand; absent: never"
+            ),
         },
     ),
     *_families(

@@ -92,6 +92,10 @@ async def _add_cluster(
     page.add("plimsoll_loop_paused", settings.paused)
     page.add("plimsoll_policy_info", 1, settings.policy, settings.mode)
     page.add("plimsoll_plans_waiting", header.waiting)
+    if header.renumbered_at is not None:
+        page.add(
+            "plimsoll_renumbered_timestamp_seconds", header.renumbered_at.timestamp()
+        )
     if header.decided_at is not None:
         page.add("plimsoll_plan_age_seconds", (now - header.decided_at).total_seconds())
     for row in await tasks.count_by_phase(connection):

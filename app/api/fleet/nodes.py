@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from fastapi import Request, Response
 from pydantic import Field
 
+from app.answers.status import node_applied
 from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, ClusterViewer
 from app.api.http.body import ManifestRoute, resource_router
@@ -26,7 +27,7 @@ from app.api.http.objects import (
 )
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
-from app.api.http.views import Page, View
+from app.api.http.views import ConditionView, Page, View
 from app.db.base.transaction import Connection
 from app.db.fleet import nodes
 from app.db.fleet.nodes import DrainRow, NodeRow
@@ -70,6 +71,7 @@ class NodeStatus(View):
         description="Seconds by which the agent's clock is ahead"
     )
     problems: list[str]
+    conditions: list[ConditionView]
     healthy_gpus: int
     drain: DrainView | None = Field(
         default=None, description="Null: the node is not drained"
@@ -99,6 +101,11 @@ async def node_views(connection: Connection, rows: Sequence[NodeRow]) -> list[No
 
 
 def _node_view(row: NodeRow, drain: DrainRow | None) -> NodeView:
+    applied = node_applied(
+        held=row.observed_generation,
+        wanted=row.wanted_generation,
+        is_renumbered=row.is_renumbered,
+    )
     return NodeView(
         metadata=manifests.Metadata(
             name=row.node.id, labels=dict(row.labels), created_at=row.created_at
@@ -119,6 +126,7 @@ def _node_view(row: NodeRow, drain: DrainRow | None) -> NodeView:
             wanted_generation=row.wanted_generation,
             clock_skew_s=row.clock_skew_s,
             problems=list(row.problems),
+            conditions=[ConditionView.model_validate(applied)],
             healthy_gpus=sum(gpu.healthy for gpu in row.gpus),
             drain=None if drain is None else DrainView.model_validate(drain),
         ),

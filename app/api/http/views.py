@@ -4,6 +4,8 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.answers.status import ConditionType, Truth
+
 Item = TypeVar("Item")
 
 
@@ -21,6 +23,15 @@ class Page(View, Generic[Item]):
         default=None,
         description="Give it as `cursor` for the next page; null: the last",
     )
+
+
+class ConditionView(View):
+    """One statement about a service or a node."""
+
+    type: ConditionType
+    status: Truth
+    reason: str
+    message: str
 
 
 class FieldProblem(View):

@@ -6,21 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.answers.status import ConditionType, ServiceStatus, Truth
-from app.api.http.views import View
+from app.answers.status import ServiceStatus
+from app.api.http.views import ConditionView, View
 from app.db.workloads.services import ServiceRow
 from app.learn.choose_forecasts import ForecastView
 from app.manifests import objects as manifests
 from solvers.types.state import Service
-
-
-class ConditionView(View):
-    """One statement about a service."""
-
-    type: ConditionType
-    status: Truth
-    reason: str
-    message: str
 
 
 class ReadingView(View):

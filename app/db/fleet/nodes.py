@@ -9,7 +9,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import InvalidRequest, NotFound
 from app.db.base.rows import all_rows, one_row
-from app.db.base.tables import AnyRow, cluster, command, gpu, gpu_type, node
+from app.db.base.tables import (
+    AnyRow,
+    cluster,
+    command,
+    gpu,
+    gpu_type,
+    node,
+    target,
+)
 from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
 from app.store.node_book import AgentStatus
@@ -24,6 +32,12 @@ _WANTED = (
     .where(command.c.node == node.c.id)
     .scalar_subquery()
     .label("wanted_generation")
+)
+_PUSHED = select(func.coalesce(func.max(target.c.generation), 0)).scalar_subquery()
+_RENUMBERED = (
+    select(cluster.c.target_generation > _PUSHED)
+    .scalar_subquery()
+    .label("is_renumbered")
 )
 
 
@@ -40,6 +54,8 @@ class NodeRow:
     observed_generation: int = 0
     wanted_generation: int = 0
     """Its newest command's; 0 = none."""
+    is_renumbered: bool = False
+    """Generations began anew after a restore, and no plan was pushed since."""
     clock_skew_s: float = 0.0
     """Seconds by which the agent's clock is ahead."""
     problems: tuple[str, ...] = ()
@@ -95,7 +111,7 @@ async def list_rows(
     """Nodes with their GPUs, by id."""
     found = (
         await connection.execute(
-            select(node, _WANTED)
+            select(node, _WANTED, _RENUMBERED)
             .where(node.c.id > after)
             .order_by(node.c.id)
             .limit(limit)
@@ -109,7 +125,7 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str, now: datetime) -> NodeRow:
     """One node with its GPUs. Raises NotFound."""
-    statement = select(node, _WANTED).where(node.c.id == name)
+    statement = select(node, _WANTED, _RENUMBERED).where(node.c.id == name)
     row = await one_row(connection, statement, missing=_missing(name))
     return _node_row(row, await load_gpus(connection, nodes=(name,)), now)
 
@@ -318,6 +334,7 @@ def _node_row(row: AnyRow, gpus: tuple[Gpu, ...], now: datetime) -> NodeRow:
         agent_version=row.agent_version,
         observed_generation=row.observed_generation,
         wanted_generation=row.wanted_generation,
+        is_renumbered=row.is_renumbered,
         clock_skew_s=row.clock_skew_s,
         problems=tuple(row.problems),
     )

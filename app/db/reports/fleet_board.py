@@ -108,7 +108,8 @@ ORDER BY r.service COLLATE "C", g.gpu_type COLLATE "C"
 
 # Maxima of ids tell the page in one query whether anything is new that it should read.
 _HEADER = """
-SELECT c.target_generation, t.id AS plan_id, t.at AS planned_at, t.cost_usd_per_hour, t.gap_percent, t.method,
+SELECT c.target_generation, c.renumbered_at,
+       t.id AS plan_id, t.at AS planned_at, t.cost_usd_per_hour, t.gap_percent, t.method,
        (SELECT max(id) FROM plan) AS newest_plan, (SELECT max(at) FROM plan) AS decided_at,
        (SELECT count(*) FROM plan WHERE state = 'proposed') AS waiting,
        (SELECT max(id) FROM event) AS newest_event,

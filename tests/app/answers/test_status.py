@@ -1,11 +1,11 @@
-"""Conditions of a service, from a snapshot alone."""
+"""Conditions of a service, from a snapshot alone, and of a node."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from app.answers.status import Condition, service_statuses
+from app.answers.status import Condition, node_applied, service_statuses
 from app.store.node_book import AgentStatus
 from app.store.store import Correction, Snapshot
 from solvers.predict.data.samples import Group
@@ -182,3 +182,21 @@ def test_a_service_scaled_to_zero_is_ready() -> None:
         "True",
         "ScaledToZero",
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "is_renumbered", "status", "reason"),
+    [
+        (0, 0, False, "Unknown", "NoTarget"),
+        (3, 3, False, "True", "NodesFollow"),
+        (2, 3, False, "False", "RollingOut"),
+        (4, 3, False, "False", "NodesAhead"),
+        (4, 3, True, "False", "NodesAhead"),
+        (3, 3, True, "False", "Renumbered"),
+    ],
+)
+def test_a_node_says_whether_it_follows_its_newest_command(
+    held: int, wanted: int, is_renumbered: bool, status: str, reason: str
+) -> None:
+    said = node_applied(held=held, wanted=wanted, is_renumbered=is_renumbered)
+    assert (said.type, said.status, said.reason) == ("Applied", status, reason)
