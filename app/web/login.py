@@ -23,6 +23,7 @@ from app.api.http.sessions import log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
 from app.db.operations.token_secrets import PATTERN
 from app.db.operations.tokens import TokenRow
+from app.store.store import AuditEvent
 from app.web.pages import Paper
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ async def enter(paper: Paper, request: Request) -> Response:
     wanted = FIRST_PAGE
     try:
         # Otherwise another site could log a visitor in under an account of its own. Before the body is read.
-        require_own_page(request.method, request.headers.raw)
+        await _require_own_page(request)
         form = await _form(request)
         wanted = next_page(form.get("next", [""])[0])
         secret = form.get("token", [""])[0].strip()
@@ -105,6 +106,14 @@ async def leave(
     return page
 
 
+async def _require_own_page(request: Request) -> None:
+    try:
+        require_own_page(request.method, request.headers.raw)
+    except Forbidden as error:
+        await note_refused_login(request, str(error))
+        raise
+
+
 async def _form(request: Request) -> dict[str, list[str]]:
     """What was filled in. Raises HTTPException where it is too long, or comes too slowly."""
     try:
@@ -149,6 +158,21 @@ def first_page(caller: TokenRow, wanted: str) -> str:
     # Only the default is changed: whoever came by a link gets the page of the link.
     is_bound = caller.projects is not None and wanted == FIRST_PAGE
     return FIRST_OF_PROJECT if is_bound else wanted
+
+
+async def note_refused_login(request: Request, reason: str, *, actor: str = "") -> None:
+    """Tell the audit of a login that no token stands for; `actor`: empty where nobody knows who it was."""
+    parts: ApiParts = request.app.state.parts
+    address = address_named(request)
+    denial = AuditEvent(
+        at=parts.clock.now(),
+        actor=actor or address,
+        kind="AccessDenied",
+        subject=address,
+        reason=reason,
+        request_id=str(request.scope["plimsoll.request_id"]),
+    )
+    await parts.accesses.note(denial.actor, denial)
 
 
 def address_named(request: Request) -> str:

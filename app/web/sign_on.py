@@ -17,9 +17,14 @@ from app.base.sign_on import Grant, grants_of
 from app.db.base.transaction import transaction
 from app.db.operations import sessions
 from app.db.operations.token_secrets import TokenOrder
-from app.store.store import AuditEvent
 from app.web.identity_provider import IdentityProvider, LoginAttempt, Person
-from app.web.login import FIRST_PAGE, address_named, first_page, next_page
+from app.web.login import (
+    FIRST_PAGE,
+    address_named,
+    first_page,
+    next_page,
+    note_refused_login,
+)
 from app.web.pages import Paper
 
 BEGIN = "/login/oidc"
@@ -75,10 +80,14 @@ class SignOn:
             error = Unauthorised(
                 f"This login was not started in this browser, or more than {minutes} minutes ago: log in again."
             )
+            await note_refused_login(request, str(error))
             return self._refusal(request, error, FIRST_PAGE)
         try:
             answer = await self._enter(request, attempt)
         except PlimsollError as error:
+            # Who is forbidden was noted by name; a provider that is not there refuses nobody.
+            if isinstance(error, Unauthorised):
+                await note_refused_login(request, str(error))
             answer = self._refusal(request, error, attempt.wanted)
         # Gone whatever came of it: an attempt is answered once.
         answer.delete_cookie(
@@ -105,7 +114,11 @@ class SignOn:
             person = await self._provider.person(asked["code"], attempt)
         choices = grants_of(person.groups, self._terms.grants)
         if not choices:
-            await self._note_denial(request, person)
+            await note_refused_login(
+                request,
+                "none of their groups at the identity provider may do anything",
+                actor=f"person/{person.name}",
+            )
             raise Forbidden(self._no_group(person))
         preferred = [each for each in choices if each.scope == attempt.scope]
         chosen = (preferred or choices)[0]
@@ -160,18 +173,6 @@ class SignOn:
             f"None of the groups of {person.name} may do anything here: {shown}{more}. "
             f"Ask the operator to add one of them, such as PLIMSOLL_OIDC_GROUPS='{example}'."
         )
-
-    async def _note_denial(self, request: Request, person: Person) -> None:
-        parts: ApiParts = request.app.state.parts
-        denial = AuditEvent(
-            at=parts.clock.now(),
-            actor=f"person/{person.name}",
-            kind="AccessDenied",
-            subject=address_named(request),
-            reason="none of their groups at the identity provider may do anything",
-            request_id=str(request.scope["plimsoll.request_id"]),
-        )
-        await parts.accesses.note(person.name, denial)
 
 
 def _other_choices(

@@ -140,6 +140,33 @@ def test_a_token_that_ended_is_a_denial(
     assert event["request_id"]
 
 
+def test_a_change_that_another_site_makes_a_browser_send_is_a_denial(api: Api) -> None:
+    assert _log_in(api, "operator") == 303
+    other = {"Origin": "http://other.example"}
+    for _ in range(2):
+        answer = api.client.post("/api/v1/nodes/n1/cordon", headers=other)
+        assert answer.status_code == 403
+    (event,) = _events(api, "AccessDenied")
+    assert (event["actor"], event["subject"]) == ("token/operator", "address/10.0.0.7")
+    assert "must come from the dashboard itself" in event["reason"]
+
+
+def test_a_login_from_another_site_is_a_denial(api: Api) -> None:
+    form = {"token": api.secrets["viewer"]}
+    for _ in range(2):
+        answer = api.client.post(
+            "/login", data=form, headers={"Origin": "http://other.example"}
+        )
+        assert answer.status_code == 401
+    (event,) = _events(api, "AccessDenied")
+    assert (event["actor"], event["subject"]) == (
+        "address/10.0.0.7",
+        "address/10.0.0.7",
+    )
+    assert event["request_id"]
+    assert api.secrets["viewer"] not in str(event)
+
+
 def test_a_project_out_of_reach_is_a_denial(api: Api) -> None:
     api.add_token("bound", "operator", ("team-a",))
     answer = api.call("PUT", "services/chat", service(), token="bound", If_Match="*")

@@ -229,6 +229,9 @@ def test_an_answer_that_another_browser_asked_for_logs_nobody_in(api: Api) -> No
     page = follow(api, changed(back, state=state))
     assert page.status_code == 401 and "used already" in page.text
     assert whoami(api).status_code == 401
+    # Who it was is not known, but from where.
+    denied = api.get("events?kind=AccessDenied&actor=address/10.0.0.7")["items"]
+    assert any("not started in this browser" in each["reason"] for each in denied)
 
 
 def test_an_answer_logs_in_once(api: Api) -> None:

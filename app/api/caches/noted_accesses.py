@@ -23,7 +23,7 @@ REMEMBERED_ACCESSES: Final = 10_000
 WRITTEN_WITHIN_S: Final = 2.0
 
 _AccessKey = tuple[str, str, str]
-"""(root of the token's family, kind, subject)"""
+"""(root of the token's family, person or address; kind; subject)"""
 
 
 class NotedAccesses:
@@ -34,9 +34,12 @@ class NotedAccesses:
         self._store = store
         self._noted: OrderedDict[_AccessKey, datetime] = OrderedDict()
 
-    async def note(self, token: str, access: AuditEvent) -> None:
-        """Append an access by that token to the audit, unless that was done a short while ago. Never raises."""
-        key = (token, access.kind, access.subject)
+    async def note(self, caller: str, access: AuditEvent) -> None:
+        """Append an access to the audit, unless that was done a short while ago. Never raises.
+
+        `caller`: the root of a token's family, a person or an address.
+        """
+        key = (caller, access.kind, access.subject)
         last = self._noted.get(key)
         if last is not None and access.at - last < NOTED_AGAIN_AFTER:
             return

@@ -97,9 +97,14 @@ class Tokens:
         cookie = cookie_of(scope) if header is None else ""
         if not cookie:
             return await self.authenticate(header, scope, parts)
+        caller = await self.authenticate_session(cookie, scope, parts)
         # Only where the cookie alone speaks: another site can make a browser send it, but never the header.
-        require_own_page(scope["method"], headers)
-        return await self.authenticate_session(cookie, scope, parts)
+        try:
+            require_own_page(scope["method"], headers)
+        except Forbidden as error:
+            await _note_denial(caller, scope, parts, str(error))
+            raise
+        return caller
 
     async def authenticate(
         self, authorization: str | None, scope: AsgiScope, parts: ApiParts
@@ -136,14 +141,8 @@ class Tokens:
         if row is None:
             await parts.guesses.note(address, key[1])
         else:
-            request_id = str(scope["plimsoll.request_id"])
-            context = Context(parts=parts, caller=row, request_id=request_id)
-            # Named by its address: no route is known yet, and the path is the caller's to choose.
-            await context.note_access(
-                "AccessDenied",
-                subject=f"address/{address}",
-                reason=f"the token {'has expired' if row.revoked_at is None else 'was revoked'}",
-            )
+            ended = "has expired" if row.revoked_at is None else "was revoked"
+            await _note_denial(row, scope, parts, f"the token {ended}")
         # The same words for all: a caller learns nothing about a secret that is not valid.
         raise Unauthorised("this token is not known, was revoked, or has expired")
 
@@ -205,6 +204,16 @@ class Tokens:
         # The token that was looked up longest ago goes; if it comes again, it costs one more query.
         if len(self._known) > REMEMBERED_TOKENS:
             self._known.popitem(last=False)
+
+
+async def _note_denial(
+    caller: TokenRow, scope: AsgiScope, parts: ApiParts, reason: str
+) -> None:
+    request_id = str(scope["plimsoll.request_id"])
+    context = Context(parts=parts, caller=caller, request_id=request_id)
+    # Named by its address: no route is known yet, and the path is the caller's to choose.
+    subject = f"address/{address_of(scope)}"
+    await context.note_access("AccessDenied", subject=subject, reason=reason)
 
 
 class AuthMiddleware:
