@@ -48,6 +48,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             }, link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_is_named_is_there(page: Path) -> None:
+    named = set(re.findall(r"\btest_\w+\.py\b", page.read_text()))
+    assert not named - {each.name for each in (ROOT / "tests").rglob("test_*.py")}
+
+
 def test_every_page_can_be_found_from_the_readme() -> None:
     found, new = set[Path](), [ROOT / "README.md"]
     while new:
