@@ -1,5 +1,6 @@
 """Waiting longer after each failure, with jitter so that a fleet does not come back in step."""
 
+import math
 from collections.abc import Iterator
 from random import Random
 
@@ -45,6 +46,8 @@ class Restarts:
 
     def __init__(self) -> None:
         self._up_since_s: dict[Part, float] = {}
+        self._adopted: set[Part] | None = None
+        """Found at the first look, and not failed since: an earlier agent had them up, for a time that nobody knows."""
         self._failures: dict[Part, int] = {}
         self._until_s: dict[Part, float] = {}
         self._reasons: dict[Part, str] = {}
@@ -52,8 +55,11 @@ class Restarts:
     def look(self, state: NodeState, now_s: float) -> None:
         """Take note of what failed, what is coming up again, and what recovered."""
         before_s, self._up_since_s = self._up_since_s, {}
+        if self._adopted is None:
+            self._adopted = {part for part, _ in _states(state)}
         for part, is_at in _states(state):
-            up_since_s = before_s.get(part, now_s)
+            unknown_s = -math.inf if part in self._adopted else now_s
+            up_since_s = before_s.get(part, unknown_s)
             # Counted once: a part that stays failed is seen at every look.
             if is_at == "failed" and part not in self._until_s:
                 self._note_end(part, now_s, up_s=now_s - up_since_s)
@@ -67,6 +73,8 @@ class Restarts:
 
     def _note_end(self, part: Part, now_s: float, *, up_s: float) -> None:
         self.note_failure(part, now_s, reason="it ended by itself")
+        if self._adopted:
+            self._adopted.discard(part)
         # Once only: what fails again before it is forgotten waits longer each time.
         if up_s >= self.STEADY_S and self._failures[part] == 1:
             self._until_s[part] = now_s

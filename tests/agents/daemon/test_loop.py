@@ -9,7 +9,7 @@ import pytest
 from agents.base.backoff import Restarts, delay_s, jittered
 from agents.base.clock import ManualClock, ScaledClock
 from agents.base.device import DeviceError, DeviceReadings, NoDriver
-from agents.base.protocol import Observation, TaskReading
+from agents.base.protocol import Observation, ReplicaState, TaskReading
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
 from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Unacceptable
@@ -400,6 +400,7 @@ def test_what_was_up_for_long_is_started_again_at_once(
     up_s: float, waits: bool
 ) -> None:
     restarts, device = Restarts(), PaperDevice(an_empty_node())
+    restarts.look(finish(device.state()), 90.0)
     finish(device.start_replica(0, a_replica("r1")))
     device.make_ready()
     restarts.look(finish(device.state()), 100.0)
@@ -409,6 +410,20 @@ def test_what_was_up_for_long_is_started_again_at_once(
     device.put("r1", state="failed")
     restarts.look(finish(device.state()), 100.0 + up_s)
     assert bool(restarts.held(100.0 + up_s)) is waits
+
+
+@pytest.mark.parametrize("found", ["starting", "ready", "failed"])
+def test_what_an_earlier_agent_had_up_is_started_again_at_once_and_only_once(
+    found: ReplicaState,
+) -> None:
+    restarts, device = Restarts(), PaperDevice(an_empty_node())
+    finish(device.start_replica(0, a_replica("r1")))
+    held = []
+    for at_s, state in enumerate((found, "failed", "starting", "ready", "failed")):
+        device.put("r1", state=state)
+        restarts.look(finish(device.state()), float(at_s))
+        held.append(bool(restarts.held(float(at_s))))
+    assert held == [False, False, False, False, True]
 
 
 def test_what_fails_again_soon_after_it_was_up_waits_longer_each_time() -> None:
