@@ -17,10 +17,10 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
 TEST_ARGS ?= -n 2 --dist worksteal
 
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
-test test-nightly test-core-types bench-% campaign campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
-test test-nightly test-core-types bench-% campaign campaign-fuzz: export OMP_NUM_THREADS := 1
+test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
+test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
 
-.PHONY: help install lock demo test test-core-types test-nightly check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-fuzz openapi clean
+.PHONY: help install lock demo test test-core-types test-nightly check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
@@ -36,6 +36,7 @@ help:
 	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
 	@echo "make campaign  processes killed, fuzzed calls, a greedy tenant, a day of 200 GPUs: what must hold (20 minutes)"
+	@echo "make campaign-kill  1,000 kills -9, one in 1.7 seconds, so that the recovery of each is judged (half an hour)"
 	@echo "make campaign-fuzz  100,000 fuzzed calls and 100,000 fuzzed syncs (up to an hour and a half)"
 	@echo "make install  create .venv with everything in it"
 	@echo "make lock     pin what pyproject.toml names, with hashes, in constraints.txt; LOCK_ARGS=--upgrade takes newer versions"
@@ -117,6 +118,9 @@ bench-papers-quick: install
 
 campaign: install
 	@$(BIN)/python -m bench.campaign $(CAMPAIGN_ARGS) --write campaign
+
+campaign-kill: install
+	@$(BIN)/python -m bench.campaign --rows kill --seconds 1700 --write campaign-kill
 
 campaign-fuzz: install
 	@$(BIN)/python -m bench.campaign --rows fuzz --seconds 5400 --calls 100000 --write campaign-fuzz

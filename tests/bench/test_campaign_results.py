@@ -3,6 +3,8 @@
 import json
 from collections import Counter
 from pathlib import Path
+from random import Random
+from typing import cast
 
 import pytest
 
@@ -11,7 +13,7 @@ from bench.campaign import __main__ as campaign
 from bench.campaign.day import day
 from bench.campaign.day.growth import TableSize
 from bench.campaign.faults import fault, kill
-from bench.campaign.faults.victims import Victim
+from bench.campaign.faults.victims import Recovery, Victim, Victims
 from bench.campaign.floods import fuzz, greedy
 from bench.campaign.floods.flood import FloodResult
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
@@ -84,6 +86,25 @@ def test_kills_that_were_due_and_not_made_are_told_by_kind() -> None:
         "1 kills of agent, which must be 2 at least",
         "0 kills of router, which must be 1 at least",
     )
+
+
+def test_all_kills_are_judged_where_they_are_rare_and_only_undisturbed_ones_else() -> (
+    None
+):
+    run = kill.KillRun(victims=cast(Victims, None), draw=Random(7), ends_s=0.0)
+    # The agent was dead because the API was.
+    run.recoveries += [
+        Recovery(victim="api", at_s=0.0, back_s=9.0),
+        Recovery(victim="agent", node="n1", at_s=1.0, back_s=11.0),
+    ]
+    often, rarely = (
+        [*kill._late(run, RowOptions(seconds=seconds, kills=1000))]
+        for seconds in (520.0, 1700.0)
+    )
+    assert often == []
+    assert rarely == [
+        "what was killed was back within 11.0 s (p99); 10 s are the limit"
+    ]
 
 
 def test_faults_that_were_left_out_are_told() -> None:
