@@ -11,6 +11,7 @@ from bench.campaign import __main__ as campaign
 from bench.campaign.day import day
 from bench.campaign.day.growth import TableSize
 from bench.campaign.faults import fault, kill
+from bench.campaign.faults.kinds import FAULTS, SILENT
 from bench.campaign.faults.victims import Victim
 from bench.campaign.floods import fuzz, greedy
 from bench.campaign.floods.flood import FloodResult
@@ -90,6 +91,23 @@ def test_faults_that_were_left_out_are_told() -> None:
     results = ("passed", "failed", "left out: no time")
     figures = [{"fault": "f", "result": result} for result in results]
     assert fault._not_made(figures) == ("f: left out: no time",)
+
+
+@pytest.mark.parametrize(
+    ("name", "answered_s", "wanted"),
+    [
+        ("resets of agents", 101.0, SILENT),
+        ("half-open connections of agents", 101.0, ()),
+        # The loop takes a node for silent after 4 s.
+        ("half-open connections of agents", 107.0, SILENT),
+        ("slow connections of agents", None, SILENT),
+    ],
+)
+def test_an_event_must_tell_where_a_node_stays_without_an_answer(
+    name: str, answered_s: float | None, wanted: tuple[str, ...]
+) -> None:
+    (made,) = (each for each in FAULTS if each.name == name)
+    assert fault._must_tell(made, 100.0, answered_s) == wanted
 
 
 def test_a_row_that_was_deleted_is_told_while_others_are_added() -> None:
