@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench import report
@@ -16,6 +17,11 @@ from bench.campaign.faults.victims import Victim
 from bench.campaign.floods import fuzz, greedy
 from bench.campaign.floods.flood import FloodResult
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
+
+KINDS = dict.fromkeys(
+    ("admin", *fuzz.NO_CALLERS, *(each.name for each in fuzz.CALLERS)), 1
+)
+"""Calls by whose token they came with."""
 
 
 async def _good(options: RowOptions) -> RowOutcome:
@@ -123,7 +129,7 @@ def test_calls_must_be_as_many_as_were_asked_for_or_fit(
     calls: int | None, least: int
 ) -> None:
     options = RowOptions(seconds=2.0, calls=calls)
-    sent = FloodResult(statuses={"200": least - 1}, sequences=1)
+    sent = FloodResult(statuses={"200": least - 1}, sequences=1, sent_by=KINDS)
     told = fuzz._not_done(options, sent, FloodResult(statuses={"200": 50}))
     assert told == (f"{least - 1} calls, which must be {least} at least",)
 
@@ -140,11 +146,20 @@ def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
 
 def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
     options = RowOptions(seconds=1.0)
-    good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1)
-    refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1)
+    good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1, sent_by=KINDS)
+    refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1, sent_by=KINDS)
     assert fuzz._not_done(options, good, good) == ()
     assert fuzz._not_done(options, refused, good) == (
         "1 calls that were taken, which must be 5 at least",
+    )
+
+
+def test_a_kind_of_token_that_no_call_came_with_is_told() -> None:
+    options = RowOptions(seconds=1.0)
+    syncs = FloodResult(statuses={"200": 50})
+    admins = msgspec.structs.replace(syncs, sequences=1, sent_by={"admin": 50})
+    assert fuzz._not_done(options, admins, syncs) == (
+        f"1 kinds of callers, which must be {len(KINDS)} at least",
     )
 
 
