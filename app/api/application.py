@@ -2,11 +2,15 @@
 with."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Lifespan
@@ -97,6 +101,8 @@ def make_api(
     app.add_route("/openapi.json", _answer_document, include_in_schema=False)
     errors.install(app)
     app.add_exception_handler(Forbidden, _answer_denied)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPStatus.METHOD_NOT_ALLOWED, _answer_wrong_method)
     # Added later means further outside: the request has its id and its limit before anybody asks who calls.
     app.add_middleware(LimitMiddleware, prefix=PREFIX, token_rate=token_rate)
     app.add_middleware(AuthMiddleware)
@@ -128,6 +134,36 @@ async def _answer_denied(request: Request, error: Exception) -> Response:
         operation = f"operation/{request.method} {path.removeprefix(PREFIX)}"
         await context.note_access("AccessDenied", subject=operation, reason=str(error))
     return await errors.answer(request, error)
+
+
+async def _answer_wrong_method(request: Request, error: Exception) -> Response:
+    """Refuse a method that the path does not have; Allow names all that it has."""
+    answer = await errors.answer(request, error)
+    # A path has a route for each of its methods, and the first one, which refuses, knows of its own alone.
+    if methods := _methods(getattr(request.scope.get("route"), "path", "")):
+        answer.headers["Allow"] = ", ".join(sorted(methods))
+    return answer
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    """Refuse a wrong input; but /plans/preview, say, has methods of its own, and is no plan's id for the others."""
+    methods = _methods(request.url.path.removeprefix(PREFIX))
+    if not methods or request.method in methods:
+        return await errors.answer(request, error)
+    headers = {"Allow": ", ".join(sorted(methods))}
+    wrong_method = HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers=headers)
+    return await errors.answer(request, wrong_method)
+
+
+def _methods(path: str) -> set[str]:
+    """Those of that path, as the routers have it."""
+    routes = (route for module in RESOURCES for route in module.router.routes)
+    return {
+        method
+        for route in routes
+        if isinstance(route, APIRoute) and route.path == path
+        for method in route.methods or ()
+    }
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:

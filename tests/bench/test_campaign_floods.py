@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bench.campaign.day import day
-from bench.campaign.day.growth import TableSize, unbounded
+from bench.campaign.day.growth import TableSize, kept_bytes, unbounded
 from bench.campaign.faults import fault, kill
 from bench.campaign.floods import flood, fuzz, greedy
 from bench.campaign.floods.flood import FloodResult, FloodSpec, is_allowed
@@ -80,6 +80,20 @@ def test_a_table_whose_rows_nobody_forgets_is_told_unless_it_is_kept_for_ever() 
     assert unbounded(sizes(0), sizes(5000), left, gpus=200) == (
         "leak grew by 5000 rows, of which 5000 are kept for ever",
     )
+
+
+def test_what_is_kept_for_ever_counts_each_tables_rows_at_their_mean_size() -> None:
+    def sizes(**rows: int) -> dict[str, TableSize]:
+        return {t: TableSize(rows=n, size_bytes=1000 + 10 * n) for t, n in rows.items()}
+
+    before = sizes(gpu_hour=10, observation=0, price=3)
+    grown = sizes(gpu_hour=110, observation=1000, price=3)
+    left = sizes(gpu_hour=114, observation=2, price=3)
+    # 104 hours and 2 observations of 10 bytes each; no price was added.
+    assert kept_bytes(before, grown, left) == pytest.approx(1060.0)
+    figures = day._kept_for_ever(before, grown, left, hours=12.0)
+    assert figures["kept_bytes_per_gpu_day"] == pytest.approx(1060.0 * 2 / 200)
+    assert figures["kept_mib_per_gpu_year"] == pytest.approx(10.6 * 365 / 2**20)
 
 
 SLICES = {

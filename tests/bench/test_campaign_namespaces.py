@@ -44,3 +44,22 @@ def test_a_host_is_lost_in_silence_comes_back_and_leaves_nothing() -> None:
     left = {name for _, name in socket.if_nameindex()}
     assert host.name not in left
     assert not Path("/run/netns", host.name).exists()
+
+
+def test_the_way_to_the_database_alone_is_lost() -> None:
+    with (
+        namespaces.other_host() as host,
+        socket.create_server((host.here, 0)) as here,
+        socket.create_server((host.database, 0)) as database,
+    ):
+
+        def connect(to: socket.socket) -> str:
+            address, port = to.getsockname()
+            command = [*host.command, sys.executable, "-c", CONNECT, address, str(port)]
+            return _told(*command)
+
+        assert (connect(database), connect(here)) == ("", "")
+        host.cut_database()
+        assert (connect(database), connect(here)) == ("TimeoutError: timed out", "")
+        host.heal()
+        assert connect(database) == ""

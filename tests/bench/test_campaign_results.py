@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
+import msgspec
 import pytest
 
 from bench import report
@@ -13,10 +14,16 @@ from bench.campaign import __main__ as campaign
 from bench.campaign.day import day
 from bench.campaign.day.growth import TableSize
 from bench.campaign.faults import fault, kill
+from bench.campaign.faults.kinds import FAULTS, SILENT
 from bench.campaign.faults.victims import Recovery, Victim, Victims
 from bench.campaign.floods import fuzz, greedy
 from bench.campaign.floods.flood import FloodResult
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
+
+KINDS = dict.fromkeys(
+    ("admin", *fuzz.NO_CALLERS, *(each.name for each in fuzz.CALLERS)), 1
+)
+"""Calls by whose token they came with."""
 
 
 async def _good(options: RowOptions) -> RowOutcome:
@@ -113,6 +120,23 @@ def test_faults_that_were_left_out_are_told() -> None:
     assert fault._not_made(figures) == ("f: left out: no time",)
 
 
+@pytest.mark.parametrize(
+    ("name", "answered_s", "wanted"),
+    [
+        ("resets of agents", 101.0, SILENT),
+        ("half-open connections of agents", 101.0, ()),
+        # The loop takes a node for silent after 4 s.
+        ("half-open connections of agents", 107.0, SILENT),
+        ("slow connections of agents", None, SILENT),
+    ],
+)
+def test_an_event_must_tell_where_a_node_stays_without_an_answer(
+    name: str, answered_s: float | None, wanted: tuple[str, ...]
+) -> None:
+    (made,) = (each for each in FAULTS if each.name == name)
+    assert fault._must_tell(made, 100.0, answered_s) == wanted
+
+
 def test_a_row_that_was_deleted_is_told_while_others_are_added() -> None:
     before = {"plan": frozenset({"1", "2"}), "node": frozenset({"n"})}
     after = {"plan": frozenset({"2", "3", "4"}), "node": frozenset({"n"})}
@@ -126,7 +150,7 @@ def test_calls_must_be_as_many_as_were_asked_for_or_fit(
     calls: int | None, least: int
 ) -> None:
     options = RowOptions(seconds=2.0, calls=calls)
-    sent = FloodResult(statuses={"200": least - 1}, sequences=1)
+    sent = FloodResult(statuses={"200": least - 1}, sequences=1, sent_by=KINDS)
     told = fuzz._not_done(options, sent, FloodResult(statuses={"200": 50}))
     assert told == (f"{least - 1} calls, which must be {least} at least",)
 
@@ -143,11 +167,20 @@ def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
 
 def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
     options = RowOptions(seconds=1.0)
-    good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1)
-    refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1)
+    good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1, sent_by=KINDS)
+    refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1, sent_by=KINDS)
     assert fuzz._not_done(options, good, good) == ()
     assert fuzz._not_done(options, refused, good) == (
         "1 calls that were taken, which must be 5 at least",
+    )
+
+
+def test_a_kind_of_token_that_no_call_came_with_is_told() -> None:
+    options = RowOptions(seconds=1.0)
+    syncs = FloodResult(statuses={"200": 50})
+    admins = msgspec.structs.replace(syncs, sequences=1, sent_by={"admin": 50})
+    assert fuzz._not_done(options, admins, syncs) == (
+        f"1 kinds of callers, which must be {len(KINDS)} at least",
     )
 
 

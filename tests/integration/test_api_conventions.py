@@ -315,6 +315,39 @@ def test_routing_errors_are_problems_too(
     assert answer.json()["status"] == status
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/api/v1/services", "GET"),
+        ("/api/v1/services/chat", "DELETE, GET, PUT"),
+        ("/livez", "GET"),
+    ],
+)
+def test_a_method_that_a_path_does_not_have_is_told_all_that_it_has(
+    seen: Api, path: str, methods: str
+) -> None:
+    headers = {"Authorization": f"Bearer {seen.secrets['admin']}"}
+    for method in ("OPTIONS", "PATCH", "TRACE"):
+        answer = seen.client.request(method, path, headers=headers)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "plans/preview", "POST"),
+        ("DELETE", "simulations/examples", "GET"),
+    ],
+)
+def test_a_method_of_a_pattern_that_a_paths_own_name_fits_is_none_of_that_path(
+    seen: Api, method: str, path: str, allowed: str
+) -> None:
+    headers = {"Authorization": f"Bearer {seen.secrets['admin']}"}
+    answer = seen.client.request(method, f"/api/v1/{path}", headers=headers)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+    assert answer.json()["code"] == "method-not-allowed"
+
+
 def test_readiness_names_its_parts(seen: Api) -> None:
     assert seen.client.get("/livez").json()["status"] == "ok"
     assert seen.client.get("/readyz?verbose=true").json()["checks"] == dict.fromkeys(

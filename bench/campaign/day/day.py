@@ -29,6 +29,7 @@ from bench.campaign.day.growth import (
     LONG_AFTER,
     TableSize,
     forget_all,
+    kept_bytes,
     measure,
     unbounded,
 )
@@ -130,6 +131,7 @@ async def run(options: RowOptions) -> RowOutcome:
         figures=(
             *_growth(before, grown, left, options.hours),
             {"what": "reports", "bytes_each": _bytes_per_report(before, grown)},
+            _kept_for_ever(before, grown, left, options.hours),
             *_memory(run, flat),
         ),
         violations=(
@@ -345,3 +347,17 @@ def _growth(
         if size.rows > before[table].rows
     ]
     return sorted(rows, key=lambda row: -float(row["bytes_per_gpu_day"] or 0.0))
+
+
+def _kept_for_ever(
+    before: Mapping[str, TableSize],
+    grown: Mapping[str, TableSize],
+    left: Mapping[str, TableSize],
+    hours: float,
+) -> Figures:
+    per_gpu_day = kept_bytes(before, grown, left) * 24.0 / hours / FLEET.gpus
+    return {
+        "what": "kept for ever",
+        "kept_bytes_per_gpu_day": per_gpu_day,
+        "kept_mib_per_gpu_year": per_gpu_day * 365.0 / MIB,
+    }

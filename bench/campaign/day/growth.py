@@ -95,3 +95,18 @@ def unbounded(
                 f"{table} grew by {added} rows, of which {remain} are kept for ever"
             )
     return tuple(found)
+
+
+def kept_bytes(
+    before: Mapping[str, TableSize],
+    grown: Mapping[str, TableSize],
+    left: Mapping[str, TableSize],
+) -> float:
+    """What retention left of the growth, with indices: rows at the mean of their table, since files do not shrink."""
+    return sum(
+        (left[table].rows - before[table].rows)
+        * (size.size_bytes - before[table].size_bytes)
+        / (size.rows - before[table].rows)
+        for table, size in grown.items()
+        if size.rows > before[table].rows
+    )

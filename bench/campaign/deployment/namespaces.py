@@ -19,8 +19,8 @@ from sqlalchemy import make_url
 
 from app.postgres.process import find_binaries
 
-# Kept for benchmarks by RFC 2544: no network uses them. A pair has four of them, chosen by the run's process id.
-_FIRST, _PAIRS = IPv4Address("198.18.0.0"), 1 << 15
+# Kept for benchmarks by RFC 2544: no network uses them. A pair has eight of them, chosen by the run's process id.
+_FIRST, _PAIRS = IPv4Address("198.18.0.0"), 1 << 14
 _NOBODY = "02:00:00:00:00:00"
 _NEEDED = (1 << 12) | (1 << 21)
 """CAP_NET_ADMIN and CAP_SYS_ADMIN (linux/capability.h)."""
@@ -36,6 +36,8 @@ class OtherHost:
     """Of the namespace, and of this machine's end of the link."""
     here: str
     """This machine's address on the link."""
+    database: str
+    """This machine's, too: PostgreSQL listens there, so that the way to it alone can be cut."""
     there: str
 
     @property
@@ -45,13 +47,13 @@ class OtherHost:
 
     def cut(self) -> None:
         """Nothing passes from now on, and nobody is told."""
-        # An entry that was learned is replaced; a permanent one is not asked for again.
-        _ip(
-            f"neigh replace {self.there} lladdr {_NOBODY} dev {self.name} nud permanent"
-        )
-        _ip(
-            f"-n {self.name} neigh replace {self.here} lladdr {_NOBODY} dev eth0 nud permanent"
-        )
+        self.cut_database()
+        _lose(f"neigh replace {self.there} dev {self.name}")
+        _lose(f"-n {self.name} neigh replace {self.here} dev eth0")
+
+    def cut_database(self) -> None:
+        """Nothing goes from there to the database any more, whose answers are not acknowledged; all else passes."""
+        _lose(f"-n {self.name} neigh replace {self.database} dev eth0")
 
     def heal(self) -> None:
         """Everything passes again; harmless where it does already."""
@@ -62,7 +64,7 @@ class OtherHost:
         """The address, from there, of a server whose programs are `postgres_programs`."""
         real = make_url(url)
         port = int(str(real.query["port"]))
-        there = real.set(host=self.here, port=port, query={})
+        there = real.set(host=self.database, port=port, query={})
         return there.render_as_string(hide_password=False)
 
     def postgres_programs(self, directory: Path, real: Path | None) -> Path:
@@ -74,7 +76,7 @@ class OtherHost:
         # The last of equal options counts: the product's own say that nobody is listened to.
         for name, more in {
             "initdb": "",
-            "postgres": f"-c listen_addresses={self.here} -c hba_file={access}",
+            "postgres": f"-c listen_addresses={self.database} -c hba_file={access}",
         }.items():
             script = directory / name
             script.write_text(f'#!/bin/sh\nexec {binaries.path(name)} "$@" {more}\n')
@@ -92,9 +94,12 @@ def may_make() -> bool:
 @contextmanager
 def other_host() -> Iterator[OtherHost]:
     """One per process; nothing is left of it afterwards. Raises CalledProcessError where it may not be made."""
-    first = _FIRST + os.getpid() % _PAIRS * 4
+    first = _FIRST + os.getpid() % _PAIRS * 8
     host = OtherHost(
-        name=f"plim{os.getpid()}", here=str(first + 1), there=str(first + 2)
+        name=f"plim{os.getpid()}",
+        here=str(first + 1),
+        there=str(first + 2),
+        database=str(first + 3),
     )
     with ExitStack() as stack:
         _ip(f"netns add {host.name}")
@@ -102,8 +107,9 @@ def other_host() -> Iterator[OtherHost]:
         _ip(f"link add {host.name} type veth peer name eth0 netns {host.name}")
         # Not left to the namespace's end, which comes later and waits for its last process.
         stack.callback(_ip, f"link del {host.name}")
-        _ip(f"addr add {host.here}/30 dev {host.name}")
-        _ip(f"-n {host.name} addr add {host.there}/30 dev eth0")
+        for each in (host.here, host.database):
+            _ip(f"addr add {each}/29 dev {host.name}")
+        _ip(f"-n {host.name} addr add {host.there}/29 dev eth0")
         _ip(f"link set {host.name} up")
         for each in ("eth0", "lo"):
             _ip(f"-n {host.name} link set {each} up")
@@ -112,3 +118,9 @@ def other_host() -> Iterator[OtherHost]:
 
 def _ip(arguments: str) -> None:
     subprocess.run([_IP, *arguments.split()], check=True)
+
+
+def _lose(neighbour: str) -> None:
+    """Send what goes to that neighbour to nobody."""
+    # An entry that was learned is replaced; a permanent one is not asked for again.
+    _ip(f"{neighbour} lladdr {_NOBODY} nud permanent")

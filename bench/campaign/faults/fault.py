@@ -29,7 +29,13 @@ from bench.campaign.deployment.plane import (
 )
 from bench.campaign.deployment.proxy import Proxy
 from bench.campaign.faults.hosts import HOST_FAULTS
-from bench.campaign.faults.kinds import FAULTS, Fault, Surroundings, small_disk
+from bench.campaign.faults.kinds import (
+    FAULTS,
+    SILENT,
+    Fault,
+    Surroundings,
+    small_disk,
+)
 from bench.campaign.outcome import (
     BACK_WITHIN_S,
     GIVEN_UP_S,
@@ -39,6 +45,8 @@ from bench.campaign.outcome import (
 from bench.report import Figures
 
 STALE_AFTER_S = 4.0
+LONG_SILENT_S = STALE_AFTER_S + 2.0
+"""And a tick, which comes once a second: by then the loop has told that a node is silent."""
 RETENTION = {"PLIMSOLL_RETENTION_DAYS": "8"}
 """The least that may be set; the database's clock jumps beyond it."""
 HELD_S = 6.0
@@ -92,8 +100,10 @@ class FaultRun:
         events = await self._events(newest_event)
         problems += _news(before, self.seen)
         problems += _deleted(before.kept, self.seen.kept)
-        if fault.events and not events.keys() & set(fault.events):
-            problems.append(f"no event of {' or '.join(fault.events)}")
+        answered_s = self.around.plane.all_answered_s(asked_after_s=began_s)
+        wanted = _must_tell(fault, began_s, answered_s)
+        if wanted and not events.keys() & set(wanted):
+            problems.append(f"no event of {' or '.join(wanted)}")
         self.violations += [f"{fault.name}: {each}" for each in problems]
         self.figures.append(
             _row(
@@ -231,6 +241,14 @@ def _not_made(figures: Sequence[Figures]) -> tuple[str, ...]:
         for each in figures
         if each["result"] not in ("passed", "failed")
     )
+
+
+def _must_tell(
+    fault: Fault, began_s: float, answered_s: float | None
+) -> tuple[str, ...]:
+    """Kinds of events of which there must be one; `answered_s`: when the last node was answered for the first time."""
+    is_long = answered_s is None or answered_s - began_s > LONG_SILENT_S
+    return fault.events or (SILENT if is_long else ())
 
 
 def _news(before: oracle.Seen, after: oracle.Seen) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whole hosts that vanish in the row `fault`: no connection of them is closed, and nothing answers for them."""
+"""Hosts in the row `fault` that vanish, or lose one way: no connection is closed, and nothing answers."""
 
 import asyncio
 import time
@@ -11,13 +11,15 @@ import msgspec
 import psycopg
 
 from agents.sync.transport import ANSWER_TIMEOUT_S
+from app.db.base.engine import KEEPALIVES
 from bench.campaign.deployment.namespaces import OtherHost
 from bench.campaign.deployment.node import SPEC, NodeSpec
 from bench.campaign.deployment.plane import RunningPlane
-from bench.campaign.deployment.processes import LOOK_S
+from bench.campaign.deployment.processes import LOOK_S, Program, beside
 from bench.campaign.faults.kinds import (
     LED,
     LED_WITHIN_S,
+    SILENT,
     Fault,
     Surroundings,
     hand_over,
@@ -26,6 +28,8 @@ from bench.campaign.faults.kinds import (
 )
 
 LEADERS_HOST = "leader's host vanishes"
+APIS_WAY = "API's packets to the database are lost"
+PATIENCE_S = KEEPALIVES["tcp_user_timeout"] / 1000.0
 _SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE client_addr = %s::inet"
 
 
@@ -75,6 +79,46 @@ async def _until_no_session_of(plane: RunningPlane, host: OtherHost) -> None:
 
 
 @asynccontextmanager
+async def _apis_way_to_database(around: Surroundings) -> AsyncIterator[None]:
+    """An API on another host, whom all agents ask, reaches them and not the database, for longer than TCP's patience.
+
+    It counts as back when it has answered every node again; then agents ask this machine's API as before.
+    """
+    plane, host = around.plane, around.host
+    assert host is not None
+    url = host.to_database(plane.database.server.url)
+    other = {host.here: host.there}
+    away = Program(
+        arguments=[other.get(each, each) for each in plane.api.arguments],
+        environment={**plane.api.environment, "PLIMSOLL_DATABASE_URL": url},
+        log=plane.api.log.with_name("other-api.log"),
+        before=host.command,
+    )
+    async with beside(away.keep()), asyncio.timeout(LED_WITHIN_S):
+        try:
+            await _ask_at(around, plane.url.replace(host.here, host.there))
+            host.cut_database()
+            await asyncio.sleep(PATIENCE_S)
+            yield
+            host.heal()
+            healed_s = time.monotonic()
+            await plane.until_answered(healed_s)
+            around.took_s[APIS_WAY] = time.monotonic() - healed_s
+        finally:
+            host.heal()
+            await _ask_at(around, plane.url)
+
+
+async def _ask_at(around: Surroundings, url: str) -> None:
+    """Agents ask there, and each has been answered."""
+    around.to_api.http(url)
+    # Connections to the API of before would stay.
+    around.to_api.fail("reset")
+    around.to_api.fail("none")
+    await around.plane.until_answered(time.monotonic())
+
+
+@asynccontextmanager
 async def _agents_host(around: Surroundings) -> AsyncIterator[None]:
     """An agent goes to another host, which vanishes for longer than the agent waits for an answer."""
     plane, host = around.plane, around.host
@@ -95,9 +139,10 @@ async def _agents_host(around: Surroundings) -> AsyncIterator[None]:
         host.heal()
 
 
-# The agent of the second one stays on the host, which the first one would take from it.
+# The agent of the last one stays on the host, which the others would take from it.
 HOST_FAULTS: Sequence[Fault] = (
     Fault(name=LEADERS_HOST, begin=_leaders_host, events=LED, needs="host"),
+    Fault(name=APIS_WAY, begin=_apis_way_to_database, events=SILENT, needs="host"),
     Fault(
         name="agent's host vanishes",
         begin=_agents_host,

@@ -70,7 +70,7 @@ class Fault:
     begin: Begin
     """Entering begins it, leaving ends it."""
     events: tuple[str, ...]
-    """Kinds of which at least one must be in the audit; empty: nobody can notice it."""
+    """Kinds of which at least one must be in the audit; empty: only where a node stays without an answer for long."""
     needs: str = ""
     """`clock`, `disk` or `host`: what it is skipped without."""
 
@@ -322,7 +322,7 @@ FAULTS: Sequence[Fault] = (
             events=events,
         )
         for words, failure, events in (
-            ("slow connections", "slow", ()),
+            ("slow connections", "slow", SILENT),
             ("resets", "reset", SILENT),
             ("half-open connections", "half open", ()),
         )

@@ -46,8 +46,12 @@ class FloodResult(msgspec.Struct, kw_only=True):
     broken_count: int = 0
     taken_by: dict[str, int] = {}
     """2xx by kind of request, where there are few kinds."""
-    failed_checks: dict[str, int] = {}
-    """Other checks that were not kept, by name."""
+    sent_by: dict[str, int] = {}
+    """Requests by the kind of token that they came with, where there are several."""
+    wrong_queries_taken: int = 0
+    """Requests that were taken although their query is not as the document says."""
+    right_refused: int = 0
+    """Requests that were refused although they are as the document says, which may be right."""
 
     @property
     def sent(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from app.db.operations.token_secrets import TokenOrder
 from bench.campaign.deployment.plane import PlaneOptions, RunningPlane, running_plane
 from bench.campaign.deployment.processes import beside
 from bench.campaign.deployment.watched import (
@@ -45,6 +46,16 @@ SETTINGS = {
 }
 
 
+CALLERS = (
+    TokenOrder(name="viewer", scope="viewer"),
+    TokenOrder(name="operator", scope="operator"),
+    TokenOrder(name="bound", scope="operator", projects=("default",)),
+    TokenOrder(name="agent", scope="agent", node="n000"),
+    TokenOrder(name="join", scope="join", uses_left=10_000),
+)
+"""Whose tokens some calls come with in place of the admin's; each reaches something that the fuzzer knows."""
+NO_CALLERS = {"unknown": f"plim_admin_{'A' * 43}", "drawn": ""}
+"""Secrets of nobody: one that is well formed, and whatever the fuzzer draws."""
 MIN_TAKEN = 0.05
 """Part that is answered 2xx: what is refused at the door tests the door alone."""
 
@@ -87,7 +98,7 @@ async def run(options: RowOptions) -> RowOutcome:
 async def _prepare(plane: RunningPlane, session: aiohttp.ClientSession) -> FuzzRun:
     """Tokens of many nodes, which register themselves."""
     nodes = [HONEST, *(f"fuzz-{number}" for number in range(NODES_FLOODING))]
-    secrets = await add_tokens(plane, agent_orders(nodes))
+    secrets = await add_tokens(plane, [*agent_orders(nodes), *CALLERS])
     headers = {"Authorization": f"Bearer {plane.admin}"}
     async with session.get("/api/v1/tokens?limit=500", headers=headers) as answer:
         tokens = (await answer.json())["items"]
@@ -112,10 +123,12 @@ async def _send_floods(
     run: FuzzRun, options: RowOptions, directory: Path
 ) -> tuple[FloodResult, FloodResult]:
     secrets = run.honest.secrets
-    flooding = {node: each for node, each in secrets.items() if node != HONEST}
+    callers = {each.name: secrets[each.name] for each in CALLERS}
+    others = {HONEST, *callers}
+    flooding = {name: each for name, each in secrets.items() if name not in others}
     spec = FloodSpec(
         url=run.plane.url,
-        secrets={"admin": run.plane.admin},
+        secrets={"admin": run.plane.admin, **callers, **NO_CALLERS},
         seconds=options.seconds,
         count=options.calls or NO_LIMIT,
         seed=options.seed,
@@ -132,8 +145,12 @@ async def _send_floods(
 def _not_done(
     options: RowOptions, calls: FloodResult, syncs: FloodResult
 ) -> tuple[str, ...]:
-    found: dict[str, float] = {"sequences of calls": calls.sequences}
-    least: dict[str, float] = {"sequences of calls": 1}
+    found: dict[str, float] = {
+        "sequences of calls": calls.sequences,
+        "kinds of callers": len(calls.sent_by),
+    }
+    kinds = 1 + len(CALLERS) + len(NO_CALLERS)
+    least: dict[str, float] = {"sequences of calls": 1, "kinds of callers": kinds}
     for what, flood in {"calls": calls, "syncs": syncs}.items():
         found[what] = flood.sent
         least[what] = options.calls or round(options.seconds * MIN_PER_S[what])
@@ -195,5 +212,7 @@ def _figures(flood: str, result: FloodResult) -> Figures:
         "5xx": by_class["5xx"],
         "no_answer": by_class["none"],
         "broken": result.broken_count,
-        "other_checks_failed": sum(result.failed_checks.values()),
+        "admin_calls": result.sent_by.get("admin"),
+        "wrong_queries_taken": result.wrong_queries_taken,
+        "right_refused": result.right_refused,
     }
