@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from agents.base.arguments import add_log_level
+from agents.base.arguments import add_log_level, add_worker_users
 
 NODE_PATTERN = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """What the control plane takes as a node's name."""
@@ -184,12 +184,7 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="programs that may run as replicas (TOML)",
     )
-    device.add_argument(
-        "--worker-user",
-        default="",
-        metavar="NAME",
-        help="user that replicas and tasks run as (default: the agent's own; of root: plimsoll-worker)",
-    )
+    add_worker_users(device)
     device.add_argument(
         "--sharing",
         choices=("mps", "turns"),

@@ -25,6 +25,31 @@ def add_listener(options: argparse._ActionsContainer, *, host_help: str) -> None
     )
 
 
+def add_worker_users(options: argparse._ActionsContainer) -> None:
+    """Add `--worker-user` and `--worker-user-for`."""
+    options.add_argument(
+        "--worker-user",
+        default="",
+        metavar="NAME",
+        help="user that replicas and tasks run as (default: the agent's own; of root: plimsoll-worker)",
+    )
+    options.add_argument(
+        "--worker-user-for",
+        type=_project_user,
+        action="append",
+        default=[],
+        metavar="PROJECT=NAME",
+        help="another user for a project's replicas and tasks, with --sharing turns",
+    )
+
+
+def _project_user(text: str) -> tuple[str, str]:
+    project, _, user = text.partition("=")
+    if not project or not user:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like team-a=worker-a")
+    return project, user
+
+
 def integer(low: int, high: int) -> Callable[[str], int]:
     """Return a reader of integers within bounds."""
 

@@ -22,8 +22,8 @@ Errors:
     └── UnknownPart           no GPU, replica or task of that name on this node
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from agents.base.protocol import (
@@ -97,6 +97,8 @@ class RunningReplica:
     """Requests that it has taken and not yet finished."""
     draining_s: float = 0.0
     """How long it has been draining."""
+    uid: int = -1
+    """Who it runs as; -1 = not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,8 @@ class RunningTask:
     state: TaskState
     sm_percent: float
     memory_mib: float
+    uid: int = -1
+    """Who it runs as; -1 = not known."""
 
     @property
     def holds_memory(self) -> bool:
@@ -158,6 +162,12 @@ class NodeState:
 
     gpus: tuple[GpuState, ...] = ()
     routes: tuple[ServiceRoute, ...] = ()
+    uids: Mapping[str, int] = field(default_factory=dict)
+    """Who replicas and tasks must run as, by project; "": those of all others. None: projects have no users."""
+
+    def is_user_of(self, project: str, uid: int) -> bool:
+        """Whether what runs as that user may be the project's."""
+        return uid == self.uids.get(project, self.uids.get("", uid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

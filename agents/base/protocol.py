@@ -20,6 +20,8 @@ BUCKET_COUNT = 80
 # Every number and text has its bounds here, and nowhere else: they fit the columns that keep them, and sums of them do,
 # too. What passes can be written, so that no report fails the transaction that it shares with others.
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
+DEFAULT_PROJECT = "default"
+"""Whose that is of which nobody said more."""
 MAX_TEXT = 2000
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
@@ -215,11 +217,13 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Launches that failed since the last observation."""
 
 
-class ReplicaCommand(Wire, frozen=True, kw_only=True):
+# Defaults are omitted: agents that know no projects take commands where all is of the default one.
+class ReplicaCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One replica that must run."""
 
     id: Name
     service: Name
+    project: Name = DEFAULT_PROJECT
     network: Name
     sm_percent: Percent
     batch: BatchSize
@@ -228,11 +232,12 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True):
     """The plan's rate for this replica; its share of the service's routing weight."""
 
 
-class TaskCommand(Wire, frozen=True, kw_only=True):
+class TaskCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One task that must run on what the GPU's replicas leave over, or wait in the host's memory."""
 
     name: Name
     kind: TaskKind
+    project: Name = DEFAULT_PROJECT
     network: Name
     batch: BatchSize
     sm_percent: Percent

@@ -25,6 +25,8 @@ from agents.fake.device import FakeDevice
 from agents.processes.user import (
     OWN_USER_WARNING,
     WorkerUser,
+    WorkerUsers,
+    find_project_users,
     find_worker_user,
     workers_folders,
 )
@@ -214,14 +216,20 @@ async def _gpu_device(
     from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
 
     user = _worker_user(options)
+    uses_mps = options.sharing == "mps"
     home: Path = options.state_dir if user is None else user.folders
     settings = GpuNodeSettings(
         state_dir=options.state_dir,
         mps_dir=options.mps_dir or home / "mps",
-        worker_user=user,
+        users=WorkerUsers(
+            default=user,
+            by_project=find_project_users(
+                options.worker_user_for, user, uses_mps=uses_mps
+            ),
+        ),
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,
-        uses_mps=options.sharing == "mps",
+        uses_mps=uses_mps,
         keeps_replicas=options.keep_replicas,
         haproxy_port=options.router_port if options.router == "haproxy" else None,
         access=access,

@@ -6,7 +6,7 @@ or that nothing can be done.
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from agents.base.plurals import counted
 from agents.doctor.types import (
@@ -83,6 +83,13 @@ def check_worker_user(user: WorkerUser | None, asked: Asked) -> Iterator[NodeFin
             words="the agent's own, so replicas can read its token file",
             remedy=f"{INSTALL}, Users; or leave it so",
         )
+
+
+def check_project_users(users: Mapping[str, WorkerUser]) -> Iterator[NodeFinding]:
+    """Who the replicas of projects with users of their own would run as; nothing where there are none."""
+    for project, user in users.items():
+        words = f"{project} as {user.name} (UID {user.uid})"
+        yield NodeFinding(check="projects' users", level="pass", words=words)
 
 
 def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[NodeFinding]:

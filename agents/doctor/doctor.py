@@ -28,6 +28,7 @@ from typing import TypeVar
 
 import msgspec
 
+from agents.base.arguments import add_worker_users
 from agents.base.device import DeviceError
 from agents.doctor import checks_gpu, checks_host, checks_plane, facts
 from agents.doctor.driver import ask_driver, ask_modes
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         token=token,
         node=options.node,
         worker_user=options.worker_user,
+        project_users=tuple(options.worker_user_for),
         router_port=options.router_port,
         tries_writes=options.try_writes,
     )
@@ -125,9 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=socket.gethostname(),
         help="name of this node (default: %(default)s)",
     )
-    parser.add_argument(
-        "--worker-user", default="", metavar="NAME", help="as the agent's"
-    )
+    add_worker_users(parser)
     parser.add_argument(
         "--router-port", type=int, default=0, metavar="PORT", help="as the agent's"
     )
@@ -154,6 +154,11 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
     yield from _bounded(
         "replicas' user",
         lambda: checks_host.check_worker_user(facts.read_worker_user(asked), asked),
+        here,
+    )
+    yield from _bounded(
+        "projects' users",
+        lambda: checks_host.check_project_users(facts.read_project_users(asked)),
         here,
     )
     driver = ask_driver(asked, here)

@@ -46,7 +46,12 @@ from agents.processes.launch import HOST
 from agents.processes.procfs import is_alive
 from agents.processes.records import Record
 from agents.processes.template_file import load_templates
-from agents.processes.user import WorkerUser, find_worker_user, workers_folders
+from agents.processes.user import (
+    WorkerUser,
+    find_project_users,
+    find_worker_user,
+    workers_folders,
+)
 
 UNIT = "plimsoll-agent.service"
 _MAX_ANSWER = 64 * 1024
@@ -98,8 +103,14 @@ def read_files(here: Here, gpus: tuple[GpuFacts, ...]) -> FileFacts:
 
 def read_worker_user(asked: Asked) -> WorkerUser | None:
     """Who replicas would run as; None: the agent's own user. Raises DeviceError where the agent would not start."""
-    return find_worker_user(
-        asked.worker_user, workers_folders(asked.state_dir or Path())
+    folders = workers_folders(asked.state_dir or Path())
+    return find_worker_user(asked.worker_user, folders)
+
+
+def read_project_users(asked: Asked) -> dict[str, WorkerUser]:
+    """By project, who its replicas would run as. Raises DeviceError where the agent would not start."""
+    return find_project_users(
+        asked.project_users, read_worker_user(asked), uses_mps=asked.uses_mps
     )
 
 

@@ -51,6 +51,8 @@ class Asked:
     token: str = ""
     node: str = ""
     worker_user: str = ""
+    project_users: tuple[tuple[str, str], ...] = ()
+    """(project, user)"""
     router_port: int = 0
     tries_writes: bool = False
     """Each power limit in force is written once more, since nothing else tells whether it may be written."""

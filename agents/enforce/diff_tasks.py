@@ -8,7 +8,7 @@ A replica always comes before a task:
   old replica is drained early for it. One that runs is swapped out, one that is still starting is stopped: it has
   done nothing yet. They come back by the first rule.
 
-A task whose network, batch, memory or SM percent changes, or its GPU, is stopped at once and started anew from the
+A task whose network, batch, memory, SM percent, user or GPU changes is stopped at once and started anew from the
 command's `done_iterations`: nobody waits for it, and the share of a running process cannot be changed. One that has
 finished stays listed until it is no more wanted, whatever is wanted of it, so that its end is reported.
 
@@ -36,7 +36,7 @@ def staying_tasks(
         gpu.index: tuple(
             each
             for each in gpu.tasks
-            if _stays(each, gpu.index, places.get(each.name), held)
+            if _stays(each, gpu.index, places.get(each.name), held, actual)
         )
         for gpu in actual.gpus
     }
@@ -47,6 +47,7 @@ def _stays(
     gpu_index: int,
     place: tuple[int, TaskCommand] | None,
     held: Collection[str],
+    node: NodeState,
 ) -> bool:
     if place is None:
         return False
@@ -60,7 +61,11 @@ def _stays(
     # It has nothing to save yet, so that stopping it is cheaper than swapping it.
     if running.state == "starting" and not want.is_resident:
         return False
-    return gpu_index == wanted_index and _shape(running) == _shape(want)
+    return (
+        gpu_index == wanted_index
+        and _shape(running) == _shape(want)
+        and node.is_user_of(want.project, running.uid)
+    )
 
 
 def _shape(task: RunningTask | TaskCommand) -> tuple[str, int, float, float]:

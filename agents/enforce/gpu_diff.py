@@ -36,20 +36,26 @@ def compare_gpus(
     commands = {gpu.index: gpu for gpu in wanted.gpus}
     tasks = staying_tasks(wanted, actual, held)
     return tuple(
-        _compare_gpu(commands.get(gpu.index), gpu, tasks[gpu.index])
+        _compare_gpu(commands.get(gpu.index), gpu, tasks[gpu.index], actual)
         for gpu in actual.gpus
     )
 
 
 def _compare_gpu(
-    command: GpuCommand | None, actual: GpuState, tasks: tuple[RunningTask, ...]
+    command: GpuCommand | None,
+    actual: GpuState,
+    tasks: tuple[RunningTask, ...],
+    node: NodeState,
 ) -> GpuDiff:
     wanted = command.replicas if command else ()
     running = {replica.id: replica for replica in actual.replicas}
     kept = tuple(
         (want, running[want.id])
         for want in wanted
-        if want.id in running and _serves(running[want.id], want)
+        if want.id in running
+        and _serves(running[want.id], want)
+        # Another user's may be from before the project had one, or before the command named the project.
+        and node.is_user_of(want.project, running[want.id].uid)
     )
     # What is neither kept nor missing is retired, so that every running replica is in one of them.
     kept_ids = {want.id for want, _ in kept}

@@ -67,18 +67,19 @@ class Prepared:
 def place_in(
     records: Records[R],
     replica_id: str,
+    project: str,
     *,
     ports: tuple[int, ...],
     environment: Mapping[str, str],
 ) -> LaunchPlace:
-    """The place of a replica or task whose record will be there."""
+    """The place of a project's replica or task whose record will be there."""
     return LaunchPlace(
         ports=ports,
         directory=records.folder(replica_id),
         log=records.log(replica_id),
         mark=f"{records.mark}.{secrets.token_hex(8)}",
         environment=environment,
-        user=records.user,
+        user=records.users.of(project),
     )
 
 

@@ -33,7 +33,7 @@ from agents.base.device import DeviceError
 from agents.base.durable_files import lock, replace_file, sync_directory
 from agents.processes.templates import Template
 from agents.processes.trees import ASIDE, remove_aside, set_aside, size_bytes
-from agents.processes.user import WorkerUser, make_folder
+from agents.processes.user import WorkerUsers, make_folder
 
 VERSION = 1
 MAX_OLD = 32
@@ -117,16 +117,17 @@ class Records(Generic[R]):
         directory: Path,
         kind: type[R],
         *,
-        user: WorkerUser | None = None,
+        users: WorkerUsers | None = None,
         lock_wait_s: float = LOCK_WAIT_S,
         max_old_bytes: int = MAX_OLD_BYTES,
     ) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written.
 
-        `user`: whom the replicas run as; another user's folders lie outside of what is the agent's alone.
+        `users`: whom replicas run as; other users' folders lie outside of what is the agent's alone.
         """
+        self.users = users or WorkerUsers()
+        user = self.users.default
         self._max_old_bytes = max_old_bytes
-        self.user = user
         self._folders = (
             directory / "work" if user is None else user.folders / directory.name
         )
@@ -207,6 +208,13 @@ class Records(Generic[R]):
     def folder(self, replica_id: str) -> Path:
         """The replica's own directory, which need not exist."""
         return self._folders / _file_name(replica_id)
+
+    def uid(self, replica_id: str) -> int:
+        """Who a replica runs as: whose its directory is, which it cannot give away. -1: it has none."""
+        try:
+            return self.folder(replica_id).stat().st_uid
+        except FileNotFoundError:
+            return -1
 
     def log(self, replica_id: str) -> Path:
         """The replica's log."""

@@ -1,6 +1,7 @@
 """As which user replicas and tasks run, and how the agent touches files that this user may change.
 
     find_worker_user(name, …)    -> WorkerUser, or None: the agent's own. Raises DeviceError
+    find_project_users(names, …) -> by project, who its replicas and tasks run as instead. Raises DeviceError
     make_folder(path, user)      a folder of the agent's that the user can pass through and not change
     require_reach(path, user)    raises DeviceError where the user cannot get to a folder
     read_file(path)              of a folder that a worker may change; write_file(path, content)
@@ -14,7 +15,8 @@ import contextlib
 import os
 import pwd
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.base.device import DeviceError
@@ -57,20 +59,52 @@ class WorkerUser:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
-def find_worker_user(name: str, folders: Path) -> WorkerUser | None:
-    """The user of that name, None where it is the agent's own; empty: the default. Raises DeviceError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUsers:
+    """Who replicas and tasks of one node run as."""
+
+    default: WorkerUser | None = None
+    """None: the agent's own user."""
+    by_project: Mapping[str, WorkerUser] = field(default_factory=dict)
+    """Who those of these projects run as instead; not under MPS."""
+
+    @property
+    def all(self) -> tuple[WorkerUser, ...]:
+        """Those other than the agent's."""
+        default = () if self.default is None else (self.default,)
+        return (*default, *self.by_project.values())
+
+    def of(self, project: str) -> WorkerUser | None:
+        """Who the project's run as; None: the agent's own user."""
+        return self.by_project.get(project, self.default)
+
+    def uids(self) -> dict[str, int]:
+        """By project, "" of all others; empty where no project has a user of its own."""
+        if self.default is None or not self.by_project:
+            return {}
+        projects = {name: each.uid for name, each in self.by_project.items()}
+        return {"": self.default.uid, **projects}
+
+
+def find_worker_user(
+    name: str, folders: Path, *, option: str = "--worker-user"
+) -> WorkerUser | None:
+    """The user of that name, None where it is the agent's own; empty: the default. Raises DeviceError.
+
+    `option`: by which it was named.
+    """
     own = os.geteuid()
     if not name and own != 0:
         return None
     try:
         account = pwd.getpwnam(name or DEFAULT_USER)
     except KeyError as error:
-        raise DeviceError(_without_account(name)) from error
+        raise DeviceError(_without_account(name, option)) from error
     if account.pw_uid == own:
         return None
     if lacking := _lacking():
         raise DeviceError(
-            f"--worker-user {account.pw_name}: the agent, UID {own}, lacks {', '.join(lacking)}; start it as root"
+            f"{option} {account.pw_name}: the agent, UID {own}, lacks {', '.join(lacking)}; start it as root"
         )
     groups = os.getgrouplist(account.pw_name, account.pw_gid)
     return WorkerUser(
@@ -83,9 +117,41 @@ def find_worker_user(name: str, folders: Path) -> WorkerUser | None:
     )
 
 
-def _without_account(name: str) -> str:
+def find_project_users(
+    names: Iterable[tuple[str, str]], default: WorkerUser | None, *, uses_mps: bool
+) -> dict[str, WorkerUser]:
+    """The users of projects that have one of their own; `names`: (project, user), `default`: of all others.
+
+    Raises DeviceError where they would not be apart from each other.
+    """
+    found: dict[str, WorkerUser] = {}
+    for project, name in names:
+        asked = f"--worker-user-for {project}={name}"
+        if uses_mps:
+            raise DeviceError(
+                f"{asked}: MPS serves one user per GPU; add `--sharing turns`, or let all run as --worker-user"
+            )
+        if default is None:
+            raise DeviceError(
+                f"{asked}: other projects' replicas run as the agent's own user, which reads all; name another one by "
+                "--worker-user"
+            )
+        user = find_worker_user(
+            name, default.folders, option=f"--worker-user-for {project}"
+        )
+        taken = {default.uid, *(each.uid for each in found.values())}
+        if user is None or user.uid in taken or project in found:
+            raise DeviceError(
+                f"{asked}: each project is named once, with a user that is neither the agent's, nor --worker-user, nor "
+                "another project's"
+            )
+        found[project] = user
+    return found
+
+
+def _without_account(name: str, option: str) -> str:
     if name:
-        return f"--worker-user: there is no user {name!r} on this machine"
+        return f"{option}: there is no user {name!r} on this machine"
     # Replicas as root are possible, but only where an operator asks for them by name.
     return (
         f"replicas would run as root: make a user for them (`useradd --system {DEFAULT_USER}`), or name one by "

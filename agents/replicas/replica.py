@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import psutil
 
-from agents.base.device import DeviceError, LaunchFailed
+from agents.base.device import DeviceError, LaunchFailed, RunningReplica
 from agents.base.protocol import ReplicaState
 from agents.processes.launch import HOST, Launch, LaunchPlace, Prepared
 from agents.processes.logs import tail
@@ -80,6 +80,23 @@ class ReplicaView:
     """An earlier agent had started it."""
     is_outdated: bool = False
     """Today's template would start it otherwise."""
+    uid: int = -1
+
+    def running(self, in_flight: int) -> RunningReplica:
+        """As enforcement sees it; `in_flight`: requests that it has taken and not yet finished."""
+        return RunningReplica(
+            id=self.id,
+            service=self.service,
+            network=self.network,
+            state=self.state,
+            sm_percent=self.sm_percent,
+            batch=self.batch,
+            memory_mib=self.memory_mib,
+            has_live_batch=self.has_live_batch,
+            in_flight=in_flight,
+            draining_s=self.draining_s,
+            uid=self.uid,
+        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,8 +116,8 @@ class ReplicaProcess:
     """It is being ended, by a stop or a failure."""
     task: "asyncio.Task[None] | None" = None
 
-    def view(self, now_s: float) -> ReplicaView:
-        """What others may see of it."""
+    def view(self, now_s: float, uid: int) -> ReplicaView:
+        """What others may see of it, which runs as that user."""
         record = self.record
         return ReplicaView(
             id=record.id,
@@ -121,6 +138,7 @@ class ReplicaProcess:
             draining_s=max(0.0, now_s - self.draining_since_s),
             is_adopted=self.is_adopted,
             is_outdated=self.is_outdated,
+            uid=uid,
         )
 
     def endpoint(self, records: Records[Record]) -> Endpoint:

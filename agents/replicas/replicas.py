@@ -23,7 +23,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.procfs import boot_id
 from agents.processes.records import Record, Records
 from agents.processes.templates import Templates
-from agents.processes.user import WorkerUser
+from agents.processes.user import WorkerUsers
 from agents.replicas.adapters import BatchOutcome, ReplicaCounts, make_adapters
 from agents.replicas.readiness import FIRST_ASK_S, ReplicaWatch
 from agents.replicas.replica import (
@@ -58,8 +58,8 @@ class WorkersSettings:
 
     directory: Path
     """Where records, logs and, of the agent's own user, the replicas' own directories lie."""
-    user: WorkerUser | None = None
-    """Who they run as; None: the agent's own user."""
+    users: WorkerUsers = field(default_factory=WorkerUsers)
+    """Who they run as."""
     first_port: int = 21000
     """Below 32768, where the kernel takes ports for connections from."""
     port_count: int = 2000
@@ -83,6 +83,7 @@ class Workers:
         self.crashes = Crashes(now_s)
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever a replica has become ready, failed or gone."""
+        self.users = settings.users
         self._settings = settings
         self._templates = templates
         self._hooks = hooks or Hooks()
@@ -97,7 +98,7 @@ class Workers:
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
         self._records = records = Records(
-            self._settings.directory, Record, user=self._settings.user
+            self._settings.directory, Record, users=self._settings.users
         )
         # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
         session = aiohttp.ClientSession(
@@ -136,7 +137,8 @@ class Workers:
     def replicas(self) -> tuple[ReplicaView, ...]:
         """Every replica, by id."""
         return tuple(
-            each.view(self._now_s()) for _, each in sorted(self._replicas.items())
+            each.view(self._now_s(), self._opened().uid(name))
+            for name, each in sorted(self._replicas.items())
         )
 
     async def start(self, launch: Launch) -> None:
@@ -154,7 +156,11 @@ class Workers:
         taken = {port for each in self._replicas.values() for port in each.record.ports}
         ports = self._ports.take(len(template.ports), taken)
         place = place_in(
-            records, replica_id, ports=ports, environment=self._environment
+            records,
+            replica_id,
+            launch.replica.project,
+            ports=ports,
+            environment=self._environment,
         )
         prepared = prepare(launch, template, place)
         started = start_replica(

@@ -26,7 +26,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +43,7 @@ from agents.processes.launch import Crashes, Ports, place_in
 from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
 from agents.processes.templates import Templates
-from agents.processes.user import WorkerUser
+from agents.processes.user import WorkerUsers
 from agents.replicas.replica import with_log
 from agents.tasks.hook import HookFailed
 from agents.tasks.task import (
@@ -71,8 +71,8 @@ class TasksSettings:
 
     directory: Path
     """Where records, logs and, of the agent's own user, the tasks' own directories lie."""
-    user: WorkerUser | None = None
-    """Who they run as; None: the agent's own user."""
+    users: WorkerUsers = field(default_factory=WorkerUsers)
+    """Who they run as."""
     first_port: int = 20000
     """Before those of the replicas."""
     port_count: int = 1000
@@ -109,7 +109,7 @@ class Tasks:
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
         records = Records(
-            self._settings.directory, TaskProcessRecord, user=self._settings.user
+            self._settings.directory, TaskProcessRecord, users=self._settings.users
         )
         self._tools = TaskTools(
             records,
@@ -142,10 +142,11 @@ class Tasks:
 
     def running(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU, by name."""
-        mine = (
-            each for _, each in self._sorted() if each.record.gpu_index == gpu_index
+        return tuple(
+            replace(each.running_task(), uid=self._opened().records.uid(name))
+            for name, each in self._sorted()
+            if each.record.gpu_index == gpu_index
         )
-        return tuple(each.running_task() for each in mine)
 
     def holders(self) -> tuple[TaskHolder, ...]:
         """What each has of its GPU now; nothing of what has ended, whose process id may be another's by now."""
@@ -175,7 +176,10 @@ class Tasks:
         )
         taken = {port for each in self._tasks.values() for port in each.record.ports}
         ports = self._ports.take(len(template.ports), taken)
-        place = place_in(records, name, ports=ports, environment=self._environment)
+        command = launch.command
+        place = place_in(
+            records, name, command.project, ports=ports, environment=self._environment
+        )
         self._tasks[name] = started = start_task(launch, template, place, records)
         started.job = asyncio.create_task(self._live(started))
 

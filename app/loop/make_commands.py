@@ -1,9 +1,11 @@
 """Deliver: a bound plan → one NodeCommand per node. A pure function; the Store writes and the sync endpoint sends."""
 
 from collections import defaultdict
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from agents.base.protocol import (
+    DEFAULT_PROJECT,
     GovernorCommand,
     GpuCommand,
     NodeCommand,
@@ -28,6 +30,10 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
     """
     index_of = {gpu.id: gpu.index for gpu in state.gpus}
     types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
+    projects = _Projects(
+        services={each.name: each.project for each in state.services},
+        tasks={each.name: each.project for each in state.tasks},
+    )
     by_node: dict[str, list[BoundGpu]] = defaultdict(list)
     for gpu in bound.gpus:
         # A command names GPUs by index, which only the present fleet knows.
@@ -43,6 +49,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
                     gpu,
                     index_of[gpu.id],
                     _governor(bound.governor, gpu, types[gpu.gpu_type]),
+                    projects,
                 )
                 for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
             ),
@@ -51,6 +58,14 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
         )
         for node in sorted(state.nodes, key=lambda node: node.id)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Projects:
+    """Whose services and tasks are, by name; who is gone since the plan was bound is missing."""
+
+    services: Mapping[str, str]
+    tasks: Mapping[str, str]
 
 
 def _governor(
@@ -66,7 +81,9 @@ def _governor(
     )
 
 
-def _gpu(gpu: BoundGpu, index: int, governor: GovernorCommand | None) -> GpuCommand:
+def _gpu(
+    gpu: BoundGpu, index: int, governor: GovernorCommand | None, projects: _Projects
+) -> GpuCommand:
     return GpuCommand(
         index=index,
         gpu_type=gpu.gpu_type,
@@ -76,6 +93,7 @@ def _gpu(gpu: BoundGpu, index: int, governor: GovernorCommand | None) -> GpuComm
             ReplicaCommand(
                 id=replica.id,
                 service=replica.service,
+                project=projects.services.get(replica.service, DEFAULT_PROJECT),
                 network=replica.network,
                 sm_percent=replica.sm_percent,
                 batch=replica.batch,
@@ -84,7 +102,12 @@ def _gpu(gpu: BoundGpu, index: int, governor: GovernorCommand | None) -> GpuComm
             )
             for replica in gpu.replicas
         ),
-        tasks=tuple(TaskCommand(**asdict(task)) for task in gpu.tasks),
+        tasks=tuple(
+            TaskCommand(
+                **asdict(task), project=projects.tasks.get(task.name, DEFAULT_PROJECT)
+            )
+            for task in gpu.tasks
+        ),
         governor=governor,
     )
 

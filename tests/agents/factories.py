@@ -47,10 +47,12 @@ def a_replica(
     batch: int = 4,
     memory_mib: float = 1000.0,
     rate_rps: float = 10.0,
+    project: str = "default",
 ) -> ReplicaCommand:
     return ReplicaCommand(
         id=replica_id,
         service=service,
+        project=project,
         network="resnet50",
         sm_percent=sm_percent,
         batch=batch,
@@ -69,10 +71,12 @@ def a_task(
     iterations: int = 1000,
     done: float = 0.0,
     is_resident: bool = True,
+    project: str = "default",
 ) -> TaskCommand:
     return TaskCommand(
         name=name,
         kind="offline",
+        project=project,
         network=network,
         batch=batch,
         sm_percent=sm_percent,

@@ -108,6 +108,7 @@ class PaperDevice:
             sm_percent=replica.sm_percent,
             batch=replica.batch,
             memory_mib=replica.memory_mib,
+            uid=self._uid(replica.project),
         )
         gpu = self._state.gpus[gpu_index]
         if len(gpu.replicas) >= gpu.max_replicas:
@@ -151,7 +152,16 @@ class PaperDevice:
         gpu = self._state.gpus[gpu_index]
         self._put_gpu(
             _with_room(
-                replace(gpu, tasks=(*gpu.tasks, a_running_task(task, "starting")))
+                replace(
+                    gpu,
+                    tasks=(
+                        *gpu.tasks,
+                        replace(
+                            a_running_task(task, "starting"),
+                            uid=self._uid(task.project),
+                        ),
+                    ),
+                )
             )
         )
 
@@ -222,6 +232,9 @@ class PaperDevice:
                 )
             )
         )
+
+    def _uid(self, project: str) -> int:
+        return self._state.uids.get(project, self._state.uids.get("", -1))
 
     def _find(self, replica_id: str) -> tuple[GpuState, RunningReplica]:
         return next(

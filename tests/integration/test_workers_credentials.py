@@ -33,6 +33,8 @@ pytestmark = pytest.mark.integration
 __all__ = ("library", "workers_ports")
 
 NOBODY = "nobody"
+REPLACED_S = 30.0
+"""Sooner than a replica that is never ready is given up, and started anew for that."""
 PROBE = """\
 id -u
 tr '\\\\0' '\\\\n' < /proc/$PPID/environ && echo took the environment
@@ -149,6 +151,128 @@ def test_workers_as_another_user_can_read_nothing_of_the_agents(
         assert said.count("ermission denied") == 6
         assert "\nwrote\n" in said
         assert "\nHOME=/nonexistent\n" in said
+
+
+def test_workers_of_projects_with_users_of_their_own_can_take_nothing_from_each_other(
+    reachable: Path, library: Path
+) -> None:
+    only_root()
+    users = {"r1": "daemon", "r2": NOBODY, "t1": "bin"}
+    node = Machine(
+        directory=reachable,
+        library=library,
+        url="http://127.0.0.1:9",
+        options=(
+            *("--worker-user", NOBODY, "--sharing", "turns"),
+            *("--worker-user-for", "team-a=daemon"),
+            *("--worker-user-for", "team-b=bin"),
+        ),
+    )
+    probe = "umask 0; echo secret > {directory}/kept; exec sleep 60"
+    (reachable / "templates.toml").write_text(TEMPLATES.format(probe=probe))
+    replicas = (
+        a_replica("r1", project="team-a", sm_percent=30.0),
+        a_replica("r2", project="team-c", sm_percent=30.0),
+    )
+    task = a_task("t1", project="team-b")
+    Ledger(node.state).accept(a_command(1, *replicas, tasks=(task,)))
+    node.start(keeps=False)
+    try:
+        until(lambda: set(kept_by(node)) == set(users), PATIENCE_S)
+        for name, (pid, folder) in kept_by(node).items():
+            for other in users.values():
+                taken = taken_from(pid, folder, other)
+                assert taken == (["all"] if other == users[name] else [])
+    finally:
+        node.end(signal.SIGTERM)
+
+
+def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
+    reachable: Path, library: Path
+) -> None:
+    only_root()
+    shared = ("--worker-user", NOBODY, "--sharing", "turns")
+    node = Machine(
+        directory=reachable, library=library, url="http://127.0.0.1:9", options=shared
+    )
+    probe = "echo secret > {directory}/kept; exec sleep 600"
+    (reachable / "templates.toml").write_text(TEMPLATES.format(probe=probe))
+    replica = a_replica("r1", project="team-a")
+    task = a_task("t1", project="team-b")
+    Ledger(node.state).accept(a_command(1, replica, tasks=(task,)))
+    node.start()
+    try:
+        until(lambda: len(kept_by(node)) == 2, PATIENCE_S)
+        before = kept_by(node)
+        node.end(signal.SIGTERM)
+        node.options = (*shared, "--worker-user-for", "team-a=daemon")
+        node.start(keeps=False)
+        until(lambda: kept_by(node).get("r1", before["r1"]) != before["r1"], REPLACED_S)
+        after = kept_by(node)
+        assert Path(f"/proc/{after['r1'][0]}").stat().st_uid == uid_of("daemon")
+        # Nothing changed for its project.
+        assert after["t1"] == before["t1"]
+    finally:
+        node.end(signal.SIGTERM)
+
+
+def test_an_agent_refuses_users_of_projects_with_mps(
+    reachable: Path, library: Path
+) -> None:
+    only_root()
+    node = Machine(
+        directory=reachable,
+        library=library,
+        url="http://127.0.0.1:9",
+        options=("--worker-user", NOBODY, "--worker-user-for", "team-a=daemon"),
+    )
+    node.start(keeps=False)
+    assert node.process is not None
+    assert node.process.wait(PATIENCE_S) != 0
+    said = (reachable / "agent.log").read_text()
+    assert "--worker-user-for team-a=daemon: MPS serves one user per GPU" in said
+    assert "--sharing turns" in said
+    assert "Traceback" not in said
+
+
+def uid_of(name: str) -> int:
+    return pwd.getpwnam(name).pw_uid
+
+
+def kept_by(node: Machine) -> dict[str, tuple[int, Path]]:
+    """Process and folder of each replica and task that has written its file, by name."""
+    found = {}
+    for kind in ("workers", "tasks"):
+        for path in (node.state / kind / "records").glob("*.json"):
+            record = json.loads(path.read_text())
+            folder = node.directory / "state-workers" / kind / path.stem
+            if (folder / "kept").exists():
+                found[record["id"]] = (record["identity"]["pid"], folder)
+    return found
+
+
+def taken_from(pid: int, folder: Path, user: str) -> list[str]:
+    """What that user can take from a worker: "all", or what of it."""
+    ways = {
+        "process": f"kill -0 {pid}",
+        "environment": f"cat /proc/{pid}/environ",
+        "memory": f"cat /proc/{pid}/maps",
+        "file": f"cat {folder}/kept",
+    }
+    found = [
+        name
+        for name, way in ways.items()
+        if subprocess.run(
+            ["/bin/sh", "-c", way],
+            user=user,
+            group=pwd.getpwnam(user).pw_gid,
+            extra_groups=(),
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    ]
+    return ["all"] if found == list(ways) else found
 
 
 AGENT_OF_NOBODY = """

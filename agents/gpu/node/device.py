@@ -31,7 +31,6 @@ from agents.base.device import (
     GpuState,
     NodeState,
     NotSupported,
-    RunningReplica,
     ServiceRoute,
     UnknownPart,
 )
@@ -76,6 +75,7 @@ class GpuDevice:
         self._poll_counters = PollCounters()
         self._counts_s = looks.counts_s
         self._asked_s: dict[str, float] = {}
+        self._uids = parts.workers.users.uids()
 
     async def state(self) -> NodeState:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
@@ -86,7 +86,7 @@ class GpuDevice:
         gpus = tuple(
             self._gpu_state(known[index], replicas, holders) for index in sorted(known)
         )
-        return NodeState(gpus=gpus, routes=self.router.routes)
+        return NodeState(gpus=gpus, routes=self.router.routes, uids=self._uids)
 
     def on_change(self, notify: Callable[[], None]) -> None:
         self._parts.workers.on_change = self._parts.tasks.on_change = notify
@@ -280,23 +280,11 @@ class GpuDevice:
             has_power_limit="power limit" not in turned.refused,
             foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], holders),
             replicas=tuple(
-                self._running(view) for view in replicas if view.gpu_index == gpu.index
+                view.running(self.router.in_flight(view.id))
+                for view in replicas
+                if view.gpu_index == gpu.index
             ),
             tasks=self._parts.tasks.running(gpu.index),
-        )
-
-    def _running(self, view: ReplicaView) -> RunningReplica:
-        return RunningReplica(
-            id=view.id,
-            service=view.service,
-            network=view.network,
-            state=view.state,
-            sm_percent=view.sm_percent,
-            batch=view.batch,
-            memory_mib=view.memory_mib,
-            has_live_batch=view.has_live_batch,
-            in_flight=self.router.in_flight(view.id),
-            draining_s=view.draining_s,
         )
 
     async def _server_counts(

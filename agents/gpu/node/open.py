@@ -45,7 +45,7 @@ from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Templates
-from agents.processes.user import WorkerUser, make_folder, require_reach
+from agents.processes.user import WorkerUsers, make_folder, require_reach
 from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.access import RouterAccess
@@ -191,8 +191,8 @@ class GpuNodeSettings:
     """Journal of the knobs, records and logs of the workers."""
     mps_dir: Path
     """One short directory per GPU is made in it."""
-    worker_user: WorkerUser | None = None
-    """Who replicas and tasks run as; None: the agent's own user."""
+    users: WorkerUsers = field(default_factory=WorkerUsers)
+    """Who replicas and tasks run as."""
     templates: Path | None = None
     """Runtime templates of this node; None = the built-in one alone."""
     type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
@@ -211,9 +211,9 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
     """The node's device. Raises DeviceError or OSError, and then leaves nothing open."""
     with contextlib.ExitStack() as opened:
         templates = load_templates(settings.templates)
-        if settings.worker_user is not None:
-            make_folder(settings.worker_user.folders, settings.worker_user)
-            require_reach(settings.worker_user.folders, settings.worker_user)
+        for user in settings.users.all:
+            make_folder(user.folders, user)
+            require_reach(user.folders, user)
         drop_ambient_rights()
         nvml = opened.enter_context(Nvml())
         devices = Devices(nvml)
@@ -241,12 +241,10 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             uses=nvml,
             templates=templates,
             workers=WorkersSettings(
-                directory=settings.state_dir / "workers",
-                user=settings.worker_user,
+                directory=settings.state_dir / "workers", users=settings.users
             ),
             tasks=TasksSettings(
-                directory=settings.state_dir / "tasks",
-                user=settings.worker_user,
+                directory=settings.state_dir / "tasks", users=settings.users
             ),
             knobs=knobs,
             slices=devices,
@@ -272,7 +270,7 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
             port=settings.haproxy_port,
             folder=folder,
             access=settings.access,
-            user=find_proxy_user(settings.worker_user),
+            user=find_proxy_user(settings.users.all),
         )
     )
 
@@ -287,7 +285,7 @@ async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> Sta
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
     if not settings.uses_mps:
         return ByTurns(gpu, BY_TURNS)
-    user = settings.worker_user
+    user = settings.users.default
     if user is not None:
         # A client that does not reach its daemon's socket would silently run without limits.
         settings.mps_dir.mkdir(parents=True, exist_ok=True)

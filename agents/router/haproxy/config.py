@@ -2,7 +2,7 @@
 
 import hashlib
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,9 +70,9 @@ class HaProxySettings:
         return self.folder / "keys.map"
 
 
-def find_proxy_user(workers: WorkerUser | None) -> ProxyUser | None:
-    """The user of HAProxy's package, where replicas have one of theirs; None: the agent's own. Raises HaProxyError."""
-    if workers is None:
+def find_proxy_user(workers: Sequence[WorkerUser]) -> ProxyUser | None:
+    """The user of HAProxy's package, where replicas have theirs; None: the agent's own. Raises HaProxyError."""
+    if not workers:
         return None
     try:
         account = pwd.getpwnam(PROXY_USER)
@@ -81,9 +81,10 @@ def find_proxy_user(workers: WorkerUser | None) -> ProxyUser | None:
             f"there is no user {PROXY_USER!r} for HAProxy: `useradd --system {PROXY_USER}` makes it"
         ) from error
     # Of its own user a process may read the memory, with the services' keys and the private key of TLS.
-    if account.pw_uid == workers.uid:
+    if account.pw_uid in {each.uid for each in workers}:
         raise HaProxyError(
-            f"--worker-user {workers.name}: that is HAProxy's user, which replicas must not be; name another one"
+            f"{PROXY_USER} is HAProxy's user, which replicas must not be; name another one by --worker-user, or "
+            "--worker-user-for"
         )
     return ProxyUser(uid=account.pw_uid, gid=account.pw_gid)
 

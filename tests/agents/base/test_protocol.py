@@ -7,6 +7,7 @@ import pytest
 from msgspec import inspect
 
 from agents.base.protocol import NodeCommand, Observation, SyncReply
+from tests.agents.factories import a_command, a_gpu, a_replica, a_task
 
 
 def leaves(kind: inspect.Type, path: str) -> Iterator[tuple[str, inspect.Type]]:
@@ -85,3 +86,15 @@ def test_the_largest_command_that_a_plan_makes_passes_the_wire() -> None:
     gpu = {"index": 0, "gpu_type": "T4", "clock_mhz": 0.0, "power_cap_w": 0.0}
     command = {"node": "n1", "generation": 1, "gpus": [{**gpu, "tasks": [task]}]}
     assert msgspec.convert(command, NodeCommand).gpus[0].tasks[0].batch == 1
+
+
+def test_an_agent_that_knows_no_projects_takes_commands_of_the_default_one() -> None:
+    gpu = a_gpu(a_replica(), tasks=(a_task(),))
+    command = a_command(gpu)
+    assert b"project" not in msgspec.json.encode(command)
+    named = a_command(a_gpu(a_replica(project="a"), tasks=(a_task(project="b"),)))
+    assert msgspec.json.decode(msgspec.json.encode(named), type=NodeCommand) == named
+    # Its ledger, or a control plane of before, names none.
+    assert (
+        msgspec.json.decode(msgspec.json.encode(command), type=NodeCommand) == command
+    )

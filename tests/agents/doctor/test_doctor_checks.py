@@ -1,10 +1,12 @@
 """What facts mean to the doctor, fact by fact."""
 
+import os
 from dataclasses import replace
 
 import pytest
 
-from agents.doctor import checks_gpu, checks_host, checks_plane
+from agents.base.device import DeviceError
+from agents.doctor import checks_gpu, checks_host, checks_plane, facts
 from agents.doctor.doctor import render
 from agents.doctor.types import (
     INSTALL,
@@ -277,6 +279,17 @@ def test_a_node_whose_replicas_run_as_the_agents_own_user_is_warned() -> None:
     assert (same.level, same.remedy.partition(",")[0]) == ("warn", INSTALL)
     asked_for = replace(ASKED, worker_user="root")
     assert list(checks_host.check_worker_user(None, asked_for)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has users for projects")
+def test_each_projects_user_is_named_and_mps_allows_none() -> None:
+    asked = replace(
+        ASKED, worker_user="nobody", project_users=(("a", "daemon"),), uses_mps=False
+    )
+    (found,) = checks_host.check_project_users(facts.read_project_users(asked))
+    assert (found.level, found.words) == ("pass", "a as daemon (UID 1)")
+    with pytest.raises(DeviceError, match="MPS serves one user per GPU"):
+        facts.read_project_users(replace(asked, uses_mps=True))
 
 
 def test_long_words_are_broken_and_options_are_not() -> None:

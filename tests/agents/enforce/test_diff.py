@@ -96,6 +96,25 @@ def test_a_new_sm_percent_is_a_shadow_switch_where_memory_allows() -> None:
     ]
 
 
+def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced() -> None:
+    device = settled(a_command(a_gpu(a_replica("r1"))))
+    device.put("r1", uid=7)
+    shared = run(device.state())
+    apart = replace(shared, uids={"": 7, "team-a": 8})
+    named = a_command(a_gpu(a_replica("r1", project="team-a")), generation=2)
+    others = a_command(a_gpu(a_replica("r1", project="team-b")), generation=2)
+    # Nobody is told apart, or it runs as whom all but team-a run as.
+    assert (actions(named, shared), actions(others, apart)) == ((), ())
+    device = PaperDevice(apart)
+    settle(device, named)
+    assert [each for each in device.log if "r1" in each and "route" not in each] == [
+        "drain r1",
+        "stop r1",
+        "start r1",
+    ]
+    assert [each.uid for each in device.replicas()] == [8]
+
+
 def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
     device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0))))
     settle(device, a_command(a_gpu(a_replica("new", memory_mib=3000.0)), generation=2))

@@ -116,6 +116,17 @@ def test_each_state_of_a_task_against_what_is_wanted(
     assert actions(command, NodeState(gpus=(gpu,))) == todo
 
 
+def test_a_task_that_runs_as_another_user_than_its_projects_is_started_anew() -> None:
+    device = settled(a_wanted(a_task(), generation=1))
+    device.put_task("t1", uid=7)
+    device = PaperDevice(replace(run(device.state()), uids={"": 7, "team-a": 8}))
+    settle(device, a_wanted(a_task(project="team-b")))
+    assert device.log == []
+    settle(device, a_wanted(a_task(project="team-a")))
+    assert device.log == ["stop task t1", "start task t1"]
+    assert [each.uid for each in device.tasks()] == [8]
+
+
 def test_a_failed_task_that_is_held_back_stays_visible() -> None:
     device = settled(a_wanted(a_task(), generation=1))
     device.put_task("t1", state="failed")

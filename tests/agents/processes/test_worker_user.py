@@ -13,6 +13,7 @@ from agents.processes.templates import tool_environment
 from agents.processes.user import (
     DEFAULT_USER,
     WorkerUser,
+    find_project_users,
     find_worker_user,
     give_folder,
     make_folder,
@@ -60,6 +61,44 @@ def test_another_user_brings_its_groups_and_home() -> None:
     assert (found.uid, found.gid) == pwd.getpwnam("nobody")[2:4]
     assert found.gid in found.groups
     assert found.environment()["USER"] == "nobody"
+
+
+@only_root
+def test_projects_have_users_apart_from_each_other() -> None:
+    default = find_worker_user("nobody", FOLDERS)
+    named = [("team-a", "daemon"), ("team-b", "bin")]
+    found = find_project_users(named, default, uses_mps=False)
+    assert {project: user.name for project, user in found.items()} == dict(named)
+    assert {user.folders for user in found.values()} == {FOLDERS}
+
+
+@only_root
+@pytest.mark.parametrize(
+    ("named", "default", "uses_mps", "reason"),
+    [
+        ([("a", "daemon")], "nobody", True, "MPS serves one user per GPU; add"),
+        ([("a", "daemon")], OWN_USER, False, "name another one by --worker-user"),
+        (
+            [("a", "n-o-b-o-d-y")],
+            "nobody",
+            False,
+            "--worker-user-for a: there is no user 'n-o-b-o-d-y'",
+        ),
+        ([("a", "nobody")], "nobody", False, "each project is named once"),
+        ([("a", OWN_USER)], "nobody", False, "each project is named once"),
+        ([("a", "bin"), ("b", "bin")], "nobody", False, "b=bin: each project"),
+        ([("a", "bin"), ("a", "daemon")], "nobody", False, "each project is named"),
+    ],
+)
+def test_users_of_projects_that_would_not_be_apart_are_refused(
+    named: list[tuple[str, str]], default: str, uses_mps: bool, reason: str
+) -> None:
+    with pytest.raises(DeviceError, match=reason):
+        find_project_users(named, find_worker_user(default, FOLDERS), uses_mps=uses_mps)
+
+
+def test_nobody_needs_users_of_projects() -> None:
+    assert find_project_users((), None, uses_mps=True) == {}
 
 
 def test_the_agent_writes_no_file_through_a_link_of_the_workers(tmp_path: Path) -> None:

@@ -341,13 +341,14 @@ def test_replicas_must_not_run_as_haproxys_user(tmp_path: Path) -> None:
     workers = WorkerUser(
         name="w", uid=65534, gid=65534, groups=(), home="/", folders=tmp_path
     )
-    assert find_proxy_user(None) is None
+    assert find_proxy_user(()) is None
     try:
         account = pwd.getpwnam(PROXY_USER)
     except KeyError:
         with pytest.raises(HaProxyError, match="useradd --system haproxy"):
-            find_proxy_user(workers)
+            find_proxy_user((workers,))
         return
-    assert find_proxy_user(workers) == ProxyUser(uid=account.pw_uid, gid=account.pw_gid)
+    found = ProxyUser(uid=account.pw_uid, gid=account.pw_gid)
+    assert find_proxy_user((workers,)) == found
     with pytest.raises(HaProxyError, match="name another one"):
-        find_proxy_user(replace(workers, uid=account.pw_uid))
+        find_proxy_user((workers, replace(workers, uid=account.pw_uid)))

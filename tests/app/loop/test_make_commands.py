@@ -8,7 +8,7 @@ from agents.base.protocol import GovernorCommand, Route, TaskCommand
 from app.loop.make_commands import make_commands
 from tests.app.fleets import a_service
 from tests.app.snapshots import a_bound_plan, a_replica, a_state
-from tests.solvers.factories import bound_task
+from tests.solvers.factories import a_task, bound_task
 
 PLAN = a_bound_plan(
     [a_replica("b", rate_rps=20.0), a_replica("a", rate_rps=5.0)],
@@ -92,6 +92,18 @@ def test_every_gpu_of_a_governed_plan_gets_its_governor_with_its_types_clocks(
         name=name, clocks_mhz=(500.0, 1000.0), power_limit_w=power_limit_w
     )
     assert governors == [expected, expected]
+
+
+def test_replicas_and_tasks_are_told_with_their_projects() -> None:
+    tasks = (bound_task("a"), bound_task("gone"))
+    plan = replace(PLAN, gpus=(replace(PLAN.gpus[0], tasks=tasks), *PLAN.gpus[1:]))
+    state = replace(
+        a_state(services=(replace(a_service("chat"), project="team-a"),)),
+        tasks=(a_task("a", project="team-b"),),
+    )
+    (gpu,) = make_commands(plan, state)[0].gpus
+    assert {each.project for each in gpu.replicas} == {"team-a"}
+    assert [each.project for each in gpu.tasks] == ["team-b", "default"]
 
 
 def test_nobody_governs_unless_the_plan_says_so() -> None:
