@@ -23,7 +23,6 @@ from app.api.http.sessions import log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
 from app.db.operations.token_secrets import PATTERN
 from app.db.operations.tokens import TokenRow
-from app.store.store import AuditEvent
 from app.web.pages import Paper
 
 if TYPE_CHECKING:
@@ -110,7 +109,8 @@ async def _require_own_page(request: Request) -> None:
     try:
         require_own_page(request.method, request.headers.raw)
     except Forbidden as error:
-        await note_refused_login(request, str(error))
+        parts: ApiParts = request.app.state.parts
+        await parts.note_unknown(request.scope, str(error))
         raise
 
 
@@ -132,11 +132,13 @@ async def _form(request: Request) -> dict[str, list[str]]:
 
 async def _holder(request: Request, secret: str) -> Context:
     """What the token's holder asks. Raises Unauthorised, TooMany, or Forbidden for an agent's."""
+    parts: ApiParts = request.app.state.parts
     if not PATTERN.fullmatch(secret):
+        # Without what was typed: it may be a valid token with a letter too many.
+        await parts.note_unknown(request.scope, "a login with what is no token")
         raise Unauthorised(
             "A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more."
         )
-    parts: ApiParts = request.app.state.parts
     # As the API does, with its limits: the page is open to everybody.
     known: Tokens = request.scope["plimsoll.tokens"]
     row = await known.authenticate(f"Bearer {secret}", request.scope, parts)
@@ -158,21 +160,6 @@ def first_page(caller: TokenRow, wanted: str) -> str:
     # Only the default is changed: whoever came by a link gets the page of the link.
     is_bound = caller.projects is not None and wanted == FIRST_PAGE
     return FIRST_OF_PROJECT if is_bound else wanted
-
-
-async def note_refused_login(request: Request, reason: str, *, actor: str = "") -> None:
-    """Tell the audit of a login that no token stands for; `actor`: empty where nobody knows who it was."""
-    parts: ApiParts = request.app.state.parts
-    address = address_named(request)
-    denial = AuditEvent(
-        at=parts.clock.now(),
-        actor=actor or address,
-        kind="AccessDenied",
-        subject=address,
-        reason=reason,
-        request_id=str(request.scope["plimsoll.request_id"]),
-    )
-    await parts.accesses.note(denial.actor, denial)
 
 
 def address_named(request: Request) -> str:

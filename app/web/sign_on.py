@@ -18,13 +18,7 @@ from app.db.base.transaction import transaction
 from app.db.operations import sessions
 from app.db.operations.token_secrets import TokenOrder
 from app.web.identity_provider import IdentityProvider, LoginAttempt, Person
-from app.web.login import (
-    FIRST_PAGE,
-    address_named,
-    first_page,
-    next_page,
-    note_refused_login,
-)
+from app.web.login import FIRST_PAGE, address_named, first_page, next_page
 from app.web.pages import Paper
 
 BEGIN = "/login/oidc"
@@ -80,14 +74,15 @@ class SignOn:
             error = Unauthorised(
                 f"This login was not started in this browser, or more than {minutes} minutes ago: log in again."
             )
-            await note_refused_login(request, str(error))
+            await _note_denial(request, "the login was not started in this browser")
             return self._refusal(request, error, FIRST_PAGE)
         try:
             answer = await self._enter(request, attempt)
         except PlimsollError as error:
             # Who is forbidden was noted by name; a provider that is not there refuses nobody.
             if isinstance(error, Unauthorised):
-                await note_refused_login(request, str(error))
+                # Without its words: whoever comes back can make up what the provider is said to have said.
+                await _note_denial(request, "the answer of the provider is no login")
             answer = self._refusal(request, error, attempt.wanted)
         # Gone whatever came of it: an attempt is answered once.
         answer.delete_cookie(
@@ -114,11 +109,8 @@ class SignOn:
             person = await self._provider.person(asked["code"], attempt)
         choices = grants_of(person.groups, self._terms.grants)
         if not choices:
-            await note_refused_login(
-                request,
-                "none of their groups at the identity provider may do anything",
-                actor=f"person/{person.name}",
-            )
+            reason = "none of their groups at the identity provider may do anything"
+            await _note_denial(request, reason, person=person.name)
             raise Forbidden(self._no_group(person))
         preferred = [each for each in choices if each.scope == attempt.scope]
         chosen = (preferred or choices)[0]
@@ -173,6 +165,13 @@ class SignOn:
             f"None of the groups of {person.name} may do anything here: {shown}{more}. "
             f"Ask the operator to add one of them, such as PLIMSOLL_OIDC_GROUPS='{example}'."
         )
+
+
+async def _note_denial(
+    request: Request, reason: str, *, person: str | None = None
+) -> None:
+    parts: ApiParts = request.app.state.parts
+    await parts.note_unknown(request.scope, reason, person=person)
 
 
 def _other_choices(

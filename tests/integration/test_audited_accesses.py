@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
+from fastapi import FastAPI
 
-from app.api.caches.noted_accesses import NOTED_AGAIN_AFTER
+from app.api.caches.noted_accesses import NOTED_AGAIN_AFTER, UNKNOWN_NOTED
+from app.api.http.parts import ApiParts
 from app.db.base.listen import conninfo
 from tests.integration.api_harness import Api, Prepared, service
 
@@ -165,6 +167,54 @@ def test_a_login_from_another_site_is_a_denial(api: Api) -> None:
     )
     assert event["request_id"]
     assert api.secrets["viewer"] not in str(event)
+
+
+@pytest.mark.parametrize(
+    ("is_login", "sent", "reason"),
+    [
+        (False, "plim_admin_" + "x" * 43, "the token is not known"),
+        (True, "plim_viewer_" + "y" * 43, "the token is not known"),
+        (True, "hunter2", "a login with what is no token"),
+    ],
+)
+def test_what_is_no_token_is_a_denial_without_what_was_sent(
+    api: Api, sent: str, reason: str, *, is_login: bool
+) -> None:
+    api.secrets["made up"] = sent
+
+    def status() -> int:
+        if is_login:
+            return _log_in(api, "made up")
+        return api.call("GET", "services", token="made up").status_code
+
+    assert [status() for _ in range(3)] == [401] * 3
+    (event,) = _events(api, "AccessDenied")
+    assert (event["actor"], event["reason"]) == ("address/10.0.0.7", reason)
+    assert sent not in str(event)
+
+
+def test_an_old_token_hides_nothing_else_that_comes_from_its_address(api: Api) -> None:
+    api.secrets["old"] = "plim_agent_" + "z" * 43
+    assert api.call("GET", "services", token="old").status_code == 401
+    assert api.client.post("/login", data={"token": "x"}).status_code == 401
+    assert len(_events(api, "AccessDenied")) == 2
+
+
+def test_unknown_callers_at_many_addresses_are_so_many_lines(
+    small_fleet: Prepared,
+) -> None:
+    with small_fleet.running_api() as api:
+        parts: ApiParts = cast(FastAPI, api.client.app).state.parts
+        portal = api.client.portal
+        assert portal is not None
+        for number in range(UNKNOWN_NOTED + 5):
+            scope = {"client": (f"10.1.0.{number}", 1), "plimsoll.request_id": "r"}
+            portal.call(parts.note_unknown, scope, "the token is not known")
+        path = "events?kind=AccessDenied&limit=500"
+        assert len(api.get(path)["items"]) == UNKNOWN_NOTED
+        api.clock.advance(NOTED_AGAIN_AFTER.total_seconds())
+        portal.call(parts.note_unknown, scope, "the token is not known")
+        assert len(api.get(path)["items"]) == UNKNOWN_NOTED + 1
 
 
 def test_a_project_out_of_reach_is_a_denial(api: Api) -> None:

@@ -234,6 +234,19 @@ def test_an_answer_that_another_browser_asked_for_logs_nobody_in(api: Api) -> No
     assert any("not started in this browser" in each["reason"] for each in denied)
 
 
+def test_a_login_that_the_provider_refuses_is_a_denial_in_our_own_words(
+    api: Api,
+) -> None:
+    state = parse_qs(urlsplit(begin(api)).query)["state"][0]
+    made_up = f"/login/oidc/callback?state={state}&error=made-up"
+    assert "made-up" in follow(api, PUBLIC_URL + made_up).text
+    denied = api.get("events?kind=AccessDenied&actor=address/10.0.0.7")["items"]
+    assert "the answer of the provider is no login" in {
+        each["reason"] for each in denied
+    }
+    assert "made-up" not in str(denied)
+
+
 def test_an_answer_logs_in_once(api: Api) -> None:
     there = begin(api)
     attempt = api.client.cookies["plimsoll_login"]

@@ -1,11 +1,12 @@
 """The audit of accesses that change nothing: logins, denials, and reads of what is worth guarding.
 
 A program that is refused once a second would fill the audit, so that an access is noted once in ten minutes: one of the
-same token (or of its family), kind and subject. Each API process counts for itself.
+same token (or of its family), kind and subject. Of unknown callers it is one of an address and reason, and 60 of all of
+them. Each API process counts for itself.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,9 +22,11 @@ NOTED_AGAIN_AFTER: Final = timedelta(minutes=10)
 REMEMBERED_ACCESSES: Final = 10_000
 """The one that was noted longest ago goes; a token has some hundred operations to be refused."""
 WRITTEN_WITHIN_S: Final = 2.0
+UNKNOWN_NOTED: Final = 60
+"""Lines about unknown callers in that time, who may come from any number of addresses: people read the audit."""
 
 _AccessKey = tuple[str, str, str]
-"""(root of the token's family, person or address; kind; subject)"""
+"""(root of the token's family or person, kind, subject); of an unknown caller (reason, kind, subject)"""
 
 
 class NotedAccesses:
@@ -33,16 +36,25 @@ class NotedAccesses:
         """`store`: with people's connections, so that a refused agent takes none from those that are let in."""
         self._store = store
         self._noted: OrderedDict[_AccessKey, datetime] = OrderedDict()
+        self._unknown = deque[datetime](maxlen=UNKNOWN_NOTED)
+        """When the newest of unknown callers were noted."""
 
-    async def note(self, caller: str, access: AuditEvent) -> None:
+    async def note(self, caller: str | None, access: AuditEvent) -> None:
         """Append an access to the audit, unless that was done a short while ago. Never raises.
 
-        `caller`: the root of a token's family, a person or an address.
+        `caller`: the root of a token's family, or a person; None: nobody knows who it is, and the reason must be
+        one of ours, not what was sent.
         """
-        key = (caller, access.kind, access.subject)
+        # By the reason, since many may share an address: one's old token must not hide what is done to another.
+        key = (access.reason if caller is None else caller, access.kind, access.subject)
         last = self._noted.get(key)
         if last is not None and access.at - last < NOTED_AGAIN_AFTER:
             return
+        if caller is None:
+            is_full = len(self._unknown) == UNKNOWN_NOTED
+            if is_full and access.at - self._unknown[0] < NOTED_AGAIN_AFTER:
+                return
+            self._unknown.append(access.at)
         # Before it is written: many equal requests at once would else write a line each.
         self._noted[key] = access.at
         self._noted.move_to_end(key)

@@ -139,6 +139,9 @@ class Tokens:
             return row
         # One that has ended is no guess: a fleet whose tokens ended together would be taken for an attack.
         if row is None:
+            # Not of cookies: a page that was left open yesterday asks with its ended session all night.
+            if key[0] is _find_token:
+                await parts.note_unknown(scope, "the token is not known")
             await parts.guesses.note(address, key[1])
         else:
             ended = "has expired" if row.revoked_at is None else "was revoked"

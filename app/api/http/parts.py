@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from starlette.types import Scope as AsgiScope
+
 from agents.base.protocol import LeaseTerms
 from app.api.caches.agent_addresses import AgentAddresses
 from app.api.caches.cluster_metrics import ClusterPage
@@ -14,7 +16,7 @@ from app.api.caches.readiness import Check, Readiness
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.caches.shared_snapshots import SharedSnapshots
 from app.api.http.fairness import FairSeats, Pace, SeatRules
-from app.api.http.guesses import Guesses
+from app.api.http.guesses import Guesses, address_of
 from app.base.clock import ControlClock
 from app.base.errors import Forbidden
 from app.db.base.transaction import Connection, Engine, transaction
@@ -166,6 +168,21 @@ class ApiParts:
     checks: dict[str, Check] = field(default_factory=dict)
     """What `/readyz` asks, by name."""
     readiness: Readiness = field(default_factory=Readiness)
+
+    async def note_unknown(
+        self, scope: AsgiScope, reason: str, *, person: str | None = None
+    ) -> None:
+        """Append to the audit that somebody without a token was denied: a person, or whoever is at the address."""
+        address = f"address/{address_of(scope)}"
+        denial = AuditEvent(
+            at=self.clock.now(),
+            actor=address if person is None else f"person/{person}",
+            kind="AccessDenied",
+            subject=address,
+            reason=reason,
+            request_id=str(scope["plimsoll.request_id"]),
+        )
+        await self.accesses.note(person, denial)
 
     @asynccontextmanager
     async def transaction(self, token: str) -> AsyncIterator[Connection]:
