@@ -10,6 +10,7 @@ import pytest
 from app.api.http.fairness import Pace
 from app.api.http.parts import ApiParts
 from app.db.base.listen import conninfo
+from tests.app.runner import cli
 from tests.integration.api_harness import Api, Prepared, service
 from tests.integration.test_api_tasks import task
 
@@ -187,6 +188,34 @@ def test_a_quota_is_shown_with_what_is_used_of_it_and_changed_by_admins_alone(
         "max_gpus": None,
         "max_simulations": 0,
     }
+
+
+def test_describe_shows_each_limit_beside_what_is_taken_of_it(api: Api) -> None:
+    def quota() -> list[str]:
+        secret = {"PLIMSOLL_TOKEN": api.secrets["team"]}
+        said = cli("describe", "project", PROJECT, api=api.forward, environment=secret)
+        lines = said.out.splitlines()
+        return lines[lines.index("quota:") + 1 :][:5]
+
+    # One that states no max_replicas.
+    assert put(api, "chat") == ""
+    assert quota() == [
+        "  OF             LIMIT      TAKEN",
+        "  priority     not set          -",
+        "  replicas     not set  unlimited",
+        "  gpus         not set  unlimited",
+        "  simulations  not set          0",
+    ]
+    assert put(api, "chat", 4) == ""
+    allow(api, max_priority="standard", max_replicas=6, max_gpus=8, max_simulations=2)
+    assert submit(api, "nightly") == ""
+    assert quota() == [
+        "  OF           LIMIT  TAKEN",
+        "  priority        10      -",
+        "  replicas         6      4",
+        "  gpus             8      5",
+        "  simulations      2      0",
+    ]
 
 
 def test_a_quota_tells_nothing_of_another_projects_service(api: Api) -> None:

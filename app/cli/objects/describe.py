@@ -1,12 +1,19 @@
 """`plimsoll describe`: everything about one object."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from agents.base.plurals import counted
-from app.cli.common.client import Api, ApiProblem, Document, objects_of, text
+from app.cli.common.client import (
+    Api,
+    ApiProblem,
+    Document,
+    dig,
+    objects_of,
+    text,
+)
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
 from app.cli.common.forecasts import show_forecast_line
@@ -39,15 +46,15 @@ def describe(
     with Api(cli_context(context)) as api:
         item = fetch_one(api, found, name)
         show_line(bold(f"{found.name} {name}"))
-        _show_fields(
-            {
-                key: value
-                for key, value in item.items()
-                # Known, or too long for a terminal: the document of a plan is hundreds of lines.
-                if key not in ("apiVersion", "kind", "document")
-            },
-            "",
-        )
+        # Known, or too long for a terminal: the document of a plan is hundreds of lines.
+        left_out = {"apiVersion", "kind", "document"}
+        if found.name == "Project":
+            # Both are the table of its quota.
+            left_out |= {"spec", "status"}
+        shown = {key: value for key, value in item.items() if key not in left_out}
+        _show_fields(shown, "")
+        if found.name == "Project":
+            _show_project(item)
         if found.name == "Service":
             _show_forecast(api, found, name)
         _show_events(api, found, name)
@@ -68,6 +75,23 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
         else:
             show_line(f"{indent}{key}:")
             _show_nested(key, value, indent)
+
+
+def _show_project(project: Document) -> None:
+    """Limits beside what is taken of them: two objects in the API, and one question of whoever reads them."""
+    show_line(faint("description: "), text(project, "spec.description") or "-")
+    show_line("quota:")
+    taken = cast(Document, dig(project, "status"))
+    limits = cast(Document, dig(project, "spec.quota"))
+    rows = []
+    for key, limit in limits.items():
+        used = "-"
+        if key in taken:
+            # A service that states no max_replicas may take any number.
+            used = "unlimited" if taken[key] is None else plain(taken[key])
+        name = key.removeprefix("max_")
+        rows.append(("  " + name, "not set" if limit is None else plain(limit), used))
+    show_table(["  of", ">limit", ">taken"], rows)
 
 
 def _show_nested(key: str, value: object, indent: str) -> None:
