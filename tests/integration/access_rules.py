@@ -323,6 +323,18 @@ ACCESS: Mapping[str, Access] = {
 }
 """By method and path template under /api/v1."""
 
+BESIDE: Mapping[str, Request] = {
+    "GET /": Request(path="/"),
+    # A stream that is let in does not end.
+    "GET /live": Request(path="/live?topic=nonsense", status=422),
+    "POST /new-service/yaml": Request(path="/new-service/yaml"),
+    # It does not come from a page.
+    "POST /logout": Request(path="/logout", status=403),
+}
+"""Routes of the dashboard for people that are no pages, and what those get who may look at pages."""
+
+LOGIN = frozenset({"GET /login", "POST /login"})
+
 PUBLIC = ("/livez", "/readyz?verbose", "/healthz", "/metrics", "/openapi.json", "/docs")
 """Answered without a token, and without a word about anybody's objects."""
 

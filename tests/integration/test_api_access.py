@@ -5,19 +5,26 @@ import re
 from collections.abc import Iterator
 from typing import cast
 
+import psycopg
 import pytest
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import Route
 
 from app.api.application import PREFIX, RESOURCES, make_api
-from app.api.http.auth import RANK, Allowed, who_may
+from app.api.http.auth import PUBLIC_PREFIX, RANK, Allowed, who_may
+from app.db.base.listen import conninfo
 from app.db.reports.reports import REPORTS
 from app.web.pages import PAGES, DashboardPage
 from tests.integration.access_rules import (
     ACCESS,
+    BESIDE,
     CALLERS,
     CLUSTER_REPORTS,
+    LOGIN,
     OURS,
     PUBLIC,
+    RANKED,
     THEIRS,
     Caller,
     Request,
@@ -43,6 +50,9 @@ MARKERS = ("zebra", LOG_TAIL, "14.6262", "everybodys")
 ORDER = (*SCOPES, "join")
 ARGUMENTS = {"service": "zebra-chat", "plan": "1", "why": "1", "gpu": "n1/gpu-0"}
 
+NO_TOKENS = (None, "expired", "revoked")
+"""None, and admins' tokens that ended."""
+
 BOUND = [caller for caller in CALLERS if caller.is_bound]
 VIEWER = Caller(scope="viewer", is_bound=True)
 
@@ -65,6 +75,12 @@ def _fill(api: Api) -> None:
     for caller in BOUND:
         api.add_token(caller.token, caller.scope, (OURS,))
     api.add_token("zebra-token", "operator", (THEIRS,))
+    for name, column in (("expired", "expires_at"), ("revoked", "revoked_at")):
+        api.add_token(name, "admin")
+        with psycopg.connect(conninfo(api.url)) as connection:
+            connection.execute(
+                f"UPDATE token SET {column} = created_at + interval '1 us' WHERE name = '{name}'"
+            )
     for name, project, replicas in (
         ("ours", OURS, 1),
         ("zebra-chat", THEIRS, 2),
@@ -185,6 +201,18 @@ def test_each_token_is_let_in_where_the_table_says(api: Api, operation: str) -> 
         is_allowed = access.rule.allows(caller)
         wanted[caller.token] = access.own.status if is_allowed else 403
     assert found == wanted
+    assert _refused(api, operation, access.own) == NO_TOKENS
+
+
+def _refused(api: Api, operation: str, request: Request) -> tuple[str | None, ...]:
+    """Which of those without a valid token get 401."""
+    method = cast(Method, operation.split()[0])
+    path = PREFIX + request.path if operation in ACCESS else request.path
+    return tuple(
+        token
+        for token in NO_TOKENS
+        if api.call(method, path, request.body, token=token).status_code == 401
+    )
 
 
 @pytest.mark.parametrize("operation", ACCESS)
@@ -224,11 +252,41 @@ def test_a_page_carries_no_data_of_other_projects(
     api: Api, page: DashboardPage
 ) -> None:
     argument = ARGUMENTS.get(page.name, "")
-    address = re.sub(r"\{.*\}", argument, page.address)
-    answer = api.call("GET", address, token=VIEWER.token)
-    assert answer.status_code == 200
-    # The page says what it was asked about.
-    assert _found(answer.text.replace(argument or "/", "")) == []
+    address = _address(page)
+    for caller in BOUND:
+        answer = api.call("GET", address, token=caller.token)
+        assert answer.status_code == (200 if caller.scope in RANKED else 403)
+        # The page says what it was asked about.
+        assert _found(answer.text.replace(argument or "/", "")) == [], caller
+
+
+def _address(page: DashboardPage) -> str:
+    return re.sub(r"\{.*\}", ARGUMENTS.get(page.name, ""), page.address)
+
+
+def test_every_route_beside_the_api_is_a_page_or_in_the_table(api: Api) -> None:
+    found = {
+        f"{method} {route.path}"
+        for route in cast(FastAPI, api.client.app).routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+        # The API's own short way is in its document, and files are everybody's.
+        if not route.path.startswith((PREFIX, PUBLIC_PREFIX))
+    }
+    pages = {f"GET {page.address}" for page in PAGES}
+    public = {f"GET {path}" for path in PUBLIC}
+    assert found - public == pages | LOGIN | set(BESIDE)
+
+
+def test_pages_are_for_people_with_a_valid_token(api: Api) -> None:
+    pages = {f"GET {page.address}": Request(path=_address(page)) for page in PAGES}
+    for operation, request in (pages | dict(BESIDE)).items():
+        method = cast(Method, operation.split()[0])
+        for caller in CALLERS:
+            answer = api.call(method, request.path, token=caller.token)
+            wanted = request.status if caller.scope in RANKED else 403
+            assert answer.status_code == wanted, (operation, caller)
+        assert _refused(api, operation, request) == NO_TOKENS, operation
 
 
 @pytest.mark.parametrize("path", PUBLIC)
