@@ -54,6 +54,15 @@ def test_every_test_that_is_named_is_there(page: Path) -> None:
     assert not named - {each.name for each in (ROOT / "tests").rglob("test_*.py")}
 
 
+def test_every_boundary_names_its_test() -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    table = page.partition("## Which boundary holds how")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| (?!boundary ).*", table)
+    assert len(rows) > 20
+    for row in rows:
+        assert re.search(r"`test_\w+\.py` \|$", row), row
+
+
 def test_every_page_can_be_found_from_the_readme() -> None:
     found, new = set[Path](), [ROOT / "README.md"]
     while new:

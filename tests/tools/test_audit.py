@@ -1,6 +1,7 @@
 """Known vulnerabilities fail `make check` unless they are accepted until a day; no service, no failure."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,3 +140,9 @@ def test_a_service_that_answers_no_more_after_the_first_question_fails(
     with serving(OneAnswer) as url:
         code, output = audit(tmp_path, url)
     assert (code, output) == (1, "")
+
+
+def test_make_check_asks_for_known_vulnerabilities() -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    (check,) = re.findall(r"(?m)^check:.*\n((?:\t.*\n)+)", makefile)
+    assert "python -m tools.audit" in check
