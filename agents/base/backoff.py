@@ -57,11 +57,12 @@ class Restarts:
         before_s, self._up_since_s = self._up_since_s, {}
         if self._adopted is None:
             self._adopted = {part for part, _ in _states(state)}
+        adopted = self._adopted
         for part, is_at in _states(state):
-            unknown_s = -math.inf if part in self._adopted else now_s
-            up_since_s = before_s.get(part, unknown_s)
+            up_since_s = before_s.get(part, -math.inf if part in adopted else now_s)
             # Counted once: a part that stays failed is seen at every look.
             if is_at == "failed" and part not in self._until_s:
+                adopted.discard(part)
                 self._note_end(part, now_s, up_s=now_s - up_since_s)
             elif is_at in ("starting", "ready", "running"):
                 self._until_s.pop(part, None)
@@ -73,8 +74,6 @@ class Restarts:
 
     def _note_end(self, part: Part, now_s: float, *, up_s: float) -> None:
         self.note_failure(part, now_s, reason="it ended by itself")
-        if self._adopted:
-            self._adopted.discard(part)
         # Once only: what fails again before it is forgotten waits longer each time.
         if up_s >= self.STEADY_S and self._failures[part] == 1:
             self._until_s[part] = now_s

@@ -81,6 +81,7 @@ class ReplicaView:
     is_outdated: bool = False
     """Today's template would start it otherwise."""
     uid: int = -1
+    """Who it runs as; -1 = not known."""
 
     def running(self, in_flight: int) -> RunningReplica:
         """As enforcement sees it; `in_flight`: requests that it has taken and not yet finished."""

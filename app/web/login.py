@@ -110,7 +110,7 @@ async def _require_own_page(request: Request) -> None:
         require_own_page(request.method, request.headers.raw)
     except Forbidden as error:
         parts: ApiParts = request.app.state.parts
-        await parts.note_unknown(request.scope, str(error))
+        await parts.note_denial(request.scope, str(error))
         raise
 
 
@@ -135,7 +135,7 @@ async def _holder(request: Request, secret: str) -> Context:
     parts: ApiParts = request.app.state.parts
     if not PATTERN.fullmatch(secret):
         # Without what was typed: it may be a valid token with a letter too many.
-        await parts.note_unknown(request.scope, "a login with what is no token")
+        await parts.note_denial(request.scope, "a login with what is no token")
         raise Unauthorised(
             "A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more."
         )

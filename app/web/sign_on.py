@@ -171,7 +171,7 @@ async def _note_denial(
     request: Request, reason: str, *, person: str | None = None
 ) -> None:
     parts: ApiParts = request.app.state.parts
-    await parts.note_unknown(request.scope, reason, person=person)
+    await parts.note_denial(request.scope, reason, person=person)
 
 
 def _other_choices(

@@ -209,11 +209,11 @@ def test_unknown_callers_at_many_addresses_are_so_many_lines(
         assert portal is not None
         for number in range(UNKNOWN_NOTED + 5):
             scope = {"client": (f"10.1.0.{number}", 1), "plimsoll.request_id": "r"}
-            portal.call(parts.note_unknown, scope, "the token is not known")
+            portal.call(parts.note_denial, scope, "the token is not known")
         path = "events?kind=AccessDenied&limit=500"
         assert len(api.get(path)["items"]) == UNKNOWN_NOTED
         api.clock.advance(NOTED_AGAIN_AFTER.total_seconds())
-        portal.call(parts.note_unknown, scope, "the token is not known")
+        portal.call(parts.note_denial, scope, "the token is not known")
         assert len(api.get(path)["items"]) == UNKNOWN_NOTED + 1
 
 

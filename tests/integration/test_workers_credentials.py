@@ -75,6 +75,16 @@ def only_root() -> None:
         pytest.skip("only root may run replicas as another user")
 
 
+def machine(directory: Path, library: Path, *options: str) -> Machine:
+    """A node whose agent runs workers as NOBODY, and needs no control plane: it goes on with its last command."""
+    return Machine(
+        directory=directory,
+        library=library,
+        url="http://127.0.0.1:9",
+        options=("--worker-user", NOBODY, *options),
+    )
+
+
 def probed(node: Machine) -> dict[str, str]:
     """What each probe printed, by the kind of what it ran as, as far as it is done."""
     logs = {
@@ -96,12 +106,7 @@ def test_workers_as_another_user_can_neither_end_nor_read_haproxy(
 ) -> None:
     only_root()
     router = ("--router", "haproxy", "--router-port", str(a_free_port()))
-    node = Machine(
-        directory=reachable,
-        library=library,
-        url="http://127.0.0.1:9",
-        options=("--worker-user", NOBODY, "--sharing", "turns", *router),
-    )
+    node = machine(reachable, library, "--sharing", "turns", *router)
     haproxy = node.state / "haproxy"
     node.start(keeps=False)
     try:
@@ -130,15 +135,9 @@ def test_workers_as_another_user_can_read_nothing_of_the_agents(
     reachable: Path, library: Path
 ) -> None:
     only_root()
-    node = Machine(
-        directory=reachable,
-        library=library,
-        url="http://127.0.0.1:9",
-        options=("--worker-user", NOBODY, "--sharing", "turns"),
-    )
+    node = machine(reachable, library, "--sharing", "turns")
     probe = PROBE.format(state=node.state)
     (reachable / "templates.toml").write_text(TEMPLATES.format(probe=probe))
-    # The agent goes on with its last command, so that no control plane is needed.
     Ledger(node.state).accept(a_command(1, a_replica(), tasks=(a_task(),)))
     node.start(keeps=False)
     try:
@@ -158,16 +157,8 @@ def test_workers_of_projects_with_users_of_their_own_can_take_nothing_from_each_
 ) -> None:
     only_root()
     users = {"r1": "daemon", "r2": NOBODY, "t1": "bin"}
-    node = Machine(
-        directory=reachable,
-        library=library,
-        url="http://127.0.0.1:9",
-        options=(
-            *("--worker-user", NOBODY, "--sharing", "turns"),
-            *("--worker-user-for", "team-a=daemon"),
-            *("--worker-user-for", "team-b=bin"),
-        ),
-    )
+    own = ("--worker-user-for", "team-a=daemon", "--worker-user-for", "team-b=bin")
+    node = machine(reachable, library, "--sharing", "turns", *own)
     probe = "umask 0; echo secret > {directory}/kept; exec sleep 60"
     (reachable / "templates.toml").write_text(TEMPLATES.format(probe=probe))
     replicas = (
@@ -191,10 +182,7 @@ def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
     reachable: Path, library: Path
 ) -> None:
     only_root()
-    shared = ("--worker-user", NOBODY, "--sharing", "turns")
-    node = Machine(
-        directory=reachable, library=library, url="http://127.0.0.1:9", options=shared
-    )
+    node = machine(reachable, library, "--sharing", "turns")
     probe = "echo secret > {directory}/kept; exec sleep 600"
     (reachable / "templates.toml").write_text(TEMPLATES.format(probe=probe))
     replica = a_replica("r1", project="team-a")
@@ -205,7 +193,7 @@ def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
         until(lambda: len(kept_by(node)) == 2, PATIENCE_S)
         before = kept_by(node)
         node.end(signal.SIGTERM)
-        node.options = (*shared, "--worker-user-for", "team-a=daemon")
+        node.options += ("--worker-user-for", "team-a=daemon")
         node.start(keeps=False)
         until(lambda: kept_by(node).get("r1", before["r1"]) != before["r1"], REPLACED_S)
         after = kept_by(node)
@@ -220,12 +208,7 @@ def test_an_agent_refuses_users_of_projects_with_mps(
     reachable: Path, library: Path
 ) -> None:
     only_root()
-    node = Machine(
-        directory=reachable,
-        library=library,
-        url="http://127.0.0.1:9",
-        options=("--worker-user", NOBODY, "--worker-user-for", "team-a=daemon"),
-    )
+    node = machine(reachable, library, "--worker-user-for", "team-a=daemon")
     node.start(keeps=False)
     assert node.process is not None
     assert node.process.wait(PATIENCE_S) != 0

@@ -169,7 +169,7 @@ class ApiParts:
     """What `/readyz` asks, by name."""
     readiness: Readiness = field(default_factory=Readiness)
 
-    async def note_unknown(
+    async def note_denial(
         self, scope: AsgiScope, reason: str, *, person: str | None = None
     ) -> None:
         """Append to the audit that somebody without a token was denied: a person, or whoever is at the address."""
