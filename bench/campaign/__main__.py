@@ -8,10 +8,11 @@ With --write all of it is written as JSON after each row.
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -71,10 +72,17 @@ def main(given: Sequence[str] | None = None) -> int:
 def _run(row: Row, options: RowOptions) -> RowOutcome:
     """What came of it; a row that fails does not take the others with it."""
     try:
-        return asyncio.run(row.run(options))
+        return asyncio.run(_until_ended(row.run(options)))
     except Exception as error:
         traceback.print_exc()
         return RowOutcome(figures=(), violations=(f"it ended with {error!r}",))
+
+
+async def _until_ended(outcome: Awaitable[RowOutcome]) -> RowOutcome:
+    """What came of it; SIGTERM ends it as ^C does, else PostgreSQL and nodes would outlive what `timeout` ends."""
+    row = asyncio.ensure_future(outcome)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, row.cancel)
+    return await row
 
 
 def _tell(rows: Sequence[Figures]) -> int:
