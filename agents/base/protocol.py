@@ -21,7 +21,7 @@ BUCKET_COUNT = 80
 # too. What passes can be written, so that no report fails the transaction that it shares with others.
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 DEFAULT_PROJECT = "default"
-"""Whose that is of which nobody said more."""
+"""The project of anything that names none."""
 MAX_TEXT = 2000
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]

@@ -67,6 +67,8 @@ class WorkerUsers:
     """None: the agent's own user."""
     by_project: Mapping[str, WorkerUser] = field(default_factory=dict)
     """Who those of these projects run as instead; not under MPS."""
+    uses_mps: bool = False
+    """MPS serves one user per GPU, so that who runs there changes only when all have ended."""
 
     @property
     def all(self) -> tuple[WorkerUser, ...]:
@@ -79,8 +81,8 @@ class WorkerUsers:
         return self.by_project.get(project, self.default)
 
     def uids(self) -> dict[str, int]:
-        """By project, "" of all others; empty where no project has a user of its own."""
-        if self.default is None or not self.by_project:
+        """By project, "" of all others: who runs as another is replaced. Empty: nobody is, as under MPS."""
+        if self.default is None or self.uses_mps:
             return {}
         projects = {name: each.uid for name, each in self.by_project.items()}
         return {"": self.default.uid, **projects}

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from agents.base.protocol import (
-    DEFAULT_PROJECT,
     GovernorCommand,
     GpuCommand,
     NodeCommand,
@@ -26,7 +25,8 @@ breach between two of its steps must stay small."""
 def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, ...]:
     """A command for every node of the cluster, in the order of node ids; a node without replicas gets an empty one.
 
-    GPUs that left the fleet since the plan was bound are left out; the Store refuses to push such a plan.
+    GPUs that left the fleet since the plan was bound are left out; the Store refuses to push such a plan. So are
+    services and tasks that are gone: nobody would know as whose user to run them.
     """
     index_of = {gpu.id: gpu.index for gpu in state.gpus}
     types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
@@ -62,7 +62,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Projects:
-    """Whose services and tasks are, by name; who is gone since the plan was bound is missing."""
+    """The project of each service and task, by name; those that are gone since the plan was bound are missing."""
 
     services: Mapping[str, str]
     tasks: Mapping[str, str]
@@ -93,7 +93,7 @@ def _gpu(
             ReplicaCommand(
                 id=replica.id,
                 service=replica.service,
-                project=projects.services.get(replica.service, DEFAULT_PROJECT),
+                project=projects.services[replica.service],
                 network=replica.network,
                 sm_percent=replica.sm_percent,
                 batch=replica.batch,
@@ -101,12 +101,12 @@ def _gpu(
                 arrival_rate_rps=replica.arrival_rate_rps,
             )
             for replica in gpu.replicas
+            if replica.service in projects.services
         ),
         tasks=tuple(
-            TaskCommand(
-                **asdict(task), project=projects.tasks.get(task.name, DEFAULT_PROJECT)
-            )
+            TaskCommand(**asdict(task), project=projects.tasks[task.name])
             for task in gpu.tasks
+            if task.name in projects.tasks
         ),
         governor=governor,
     )

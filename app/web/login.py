@@ -108,9 +108,11 @@ async def leave(
 async def _require_own_page(request: Request) -> None:
     try:
         require_own_page(request.method, request.headers.raw)
-    except Forbidden as error:
+    except Forbidden:
         parts: ApiParts = request.app.state.parts
-        await parts.note_denial(request.scope, str(error))
+        await parts.note_denial(
+            request.scope, "the login form was not sent from this dashboard"
+        )
         raise
 
 
@@ -135,7 +137,9 @@ async def _holder(request: Request, secret: str) -> Context:
     parts: ApiParts = request.app.state.parts
     if not PATTERN.fullmatch(secret):
         # Without what was typed: it may be a valid token with a letter too many.
-        await parts.note_denial(request.scope, "a login with what is no token")
+        await parts.note_denial(
+            request.scope, "the login form held no well-formed token"
+        )
         raise Unauthorised(
             "A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more."
         )

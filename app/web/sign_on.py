@@ -82,7 +82,7 @@ class SignOn:
             # Who is forbidden was noted by name; a provider that is not there refuses nobody.
             if isinstance(error, Unauthorised):
                 # Without its words: whoever comes back can make up what the provider is said to have said.
-                await _note_denial(request, "the answer of the provider is no login")
+                await _note_denial(request, "the provider's answer was not accepted")
             answer = self._refusal(request, error, attempt.wanted)
         # Gone whatever came of it: an attempt is answered once.
         answer.delete_cookie(

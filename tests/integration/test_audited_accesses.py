@@ -9,7 +9,11 @@ import psycopg
 import pytest
 from fastapi import FastAPI
 
-from app.api.caches.noted_accesses import NOTED_AGAIN_AFTER, UNKNOWN_NOTED
+from app.api.caches.noted_accesses import (
+    NOTED_AGAIN_AFTER,
+    UNKNOWN_NOTED,
+    UNKNOWN_PERIOD,
+)
 from app.api.http.parts import ApiParts
 from app.db.base.listen import conninfo
 from tests.integration.api_harness import Api, Prepared, service
@@ -174,7 +178,7 @@ def test_a_login_from_another_site_is_a_denial(api: Api) -> None:
     [
         (False, "plim_admin_" + "x" * 43, "the token is not known"),
         (True, "plim_viewer_" + "y" * 43, "the token is not known"),
-        (True, "hunter2", "a login with what is no token"),
+        (True, "hunter2", "the login form held no well-formed token"),
     ],
 )
 def test_what_is_no_token_is_a_denial_without_what_was_sent(
@@ -212,7 +216,7 @@ def test_unknown_callers_at_many_addresses_are_so_many_lines(
             portal.call(parts.note_denial, scope, "the token is not known")
         path = "events?kind=AccessDenied&limit=500"
         assert len(api.get(path)["items"]) == UNKNOWN_NOTED
-        api.clock.advance(NOTED_AGAIN_AFTER.total_seconds())
+        api.clock.advance(UNKNOWN_PERIOD.total_seconds())
         portal.call(parts.note_denial, scope, "the token is not known")
         assert len(api.get(path)["items"]) == UNKNOWN_NOTED + 1
 

@@ -90,7 +90,6 @@ def test_every_observation_that_the_decoder_takes_can_be_committed(
 ) -> None:
     @settings(
         max_examples=examples(60),
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(message=MESSAGES)

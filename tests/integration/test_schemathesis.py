@@ -86,7 +86,6 @@ def test_every_answer_is_documented_and_none_is_a_server_error(
 
     @settings(
         max_examples=max(1, EXAMPLES // COSTLY.get(label, 1)),
-        deadline=None,
         derandomize=True,
         database=None,
         phases=[Phase.generate],

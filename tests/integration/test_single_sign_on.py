@@ -241,7 +241,7 @@ def test_a_login_that_the_provider_refuses_is_a_denial_in_our_own_words(
     made_up = f"/login/oidc/callback?state={state}&error=made-up"
     assert "made-up" in follow(api, PUBLIC_URL + made_up).text
     denied = api.get("events?kind=AccessDenied&actor=address/10.0.0.7")["items"]
-    assert "the answer of the provider is no login" in {
+    assert "the provider's answer was not accepted" in {
         each["reason"] for each in denied
     }
     assert "made-up" not in str(denied)

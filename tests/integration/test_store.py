@@ -480,7 +480,6 @@ def test_both_stores_answer_alike(
         settings=settings(
             max_examples=examples(20),
             stateful_step_count=20,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

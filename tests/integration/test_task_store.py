@@ -336,7 +336,6 @@ def test_both_stores_know_the_same_of_tasks(
         settings=settings(
             max_examples=examples(12),
             stateful_step_count=15,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

@@ -194,12 +194,20 @@ def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
         before = kept_by(node)
         node.end(signal.SIGTERM)
         node.options += ("--worker-user-for", "team-a=daemon")
-        node.start(keeps=False)
+        node.start()
         until(lambda: kept_by(node).get("r1", before["r1"]) != before["r1"], REPLACED_S)
         after = kept_by(node)
         assert Path(f"/proc/{after['r1'][0]}").stat().st_uid == uid_of("daemon")
         # Nothing changed for its project.
         assert after["t1"] == before["t1"]
+        # And back, when no project has a user of its own any more.
+        node.end(signal.SIGTERM)
+        node.options = node.options[:-2]
+        node.start(keeps=False)
+        until(lambda: kept_by(node).get("r1", after["r1"]) != after["r1"], REPLACED_S)
+        last = kept_by(node)
+        assert Path(f"/proc/{last['r1'][0]}").stat().st_uid == uid_of("nobody")
+        assert last["t1"] == before["t1"]
     finally:
         node.end(signal.SIGTERM)
 

@@ -86,7 +86,7 @@ REPLICAS = st.lists(
 LOOKS = st.lists(st.floats(0.5, LOADED_S), max_size=5, unique=True).map(sorted)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(batches_and_rates=REPLICAS, looks=LOOKS)
 def test_energy_is_that_of_an_idle_gpu_and_of_every_request_served(
     batches_and_rates: list[tuple[int, float]], looks: list[float]

@@ -348,14 +348,14 @@ def mutated(case: Case, mutate: Mutation, data: st.DataObject) -> Case:
 
 
 @given(case=planned_problems())
-@settings(max_examples=examples(60), deadline=None, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 def test_a_valid_plan_with_tight_limits_breaks_no_rule(case: Case) -> None:
     assert violations(*case) == ()
 
 
 @pytest.mark.parametrize(("mutate", "rule"), ONE_RULE)
 @given(case=planned_problems(), data=st.data())
-@settings(max_examples=examples(12), deadline=None, derandomize=True)
+@settings(max_examples=examples(12), derandomize=True)
 def test_a_mutation_is_caught_under_the_one_rule_that_it_breaks(
     mutate: Mutation, rule: str, case: Case, data: st.DataObject
 ) -> None:
@@ -364,7 +364,7 @@ def test_a_mutation_is_caught_under_the_one_rule_that_it_breaks(
 
 @pytest.mark.parametrize(("mutate", "rule"), AMONG_OTHERS)
 @given(case=planned_problems(), data=st.data())
-@settings(max_examples=examples(12), deadline=None, derandomize=True)
+@settings(max_examples=examples(12), derandomize=True)
 def test_a_mutation_is_caught_under_its_rule_among_others(
     mutate: Mutation, rule: str, case: Case, data: st.DataObject
 ) -> None:
@@ -388,7 +388,7 @@ def test_every_rule_of_the_contract_has_a_mutation() -> None:
 
 
 @given(case=planned_problems(), data=st.data())
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 def test_a_new_neighbour_breaks_the_capacity_of_a_replica_at_its_limit(
     case: Case, data: st.DataObject
 ) -> None:
@@ -418,7 +418,7 @@ def _is_full(problem: Problem, gpu: GpuPlan, index: int) -> bool:
 
 
 @given(case=planned_problems())
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 def test_rounding_within_the_tolerance_is_forgiven(case: Case) -> None:
     problem, plan = case
     tight = replace(

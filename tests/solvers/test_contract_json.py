@@ -81,7 +81,7 @@ def test_a_written_problem_is_read_back_equal() -> None:
 
 
 @given(case=planned_problems())
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 def test_any_problem_and_plan_survive_the_round_trip(
     case: tuple[Problem, Plan],
 ) -> None:

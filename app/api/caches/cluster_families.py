@@ -64,7 +64,8 @@ FAMILIES: Final = (
             "plimsoll_plans_waiting": "Plans that wait for a person's approval",
             "plimsoll_plan_age_seconds": "Since the newest decision",
             "plimsoll_renumbered_timestamp_seconds": (
-                "When a node last contradicted the database, as after a restore by hand; absent: never"
+                "When a node that contradicted the database last made generations begin anew; "
+                "absent: not since `plimsoll restore`"
             ),
         },
     ),

@@ -102,7 +102,7 @@ class Tokens:
         try:
             require_own_page(scope["method"], headers)
         except Forbidden as error:
-            await _note_denied_token(caller, scope, parts, str(error))
+            await _note_denied(caller, scope, parts, str(error))
             raise
         return caller
 
@@ -145,7 +145,7 @@ class Tokens:
             await parts.guesses.note(address, key[1])
         else:
             ended = "has expired" if row.revoked_at is None else "was revoked"
-            await _note_denied_token(row, scope, parts, f"the token {ended}")
+            await _note_denied(row, scope, parts, f"the token {ended}")
         # The same words for all: a caller learns nothing about a secret that is not valid.
         raise Unauthorised("this token is not known, was revoked, or has expired")
 
@@ -209,7 +209,7 @@ class Tokens:
             self._known.popitem(last=False)
 
 
-async def _note_denied_token(
+async def _note_denied(
     caller: TokenRow, scope: AsgiScope, parts: ApiParts, reason: str
 ) -> None:
     request_id = str(scope["plimsoll.request_id"])

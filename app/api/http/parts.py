@@ -172,7 +172,7 @@ class ApiParts:
     async def note_denial(
         self, scope: AsgiScope, reason: str, *, person: str | None = None
     ) -> None:
-        """Append to the audit that somebody without a token was denied: a person, or whoever is at the address."""
+        """Append to the audit that a caller without a valid token was denied: a person, or an address."""
         address = f"address/{address_of(scope)}"
         denial = AuditEvent(
             at=self.clock.now(),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.base.device import GpuState, NodeState
@@ -319,7 +319,6 @@ def used_mib(gpu: GpuState) -> float:
     )
 
 
-@settings(deadline=None)  # on a busy machine the first example may take long
 @given(
     before=commands_with_tasks(1),
     after=commands_with_tasks(2),

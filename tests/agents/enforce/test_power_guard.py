@@ -197,7 +197,7 @@ def test_a_gpu_that_cannot_be_measured_is_said_and_the_next_look_may_find_it() -
     assert plant.gpu.clock_mhz == 1245.0
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     idle_w=st.floats(0.0, 400.0),
     full_w=st.floats(1.0, 800.0),

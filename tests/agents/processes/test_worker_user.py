@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from agents.processes.templates import tool_environment
 from agents.processes.user import (
     DEFAULT_USER,
     WorkerUser,
+    WorkerUsers,
     find_project_users,
     find_worker_user,
     give_folder,
@@ -70,6 +72,16 @@ def test_projects_have_users_apart_from_each_other() -> None:
     found = find_project_users(named, default, uses_mps=False)
     assert {project: user.name for project, user in found.items()} == dict(named)
     assert {user.folders for user in found.values()} == {FOLDERS}
+
+
+def test_who_runs_as_another_user_is_replaced_but_not_under_mps() -> None:
+    own = replace(NOBODY, name="daemon", uid=1)
+    users = WorkerUsers(default=NOBODY, by_project={"team-a": own})
+    assert users.uids() == {"": 65534, "team-a": 1}
+    # Also where no project has a user of its own any more.
+    assert WorkerUsers(default=NOBODY).uids() == {"": 65534}
+    assert WorkerUsers(default=NOBODY, uses_mps=True).uids() == {}
+    assert WorkerUsers().uids() == {}
 
 
 @only_root

@@ -374,7 +374,7 @@ def test_looking_more_often_changes_nothing(looks: list[float], batch: int) -> N
     assert totals(looks) == totals([])
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     first=commands(1),
     second=commands(2),

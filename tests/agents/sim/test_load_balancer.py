@@ -1,13 +1,12 @@
 """To whom the door gives requests: the table against the search that it stands for."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.sim.load_balancer import find_places
 
 
-@settings(deadline=None)  # compiles
 @given(
     weights=st.lists(
         st.sampled_from([0.0, 0.1, 1.0, 7.0, 1e6]) | st.floats(0.0, 1.0),

@@ -184,7 +184,7 @@ def test_the_compiled_bucket_is_the_contracts(latency_ms: float) -> None:
         )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     gaps=st.lists(st.floats(0.0, 2.0), max_size=60),
     batch=st.integers(1, 9),
@@ -215,7 +215,7 @@ LOOKS = st.lists(st.floats(0.01, 70.0), min_size=1, max_size=12, unique=True).ma
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS)
 def test_requests_leave_in_the_order_in_which_they_came(
     gaps: list[float], batch: int, looks: list[float]
@@ -236,7 +236,7 @@ def test_requests_leave_in_the_order_in_which_they_came(
         )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(
     gaps=GAPS,
     batch=st.integers(1, 9),

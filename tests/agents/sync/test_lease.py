@@ -179,7 +179,7 @@ def test_a_full_disk_is_said_and_the_lease_goes_on_in_memory(tmp_path: Path) -> 
     assert "cannot be kept on disk" in lease.problem and lease.has_ended(1060.0)
 
 
-@settings(deadline=None, max_examples=examples(40))
+@settings(max_examples=examples(40))
 @given(
     steps=st.lists(
         st.tuples(st.floats(0.1, 30.0), st.booleans()), min_size=1, max_size=40

@@ -48,7 +48,7 @@ def test_the_same_node_and_start_waits_alike_and_others_do_not() -> None:
     assert waits == again and len({tuple(each) for each in waits.values()}) == 50
 
 
-@settings(deadline=None, max_examples=examples(20))
+@settings(max_examples=examples(20))
 @given(
     outage_s=st.floats(30.0, 3600.0),
     boot=st.text(alphabet="0123456789abcdef", min_size=8, max_size=8),

@@ -94,7 +94,9 @@ def test_every_gpu_of_a_governed_plan_gets_its_governor_with_its_types_clocks(
     assert governors == [expected, expected]
 
 
-def test_replicas_and_tasks_are_told_with_their_projects() -> None:
+def test_replicas_and_tasks_are_told_with_their_projects_and_without_those_that_are_gone() -> (
+    None
+):
     tasks = (bound_task("a"), bound_task("gone"))
     plan = replace(PLAN, gpus=(replace(PLAN.gpus[0], tasks=tasks), *PLAN.gpus[1:]))
     state = replace(
@@ -103,7 +105,10 @@ def test_replicas_and_tasks_are_told_with_their_projects() -> None:
     )
     (gpu,) = make_commands(plan, state)[0].gpus
     assert {each.project for each in gpu.replicas} == {"team-a"}
-    assert [each.project for each in gpu.tasks] == ["team-b", "default"]
+    # As the user of which project "gone" should run, nobody knows any more.
+    assert [(each.name, each.project) for each in gpu.tasks] == [("a", "team-b")]
+    (gpu,) = make_commands(plan, replace(state, services=()))[0].gpus
+    assert gpu.replicas == ()
 
 
 def test_nobody_governs_unless_the_plan_says_so() -> None:
@@ -117,7 +122,8 @@ def test_nobody_governs_unless_the_plan_says_so() -> None:
 def test_a_node_is_told_its_tasks() -> None:
     tasks = (bound_task("a", done_iterations=7.0), bound_task("b", is_resident=False))
     plan = replace(PLAN, gpus=(replace(PLAN.gpus[0], tasks=tasks), *PLAN.gpus[1:]))
-    (gpu,) = make_commands(plan, a_state())[0].gpus
+    state = replace(a_state(), tasks=(a_task("a"), a_task("b")))
+    (gpu,) = make_commands(plan, state)[0].gpus
     assert [
         (each.name, each.done_iterations, each.is_resident) for each in gpu.tasks
     ] == [

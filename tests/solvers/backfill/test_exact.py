@@ -284,7 +284,7 @@ def test_who_has_waited_long_gets_an_idle_gpu_and_nobody_else_does() -> None:
     assert set(shares(both)) == {"a", "b"}
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 10_000), tasks=st.integers(1, 6))
 def test_nobody_starves_while_there_is_an_idle_gpu(seed: int, tasks: int) -> None:
     draw = random.Random(seed)

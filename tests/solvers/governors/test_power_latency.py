@@ -293,7 +293,7 @@ PLANTS = st.builds(
     replicas=st.integers(1, 4),
     latency_ms=st.floats(30.0, 300.0),
 )
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_random_plants_are_within_both_limits_after_at_most_20_periods_and_stay_there(
     plant: Plant, cap_w: float, replicas: int, latency_ms: float
 ) -> None:

@@ -490,7 +490,7 @@ def test_a_day_of_changing_load_restarts_nothing_that_runs(seed: int) -> None:
         before = plan
 
 
-@settings(max_examples=examples(25), deadline=None, derandomize=True)
+@settings(max_examples=examples(25), derandomize=True)
 @given(planned_problems())
 def test_every_tick_is_lawful_and_the_order_of_the_input_changes_nothing(
     case: tuple[Problem, Plan],

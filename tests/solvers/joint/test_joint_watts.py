@@ -132,7 +132,7 @@ def test_a_lasting_lack_of_watts_rearranges_next_to_nothing_from_tick_to_tick() 
     assert starts <= 1  # a replica for what the watts left over
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12))
 @given(seed=st.integers(0, 60), part=st.floats(0.0, 1.2), is_goodput=st.booleans())
 def test_every_budget_is_kept_whatever_runs(
     seed: int, part: float, is_goodput: bool

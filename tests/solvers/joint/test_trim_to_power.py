@@ -80,7 +80,7 @@ def test_of_equal_gpus_only_as_many_go_as_must() -> None:
     assert unserved(found) == [("dull", 100.0, "power", 0)]
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 40), part=st.floats(0.0, 1.1))
 def test_what_is_left_fits_and_keeps_every_rule(seed: int, part: float) -> None:
     problem = random_problem(seed, services=5, gpus=3)

@@ -119,7 +119,6 @@ def test_a_chain_solved_by_brute_force_agrees(
     ) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(batch=BATCHES, utilisation=UTILISATIONS, ratios=st.tuples(RATIOS, RATIOS))
 def test_a_longer_slo_is_missed_less_often(
     batch: int, utilisation: float, ratios: tuple[float, float]
@@ -131,7 +130,6 @@ def test_a_longer_slo_is_missed_less_often(
     assert tight <= 1.0
 
 
-@settings(deadline=None)
 @given(
     batch=BATCHES, utilisations=st.tuples(UTILISATIONS, UTILISATIONS), slo_ratio=RATIOS
 )
@@ -149,7 +147,7 @@ def test_a_fuller_server_misses_more_often(
     utilisation=UTILISATIONS,
     whole=st.integers(min_value=2, max_value=12),
 )
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 def test_whole_ratios_are_met_from_both_sides(
     batch: int, utilisation: float, whole: int
 ) -> None:

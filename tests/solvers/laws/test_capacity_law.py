@@ -83,7 +83,7 @@ def test_known_values_at_98_percent(
     percentile=st.floats(min_value=0.5, max_value=0.999),
     slo_ratio=st.floats(min_value=1.001, max_value=20.0),
 )
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_the_utilisation_keeps_the_promise_and_a_little_more_breaks_it(
     batch: int, percentile: float, slo_ratio: float
 ) -> None:
@@ -103,7 +103,7 @@ def test_the_utilisation_keeps_the_promise_and_a_little_more_breaks_it(
     percentiles=st.tuples(*[st.floats(min_value=0.5, max_value=0.999)] * 2),
     slo_ratio=st.floats(min_value=1.0, max_value=20.0),
 )
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 def test_a_higher_percentile_never_allows_more(
     batch: int, percentiles: tuple[float, float], slo_ratio: float
 ) -> None:

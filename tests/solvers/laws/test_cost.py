@@ -134,7 +134,7 @@ def test_served_weight_counts_priority_and_no_more_than_arrives() -> None:
 
 
 @given(case=planned_problems())
-@settings(max_examples=examples(60), deadline=None, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 def test_the_checker_recomputes_the_same_cost_and_weight(
     case: tuple[Problem, Plan],
 ) -> None:

@@ -366,7 +366,7 @@ def test_evening_out_moves_and_swaps() -> None:
 @given(
     seed=st.integers(0, 10_000), replicas=st.integers(0, 40), gpus=st.integers(0, 12)
 )
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_no_answer_breaks_a_rule_and_none_is_worse_than_the_greedy(
     seed: int, replicas: int, gpus: int
 ) -> None:

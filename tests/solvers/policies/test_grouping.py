@@ -262,7 +262,7 @@ def planned_in_groups(
     return merged(problem, "any", found)
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(15))
 @given(
     seed=st.integers(0, 10_000),
     size=st.integers(1, 7),

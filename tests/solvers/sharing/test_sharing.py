@@ -164,7 +164,7 @@ def test_cvxpy_and_the_scan_agree_on_random_curves(seed: int) -> None:
     st.lists(st.floats(0.5, 100.0), min_size=1, max_size=12),
     st.floats(0.1, 120.0),
 )
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 def test_no_answer_breaks_the_limit_and_no_smaller_row_keeps_it(
     executions: list[float], limit_ms: float
 ) -> None:

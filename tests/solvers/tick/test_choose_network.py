@@ -154,7 +154,7 @@ def test_services_without_variants_are_not_asked() -> None:
     assert [(each.service, each.network) for each in found] == [("chat", "small")]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     shares=st.lists(
         st.sampled_from((5.0, 10.0, 25.0, 50.0, 75.0, 100.0)), min_size=3, max_size=3

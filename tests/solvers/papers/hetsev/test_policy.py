@@ -358,7 +358,7 @@ def test_an_unknown_memory_or_one_of_the_future_counts_as_none(memory: Json) -> 
 # Random problems.
 
 
-@settings(max_examples=examples(25), deadline=None, derandomize=True)
+@settings(max_examples=examples(25), derandomize=True)
 @given(planned_problems())
 def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(
     case: tuple[Problem, Plan],

@@ -93,7 +93,7 @@ def test_a_row_without_a_limit_has_the_highest_of_the_samples() -> None:
     assert unlimited == limited
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     seed=st.integers(0, 10_000),
     count=st.integers(4, 16),

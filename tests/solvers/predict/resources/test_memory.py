@@ -55,7 +55,7 @@ def test_a_high_measurement_is_kept_at_its_batch_and_above() -> None:
     )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 256), st.floats(1.0, 80_000.0)),

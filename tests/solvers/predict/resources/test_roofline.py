@@ -164,7 +164,7 @@ def test_a_board_that_was_always_limited_has_the_highest_limit_where_none_is_sta
     assert roofline.predict(_fit(limited), free)[0] == pytest.approx(LIMIT_W, rel=0.01)
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     seed=st.integers(0, 10_000),
     count=st.integers(4, 16),
