@@ -1,6 +1,7 @@
 """`plimsoll trace generate`: traces made by seed, of the shapes that the simulator draws from."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from agents.sim.arrivals import LoadShape, Modulation, Spike
+from agents.sim.crowds import CrowdedLoad, FlashCrowds
 from agents.sim.rates import Shape
 from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO
@@ -18,7 +20,9 @@ from app.cli.common.scenario_flags import parse_rate
 from app.cli.simulation.trace_files import Written, write
 from app.simulate.traces.generate import generate
 
-app = command_group("Make a trace of a known shape: a day, a spike, a Markov chain.")
+app = command_group(
+    "Make a trace of a known shape: a day, a spike, a Markov chain, flash crowds."
+)
 
 
 class BurstSource(StrEnum):
@@ -182,6 +186,94 @@ def mmpp(
     _write(shape, f"mmpp {options}", wanted)
 
 
+@app.command()
+def flash_crowds(
+    mean: Annotated[
+        list[float],
+        typer.Option(
+            metavar="RPS",
+            min=0.0,
+            help="Mean without crowds; once for all series, or once for each",
+        ),
+    ],
+    every: Annotated[
+        str, typer.Option(metavar="TIME", help="Mean time from crowd to crowd")
+    ] = "6m",
+    *,
+    factor: Annotated[
+        str,
+        typer.Option(
+            metavar="LOW:HIGH",
+            help="The rate jumps to a multiple drawn between these",
+        ),
+    ] = "1.5:5",
+    decay: Annotated[
+        str,
+        typer.Option(
+            metavar="SHORT:LONG",
+            help="What is above falls to 37 % within a time drawn between these",
+        ),
+    ] = "20s:2m",
+    joined: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Chance that a crowd comes to a series, too"
+        ),
+    ] = 0.75,
+    noise: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Noise of the rate, 0.1 = 10 %: so much shared by all series, so much of each",
+        ),
+    ] = 0.1,
+    amplitude: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="A slow wave by so much of the mean, up and down"
+        ),
+    ] = 0.3,
+    period: Annotated[
+        str, typer.Option(metavar="TIME", help="Length of the wave")
+    ] = "25m",
+    duration: Duration = "30m",
+    name: Name = None,
+    seed: Seed = 0,
+    draw: Draw = False,
+    output: Written = STDIO,
+) -> None:
+    """A slow wave with flash crowds: the rate jumps at once, falls slowly, and most series jump together."""
+    crowds = FlashCrowds(
+        seed=seed,
+        mean_gap_s=_seconds(every),
+        factors=_range(factor, "--factor", float),
+        decays_s=_range(decay, "--decay", _seconds),
+        noise=noise,
+    )
+    count = len(name or ["service"])
+    if len(mean) not in (1, count):
+        raise typer.BadParameter(
+            f"{len(mean)} means for {count} series; give one, or one for each --name",
+            param_hint="'--mean'",
+        )
+    shapes = [
+        CrowdedLoad(
+            mean_rps=each,
+            crowds=crowds,
+            joined=joined,
+            amplitude=amplitude,
+            period_s=_seconds(period),
+        )
+        for each in (mean * count if len(mean) == 1 else mean)
+    ]
+    means = " ".join(f"--mean {each:.12g}" for each in mean)
+    options = f"{means} --every {every} --factor {factor} --decay {decay} --joined {joined:.12g} --noise {noise:.12g}"
+    options += f" --amplitude {amplitude:.12g} --period {period}"
+    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
+    _write(shapes, f"flash-crowds {options}", wanted)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
     """What all shapes have in common."""
@@ -193,8 +285,16 @@ class _Wanted:
     output: Path
 
 
-def _write(shape: Shape, command: str, wanted: _Wanted) -> None:
-    """Make and write it. The command that makes it again, as it was typed, becomes its note."""
+def _write(
+    shape: Shape | Sequence[Shape],
+    command: str,
+    wanted: _Wanted,
+) -> None:
+    """Make and write it: one shape for all series, or one for each.
+
+    The command that makes it again, as it was typed, becomes its note.
+    """
+    series = wanted.name or ["service"]
     duration_s = _seconds(wanted.duration)
     # Requests are counted by the second.
     if duration_s != int(duration_s):
@@ -204,8 +304,8 @@ def _write(shape: Shape, command: str, wanted: _Wanted) -> None:
     names = "".join(f" --name {quote(each)}" for each in wanted.name or ())
     draw = " --draw" if wanted.draw else ""
     made = generate(
-        shape,
-        names=wanted.name or ["service"],
+        shape if isinstance(shape, Sequence) else [shape] * len(series),
+        names=series,
         duration_s=int(duration_s),
         seed=wanted.seed,
         draws=wanted.draw,
@@ -216,6 +316,22 @@ def _write(shape: Shape, command: str, wanted: _Wanted) -> None:
 
 def _seconds(duration: str) -> float:
     return parse_duration(duration).total_seconds()
+
+
+def _range(text: str, option: str, read: Callable[[str], float]) -> tuple[float, float]:
+    """`1.5:5` as its two ends. Raises BadParameter."""
+    low, colon, high = text.partition(":")
+    try:
+        ends = read(low), read(high if colon else low)
+    except ValueError:
+        ends = math.nan, math.nan
+    # NaN fails, as it should; an end of infinity would make rates that nobody can draw.
+    if not 0.0 < ends[0] <= ends[1] < math.inf:
+        raise typer.BadParameter(
+            f"{text!r} must be two ends above 0, the lower one first, such as 1.5:5 or 20s:2m",
+            param_hint=f"'{option}'",
+        )
+    return ends
 
 
 def _burst_options(weight: float, service: BurstSource) -> str:

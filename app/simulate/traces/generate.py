@@ -1,4 +1,4 @@
-"""Traces made from shapes of the simulator: day curves, spikes, Markov chains."""
+"""Traces made from shapes of the simulator: day curves, spikes, Markov chains, flash crowds."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,7 +15,7 @@ _AT_ONCE_S = 3600
 
 
 def generate(
-    shape: Shape,
+    shapes: Sequence[Shape],
     *,
     names: Sequence[str],
     duration_s: int,
@@ -23,7 +23,7 @@ def generate(
     draws: bool,
     note: str,
 ) -> RateTrace:
-    """A trace in steps of a second, each series of its own random stream.
+    """A trace in steps of a second: for each name the shape at its place, drawn by a random stream of its own.
 
     draws: requests as they would arrive, instead of the rates at which a simulation draws them itself. Raises
     InvalidRequest.
@@ -37,7 +37,7 @@ def generate(
             seed=seed,
             stream=stream,
         )
-        for stream in range(len(names))
+        for stream, shape in enumerate(shapes)
     ]
     columns = [_counts(load) if draws else load.rates_rps for load in loads]
     return RateTrace(

@@ -217,6 +217,19 @@ def test_slices_of_job_lists_and_faster_ones() -> None:
             "10s",
         ],
         ["mmpp", "--level", "10:60s", "--level", "100:5s", "--name", "service"],
+        [
+            "flash-crowds",
+            "--mean",
+            "40",
+            "--every",
+            "2m",
+            "--factor",
+            "2:3",
+            "--decay",
+            "5s:1m",
+            "--noise",
+            "0",
+        ],
     ],
     ids=lambda shape: shape[0],
 )
@@ -227,6 +240,16 @@ def test_what_is_made_repeats_by_the_line_in_its_note(shape: list[str]) -> None:
     words = note.removeprefix("# source: plimsoll trace ").split()
     assert done(*words) == made
     assert done(*words[:-2], "8", "--draw") != made
+
+
+def test_crowds_come_to_all_series_at_once_each_around_its_own_mean() -> None:
+    shape = "flash-crowds --mean 40 --mean 400 --name a --name b --joined 1 --noise 0 --amplitude 0"
+    made = done("generate", *shape.split(), "--seed", "4")
+    rates = [[float(cell) for cell in row.split(",")[1:]] for row in rows(made)[1:]]
+    assert len(rates) == 1800
+    assert min(rates) == [40.0, 400.0]
+    assert max(rates)[0] > 60.0
+    assert all(b == pytest.approx(10.0 * a, rel=1e-4) for a, b in rates)
 
 
 def test_names_make_series_of_their_own() -> None:
@@ -268,6 +291,19 @@ def test_names_make_series_of_their_own() -> None:
         ),
         (["generate", "spike", "--mean", "1", "--duration", "1.5s"], "whole seconds"),
         (["generate", "diurnal", "--mean", "1", "--amplitude", "2"], "--amplitude"),
+        (
+            ["generate", "flash-crowds", "--mean", "1", "--mean", "2"],
+            "2 means for 1 series",
+        ),
+        (
+            ["generate", "flash-crowds", "--mean", "1", "--factor", "5:2"],
+            "the lower one first",
+        ),
+        (
+            ["generate", "flash-crowds", "--mean", "1", "--factor", "nan:2"],
+            "two ends above 0",
+        ),
+        (["generate", "flash-crowds", "--mean", "1", "--decay", "0s:9s"], "above 0"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_what_is_wrong(

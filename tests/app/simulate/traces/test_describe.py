@@ -33,7 +33,12 @@ def made(
 ) -> RateTrace:
     names = [f"s{number}" for number in range(series)]
     return generate(
-        shape, names=names, duration_s=duration_s, seed=seed, draws=draws, note="mine"
+        [shape] * series,
+        names=names,
+        duration_s=duration_s,
+        seed=seed,
+        draws=draws,
+        note="mine",
     )
 
 

@@ -1,0 +1,70 @@
+"""Flash crowds: jumps that loads share, at the sizes and times that were asked for."""
+
+import numpy as np
+import pytest
+
+from agents.sim.crowds import Crowd, CrowdedLoad, FlashCrowds
+from agents.sim.rates import FloatArray
+
+QUIET = FlashCrowds(seed=1, mean_gap_s=1e9, noise=0.0)
+
+
+def rates_rps(load: CrowdedLoad, duration_s: int, stream: int = 0) -> FloatArray:
+    return load.rates(duration_s, np.random.default_rng([1, stream])).rates_rps
+
+
+def test_a_crowd_jumps_at_once_and_falls_to_37_percent_in_its_time() -> None:
+    crowd = Crowd(start_s=100.0, factor=5.0, decay_s=30.0)
+    times_s = np.array([0.0, 99.9, 100.0, 130.0, 160.0])
+    # 1 + 4, then 1 + 4/e and 1 + 4/e².
+    assert crowd.at(times_s) == pytest.approx([1.0, 1.0, 5.0, 2.4715, 1.5413], abs=1e-4)
+
+
+def test_crowds_come_as_often_and_as_large_as_asked_for() -> None:
+    crowds = FlashCrowds(
+        seed=3, mean_gap_s=100.0, factors=(2.0, 3.0), decays_s=(10.0, 20.0)
+    ).draw(100_000)
+    # A Poisson stream: 1,000 are expected, with a standard deviation of 32.
+    assert 900 < len(crowds) < 1100
+    assert np.mean([each.factor for each in crowds]) == pytest.approx(2.5, abs=0.05)
+    assert np.mean([each.decay_s for each in crowds]) == pytest.approx(15.0, abs=0.5)
+    assert all(2.0 <= each.factor <= 3.0 for each in crowds)
+
+
+def test_without_crowds_and_noise_there_is_a_wave_around_the_mean() -> None:
+    load = CrowdedLoad(mean_rps=40.0, crowds=QUIET, amplitude=0.5, period_s=100.0)
+    found = rates_rps(load, 1000)
+    assert found.mean() == pytest.approx(40.0)
+    assert (found.min(), found.max()) == pytest.approx((20.0, 60.0), rel=1e-3)
+
+
+def test_noise_is_as_large_as_asked_for_and_half_of_it_is_shared() -> None:
+    crowds = FlashCrowds(seed=1, mean_gap_s=1e9, noise=0.1)
+    load = CrowdedLoad(mean_rps=1.0, crowds=crowds, amplitude=0.0)
+    first, second = (np.log(rates_rps(load, 100_000, stream)) for stream in (0, 1))
+    # Two parts of 0.1 each: sqrt(0.02) = 0.141 in all, of whose variance one half is common.
+    assert first.std() == pytest.approx(0.141, abs=0.007)
+    assert np.corrcoef(first, second)[0, 1] == pytest.approx(0.5, abs=0.05)
+
+
+def test_loads_join_the_crowds_that_they_share_by_chance() -> None:
+    crowds = FlashCrowds(seed=2, mean_gap_s=500.0, factors=(4.0, 4.0), noise=0.0)
+    drawn = crowds.draw(200_000)
+    starts = [int(each.start_s) + 1 for each in drawn]
+
+    def joined(chance: float, stream: int) -> FloatArray:
+        load = CrowdedLoad(mean_rps=1.0, crowds=crowds, joined=chance, amplitude=0.0)
+        found = rates_rps(load, 200_100, stream)
+        return np.asarray(found[starts] > 2.0 * found[np.array(starts) - 2])
+
+    assert joined(1.0, 0).mean() > 0.95
+    assert not joined(0.0, 0).any()
+    assert joined(0.75, 0).mean() == pytest.approx(0.73, abs=0.07)
+    assert (joined(0.75, 0) != joined(0.75, 1)).any()
+
+
+def test_a_longer_run_begins_with_the_same_rates() -> None:
+    load = CrowdedLoad(mean_rps=10.0, crowds=FlashCrowds(seed=5, mean_gap_s=100.0))
+    short, long = rates_rps(load, 600), rates_rps(load, 3600)
+    assert long[:600] == pytest.approx(short, rel=1e-9)
+    assert long.max() > 20.0
