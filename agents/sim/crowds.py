@@ -29,11 +29,11 @@ class Crowd:
     decay_s: float
     """After so long, what is above 1 has fallen to 1/e = 37 %."""
 
-    def at(self, t_s: FloatArray) -> FloatArray:
-        """Factor at each time; 1 before the start."""
+    def lift(self, t_s: FloatArray) -> FloatArray:
+        """What it adds to the rate at each time, as a multiple of it; 0 before the start."""
         ages_s = t_s - self.start_s
-        lift = (self.factor - 1.0) * np.exp(-np.maximum(ages_s, 0.0) / self.decay_s)
-        return np.where(ages_s >= 0.0, 1.0 + lift, 1.0)
+        decay = np.exp(-np.maximum(ages_s, 0.0) / self.decay_s)
+        return np.where(ages_s >= 0.0, (self.factor - 1.0) * decay, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +94,12 @@ class CrowdedLoad:
         noise = self.crowds.draw_noise(duration_s) + _correlated(
             self.crowds.noise, duration_s, own
         )
-        rates_rps = self.mean_rps * wave * np.exp(noise)
+        # Crowds add up: who comes with one does not make the other larger.
+        crowded = np.ones_like(t_s)
         for crowd in self.crowds.draw(duration_s):
             if joins.random() < self.joined:
-                rates_rps = rates_rps * crowd.at(t_s)
-        return stepped(rates_rps)
+                crowded += crowd.lift(t_s)
+        return stepped(self.mean_rps * wave * np.exp(noise) * crowded)
 
 
 def _correlated(

@@ -34,7 +34,13 @@ class BurstSource(StrEnum):
     """Azure's LLM service for code: strong."""
 
 
-Mean = Annotated[float, typer.Option(metavar="RPS", min=0.0, help="Mean of the curve")]
+MAX_RPS = 1e6
+"""More than a simulation could draw."""
+
+Mean = Annotated[
+    float,
+    typer.Option(metavar="RPS", min=0.0, max=MAX_RPS, help="Mean of the curve"),
+]
 Name = Annotated[
     list[str] | None,
     typer.Option(
@@ -193,6 +199,7 @@ def flash_crowds(
         typer.Option(
             metavar="RPS",
             min=0.0,
+            max=MAX_RPS,
             help="Mean without crowds; once for all series, or once for each",
         ),
     ],
@@ -303,14 +310,19 @@ def _write(
         )
     names = "".join(f" --name {quote(each)}" for each in wanted.name or ())
     draw = " --draw" if wanted.draw else ""
-    made = generate(
-        shape if isinstance(shape, Sequence) else [shape] * len(series),
-        names=series,
-        duration_s=int(duration_s),
-        seed=wanted.seed,
-        draws=wanted.draw,
-        note=f"plimsoll trace generate {command}{names} --duration {wanted.duration} --seed {wanted.seed}{draw}",
-    )
+    note = f"plimsoll trace generate {command}{names} --duration {wanted.duration} --seed {wanted.seed}{draw}"
+    try:
+        made = generate(
+            shape if isinstance(shape, Sequence) else [shape] * len(series),
+            names=series,
+            duration_s=int(duration_s),
+            seed=wanted.seed,
+            draws=wanted.draw,
+            note=note,
+        )
+    # Of options that are each within their bounds, a rate may come out that no float holds or nobody can draw.
+    except ValueError as error:
+        raise typer.BadParameter(f"these make no rates: {error}") from error
     write(made, wanted.output)
 
 

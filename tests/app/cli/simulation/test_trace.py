@@ -304,6 +304,11 @@ def test_names_make_series_of_their_own() -> None:
             "two ends above 0",
         ),
         (["generate", "flash-crowds", "--mean", "1", "--decay", "0s:9s"], "above 0"),
+        (["generate", "spike", "--mean", "inf"], "--mean"),
+        (
+            ["generate", "spike", "--mean", "1", "--factor", "inf"],
+            "rates must be finite",
+        ),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_what_is_wrong(
