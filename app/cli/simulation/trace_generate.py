@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from agents.sim.arrivals import LoadShape, Modulation, Spike
-from agents.sim.crowds import CrowdedLoad, FlashCrowds
 from agents.sim.rates import Shape
 from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO
 from app.cli.common.options import command_group
 from app.cli.common.scenario_flags import parse_rate
 from app.cli.simulation.trace_files import Written, write
+from app.simulate.traces.crowds import CrowdedLoad, FlashCrowds
 from app.simulate.traces.generate import generate
 
 app = command_group(
@@ -67,6 +67,48 @@ BurstWeight = Annotated[
 BurstsOf = Annotated[
     BurstSource, typer.Option(help="Whose bursts: conv is mild, code is strong")
 ]
+Means = Annotated[
+    list[float],
+    typer.Option(
+        metavar="RPS",
+        min=0.0,
+        max=MAX_RPS,
+        help="Mean without crowds; once for all series, or once for each",
+    ),
+]
+Gap = Annotated[str, typer.Option(metavar="TIME", help="Mean time from crowd to crowd")]
+Factors = Annotated[
+    str,
+    typer.Option(
+        metavar="LOW:HIGH", help="The rate jumps to a multiple drawn between these"
+    ),
+]
+Decays = Annotated[
+    str,
+    typer.Option(
+        metavar="SHORT:LONG",
+        help="What is above falls to 37 % within a time drawn between these",
+    ),
+]
+Joined = Annotated[
+    float,
+    typer.Option(min=0.0, max=1.0, help="Chance that a crowd comes to a series, too"),
+]
+Noise = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Noise of the rate, 0.1 = 10 %: so much shared by all series, so much of each",
+    ),
+]
+Amplitude = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=1.0, help="A slow wave by so much of the mean, up and down"
+    ),
+]
+Period = Annotated[str, typer.Option(metavar="TIME", help="Length of the wave")]
 
 
 @app.command()
@@ -194,56 +236,15 @@ def mmpp(
 
 @app.command()
 def flash_crowds(
-    mean: Annotated[
-        list[float],
-        typer.Option(
-            metavar="RPS",
-            min=0.0,
-            max=MAX_RPS,
-            help="Mean without crowds; once for all series, or once for each",
-        ),
-    ],
-    every: Annotated[
-        str, typer.Option(metavar="TIME", help="Mean time from crowd to crowd")
-    ] = "6m",
+    mean: Means,
+    every: Gap = "6m",
     *,
-    factor: Annotated[
-        str,
-        typer.Option(
-            metavar="LOW:HIGH",
-            help="The rate jumps to a multiple drawn between these",
-        ),
-    ] = "1.5:5",
-    decay: Annotated[
-        str,
-        typer.Option(
-            metavar="SHORT:LONG",
-            help="What is above falls to 37 % within a time drawn between these",
-        ),
-    ] = "20s:2m",
-    joined: Annotated[
-        float,
-        typer.Option(
-            min=0.0, max=1.0, help="Chance that a crowd comes to a series, too"
-        ),
-    ] = 0.75,
-    noise: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Noise of the rate, 0.1 = 10 %: so much shared by all series, so much of each",
-        ),
-    ] = 0.1,
-    amplitude: Annotated[
-        float,
-        typer.Option(
-            min=0.0, max=1.0, help="A slow wave by so much of the mean, up and down"
-        ),
-    ] = 0.3,
-    period: Annotated[
-        str, typer.Option(metavar="TIME", help="Length of the wave")
-    ] = "25m",
+    factor: Factors = "1.5:5",
+    decay: Decays = "20s:2m",
+    joined: Joined = 0.75,
+    noise: Noise = 0.1,
+    amplitude: Amplitude = 0.3,
+    period: Period = "25m",
     duration: Duration = "30m",
     name: Name = None,
     seed: Seed = 0,

@@ -56,11 +56,12 @@ class FlashCrowds:
         crowds: list[Crowd] = []
         start_s = random.exponential(self.mean_gap_s)
         while start_s < duration_s:
-            factor, decay_s = (
-                random.uniform(*self.factors),
-                random.uniform(*self.decays_s),
+            crowd = Crowd(
+                start_s=start_s,
+                factor=random.uniform(*self.factors),
+                decay_s=random.uniform(*self.decays_s),
             )
-            crowds.append(Crowd(start_s=start_s, factor=factor, decay_s=decay_s))
+            crowds.append(crowd)
             start_s += random.exponential(self.mean_gap_s)
         return tuple(crowds)
 
@@ -88,18 +89,17 @@ class CrowdedLoad:
         # Streams of their own: a longer run then draws the same crowds after more noise.
         phases, own, joins = random.spawn(3)
         t_s = np.arange(0.5, duration_s, dtype=np.float64)
-        wave = 1.0 + self.amplitude * np.sin(
-            2.0 * np.pi * (t_s / self.period_s + phases.random())
-        )
-        noise = self.crowds.draw_noise(duration_s) + _correlated(
-            self.crowds.noise, duration_s, own
-        )
+        turns = t_s / self.period_s + phases.random()
+        wave = 1.0 + self.amplitude * np.sin(2.0 * np.pi * turns)
+        shared_noise = self.crowds.draw_noise(duration_s)
+        own_noise = _correlated(self.crowds.noise, duration_s, own)
         # Crowds add up: who comes with one does not make the other larger.
         crowded = np.ones_like(t_s)
         for crowd in self.crowds.draw(duration_s):
             if joins.random() < self.joined:
                 crowded += crowd.lift(t_s)
-        return stepped(self.mean_rps * wave * np.exp(noise) * crowded)
+        calm_rps = self.mean_rps * wave * np.exp(shared_noise + own_noise)
+        return stepped(calm_rps * crowded)
 
 
 def _correlated(
