@@ -19,9 +19,14 @@ def parse_duration(typed: str) -> timedelta:
             f"{typed!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m"
         )
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
-    if not 0 < seconds <= MAX_DURATION.total_seconds():
-        raise typer.BadParameter(f"{typed!r} must be above 0 and at most 100 years")
-    return timedelta(seconds=seconds)
+    # Cut first, because timedelta refuses numbers of days that it cannot hold by an error of its own.
+    found = timedelta(seconds=min(seconds, 2.0 * MAX_DURATION.total_seconds()))
+    # The timedelta is judged, not the seconds: it rounds to microseconds, and a loop with steps of 0 s never ends.
+    if not timedelta(0) < found <= MAX_DURATION:
+        raise typer.BadParameter(
+            f"{typed!r} must be above 0 when rounded to microseconds, and at most 100 years"
+        )
+    return found
 
 
 def duration_text(seconds: float) -> str:

@@ -179,6 +179,15 @@ def test_what_is_no_duration_is_wrong_usage(words: str) -> None:
         parse_duration(words)
 
 
+@pytest.mark.parametrize("words", ["0.0000001s", "0.0000000001m", f"{'9' * 400}s"])
+def test_a_duration_is_neither_rounded_to_nothing_nor_beyond_a_century(
+    words: str,
+) -> None:
+    with pytest.raises(typer.BadParameter, match="above 0 when rounded"):
+        parse_duration(words)
+    assert parse_duration("0.000001s") == timedelta(microseconds=1)
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
