@@ -9,6 +9,7 @@ up, a plateau and a ramp down. Here the first two take no time: no replica can b
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from agents.sim.rates import ArrivalRates, FloatArray, stepped
 _NOISE_S = 30.0
 """Time in which noise forgets itself: longer than a window of the loop, shorter than a crowd."""
 _CROWD_STREAM, _NOISE_STREAM = 0, 1
+_FORGOTTEN = 40.0
+"""Decays after which a crowd adds 4e-18 of the rate, which no float near 1 can show: half its last digit is 1e-16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class Crowd:
 
     start_s: float
     factor: float
-    """The rate's multiple at the start."""
+    """The rate's multiple at the start, at least 1."""
     decay_s: float
     """After so long, what is above 1 has fallen to 1/e = 37 %."""
 
@@ -34,6 +37,13 @@ class Crowd:
         ages_s = t_s - self.start_s
         decay = np.exp(-np.maximum(ages_s, 0.0) / self.decay_s)
         return np.where(ages_s >= 0.0, (self.factor - 1.0) * decay, 0.0)
+
+    def add_to(self, crowded: FloatArray, t_s: FloatArray) -> None:
+        """Add its lift to multiples of at least 1, in place: (T,) at (T,) rising times."""
+        # Only where it matters, for a long run has many crowds. A higher one takes longer to be forgotten.
+        end_s = self.start_s + self.decay_s * (_FORGOTTEN + np.log(self.factor))
+        steps = slice(*np.searchsorted(t_s, [self.start_s, end_s]))
+        crowded[steps] += self.lift(t_s[steps])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +54,7 @@ class FlashCrowds:
     mean_gap_s: float = 360.0
     """Crowds come as a Poisson stream, so many seconds apart on average."""
     factors: tuple[float, float] = (1.5, 5.0)
-    """(lowest, highest): each crowd's is drawn evenly between them."""
+    """(lowest, highest), at least 1: each crowd's is drawn evenly between them."""
     decays_s: tuple[float, float] = (20.0, 120.0)
     """(shortest, longest): the same."""
     noise: float = 0.1
@@ -91,15 +101,33 @@ class CrowdedLoad:
         t_s = np.arange(0.5, duration_s, dtype=np.float64)
         turns = t_s / self.period_s + phases.random()
         wave = 1.0 + self.amplitude * np.sin(2.0 * np.pi * turns)
-        shared_noise = self.crowds.draw_noise(duration_s)
+        shared = _draw_shared(self.crowds, duration_s)
         own_noise = _correlated(self.crowds.noise, duration_s, own)
         # Crowds add up: who comes with one does not make the other larger.
         crowded = np.ones_like(t_s)
-        for crowd in self.crowds.draw(duration_s):
+        for crowd in shared.crowds:
             if joins.random() < self.joined:
-                crowded += crowd.lift(t_s)
-        calm_rps = self.mean_rps * wave * np.exp(shared_noise + own_noise)
+                crowd.add_to(crowded, t_s)
+        calm_rps = self.mean_rps * wave * np.exp(shared.noise + own_noise)
         return stepped(calm_rps * crowded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SharedDraws:
+    """What the loads of one run have in common."""
+
+    crowds: tuple[Crowd, ...]
+    noise: FloatArray
+    """(T,) read-only."""
+
+
+# Loads are drawn one after the other, each without knowing of the others: the last draws serve all of a run. No more
+# are kept, because noise of two months is 40 MB.
+@lru_cache(maxsize=1)
+def _draw_shared(crowds: FlashCrowds, duration_s: int) -> _SharedDraws:
+    noise = crowds.draw_noise(duration_s)
+    noise.flags.writeable = False
+    return _SharedDraws(crowds=crowds.draw(duration_s), noise=noise)
 
 
 def _correlated(

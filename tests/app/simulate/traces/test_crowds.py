@@ -22,6 +22,24 @@ def test_a_crowd_jumps_at_once_and_falls_to_37_percent_in_its_time() -> None:
     )
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.5, 5.0, 1e6, 1e200])
+def test_what_is_left_out_of_a_crowd_after_its_end_changes_no_rate(
+    factor: float,
+) -> None:
+    crowd = Crowd(start_s=100.0, factor=factor, decay_s=3.0)
+    times_s = np.arange(0.5, 10_000.0)
+    crowded = np.ones_like(times_s)
+    crowd.add_to(crowded, times_s)
+    assert crowded.tobytes() == (1.0 + crowd.lift(times_s)).tobytes()
+
+
+def test_a_crowd_is_added_only_to_the_steps_where_it_shows() -> None:
+    crowded = np.zeros(1000)
+    Crowd(start_s=100.0, factor=2.0, decay_s=3.0).add_to(crowded, np.arange(1000.0))
+    # 3 s times 40 and ln 2: the last of it is in second 222.
+    assert np.flatnonzero(crowded).tolist() == list(range(100, 223))
+
+
 def test_crowds_come_as_often_and_as_large_as_asked_for() -> None:
     crowds = FlashCrowds(
         seed=3, mean_gap_s=100.0, factors=(2.0, 3.0), decays_s=(10.0, 20.0)
@@ -72,3 +90,18 @@ def test_a_longer_run_begins_with_the_same_rates() -> None:
     short, long = rates_rps(load, 600), rates_rps(load, 3600)
     assert long[:600] == pytest.approx(short, rel=1e-9)
     assert long.max() > 20.0
+
+
+def test_loads_of_one_run_share_one_draw() -> None:
+    lengths_s: list[int] = []
+
+    class CountedCrowds(FlashCrowds):
+        def draw(self, duration_s: int) -> tuple[Crowd, ...]:
+            lengths_s.append(duration_s)
+            return super().draw(duration_s)
+
+    load = CrowdedLoad(mean_rps=10.0, crowds=CountedCrowds(seed=11))
+    first, second = (rates_rps(load, 700, stream) for stream in (0, 1))
+    rates_rps(load, 800)
+    assert lengths_s == [700, 800]
+    assert (first != second).any()
