@@ -17,7 +17,7 @@ from app.cli.common.files import STDIO
 from app.cli.common.options import command_group
 from app.cli.common.scenario_flags import parse_rate
 from app.cli.simulation.trace_files import Written, write
-from app.simulate.traces.crowds import CrowdedLoad, FlashCrowds
+from app.simulate.traces.crowds import MAX_CROWDS, CrowdedLoad, FlashCrowds
 from app.simulate.traces.generate import generate
 
 app = command_group(
@@ -80,7 +80,8 @@ Gap = Annotated[str, typer.Option(metavar="TIME", help="Mean time from crowd to 
 Factors = Annotated[
     str,
     typer.Option(
-        metavar="LOW:HIGH", help="The rate jumps to a multiple drawn between these"
+        metavar="LOW:HIGH",
+        help="The rate jumps to a multiple drawn between these, at least 1",
     ),
 ]
 Decays = Annotated[
@@ -252,11 +253,13 @@ def flash_crowds(
     output: Written = STDIO,
 ) -> None:
     """A slow wave with flash crowds: the rate jumps at once, falls slowly, and most series jump together."""
+    _check_crowds(every, duration)
     crowds = FlashCrowds(
         seed=seed,
         mean_gap_s=_seconds(every),
-        factors=_range(factor, "--factor", float),
-        decays_s=_range(decay, "--decay", _seconds),
+        # Below 1 a crowd would take requests away, and several at once more than there are.
+        factors=_range(factor, "--factor", float, lowest=1.0, example="1.5:5"),
+        decays_s=_range(decay, "--decay", _seconds, lowest=0.0, example="20s:2m"),
         noise=noise,
     )
     count = len(name or ["service"])
@@ -303,12 +306,6 @@ def _write(
     The command that makes it again, as it was typed, becomes its note.
     """
     series = wanted.name or ["service"]
-    duration_s = _seconds(wanted.duration)
-    # Requests are counted by the second.
-    if duration_s != int(duration_s):
-        raise typer.BadParameter(
-            f"{wanted.duration!r} is not in whole seconds", param_hint="'--duration'"
-        )
     names = "".join(f" --name {quote(each)}" for each in wanted.name or ())
     draw = " --draw" if wanted.draw else ""
     note = f"plimsoll trace generate {command}{names} --duration {wanted.duration} --seed {wanted.seed}{draw}"
@@ -316,7 +313,7 @@ def _write(
         made = generate(
             shape if isinstance(shape, Sequence) else [shape] * len(series),
             names=series,
-            duration_s=int(duration_s),
+            duration_s=_run_seconds(wanted.duration),
             seed=wanted.seed,
             draws=wanted.draw,
             note=note,
@@ -331,7 +328,39 @@ def _seconds(duration: str) -> float:
     return parse_duration(duration).total_seconds()
 
 
-def _range(text: str, option: str, read: Callable[[str], float]) -> tuple[float, float]:
+def _run_seconds(duration: str) -> int:
+    """A run's length. Raises BadParameter."""
+    duration_s = _seconds(duration)
+    # Requests are counted by the second.
+    if duration_s != int(duration_s):
+        raise typer.BadParameter(
+            f"{duration!r} is not in whole seconds", param_hint="'--duration'"
+        )
+    return int(duration_s)
+
+
+def _check_crowds(every: str, duration: str) -> None:
+    """Refuse more crowds than anybody would wait for. Raises BadParameter."""
+    duration_s = _run_seconds(duration)
+    expected = duration_s / _seconds(every)
+    if expected > MAX_CROWDS:
+        # Up to the next second: what is proposed must be accepted, however it is rounded.
+        enough_s = math.ceil(duration_s / MAX_CROWDS)
+        raise typer.BadParameter(
+            f"about {expected:,.0f} crowds within {duration} are too many, at most {MAX_CROWDS:,}: "
+            f"write {enough_s}s or longer, or a shorter --duration",
+            param_hint="'--every'",
+        )
+
+
+def _range(
+    text: str,
+    option: str,
+    read: Callable[[str], float],
+    *,
+    lowest: float,
+    example: str,
+) -> tuple[float, float]:
     """`1.5:5` as its two ends. Raises BadParameter."""
     low, colon, high = text.partition(":")
     try:
@@ -339,9 +368,9 @@ def _range(text: str, option: str, read: Callable[[str], float]) -> tuple[float,
     except ValueError:
         ends = math.nan, math.nan
     # NaN fails, as it should; an end of infinity would make rates that nobody can draw.
-    if not 0.0 < ends[0] <= ends[1] < math.inf:
+    if not lowest <= ends[0] <= ends[1] < math.inf:
         raise typer.BadParameter(
-            f"{text!r} must be two ends above 0, the lower one first, such as 1.5:5 or 20s:2m",
+            f"{text!r} must be two ends of at least {lowest:g}, the lower one first, such as {example}",
             param_hint=f"'{option}'",
         )
     return ends

@@ -18,6 +18,11 @@ from agents.sim.rates import ArrivalRates, FloatArray, stepped
 _NOISE_S = 30.0
 """Time in which noise forgets itself: longer than a window of the loop, shorter than a crowd."""
 _CROWD_STREAM, _NOISE_STREAM = 0, 1
+MAX_CROWDS = 50_000
+"""In a run, on average: three times what the longest trace, of two months, has with the default gap.
+
+Each is added to every series by itself: with the default decays, so many take 4 s for a series of two months.
+"""
 _FORGOTTEN = 40.0
 """Decays after which a crowd adds 4e-18 of the rate, which no float near 1 can show: half its last digit is 1e-16."""
 

@@ -301,7 +301,19 @@ def test_names_make_series_of_their_own() -> None:
         ),
         (
             ["generate", "flash-crowds", "--mean", "1", "--factor", "nan:2"],
-            "two ends above 0",
+            "two ends of at least 1",
+        ),
+        (
+            ["generate", "flash-crowds", "--mean", "1", "--factor", "0.5:0.8"],
+            "'--factor': '0.5:0.8' must be two ends of at least 1",
+        ),
+        (
+            ["generate", "flash-crowds", "--mean", "1", "--decay", "9s:1s"],
+            "the lower one first, such as 20s:2m",
+        ),
+        (
+            ["generate", "flash-crowds", "--mean", "1", "--every", "0.03s"],
+            "'--every': about 60,000 crowds within 30m are too many, at most 50,000: write 1s or longer",
         ),
         (["generate", "flash-crowds", "--mean", "1", "--decay", "0s:9s"], "above 0"),
         (["generate", "spike", "--mean", "inf"], "--mean"),
