@@ -230,7 +230,8 @@ def mmpp(
         levels_rps=tuple(rate for rate, _ in pairs),
         mean_stays_s=tuple(stay for _, stay in pairs),
     )
-    options = " ".join(f"--level {each}" for each in level)
+    # Quoted, because numbers may have spaces around them: "10: 3s" must not fall apart in a shell.
+    options = " ".join(f"--level {quote(each)}" for each in level)
     wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
     _write(shape, f"mmpp {options}", wanted)
 
@@ -279,8 +280,9 @@ def flash_crowds(
         for each in (mean * count if len(mean) == 1 else mean)
     ]
     means = " ".join(f"--mean {each:.12g}" for each in mean)
-    options = f"{means} --every {every} --factor {factor} --decay {decay} --joined {joined:.12g} --noise {noise:.12g}"
-    options += f" --amplitude {amplitude:.12g} --period {period}"
+    # As it was typed and quoted, as levels are; durations have no spaces.
+    options = f"{means} --every {every} --factor {quote(factor)} --decay {decay}"
+    options += f" --joined {joined:.12g} --noise {noise:.12g} --amplitude {amplitude:.12g} --period {period}"
     wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
     _write(shapes, f"flash-crowds {options}", wanted)
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,8 @@ def test_slices_of_job_lists_and_faster_ones() -> None:
             "--noise",
             "0",
         ],
+        ["flash-crowds", "--mean", "40", "--factor", " 2: 3"],
+        ["mmpp", "--level", "10 :60s", "--level", " 100:5s"],
     ],
     ids=lambda shape: shape[0],
 )
@@ -237,7 +240,7 @@ def test_what_is_made_repeats_by_the_line_in_its_note(shape: list[str]) -> None:
     made = done("generate", *shape, "--duration", "10m", "--seed", "7", "--draw")
     note, header, *cells = made.splitlines()
     assert (header, len(cells)) == ("second,service", 600)
-    words = note.removeprefix("# source: plimsoll trace ").split()
+    words = shlex.split(note.removeprefix("# source: plimsoll trace "))
     assert done(*words) == made
     assert done(*words[:-2], "8", "--draw") != made
 
