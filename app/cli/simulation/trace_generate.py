@@ -1,24 +1,28 @@
 """`plimsoll trace generate`: traces made by seed, of the shapes that the simulator draws from."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
 import typer
 
 from agents.sim.arrivals import LoadShape, Modulation, Spike
-from agents.sim.rates import Shape
-from app.cli.common.durations import parse_duration
 from app.cli.common.files import STDIO
 from app.cli.common.options import command_group
 from app.cli.common.scenario_flags import parse_rate
-from app.cli.simulation.trace_files import Written, write
+from app.cli.simulation.trace_files import Written
+from app.cli.simulation.trace_series import (
+    Draw,
+    Duration,
+    Name,
+    Seed,
+    WantedSeries,
+    seconds,
+    write_series,
+)
 from app.simulate.traces.crowds import MAX_CROWDS, CrowdedLoad, FlashCrowds
-from app.simulate.traces.generate import generate
 
 app = command_group(
     "Make a trace of a known shape: a day, a spike, a Markov chain, flash crowds."
@@ -41,23 +45,6 @@ Mean = Annotated[
     float,
     typer.Option(metavar="RPS", min=0.0, max=MAX_RPS, help="Mean of the curve"),
 ]
-Name = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME", help="Name of the series; may be repeated [default: service]"
-    ),
-]
-Duration = Annotated[
-    str, typer.Option(metavar="TIME", help="How long, in whole seconds: 90s, 1h, 7d")
-]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same file")]
-Draw = Annotated[
-    bool,
-    typer.Option(
-        "--draw",
-        help="Write requests as they would arrive, not the rates that a simulation draws from",
-    ),
-]
 BurstWeight = Annotated[
     float,
     typer.Option(
@@ -76,6 +63,7 @@ Means = Annotated[
         help="Mean without crowds; once for all series, or once for each",
     ),
 ]
+# Texts, as all times are until the body of a command: the note repeats them as they were typed.
 Gap = Annotated[str, typer.Option(metavar="TIME", help="Mean time from crowd to crowd")]
 Factors = Annotated[
     str,
@@ -143,16 +131,20 @@ def diurnal(
     shape = LoadShape(
         mean_rps=mean,
         day_amplitude=amplitude,
-        day_period_s=_seconds(period),
-        day_phase_s=0.0 if phase is None else _seconds(phase),
+        day_period_s=seconds(period),
+        # None stands for 0 s, which is no duration that could be typed.
+        day_phase_s=0.0 if phase is None else seconds(phase),
         burst_service=bursts_of,
         burst_weight=bursts,
     )
+    # :.12g writes 60.0 as people type it: 60.
     options = f"--mean {mean:.12g} --amplitude {amplitude:.12g} --period {period}"
     options += "" if phase is None else f" --phase {phase}"
     options += _burst_options(bursts, bursts_of)
-    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
-    _write(shape, f"diurnal {options}", wanted)
+    wanted = WantedSeries(
+        name=name, duration=duration, seed=seed, draw=draw, output=output
+    )
+    write_series([shape] * len(wanted.names), f"diurnal {options}", wanted)
 
 
 @app.command()
@@ -181,10 +173,10 @@ def spike(
 ) -> None:
     """A steady rate with one spike: it climbs, stays, and falls back."""
     one = Spike(
-        start_s=_seconds(at),
-        length_s=_seconds(length),
+        start_s=seconds(at),
+        length_s=seconds(length),
         factor=factor,
-        ramp_s=_seconds(ramp),
+        ramp_s=seconds(ramp),
     )
     shape = LoadShape(
         # A spike is a multiple of the mean, so that bursts grow with it.
@@ -195,8 +187,10 @@ def spike(
     )
     options = f"--mean {mean:.12g} --at {at} --length {length} --factor {factor:.12g} --ramp {ramp}"
     options += _burst_options(bursts, bursts_of)
-    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
-    _write(shape, f"spike {options}", wanted)
+    wanted = WantedSeries(
+        name=name, duration=duration, seed=seed, draw=draw, output=output
+    )
+    write_series([shape] * len(wanted.names), f"spike {options}", wanted)
 
 
 @app.command()
@@ -232,8 +226,10 @@ def mmpp(
     )
     # Quoted, because numbers may have spaces around them: "10: 3s" must not fall apart in a shell.
     options = " ".join(f"--level {quote(each)}" for each in level)
-    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
-    _write(shape, f"mmpp {options}", wanted)
+    wanted = WantedSeries(
+        name=name, duration=duration, seed=seed, draw=draw, output=output
+    )
+    write_series([shape] * len(wanted.names), f"mmpp {options}", wanted)
 
 
 @app.command()
@@ -254,16 +250,20 @@ def flash_crowds(
     output: Written = STDIO,
 ) -> None:
     """A slow wave with flash crowds: the rate jumps at once, falls slowly, and most series jump together."""
-    _check_crowds(every, duration)
+    wanted = WantedSeries(
+        name=name, duration=duration, seed=seed, draw=draw, output=output
+    )
+    _check_crowds(every, wanted)
+    # One for all series: they share its crowds and half of their noise.
     crowds = FlashCrowds(
         seed=seed,
-        mean_gap_s=_seconds(every),
+        mean_gap_s=seconds(every),
         # Below 1 a crowd would take requests away, and several at once more than there are.
         factors=_range(factor, "--factor", float, lowest=1.0, example="1.5:5"),
-        decays_s=_range(decay, "--decay", _seconds, lowest=0.0, example="20s:2m"),
+        decays_s=_range(decay, "--decay", seconds, lowest=0.0, example="20s:2m"),
         noise=noise,
     )
-    count = len(name or ["service"])
+    count = len(wanted.names)
     if len(mean) not in (1, count):
         raise typer.BadParameter(
             f"{len(mean)} means for {count} series; give one, or one for each --name",
@@ -275,7 +275,7 @@ def flash_crowds(
             crowds=crowds,
             joined=joined,
             amplitude=amplitude,
-            period_s=_seconds(period),
+            period_s=seconds(period),
         )
         for each in (mean * count if len(mean) == 1 else mean)
     ]
@@ -283,73 +283,17 @@ def flash_crowds(
     # As it was typed and quoted, as levels are; durations have no spaces.
     options = f"{means} --every {every} --factor {quote(factor)} --decay {decay}"
     options += f" --joined {joined:.12g} --noise {noise:.12g} --amplitude {amplitude:.12g} --period {period}"
-    wanted = _Wanted(name=name, duration=duration, seed=seed, draw=draw, output=output)
-    _write(shapes, f"flash-crowds {options}", wanted)
+    write_series(shapes, f"flash-crowds {options}", wanted)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What all shapes have in common."""
-
-    name: Sequence[str] | None
-    duration: str
-    seed: int
-    draw: bool
-    output: Path
-
-
-def _write(
-    shape: Shape | Sequence[Shape],
-    command: str,
-    wanted: _Wanted,
-) -> None:
-    """Make and write it: one shape for all series, or one for each.
-
-    The command that makes it again, as it was typed, becomes its note.
-    """
-    series = wanted.name or ["service"]
-    names = "".join(f" --name {quote(each)}" for each in wanted.name or ())
-    draw = " --draw" if wanted.draw else ""
-    note = f"plimsoll trace generate {command}{names} --duration {wanted.duration} --seed {wanted.seed}{draw}"
-    try:
-        made = generate(
-            shape if isinstance(shape, Sequence) else [shape] * len(series),
-            names=series,
-            duration_s=_run_seconds(wanted.duration),
-            seed=wanted.seed,
-            draws=wanted.draw,
-            note=note,
-        )
-    # Of options that are each within their bounds, a rate may come out that no float holds or nobody can draw.
-    except ValueError as error:
-        raise typer.BadParameter(f"these make no rates: {error}") from error
-    write(made, wanted.output)
-
-
-def _seconds(duration: str) -> float:
-    return parse_duration(duration).total_seconds()
-
-
-def _run_seconds(duration: str) -> int:
-    """A run's length. Raises BadParameter."""
-    duration_s = _seconds(duration)
-    # Requests are counted by the second.
-    if duration_s != int(duration_s):
-        raise typer.BadParameter(
-            f"{duration!r} is not in whole seconds", param_hint="'--duration'"
-        )
-    return int(duration_s)
-
-
-def _check_crowds(every: str, duration: str) -> None:
+def _check_crowds(every: str, wanted: WantedSeries) -> None:
     """Refuse more crowds than anybody would wait for. Raises BadParameter."""
-    duration_s = _run_seconds(duration)
-    expected = duration_s / _seconds(every)
+    expected = wanted.duration_s / seconds(every)
     if expected > MAX_CROWDS:
         # Up to the next second: what is proposed must be accepted, however it is rounded.
-        enough_s = math.ceil(duration_s / MAX_CROWDS)
+        enough_s = math.ceil(wanted.duration_s / MAX_CROWDS)
         raise typer.BadParameter(
-            f"about {expected:,.0f} crowds within {duration} are too many, at most {MAX_CROWDS:,}: "
+            f"about {expected:,.0f} crowds within {wanted.duration} are too many, at most {MAX_CROWDS:,}: "
             f"write {enough_s}s or longer, or a shorter --duration",
             param_hint="'--every'",
         )
@@ -379,17 +323,19 @@ def _range(
 
 
 def _burst_options(weight: float, service: BurstSource) -> str:
+    # Without bursts it does not matter whose they are, and a note is read by people.
     return f" --bursts {weight:.12g} --bursts-of {service}" if weight else ""
 
 
 def _level(level: str) -> tuple[float, float]:
     rate, colon, stay = level.partition(":")
+    # Without this check the error would be about an empty duration, which nobody typed.
     if not colon:
         raise typer.BadParameter(
             f"{level!r} is not RPS:TIME, such as 180:10s", param_hint="'--level'"
         )
     try:
-        return parse_rate(rate), _seconds(stay)
+        return parse_rate(rate), seconds(stay)
     except ValueError as error:
         raise typer.BadParameter(
             f"{level!r}: {error}", param_hint="'--level'"

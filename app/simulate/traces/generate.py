@@ -28,6 +28,7 @@ def generate(
     draws: requests as they would arrive, instead of the rates at which a simulation draws them itself. Raises
     InvalidRequest.
     """
+    # Before anything is drawn: what is too large would fill the memory first.
     check_size(duration_s, len(names))
     # A stream for each series: with the same seed a series stays what it is when others are added.
     loads = [
@@ -39,6 +40,7 @@ def generate(
         )
         for stream, shape in enumerate(shapes)
     ]
+    # rates_rps are means, because a rate may change within a second.
     columns = [_counts(load) if draws else load.rates_rps for load in loads]
     return RateTrace(
         names=tuple(names),
@@ -51,6 +53,7 @@ def generate(
 def _counts(load: ArrivalProcess) -> Reals:
     """(T,) arrivals in each second."""
     parts = [
+        # minlength, or seconds at the end in which nothing arrives would be missing.
         np.bincount(
             (load.arrivals(start, end) - start).astype(int), minlength=end - start
         )
