@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from agents.base.protocol import DEFAULT_PROJECT
 from app.db.operations.token_secrets import TokenOrder
 from bench.campaign.deployment.plane import PlaneOptions, RunningPlane, running_plane
 from bench.campaign.deployment.processes import beside
@@ -49,7 +50,7 @@ SETTINGS = {
 CALLERS = (
     TokenOrder(name="viewer", scope="viewer"),
     TokenOrder(name="operator", scope="operator"),
-    TokenOrder(name="bound", scope="operator", projects=("default",)),
+    TokenOrder(name="bound", scope="operator", projects=(DEFAULT_PROJECT,)),
     TokenOrder(name="agent", scope="agent", node="n000"),
     TokenOrder(name="join", scope="join", uses_left=10_000),
 )
