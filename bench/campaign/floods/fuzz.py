@@ -151,13 +151,13 @@ def _not_done(
         "kinds of callers": len(calls.sent_by),
     }
     kinds = 1 + len(CALLERS) + len(NO_CALLERS)
-    least: dict[str, float] = {"sequences of calls": 1, "kinds of callers": kinds}
+    minimum: dict[str, float] = {"sequences of calls": 1, "kinds of callers": kinds}
     for what, flood in {"calls": calls, "syncs": syncs}.items():
         found[what] = flood.sent
-        least[what] = options.calls or round(options.seconds * MIN_PER_S[what])
+        minimum[what] = options.calls or round(options.seconds * MIN_PER_S[what])
         found[f"{what} that were taken"] = flood.taken
-        least[f"{what} that were taken"] = math.ceil(flood.sent * MIN_TAKEN)
-    return too_few(found, least)
+        minimum[f"{what} that were taken"] = math.ceil(flood.sent * MIN_TAKEN)
+    return too_few(found, minimum)
 
 
 def _outcome(
