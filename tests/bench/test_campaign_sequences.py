@@ -127,7 +127,8 @@ def test_a_wrong_body_that_is_taken_is_broken_and_a_wrong_query_is_counted(
 ) -> None:
     fuzzer = _fuzzer(url, "admin", "drawn")
     operation = schemathesis.openapi.from_dict(DOCUMENT)["/things"]["POST"]
-    fuzz_calls._call(operation, GenerationMode.NEGATIVE, 40, fuzzer, random.Random(7))
+    # Of 40 draws some seeds give none whose query alone is wrong, and what a seed draws changes with the sources.
+    fuzz_calls._call(operation, GenerationMode.NEGATIVE, 120, fuzzer, random.Random(7))
     assert any("negative_data_rejection" in each for each in fuzzer.result.broken)
     assert fuzzer.result.wrong_queries_taken > 0
 
