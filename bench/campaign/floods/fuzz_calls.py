@@ -24,7 +24,7 @@ from schemathesis.core.transport import Response
 from schemathesis.generation.meta import CoverageScenario, coverage_scenario
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from app.api.http.auth import PUBLIC
+from bench.campaign.floods.callers import Rules, api_rules, is_let_in
 from bench.campaign.floods.flood import FloodResult, FloodSpec, read_spec, write_result
 
 FIRST_EXAMPLES, EXAMPLES = 2, 30
@@ -41,8 +41,6 @@ COSTLY = ("/plans/preview", "/plans/compare")
 ADMIN_SHARE = 0.8
 """Of calls and of sequences; the other kinds of tokens share the rest evenly. A refusal tries the door alone, behind
 which lies nearly all of the code, and costs a call as well."""
-NODES_OWN = {"agent": ("/sync", "/whoami"), "join": ("/enrol",)}
-"""How the paths end at which a node's tokens are let in."""
 
 MUST = (
     openapi_checks.status_code_conformance,
@@ -85,6 +83,8 @@ class CallFuzzer:
     ends_s: float
     draw: random.Random
     """Whose token a call comes with."""
+    rules: Rules = field(default_factory=api_rules)
+    """Who may call what."""
     session: requests.Session = field(default_factory=requests.Session)
     result: FloodResult = field(default_factory=FloodResult)
     who: str = ""
@@ -145,7 +145,8 @@ class CallFuzzer:
         if answer.status_code >= 500:
             return
         what = f"{case.method} {case.formatted_path} by {who}"
-        if answer.status_code < 300 and not is_let_in(who, case.method, case.path):
+        is_taken = answer.status_code < 300
+        if is_taken and not is_let_in(who, case.method, case.path, self.rules):
             self.result.note_broken(f"{what}: {answer.status_code}")
         judged = (*MUST, *OF_SEQUENCES) if recorder else MUST
         if _is_wrong_beyond_query(case):
@@ -160,18 +161,6 @@ class CallFuzzer:
                 )
         if who == "admin" and _failure(case, answer, RIGHT_REFUSED, recorder):
             self.result.right_refused += 1
-
-
-def is_let_in(who: str, method: str, path: str) -> bool:
-    """Whether an operation may answer 2xx to that kind of token; `path`: the operation's, with its parameters' names.
-
-    Of operators and admins the operation says more (`app.api.http.auth.Allowed`).
-    """
-    if path in PUBLIC or who in ("admin", "operator", "bound"):
-        return True
-    if who == "viewer":
-        return method == "GET"
-    return path.endswith(NODES_OWN[who]) if who in NODES_OWN else False
 
 
 def _lacks_token(case: schemathesis.Case) -> bool:
