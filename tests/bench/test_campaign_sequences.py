@@ -1,10 +1,12 @@
 """Fuzzed calls are judged: what was deleted and is still there, a method too many, a token that is let in."""
 
+import itertools
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -93,9 +95,27 @@ class Things(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+class ChangingThings(Things):
+    """Makes every other thing only, whatever it is asked."""
+
+    count = itertools.count()
+
+    def do_POST(self) -> None:
+        if next(self.count) % 2:
+            self._answer(404, b"{}")
+        else:
+            super().do_POST()
+
+
 @pytest.fixture
 def url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Things) as server:
+    with _serving(Things) as url:
+        yield url
+
+
+@contextmanager
+def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -148,6 +168,14 @@ def test_what_was_deleted_and_is_still_there_is_broken(
     fuzz_calls._sequences(schema, fuzzer, random.Random(7))
     assert fuzzer.result.sequences >= 15
     assert any("use_after_free" in each for each in fuzzer.result.broken)
+
+
+def test_a_server_that_answers_equal_calls_differently_does_not_end_the_flood() -> None:
+    schema = schemathesis.openapi.from_dict(DOCUMENT)
+    with _serving(ChangingThings) as url:
+        fuzzer = _fuzzer(url, "admin", "drawn")
+        fuzz_calls._sequences(schema, fuzzer, random.Random(7))
+    assert fuzzer.result.sequences > 1
 
 
 def test_a_method_that_the_document_does_not_have_must_be_refused(url: str) -> None:

@@ -5,6 +5,7 @@ edges of what the document says; and sequences of calls by which one makes what 
 admin's token, the others with one of another kind, or none. The checks below look at every answer.
 """
 
+import contextlib
 import random
 import signal
 import time
@@ -16,6 +17,7 @@ from urllib.parse import unquote
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import GenerationMode
 from schemathesis.core.failures import Failure
@@ -294,7 +296,10 @@ def _sequences(schema: Any, fuzzer: CallFuzzer, draw: random.Random) -> None:
     for who, count in (("admin", of_admin), (fuzzer.other(), SEQUENCES - of_admin)):
         fuzzer.who = who
         limits = _limits(max_examples=count, stateful_step_count=STEPS)
-        run_state_machine_as_test(Sequences, settings=limits)
+        # The server keeps what earlier sequences made, and syncs arrive at the same time. Where equal calls are
+        # answered differently, Hypothesis gives up; the next round begins with another seed.
+        with contextlib.suppress(FlakyStrategyDefinition):
+            run_state_machine_as_test(Sequences, settings=limits)
 
 
 def _limits(**settled: Any) -> Any:
