@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints
 
+from agents.base.protocol import DEFAULT_PROJECT
+
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 # Makers' names have capitals, dots and underscores, which DNS labels do not allow.
 TYPE_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -50,7 +52,7 @@ class Metadata(Strict):
 
     name: Name
     project: Name = Field(
-        default="default",
+        default=DEFAULT_PROJECT,
         description="The project that owns the object and pays for it",
     )
     labels: dict[

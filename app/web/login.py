@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api.http.auth import Tokens, forget_tokens
 from app.api.http.body import read_body
-from app.api.http.guesses import address_of
+from app.api.http.guesses import address_of, named_address
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
@@ -67,10 +67,11 @@ async def enter(paper: Paper, request: Request) -> Response:
     secure = request.url.scheme == "https"
     # Only what is valid counts here: of unknown tokens `Guesses` keeps count.
     now_s = asyncio.get_running_loop().time()
-    wait_s = context.parts.logins.take(address_of(request.scope), 1.0, now_s)
+    address = address_of(request.scope)
+    wait_s = context.parts.logins.take(address, 1.0, now_s)
     await asyncio.sleep(wait_s)
     await log_in(context.parts, caller, answer, secure=secure)
-    await context.note_access("LoggedIn", subject=address_named(request))
+    await context.note_access("LoggedIn", subject=named_address(address))
     return answer
 
 
@@ -82,7 +83,8 @@ async def leave(
     context: Context = request.scope["plimsoll.context"]
     answer = RedirectResponse("/login", status_code=303)
     await log_out(context.parts, request.scope, answer)
-    await context.note_access("LoggedOut", subject=address_named(request))
+    subject = named_address(address_of(request.scope))
+    await context.note_access("LoggedOut", subject=subject)
     # The session may be remembered by this process for some seconds more.
     forget_tokens(request)
     if provider is None or context.caller.person is None:
@@ -164,11 +166,6 @@ def first_page(caller: TokenRow, wanted: str) -> str:
     # Only the default is changed: whoever came by a link gets the page of the link.
     is_bound = caller.projects is not None and wanted == FIRST_PAGE
     return FIRST_OF_PROJECT if is_bound else wanted
-
-
-def address_named(request: Request) -> str:
-    """From where somebody comes, as the audit names it."""
-    return f"address/{address_of(request.scope)}"
 
 
 def next_page(wanted: str | None) -> str:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from app.api.http.errors import status_of
-from app.api.http.guesses import address_of
+from app.api.http.guesses import address_of, named_address
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import LASTS, log_in
 from app.base.errors import Forbidden, PlimsollError, Unauthorised
@@ -18,7 +18,7 @@ from app.db.base.transaction import transaction
 from app.db.operations import sessions
 from app.db.operations.token_secrets import TokenOrder
 from app.web.identity_provider import IdentityProvider, LoginAttempt, Person
-from app.web.login import FIRST_PAGE, address_named, first_page, next_page
+from app.web.login import FIRST_PAGE, first_page, next_page
 from app.web.pages import Paper
 
 BEGIN = "/login/oidc"
@@ -205,7 +205,7 @@ async def _context(request: Request, person: Person, chosen: Grant) -> Context:
     context = Context(parts=parts, caller=caller, request_id=request_id)
     await context.note_access(
         "LoggedIn",
-        subject=address_named(request),
+        subject=named_address(address_of(request.scope)),
         reason=f"as {chosen}, by the identity provider",
     )
     return context

@@ -81,7 +81,15 @@ def _run(row: Row, options: RowOptions) -> RowOutcome:
 async def _until_ended(outcome: Awaitable[RowOutcome]) -> RowOutcome:
     """What came of it; SIGTERM ends it as ^C does, else PostgreSQL and nodes would outlive what `timeout` ends."""
     row = asyncio.ensure_future(outcome)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, row.cancel)
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        # `timeout` sends SIGTERM to the process and then to its group, so the process may get it twice; the second one
+        # must not interrupt the cleanup. It is not set to SIG_IGN, which the processes that are started would inherit.
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        row.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
     return await row
 
 

@@ -39,11 +39,13 @@ class RowOutcome:
     """What the row was to do and did not: a run that did little has shown little. A short slice promises nothing."""
 
 
-def too_few(found: Mapping[str, float], least: Mapping[str, float]) -> tuple[str, ...]:
+def too_few(
+    found: Mapping[str, float], minimum: Mapping[str, float]
+) -> tuple[str, ...]:
     """For `not_done`: what there is less of than there must be."""
     return tuple(
         f"{found.get(what, 0):.0f} {what}, which must be {count:.0f} at least"
-        for what, count in least.items()
+        for what, count in minimum.items()
         if found.get(what, 0) < count
     )
 

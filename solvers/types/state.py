@@ -31,6 +31,9 @@ def gpu_id(node: str, index: int) -> GpuId:
 NodeId = NewType("NodeId", str)
 ReplicaId = NewType("ReplicaId", str)
 
+DEFAULT_PROJECT = "default"
+"""As in `agents.base.protocol`, which solvers must not import; tests/architecture compares them."""
+
 # `Union` instead of `|`, which cannot take the strings by which the alias refers to itself.
 Json: TypeAlias = Union[
     bool, int, float, str, "tuple[Json, ...]", "list[Json]", "Mapping[str, Json]", None
@@ -136,7 +139,7 @@ class Service:
     """An inference service as its team submitted it."""
 
     name: str
-    project: str = "default"
+    project: str = DEFAULT_PROJECT
     network: str
     slo: Slo
     scaling: Scaling = Scaling()
@@ -166,7 +169,7 @@ class Task:
     """
 
     name: str
-    project: str = "default"
+    project: str = DEFAULT_PROJECT
     kind: TaskKind
     network: str
     batch: int

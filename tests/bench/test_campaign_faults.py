@@ -9,13 +9,20 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from bench.campaign.deployment.clock import Clock, build
 from bench.campaign.deployment.device import WORKER
 from bench.campaign.deployment.journal import JournalReader
+from bench.campaign.deployment.namespaces import OtherHost
+from bench.campaign.deployment.plane import RunningPlane
+from bench.campaign.deployment.processes import Program
 from bench.campaign.deployment.proxy import Proxy
+from bench.campaign.faults.hosts import APIS_WAY, HOST_FAULTS
+from bench.campaign.faults.kinds import Surroundings
 from tests.integration.fault_harness import until
 from tests.ports import a_free_port
 
@@ -108,6 +115,58 @@ def test_a_half_open_connection_hears_of_its_end_only_when_it_is_used() -> None:
     if os.geteuid() != 0:
         pytest.skip("a connection can be dropped in silence by root alone")
     through_proxy(work)
+
+
+def test_a_host_fault_that_is_cancelled_does_not_wait_for_agents(
+    tmp_path: Path,
+) -> None:
+    (fault,) = (each for each in HOST_FAULTS if each.name == APIS_WAY)
+
+    async def play() -> None:
+        waits = asyncio.Event()
+
+        async def until_answered(_: float) -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+        # An API that answers nobody.
+        api = Program(
+            arguments=["-c", "input()"],
+            environment=os.environ,
+            log=tmp_path / "api.log",
+        )
+        plane = SimpleNamespace(
+            url="http://here:1",
+            api=api,
+            until_answered=until_answered,
+            database=SimpleNamespace(server=SimpleNamespace(url="")),
+        )
+        host = SimpleNamespace(
+            here="here",
+            there="there",
+            command=(),
+            to_database=str,
+            heal=lambda: None,
+        )
+        async with Proxy() as proxy:
+            around = Surroundings(
+                plane=cast(RunningPlane, plane),
+                to_api=proxy,
+                api_to_database=proxy,
+                controller_to_database=proxy,
+                clocks={},
+                disk=None,
+                host=cast(OtherHost, host),
+            )
+            begins = asyncio.ensure_future(fault.begin(around).__aenter__())
+            await waits.wait()
+            begins.cancel()
+            await asyncio.wait([begins], timeout=5.0)
+            assert begins.cancelled()
+            # Agents ask their own API again, whatever comes next.
+            assert proxy._target == ("here", 1)
+
+    asyncio.run(play())
 
 
 def test_a_moved_clock_moves_the_date_and_no_timeout(tmp_path: Path) -> None:

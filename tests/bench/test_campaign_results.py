@@ -17,12 +17,11 @@ from bench.campaign.faults import fault, kill
 from bench.campaign.faults.kinds import FAULTS, SILENT
 from bench.campaign.faults.victims import Recovery, Victim, Victims
 from bench.campaign.floods import fuzz, greedy
+from bench.campaign.floods.callers import CALLERS, NO_CALLERS
 from bench.campaign.floods.flood import FloodResult
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
 
-KINDS = dict.fromkeys(
-    ("admin", *fuzz.NO_CALLERS, *(each.name for each in fuzz.CALLERS)), 1
-)
+KINDS = dict.fromkeys(("admin", *NO_CALLERS, *(each.name for each in CALLERS)), 1)
 """Calls by whose token they came with."""
 
 

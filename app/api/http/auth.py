@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from app.api.http.errors import TooMany, problem_response
-from app.api.http.guesses import address_of
+from app.api.http.guesses import address_of, named_address
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, require_own_page
 from app.base.errors import Forbidden, PlimsollError, Unauthorised, Unavailable
@@ -215,7 +215,7 @@ async def _note_denied(
     request_id = str(scope["plimsoll.request_id"])
     context = Context(parts=parts, caller=caller, request_id=request_id)
     # Named by its address: no route is known yet, and the path is the caller's to choose.
-    subject = f"address/{address_of(scope)}"
+    subject = named_address(address_of(scope))
     await context.note_access("AccessDenied", subject=subject, reason=reason)
 
 

@@ -99,14 +99,15 @@ class Guesses:
     async def _note_episode(self, address: str) -> None:
         """Once per episode, without anything of what was sent: it may be a valid token with a letter too many."""
         self._metrics.guessing.inc()
+        subject = named_address(address)
         with contextlib.suppress(TooMany, Unavailable), translated():
             self._events.take("", 1.0, _now_s())
             await self._store.add_events(
                 AuditEvent(
                     at=self._clock.now(),
-                    actor=f"address/{address}",
+                    actor=subject,
                     kind="TokenGuessed",
-                    subject=f"address/{address}",
+                    subject=subject,
                     reason=f"{GUESSES} different unknown tokens came from it within {WINDOW_S:.0f} s",
                 )
             )
@@ -125,6 +126,11 @@ def address_of(scope: Scope) -> str:
     if not isinstance(address, IPv6Address):
         return str(address)
     return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+def named_address(address: str) -> str:
+    """An address as the audit names it, as who did something or as what it was done to."""
+    return f"address/{address}"
 
 
 def _now_s() -> float:

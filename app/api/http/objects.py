@@ -8,6 +8,7 @@ from typing import Annotated, Generic, TypeAlias, TypeVar
 from fastapi import Depends, Header, Query, Response
 from pydantic import BaseModel
 
+from agents.base.protocol import DEFAULT_PROJECT
 from app.api.http.errors import PreconditionRequired
 from app.api.http.pages import PageRequest
 from app.api.http.parts import Context
@@ -145,7 +146,7 @@ def check_name(
         raise InvalidRequest(
             f"is {metadata.name!r}, but the path says {name!r}", field="metadata.name"
         )
-    if not of_project and metadata.project != "default":
+    if not of_project and metadata.project != DEFAULT_PROJECT:
         raise InvalidRequest(
             "objects of this kind belong to no project; leave it out",
             field="metadata.project",

@@ -16,7 +16,7 @@ from app.api.caches.readiness import Check, Readiness
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.caches.shared_snapshots import SharedSnapshots
 from app.api.http.fairness import FairSeats, Pace, SeatRules
-from app.api.http.guesses import Guesses, address_of
+from app.api.http.guesses import Guesses, address_of, named_address
 from app.base.clock import ControlClock
 from app.base.errors import Forbidden
 from app.db.base.transaction import Connection, Engine, transaction
@@ -173,7 +173,7 @@ class ApiParts:
         self, scope: AsgiScope, reason: str, *, person: str | None = None
     ) -> None:
         """Append to the audit that a caller without a valid token was denied: a person, or an address."""
-        address = f"address/{address_of(scope)}"
+        address = named_address(address_of(scope))
         denial = AuditEvent(
             at=self.clock.now(),
             actor=address if person is None else f"person/{person}",

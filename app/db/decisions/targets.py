@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import NodeCommand, digest_of
+from agents.base.protocol import DEFAULT_PROJECT, NodeCommand, digest_of
 from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, command, node, plan
@@ -262,16 +262,16 @@ _INSERT_REPLICA = f"""
 INSERT INTO plan_replica (plan_id, gpu, replica, service, project, network, sm_percent, batch, memory_mib, power_w,
                           arrival_rate_rps)
 SELECT :plan_id, :gpu, :replica, r.service,
-       coalesce((SELECT project FROM service WHERE name = r.service), 'default'), r.network, r.sm_percent, r.batch,
-       :memory_mib, {_POWER_W}, :arrival_rate_rps
+       coalesce((SELECT project FROM service WHERE name = r.service), '{DEFAULT_PROJECT}'), r.network,
+       r.sm_percent, r.batch, :memory_mib, {_POWER_W}, :arrival_rate_rps
 FROM (SELECT CAST(:service AS text) AS service, CAST(:network AS text) AS network,
              CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
 """
 
 _INSERT_TASK = f"""
 INSERT INTO plan_task (plan_id, gpu, task, name, project, kind, network, sm_percent, batch, memory_mib, power_w)
-SELECT :plan_id, :gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, 'default'), :kind, r.network, r.sm_percent,
-       r.batch, :memory_mib, {_POWER_W}
+SELECT :plan_id, :gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, '{DEFAULT_PROJECT}'), :kind, r.network,
+       r.sm_percent, r.batch, :memory_mib, {_POWER_W}
 FROM (SELECT CAST(:task AS text) AS task, CAST(:network AS text) AS network,
              CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
 LEFT JOIN task t ON t.id = r.task

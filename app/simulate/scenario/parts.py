@@ -11,6 +11,7 @@ from pydantic import (
     model_validator,
 )
 
+from agents.base.protocol import DEFAULT_PROJECT
 from app.manifests.objects import ServiceSpec, VariantManifest
 from app.manifests.parts import NAME_PATTERN, LabelValue, Name, Strict, TypeName
 from app.manifests.policies import PolicyManifestSpec
@@ -53,7 +54,7 @@ class SimulatedService(ServiceSpec):
     """A service as its manifest states it, and who asks for it."""
 
     name: Name
-    project: Name = "default"
+    project: Name = DEFAULT_PROJECT
     labels: dict[str, LabelValue] = Field(
         default_factory=dict,
         max_length=64,
@@ -77,7 +78,7 @@ class SimulatedTask(TaskWork):
     """Training, or an offline job: iterations on what services leave over, until it is done."""
 
     name: Name
-    project: Name = "default"
+    project: Name = DEFAULT_PROJECT
     kind: TaskKind
     iterations: int = Field(ge=1, le=10**9)
     submit_s: Seconds = 0.0
@@ -139,7 +140,7 @@ class TaskList(Strict):
 
     # 63 characters of a name, less a dash and the digits of a number.
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=55)]
-    project: Name = "default"
+    project: Name = DEFAULT_PROJECT
     file: PurePath = Field(description="Relative to the scenario's own file")
     kind: TaskKind
     networks: list[TaskWork] = Field(

@@ -28,6 +28,7 @@ from bench.campaign.deployment.journal import JournalReader
 from bench.campaign.deployment.node import JOURNAL, SPEC, NodeSpec
 from bench.campaign.deployment.node_files import NodeFiles
 from bench.campaign.deployment.processes import Database, Kept, Program
+from bench.campaign.outcome import GIVEN_UP_S
 from bench.real_store import (
     Fleet,
     agent_orders,
@@ -141,9 +142,10 @@ class RunningPlane:
             await asyncio.sleep(LOOK_S)
 
     async def until_answered(self, asked_after_s: float) -> None:
-        """Every node has an answer to what it asked after that time."""
-        while self.all_answered_s(asked_after_s=asked_after_s) is None:  # noqa: ASYNC110  other processes tell nobody
-            await asyncio.sleep(LOOK_S)
+        """Every node has an answer to what it asked after that time. Raises TimeoutError after GIVEN_UP_S."""
+        async with asyncio.timeout(GIVEN_UP_S):
+            while self.all_answered_s(asked_after_s=asked_after_s) is None:  # noqa: ASYNC110  other processes tell nobody
+                await asyncio.sleep(LOOK_S)
 
     async def not_following(self) -> list[str]:
         """Nodes that do not take up the newest command within FOLLOWS_WITHIN_S, in words; for when the load is over."""

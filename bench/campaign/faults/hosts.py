@@ -96,7 +96,8 @@ async def _apis_way_to_database(around: Surroundings) -> AsyncIterator[None]:
     )
     async with beside(away.keep()), asyncio.timeout(LED_WITHIN_S):
         try:
-            await _ask_at(around, plane.url.replace(host.here, host.there))
+            _ask_at(around, plane.url.replace(host.here, host.there))
+            await plane.until_answered(time.monotonic())
             host.cut_database()
             await asyncio.sleep(PATIENCE_S)
             yield
@@ -106,16 +107,17 @@ async def _apis_way_to_database(around: Surroundings) -> AsyncIterator[None]:
             around.took_s[APIS_WAY] = time.monotonic() - healed_s
         finally:
             host.heal()
-            await _ask_at(around, plane.url)
+            # It does not wait for answers: after a failure they may never come, and SIGTERM must end the row soon.
+            _ask_at(around, plane.url)
+        await plane.until_answered(time.monotonic())
 
 
-async def _ask_at(around: Surroundings, url: str) -> None:
-    """Agents ask there, and each has been answered."""
+def _ask_at(around: Surroundings, url: str) -> None:
+    """Agents ask there from now on."""
     around.to_api.http(url)
     # Connections to the API of before would stay.
     around.to_api.fail("reset")
     around.to_api.fail("none")
-    await around.plane.until_answered(time.monotonic())
 
 
 @asynccontextmanager

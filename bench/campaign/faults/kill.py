@@ -60,8 +60,8 @@ SHARES: Mapping[Victim, float] = {
 """Of all kills: 50 of 1,000 for each part of the control plane, whose starts cost the most; a replica may be killed
 once in ten minutes only."""
 RARE_S = 1.5
-"""Between two kills on average, from which on the times of all of them are judged: of more frequent ones most meet
-something dead that they need, and only those that do not are judged."""
+"""Where the mean time between two kills is at least this, the recovery times of all kills are judged. Where kills are
+more frequent, most victims need something that is dead at that moment, and only undisturbed kills are judged."""
 DRAWN_SHARE = 0.95
 """Of the row's time moments are drawn in: what then waits for a victim that is not back yet has the rest."""
 GPUS_PER_NODE = 4

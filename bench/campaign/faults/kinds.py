@@ -235,11 +235,11 @@ def _clock(of: str, offset_s: int) -> Begin:
                 each.kill()
 
         jump(offset_s)
-        if of == "database":
-            await _until_led_anew(plane)
-        else:
-            await plane.until_answered(time.monotonic())
         try:
+            if of == "database":
+                await _until_led_anew(plane)
+            else:
+                await plane.until_answered(time.monotonic())
             yield
         finally:
             jump(0)

@@ -15,7 +15,6 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from app.db.operations.token_secrets import TokenOrder
 from bench.campaign.deployment.plane import PlaneOptions, RunningPlane, running_plane
 from bench.campaign.deployment.processes import beside
 from bench.campaign.deployment.watched import (
@@ -25,6 +24,7 @@ from bench.campaign.deployment.watched import (
     forget_holds,
     read_holds,
 )
+from bench.campaign.floods.callers import CALLERS, NO_CALLERS
 from bench.campaign.floods.flood import FloodResult, FloodSpec, run_flood
 from bench.campaign.floods.honest import HonestNodes, add_tokens
 from bench.campaign.outcome import RowOptions, RowOutcome, too_few
@@ -45,17 +45,6 @@ SETTINGS = {
     "PLIMSOLL_TOKEN_RATE": "100000",
 }
 
-
-CALLERS = (
-    TokenOrder(name="viewer", scope="viewer"),
-    TokenOrder(name="operator", scope="operator"),
-    TokenOrder(name="bound", scope="operator", projects=("default",)),
-    TokenOrder(name="agent", scope="agent", node="n000"),
-    TokenOrder(name="join", scope="join", uses_left=10_000),
-)
-"""Whose tokens some calls come with in place of the admin's; each reaches something that the fuzzer knows."""
-NO_CALLERS = {"unknown": f"plim_admin_{'A' * 43}", "drawn": ""}
-"""Secrets of nobody: one that is well formed, and whatever the fuzzer draws."""
 MIN_TAKEN = 0.05
 """Part that is answered 2xx: what is refused at the door tests the door alone."""
 
@@ -150,13 +139,13 @@ def _not_done(
         "kinds of callers": len(calls.sent_by),
     }
     kinds = 1 + len(CALLERS) + len(NO_CALLERS)
-    least: dict[str, float] = {"sequences of calls": 1, "kinds of callers": kinds}
+    minimum: dict[str, float] = {"sequences of calls": 1, "kinds of callers": kinds}
     for what, flood in {"calls": calls, "syncs": syncs}.items():
         found[what] = flood.sent
-        least[what] = options.calls or round(options.seconds * MIN_PER_S[what])
+        minimum[what] = options.calls or round(options.seconds * MIN_PER_S[what])
         found[f"{what} that were taken"] = flood.taken
-        least[f"{what} that were taken"] = math.ceil(flood.sent * MIN_TAKEN)
-    return too_few(found, least)
+        minimum[f"{what} that were taken"] = math.ceil(flood.sent * MIN_TAKEN)
+    return too_few(found, minimum)
 
 
 def _outcome(
