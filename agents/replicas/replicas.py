@@ -30,7 +30,8 @@ from pathlib import Path
 import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
-from agents.processes.care import cancel, end_for_good, end_unrecorded, keep_tidy
+from agents.base.waits import cancel
+from agents.processes.care import end_for_good, end_unrecorded, keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.procfs import boot_id
