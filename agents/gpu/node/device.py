@@ -35,6 +35,7 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, TaskCommand
+from agents.base.waits import together
 from agents.gpu.knobs.applied_knobs import TurnedKnobs
 from agents.gpu.node.admission import environment_of, require_room
 from agents.gpu.node.devices import fail_stranded
@@ -145,7 +146,7 @@ class GpuDevice:
         asked = (self._parts.workers.metrics(view.id) for view in serving)
         try:
             async with asyncio.timeout(POLL_LIMIT_S):
-                answers = await asyncio.gather(*asked)
+                answers = await together(*asked)
         except TimeoutError as error:
             late = f"replicas of GPU {gpu_index} do not tell within {POLL_LIMIT_S:g} s what they did"
             raise DeviceError(late) from error
