@@ -88,6 +88,11 @@ class WorkerUsers:
         return {"": self.default.uid, **projects}
 
 
+def uid_of(user: WorkerUser | None) -> int:
+    """The UID of a worker's user; of None that of the agent itself."""
+    return os.geteuid() if user is None else user.uid
+
+
 def find_worker_user(
     name: str, folders: Path, *, option: str = "--worker-user"
 ) -> WorkerUser | None:
@@ -228,7 +233,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def give_folder(path: Path, user: WorkerUser | None, *, keeps: bool) -> None:
     """Make a worker's own folder; `keeps`: what a process of the same user left there stays. Raises OSError."""
-    uid = os.geteuid() if user is None else user.uid
+    uid = uid_of(user)
     with contextlib.suppress(FileNotFoundError):
         # What another user left could not be read by this one.
         if not keeps or path.stat().st_uid != uid:

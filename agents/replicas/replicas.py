@@ -137,10 +137,8 @@ class Workers:
 
     def replicas(self) -> tuple[ReplicaView, ...]:
         """Every replica, by id."""
-        return tuple(
-            each.view(self._now_s(), self._opened().uid(name))
-            for name, each in sorted(self._replicas.items())
-        )
+        now_s = self._now_s()
+        return tuple(each.view(now_s) for _, each in sorted(self._replicas.items()))
 
     async def start(self, launch: Launch) -> None:
         """Start a replica. Raises LaunchFailed; then there is none."""

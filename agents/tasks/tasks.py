@@ -26,7 +26,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -144,8 +144,8 @@ class Tasks:
     def running(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU, by name."""
         return tuple(
-            replace(each.running_task(), uid=self._opened().records.uid(name))
-            for name, each in self._sorted()
+            each.running_task()
+            for _, each in self._sorted()
             if each.record.gpu_index == gpu_index
         )
 
