@@ -1,5 +1,6 @@
 """Who workers run as, and that what such a user puts into its folder leads the agent nowhere."""
 
+import argparse
 import asyncio
 import os
 import pwd
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.base.arguments import add_worker_users
 from agents.base.device import DeviceError
 from agents.gpu.mps.daemon import Mps
 from agents.processes.templates import tool_environment
@@ -107,6 +109,33 @@ def test_users_of_projects_that_would_not_be_apart_are_refused(
 ) -> None:
     with pytest.raises(DeviceError, match=reason):
         find_project_users(named, find_worker_user(default, FOLDERS), uses_mps=uses_mps)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("team-a=worker-a", True),
+        ("Team-A=worker-a", False),
+        ("team_a=worker-a", False),
+        (" team-a=worker-a", False),
+        (f"{'a' * 64}=worker-a", False),
+        ("=worker-a", False),
+        ("team-a=", False),
+        ("team-a", False),
+    ],
+)
+def test_a_user_is_named_for_a_project_whose_name_can_be_one(
+    text: str, is_taken: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_worker_users(parser)
+    if is_taken:
+        taken = parser.parse_args(["--worker-user-for", text]).worker_user_for
+        assert taken == [("team-a", "worker-a")]
+    else:
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--worker-user-for", text])
+        assert "must look like team-a=worker-a" in capsys.readouterr().err
 
 
 def test_nobody_needs_users_of_projects() -> None:
