@@ -163,7 +163,7 @@ class NodeState:
     gpus: tuple[GpuState, ...] = ()
     routes: tuple[ServiceRoute, ...] = ()
     uids: Mapping[str, int] = field(default_factory=dict)
-    """Who replicas and tasks must run as, by project; "": those of all others. Empty: as anybody."""
+    """The UID that replicas and tasks must run as, by project; "": those of all others. Empty: any UID will do."""
 
     def is_user_of(self, project: str, uid: int) -> bool:
         """Whether what runs as that user may be the project's."""

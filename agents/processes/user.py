@@ -67,8 +67,6 @@ class WorkerUsers:
     """None: the agent's own user."""
     by_project: Mapping[str, WorkerUser] = field(default_factory=dict)
     """Who those of these projects run as instead; not under MPS."""
-    uses_mps: bool = False
-    """MPS serves one user per GPU, so that who runs there changes only when all have ended."""
 
     @property
     def all(self) -> tuple[WorkerUser, ...]:
@@ -81,11 +79,9 @@ class WorkerUsers:
         return self.by_project.get(project, self.default)
 
     def uids(self) -> dict[str, int]:
-        """By project, "" of all others: who runs as another is replaced. Empty: nobody is, as under MPS."""
-        if self.default is None or self.uses_mps:
-            return {}
+        """By project, "" of all others: what runs as another is replaced."""
         projects = {name: each.uid for name, each in self.by_project.items()}
-        return {"": self.default.uid, **projects}
+        return {"": uid_of(self.default), **projects}
 
 
 def uid_of(user: WorkerUser | None) -> int:

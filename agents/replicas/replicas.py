@@ -84,7 +84,6 @@ class Workers:
         self.crashes = Crashes(now_s)
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever a replica has become ready, failed or gone."""
-        self.users = settings.users
         self._settings = settings
         self._templates = templates
         self._hooks = hooks or Hooks()

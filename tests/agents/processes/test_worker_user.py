@@ -12,6 +12,7 @@ import pytest
 from agents.base.arguments import add_worker_users
 from agents.base.device import DeviceError
 from agents.gpu.mps.daemon import Mps
+from agents.gpu.node.open import GpuNodeSettings
 from agents.processes.templates import tool_environment
 from agents.processes.user import (
     DEFAULT_USER,
@@ -76,14 +77,18 @@ def test_projects_have_users_apart_from_each_other() -> None:
     assert {user.folders for user in found.values()} == {FOLDERS}
 
 
-def test_who_runs_as_another_user_is_replaced_but_not_under_mps() -> None:
+def test_who_runs_as_another_user_is_replaced_but_not_under_mps(tmp_path: Path) -> None:
     own = replace(NOBODY, name="daemon", uid=1)
     users = WorkerUsers(default=NOBODY, by_project={"team-a": own})
     assert users.uids() == {"": 65534, "team-a": 1}
-    # Also where no project has a user of its own any more.
+    # Also where no project has a user of its own any more, and after --worker-user root.
     assert WorkerUsers(default=NOBODY).uids() == {"": 65534}
-    assert WorkerUsers(default=NOBODY, uses_mps=True).uids() == {}
-    assert WorkerUsers().uids() == {}
+    assert WorkerUsers().uids() == {"": os.geteuid()}
+    by_turns = GpuNodeSettings(
+        state_dir=tmp_path, mps_dir=tmp_path, users=users, uses_mps=False
+    )
+    assert by_turns.uids == users.uids()
+    assert replace(by_turns, uses_mps=True).uids == {}
 
 
 @only_root
