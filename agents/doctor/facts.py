@@ -59,7 +59,7 @@ _MAX_RECORDS = 1024
 
 
 class _Problem(msgspec.Struct):
-    """The parts of the control plane's answers that are told on."""
+    """The parts of the control plane's answers that the doctor quotes."""
 
     detail: str = ""
     checks: dict[str, str] = msgspec.field(default_factory=dict)

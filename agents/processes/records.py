@@ -125,7 +125,8 @@ class Records(Generic[R]):
     ) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written.
 
-        `users`: whom replicas run as; other users' folders lie outside of what is the agent's alone.
+        `users`: the users that replicas run as; the folders of users other than the agent's lie outside of its state
+        directory, which is closed to them.
         """
         self.users = users or WorkerUsers()
         user = self.users.default

@@ -75,7 +75,7 @@ class WorkerUsers:
         return (*default, *self.by_project.values())
 
     def of(self, project: str) -> WorkerUser | None:
-        """Who the project's run as; None: the agent's own user."""
+        """The user that the project's replicas and tasks run as; None: the agent's own user."""
         return self.by_project.get(project, self.default)
 
     def uids(self) -> dict[str, int]:
