@@ -17,10 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from agents.base.arguments import add_log_level, add_worker_users
+from agents.base.arguments import NAME_PATTERN, add_log_level, add_worker_users
 
-NODE_PATTERN = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-"""What the control plane takes as a node's name."""
 TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
 
 DEVICES = (
@@ -327,7 +325,7 @@ def _refuse_contradictions(
 
 
 def _node(text: str) -> str:
-    if not re.fullmatch(NODE_PATTERN, text):
+    if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError(
             f"{text!r} must be lower-case letters, digits and dashes, 63 at most"
         )

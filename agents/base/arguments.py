@@ -1,7 +1,11 @@
 """Options that several commands of an agent have, and readers of bounded numbers."""
 
 import argparse
+import re
 from collections.abc import Callable
+
+NAME_PATTERN = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+"""What the control plane takes as the name of a node or project."""
 
 
 def add_log_level(options: argparse._ActionsContainer) -> None:
@@ -45,8 +49,11 @@ def add_worker_users(options: argparse._ActionsContainer) -> None:
 
 def _project_user(text: str) -> tuple[str, str]:
     project, _, user = text.partition("=")
-    if not project or not user:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like team-a=worker-a")
+    # A name that no project can have would leave its replicas to the other user, and say nothing.
+    if not re.fullmatch(NAME_PATTERN, project) or not user:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must look like team-a=worker-a, the project in lower-case letters, digits and dashes, 63 at most"
+        )
     return project, user
 
 

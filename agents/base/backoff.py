@@ -47,7 +47,7 @@ class Restarts:
     def __init__(self) -> None:
         self._up_since_s: dict[Part, float] = {}
         self._adopted: set[Part] | None = None
-        """Found at the first look, and not failed since: an earlier agent had them up, for a time that nobody knows."""
+        """Found at the first look, not failed or gone since: an earlier agent had them up, for an unknown time."""
         self._failures: dict[Part, int] = {}
         self._until_s: dict[Part, float] = {}
         self._reasons: dict[Part, str] = {}
@@ -71,6 +71,8 @@ class Restarts:
                 self._failures.pop(part, None)
             if is_at not in ("starting", "failed"):
                 self._up_since_s[part] = up_since_s
+        # What is started later under the name of one that is gone is this agent's own.
+        adopted &= {part for part, _ in _states(state)}
 
     def _note_end(self, part: Part, now_s: float, *, up_s: float) -> None:
         self.note_failure(part, now_s, reason="it ended by itself")

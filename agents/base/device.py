@@ -117,6 +117,7 @@ class RunningTask:
     @property
     def holds_memory(self) -> bool:
         """Whether GPU memory is taken: all but what is swapped out or failed."""
+        # "swapping" counts in both directions: the memory is not free until it has left, and is needed as it returns.
         return self.state not in ("swapped", "failed", "finished")
 
 
@@ -163,10 +164,11 @@ class NodeState:
     gpus: tuple[GpuState, ...] = ()
     routes: tuple[ServiceRoute, ...] = ()
     uids: Mapping[str, int] = field(default_factory=dict)
-    """Who replicas and tasks must run as, by project; "": those of all others. Empty: as anybody."""
+    """The UID that replicas and tasks must run as, by project; "": those of all others. Empty: any UID will do."""
 
     def is_user_of(self, project: str, uid: int) -> bool:
         """Whether what runs as that user may be the project's."""
+        # Without any entry the UID is compared with itself, so that nothing is replaced.
         return uid == self.uids.get(project, self.uids.get("", uid))
 
 
@@ -227,6 +229,7 @@ class Device(Protocol):
         """What was measured since the last call (or since the start); reading starts a new window."""
         ...
 
+    # Apart from `read`: a governor's period is shorter than an observation's window, which reading would cut off.
     async def poll(self, gpu_index: int) -> GpuPoll:
         """What a GPU did since the last poll of it, or since the last `read`; leaves the window of `read` alone.
 
@@ -245,10 +248,12 @@ class Device(Protocol):
         """Begin to start a replica. Raises LaunchFailed, UnknownPart or GpuLost."""
         ...
 
+    # The entire table, since requests must never meet a switch of replicas that is half done.
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         """Replace the whole routing table at once; requests already taken stay where they are."""
         ...
 
+    # A step of its own before the stop, since requests that were taken must not be lost.
     async def drain(self, replica_id: str) -> None:
         """Let a replica finish what it has and take nothing more."""
         ...

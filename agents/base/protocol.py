@@ -63,6 +63,8 @@ METRICS_HEADER = "Plimsoll-Metrics"
 """host:port of the agent's own metrics, where it has some."""
 
 
+# Refused and not ignored: a command that is carried out without a field that its agent does not know would be another
+# command than the one that was planned.
 class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every message: immutable, named fields only, unknown fields refused."""
 
@@ -117,6 +119,7 @@ class TaskReading(Wire, frozen=True, kw_only=True):
     """Mean time of the window's iterations; 0 without any."""
 
 
+# Counts, since those of windows of any length and of several nodes can be added, and rates cannot.
 class ServiceReading(Wire, frozen=True, kw_only=True):
     """One service as this node's router saw it over the window; counts, never rates."""
 
@@ -190,6 +193,7 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     node: Name
     boot: Name
     """Identity of this start of the agent; a restart counts its sequence from 1 again."""
+    # With the boot it names the observation: one that is sent again after a lost answer is counted once.
     sequence: Ordinal
     window_start_s: Amount
     """Unix seconds by the agent's clock."""
@@ -209,6 +213,7 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """What the node cannot do, in words."""
     repartition: Annotated[tuple[GpuIndex, ...], Meta(max_length=MAX_GPUS)] = ()
     """Indices of the GPUs whose governor can keep neither cap nor latencies with the SM percents as they are."""
+    # 1024 replicas and tasks, and `others` and `idle` of each of MAX_GPUS GPUs.
     uses: Annotated[tuple[UseReading, ...], Meta(max_length=1280)] = ()
     """Who used what of the GPUs, where that was measured."""
     failures: Annotated[
@@ -356,3 +361,16 @@ def bucket_of(latency_ms: float) -> int:
 def bucket_end_ms(bucket: int) -> float:
     """Upper end of a latency bucket."""
     return float(MIN_BUCKET_MS * 2.0 ** (bucket / BUCKETS_PER_DOUBLING))
+
+
+def within(value: float, kind: object) -> float:
+    """The value where it lies within a type of this contract, else 0, which says on the wire: nothing known.
+
+    One number out of its bounds would have the whole observation refused.
+    """
+    # Not cut to the bound: whoever tells such a number has not counted, and the bound would be as wrong.
+    try:
+        found: float = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return 0.0
+    return found

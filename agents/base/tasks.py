@@ -1,6 +1,5 @@
 """What simulated, fake and real tasks have in common: how they are shown to enforcement and in a reading."""
 
-from agents.base.bounds import within
 from agents.base.device import RunningTask
 from agents.base.protocol import (
     Amount,
@@ -8,6 +7,7 @@ from agents.base.protocol import (
     TaskCommand,
     TaskReading,
     TaskState,
+    within,
 )
 
 SWAP_MIB_PER_S = 10e9 / 2**20

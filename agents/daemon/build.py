@@ -226,7 +226,6 @@ async def _gpu_device(
             by_project=find_project_users(
                 options.worker_user_for, user, uses_mps=uses_mps
             ),
-            uses_mps=uses_mps,
         ),
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,

@@ -24,6 +24,7 @@ from agents.base.clock import Clock
 from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import MAX_TEXT, Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
+from agents.base.waits import cancel
 from agents.daemon.notes import AgentNotes, sendable, within_limits
 from agents.daemon.steps import FORESEEN, Steps, problem_of
 from agents.enforce.admission import objections
@@ -31,7 +32,6 @@ from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
 from agents.enforce.progress import Progress
 from agents.enforce.reconcile import Enforcing
-from agents.processes.care import cancel
 from agents.sync.lease import Lease, machine_uptime
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator
 
+from agents.base.arguments import NAME_PATTERN
 from agents.doctor.types import Asked, ControlPlaneFacts, Level, NodeFinding
 
 GOOD_SKEW_S, MAX_SKEW_S = 2.0, 60.0
 """Dates have whole seconds; from 60 s on the control plane reports a wrong clock."""
-NODE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-"""What the control plane takes as the name of a node."""
 
 
 def check_control_plane(
@@ -16,7 +15,7 @@ def check_control_plane(
 ) -> Iterator[NodeFinding]:
     """Name of the node, readiness, clock and token."""
     # Checked here as well, so that an operator reads of it before the agent starts.
-    if not NODE_NAME.fullmatch(asked.node):
+    if not re.fullmatch(NAME_PATTERN, asked.node):
         words = f"{asked.node!r} is no name of a node: small letters, digits and -, at most 63"
         yield NodeFinding(
             check="node name",

@@ -59,7 +59,7 @@ _MAX_RECORDS = 1024
 
 
 class _Problem(msgspec.Struct):
-    """The parts of the control plane's answers that are told on."""
+    """The parts of the control plane's answers that the doctor quotes."""
 
     detail: str = ""
     checks: dict[str, str] = msgspec.field(default_factory=dict)
@@ -109,6 +109,9 @@ def read_worker_user(asked: Asked) -> WorkerUser | None:
 
 def read_project_users(asked: Asked) -> dict[str, WorkerUser]:
     """By project, who its replicas would run as. Raises DeviceError where the agent would not start."""
+    # What is wrong with the workers' user is told once, as that of the replicas.
+    if not asked.project_users:
+        return {}
     return find_project_users(
         asked.project_users, read_worker_user(asked), uses_mps=asked.uses_mps
     )
@@ -361,17 +364,13 @@ def _connection(
 ) -> Iterator[tuple[http.client.HTTPConnection, str]]:
     """A connection and the path before every request's; no proxy, as the agent uses none."""
     parts = urlsplit(url)
+    host = parts.hostname or ""
     connection = (
         http.client.HTTPSConnection(
-            parts.hostname or "",
-            parts.port,
-            timeout=limit_s,
-            context=ssl.create_default_context(),
+            host, parts.port, timeout=limit_s, context=ssl.create_default_context()
         )
         if parts.scheme == "https"
-        else http.client.HTTPConnection(
-            parts.hostname or "", parts.port, timeout=limit_s
-        )
+        else http.client.HTTPConnection(host, parts.port, timeout=limit_s)
     )
     try:
         yield connection, parts.path.rstrip("/")

@@ -1,7 +1,8 @@
 """Which launches failed since the last observation: what the control plane needs to know to place them elsewhere.
 
 A launch has failed where the device refused it, or its replica or task failed before it was up for HEALTHY_S. What was
-up for longer and then ended is restarted where it is, and says nothing about its GPU.
+up for longer and then ended is restarted where it is, and says nothing about its GPU; nor does what had failed before
+this agent began.
 """
 
 import re
@@ -33,9 +34,19 @@ class FailedLaunches:
     _up_since_s: dict[Part, float] = field(default_factory=dict)
     _failed: set[Part] = field(default_factory=set)
     """Those whose last launch was judged."""
+    _has_looked: bool = False
 
     def look(self, state: NodeState, wanted: Collection[Part], now_s: float) -> None:
         """Judge what is there; `wanted`: what the command has, as others may fail while they end."""
+        if not self._has_looked:
+            self._has_looked = True
+            # An earlier agent started these; they may have served for days until the machine was restarted.
+            self._failed.update(
+                each.part
+                for gpu in state.gpus
+                for each in _present(gpu)
+                if each.state == "failed"
+            )
         for gpu in state.gpus:
             # On a GPU that does not answer everything fails, and the plan leaves it anyway.
             for each in _present(gpu) if gpu.healthy else ():

@@ -11,6 +11,7 @@ disk, and a restarted agent begins anew. A governor that has a start of its own 
 and goes on from where it is when the same replicas get other limits.
 """
 
+import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -96,23 +97,38 @@ class Governing:
     async def step(self, command: NodeCommand, now_s: float) -> tuple[str, ...]:
         """One step of every governor that is due; returns what stood in the way, in words."""
         self._seat(command, now_s)
+        due = [each for each in sorted(self._seats.items()) if now_s >= each[1].due_s]
         problems = [*self._unknown]
-        for index, seat in sorted(self._seats.items()):
-            if now_s < seat.due_s:
-                continue
-            # Due anew before it acts: a GPU that fails is asked again a period later, not at once.
-            seat.due_s = now_s + seat.task.governor.period_s
-            try:
-                await self._step(index, seat)
-            except DeviceError as error:
+        if not due:
+            return tuple(problems)
+        turn = asyncio.Lock()
+        # Side by side: servers that do not answer delay the node by one time limit, however many GPUs they are on.
+        errors = await asyncio.gather(
+            *(self._step(index, seat, turn, now_s) for index, seat in due),
+            return_exceptions=True,
+        )
+        for (index, seat), error in zip(due, errors, strict=True):
+            if isinstance(error, DeviceError):
                 seat.is_acting = False
                 problems.append(
                     f"governor {seat.task.governor.name} of GPU {index} cannot act: {error}"
                 )
+            elif error is not None:
+                raise error
         return tuple(problems)
 
-    async def _step(self, index: int, seat: _Seat) -> None:
+    async def _step(
+        self, index: int, seat: _Seat, turn: asyncio.Lock, now_s: float
+    ) -> None:
+        # Due anew before it acts: a GPU that fails is asked again a period later, not at once.
+        seat.due_s = now_s + seat.task.governor.period_s
         poll = await self._device.poll(index)
+        # One GPU at a time, and at once after its poll: the period that begins must be the new knobs'.
+        async with turn:
+            await self._act(index, seat, poll)
+
+    async def _act(self, index: int, seat: _Seat, poll: GpuPoll) -> None:
+        """Turn the GPU by what was measured."""
         state = await self._device.state()
         (gpu,) = (each for each in state.gpus if each.index == index)
         seat.fixed = frozenset(

@@ -1,7 +1,5 @@
 """What the processes of replicas and of tasks need alike.
 
-await first(wait, wait, …, limit_s=…)          -> what the first of them says; the others are cancelled
-await cancel(task, …)                          returns when they have ended
 await end_unrecorded(mark, known, terminate)   what carries this directory's mark and has no record
 await end_for_good(process, ending, tell)      returns when all of it is gone, and not before
 await keep_tidy(records, ids)                  keeps every log short and old folders few, for ever
@@ -9,7 +7,7 @@ await keep_tidy(records, ids)                  keeps every log short and old fol
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from agents.processes.logs import rotate_all
@@ -23,28 +21,6 @@ UNKILLABLE_S = 5.0
 """Between two attempts to end what does not end."""
 
 log = logging.getLogger(__name__)
-
-
-async def first(
-    *waits: Coroutine[None, None, str], limit_s: float | None = None
-) -> str | None:
-    """What the first of them returns, the others are cancelled; None = none within the limit."""
-    tasks = [asyncio.create_task(each) for each in waits]
-    try:
-        await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        # In the order of the arguments where several are done at once, so that the result is the same each time.
-        return next((each.result() for each in tasks if each.done()), None)
-    finally:
-        await cancel(*tasks)
-
-
-async def cancel(*tasks: "asyncio.Task[object] | None") -> None:
-    """Cancel tasks and wait until they have ended; an error of one is logged by asyncio."""
-    begun = [each for each in tasks if each is not None]
-    for each in begun:
-        each.cancel()
-    if begun:
-        await asyncio.wait(begun)
 
 
 async def end_unrecorded(

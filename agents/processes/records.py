@@ -79,6 +79,8 @@ class Record:
     identity: Identity
     mark: str
     """Random text in the environment of the worker and of all that it starts."""
+    uid: int = -1
+    """Who it was started as; -1 = not known, in a record of an earlier release."""
     version: int = VERSION
 
 
@@ -123,7 +125,8 @@ class Records(Generic[R]):
     ) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written.
 
-        `users`: whom replicas run as; other users' folders lie outside of what is the agent's alone.
+        `users`: the users that replicas run as; the folders of users other than the agent's lie outside of its state
+        directory, which is closed to them.
         """
         self.users = users or WorkerUsers()
         user = self.users.default
@@ -208,13 +211,6 @@ class Records(Generic[R]):
     def folder(self, replica_id: str) -> Path:
         """The replica's own directory, which need not exist."""
         return self._folders / _file_name(replica_id)
-
-    def uid(self, replica_id: str) -> int:
-        """Who a replica runs as: whose its directory is, which it cannot give away. -1: it has none."""
-        try:
-            return self.folder(replica_id).stat().st_uid
-        except FileNotFoundError:
-            return -1
 
     def log(self, replica_id: str) -> Path:
         """The replica's log."""

@@ -67,8 +67,6 @@ class WorkerUsers:
     """None: the agent's own user."""
     by_project: Mapping[str, WorkerUser] = field(default_factory=dict)
     """Who those of these projects run as instead; not under MPS."""
-    uses_mps: bool = False
-    """MPS serves one user per GPU, so that who runs there changes only when all have ended."""
 
     @property
     def all(self) -> tuple[WorkerUser, ...]:
@@ -77,15 +75,18 @@ class WorkerUsers:
         return (*default, *self.by_project.values())
 
     def of(self, project: str) -> WorkerUser | None:
-        """Who the project's run as; None: the agent's own user."""
+        """The user that the project's replicas and tasks run as; None: the agent's own user."""
         return self.by_project.get(project, self.default)
 
     def uids(self) -> dict[str, int]:
-        """By project, "" of all others: who runs as another is replaced. Empty: nobody is, as under MPS."""
-        if self.default is None or self.uses_mps:
-            return {}
+        """By project, "" of all others: what runs as another is replaced."""
         projects = {name: each.uid for name, each in self.by_project.items()}
-        return {"": self.default.uid, **projects}
+        return {"": uid_of(self.default), **projects}
+
+
+def uid_of(user: WorkerUser | None) -> int:
+    """The UID of a worker's user; of None that of the agent itself."""
+    return os.geteuid() if user is None else user.uid
 
 
 def find_worker_user(
@@ -228,7 +229,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def give_folder(path: Path, user: WorkerUser | None, *, keeps: bool) -> None:
     """Make a worker's own folder; `keeps`: what a process of the same user left there stays. Raises OSError."""
-    uid = os.geteuid() if user is None else user.uid
+    uid = uid_of(user)
     with contextlib.suppress(FileNotFoundError):
         # What another user left could not be read by this one.
         if not keeps or path.stat().st_uid != uid:

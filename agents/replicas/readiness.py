@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from agents.base.device import DeviceError
-from agents.processes.care import first
+from agents.base.waits import first
 from agents.processes.records import Record, Records
 from agents.processes.templates import Server
 from agents.replicas.adapters import Adapter, Endpoint, warm_up

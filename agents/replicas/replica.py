@@ -17,6 +17,7 @@ from agents.processes.logs import tail
 from agents.processes.process import TerminateOnGpu, WorkerProcess
 from agents.processes.records import Identity, Record, Records
 from agents.processes.templates import Template, WarmUp
+from agents.processes.user import uid_of
 from agents.replicas.adapters import Endpoint
 
 
@@ -117,8 +118,8 @@ class ReplicaProcess:
     """It is being ended, by a stop or a failure."""
     task: "asyncio.Task[None] | None" = None
 
-    def view(self, now_s: float, uid: int) -> ReplicaView:
-        """What others may see of it, which runs as that user."""
+    def view(self, now_s: float) -> ReplicaView:
+        """What others may see of it."""
         record = self.record
         return ReplicaView(
             id=record.id,
@@ -139,7 +140,7 @@ class ReplicaProcess:
             draining_s=max(0.0, now_s - self.draining_since_s),
             is_adopted=self.is_adopted,
             is_outdated=self.is_outdated,
-            uid=uid,
+            uid=record.uid,
         )
 
     def endpoint(self, records: Records[Record]) -> Endpoint:
@@ -196,6 +197,7 @@ def start_replica(
                 digest=template.digest,
                 identity=identity,
                 mark=place.mark,
+                uid=uid_of(place.user),
             )
         )
         # Called at the gate: the process runs nothing of the worker before this is on disk.

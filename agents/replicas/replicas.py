@@ -30,7 +30,8 @@ from pathlib import Path
 import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
-from agents.processes.care import cancel, end_for_good, end_unrecorded, keep_tidy
+from agents.base.waits import cancel
+from agents.processes.care import end_for_good, end_unrecorded, keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.procfs import boot_id
@@ -83,7 +84,6 @@ class Workers:
         self.crashes = Crashes(now_s)
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever a replica has become ready, failed or gone."""
-        self.users = settings.users
         self._settings = settings
         self._templates = templates
         self._hooks = hooks or Hooks()
@@ -136,10 +136,8 @@ class Workers:
 
     def replicas(self) -> tuple[ReplicaView, ...]:
         """Every replica, by id."""
-        return tuple(
-            each.view(self._now_s(), self._opened().uid(name))
-            for name, each in sorted(self._replicas.items())
-        )
+        now_s = self._now_s()
+        return tuple(each.view(now_s) for _, each in sorted(self._replicas.items()))
 
     async def start(self, launch: Launch) -> None:
         """Start a replica. Raises LaunchFailed; then there is none."""

@@ -17,7 +17,7 @@ from agents.processes.launch import HOST, LaunchPlace, make_ready
 from agents.processes.process import WorkerProcess
 from agents.processes.records import VERSION, Identity, Records
 from agents.processes.templates import Parameters, Template
-from agents.processes.user import read_file
+from agents.processes.user import read_file, uid_of
 from agents.replicas.replica import Hooks, Proof
 from agents.trainer.swap import SwapStatus
 
@@ -59,6 +59,8 @@ class TaskProcessRecord:
     """As it was when the task was started."""
     identity: Identity
     mark: str
+    uid: int = -1
+    """Who it was started as; -1 = not known, in a record of an earlier release."""
     phase: Phase = "starting"
     version: int = VERSION
 
@@ -111,7 +113,8 @@ class TaskProcess:
 
     def running_task(self) -> RunningTask:
         """As enforcement sees it."""
-        return running_task(self.record.command, self.state)
+        running = running_task(self.record.command, self.state)
+        return replace(running, uid=self.record.uid)
 
     def holder(self) -> TaskHolder:
         """Beside replicas, as those who give memory out see it."""
@@ -235,6 +238,7 @@ def start_task(
                 template=template,
                 identity=identity,
                 mark=place.mark,
+                uid=uid_of(place.user),
             )
         )
         records.save(kept[0])

@@ -26,7 +26,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -38,7 +38,8 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import TaskReading
-from agents.processes.care import cancel, end_unrecorded, first, keep_tidy
+from agents.base.waits import cancel, first
+from agents.processes.care import end_unrecorded, keep_tidy
 from agents.processes.launch import Crashes, Ports, place_in
 from agents.processes.process import WorkerProcess, end_left_over
 from agents.processes.records import Records
@@ -143,8 +144,8 @@ class Tasks:
     def running(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU, by name."""
         return tuple(
-            replace(each.running_task(), uid=self._opened().records.uid(name))
-            for name, each in self._sorted()
+            each.running_task()
+            for _, each in self._sorted()
             if each.record.gpu_index == gpu_index
         )
 
@@ -164,19 +165,17 @@ class Tasks:
 
     async def start(self, launch: TaskLaunch) -> None:
         """Start a task. Raises LaunchFailed; then there is none."""
-        name, records = launch.command.name, self._opened().records
+        command, records = launch.command, self._opened().records
+        name = command.name
         if name in self._tasks:
             raise LaunchFailed(f"task {name} is there already; stop it first")
         if (hold_s := self.crashes.hold_s(name)) > 0.0:
             raise LaunchFailed(
                 f"task {name} is in a crash loop and waits another {hold_s:.0f} s"
             )
-        template = self._templates.find_task(
-            launch.command.network, launch.command.kind
-        )
+        template = self._templates.find_task(command.network, command.kind)
         taken = {port for each in self._tasks.values() for port in each.record.ports}
         ports = self._ports.take(len(template.ports), taken)
-        command = launch.command
         place = place_in(
             records, name, command.project, ports=ports, environment=self._environment
         )

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from msgspec import structs
@@ -35,6 +35,7 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, TaskCommand
+from agents.base.waits import together
 from agents.gpu.knobs.applied_knobs import TurnedKnobs
 from agents.gpu.node.admission import environment_of, require_room
 from agents.gpu.node.devices import fail_stranded
@@ -62,8 +63,9 @@ class GpuDevice:
         *,
         keeps_replicas: bool = False,
         looks: Looks = DEFAULT_LOOKS,
+        uids: Mapping[str, int],
     ) -> None:
-        """`keeps_replicas`: they go on when this is closed, for the next agent to adopt."""
+        """`keeps_replicas`: they go on when this is closed, for the next agent to adopt; `uids`: as in `NodeState`."""
         self.router = parts.router
         self._parts, self._clock, self._keeps_replicas = parts, clock, keeps_replicas
         self._gpus = {gpu.index: gpu for gpu in parts.gpus}
@@ -75,7 +77,7 @@ class GpuDevice:
         self._poll_counters = PollCounters()
         self._counts_s = looks.counts_s
         self._asked_s: dict[str, float] = {}
-        self._uids = parts.workers.users.uids()
+        self._uids = uids
 
     async def state(self) -> NodeState:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
@@ -145,7 +147,7 @@ class GpuDevice:
         asked = (self._parts.workers.metrics(view.id) for view in serving)
         try:
             async with asyncio.timeout(POLL_LIMIT_S):
-                answers = await asyncio.gather(*asked)
+                answers = await together(*asked)
         except TimeoutError as error:
             late = f"replicas of GPU {gpu_index} do not tell within {POLL_LIMIT_S:g} s what they did"
             raise DeviceError(late) from error

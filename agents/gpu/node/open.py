@@ -128,6 +128,8 @@ class Basis:
     make_router: Callable[[Workers], Awaitable[RequestRouter]]
     keeps_replicas: bool = False
     looks: Looks = DEFAULT_LOOKS
+    uids: Mapping[str, int] = field(default_factory=dict)
+    """As in `NodeState`."""
 
 
 async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
@@ -179,7 +181,11 @@ async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
         router=router,
     )
     return GpuDevice(
-        parts, clock, keeps_replicas=basis.keeps_replicas, looks=basis.looks
+        parts,
+        clock,
+        keeps_replicas=basis.keeps_replicas,
+        looks=basis.looks,
+        uids=basis.uids,
     )
 
 
@@ -205,6 +211,12 @@ class GpuNodeSettings:
     """Where HAProxy takes requests; None: this process does."""
     access: RouterAccess = field(default_factory=RouterAccess)
     """Who may send requests to HAProxy."""
+
+    @property
+    def uids(self) -> dict[str, int]:
+        """Who replicas and tasks must run as, as in `NodeState`."""
+        # MPS serves one user per GPU: who runs there changes only when all have ended.
+        return {} if self.uses_mps else self.users.uids()
 
 
 async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
@@ -250,6 +262,7 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             slices=devices,
             make_router=partial(_router, settings),
             keeps_replicas=settings.keeps_replicas,
+            uids=settings.uids,
         )
         device = await put_together(basis, clock)
         opened.pop_all()

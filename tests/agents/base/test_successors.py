@@ -1,5 +1,6 @@
 """Replicas whose server cannot change its batch: a successor under another name, and one reading under the known id."""
 
+import asyncio
 from dataclasses import replace
 from random import Random
 
@@ -239,5 +240,5 @@ def test_a_governor_leaves_such_a_batch_alone() -> None:
     )
     device.polls[0] = GpuPoll(peak_power_w=200.0, replicas=(late,))
     for now_s in (0.0, 1.0, 2.0, 3.0, 4.0):
-        assert run(governing.step(wanted, now_s)) == ()
+        assert asyncio.run(governing.step(wanted, now_s)) == ()
     assert governing.in_force(wanted, 5.0).gpus[0].replicas[0].batch == 4

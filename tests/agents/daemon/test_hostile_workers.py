@@ -8,7 +8,6 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from agents.base.bounds import within
 from agents.base.clock import ManualClock, ScaledClock
 from agents.base.device import DeviceError, DeviceReadings, GpuPoll, NodeState
 from agents.base.protocol import (
@@ -19,6 +18,7 @@ from agents.base.protocol import (
     Observation,
     ReplicaReading,
     TaskReading,
+    within,
 )
 from agents.base.tasks import task_reading
 from agents.daemon.notes import sendable

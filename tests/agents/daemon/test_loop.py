@@ -426,6 +426,18 @@ def test_what_an_earlier_agent_had_up_is_started_again_at_once_and_only_once(
     assert held == [False, False, False, False, True]
 
 
+def test_what_was_ended_and_begun_anew_is_no_longer_an_earlier_agents() -> None:
+    restarts, device = Restarts(), PaperDevice(an_empty_node())
+    finish(device.start_replica(0, a_replica("r1")))
+    restarts.look(finish(device.state()), 0.0)
+    finish(device.stop_replica("r1"))
+    restarts.look(finish(device.state()), 1.0)
+    finish(device.start_replica(0, a_replica("r1")))
+    device.put("r1", state="failed")
+    restarts.look(finish(device.state()), 2.0)
+    assert ("replica", "r1") in restarts.held(2.0)
+
+
 def test_what_fails_again_soon_after_it_was_up_waits_longer_each_time() -> None:
     restarts, device = Restarts(), PaperDevice(an_empty_node())
     finish(device.start_replica(0, a_replica("r1")))

@@ -292,6 +292,15 @@ def test_each_projects_user_is_named_and_mps_allows_none() -> None:
         facts.read_project_users(replace(asked, uses_mps=True))
 
 
+def test_a_node_without_users_of_projects_is_told_once_that_the_workers_user_is_missing() -> (
+    None
+):
+    asked = replace(ASKED, worker_user="n-o-b-o-d-y")
+    with pytest.raises(DeviceError, match="there is no user"):
+        facts.read_worker_user(asked)
+    assert facts.read_project_users(asked) == {}
+
+
 def test_long_words_are_broken_and_options_are_not() -> None:
     words = f"{'x' * 100} and then an option at the end of a line, --state-dir"
     table = render(

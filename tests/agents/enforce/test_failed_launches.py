@@ -18,6 +18,13 @@ from tests.agents.paper_device import a_running_task
 WANTED: set[Part] = {("replica", "r1"), ("task", "nightly")}
 
 
+def a_tracker() -> FailedLaunches:
+    """Of an agent that found its node empty."""
+    launches = FailedLaunches()
+    launches.look(an_empty_node(), WANTED, 0.0)
+    return launches
+
+
 def see(
     launches: FailedLaunches,
     state: ReplicaState,
@@ -47,7 +54,7 @@ def failure(detail: str) -> LaunchFailure:
 
 
 def test_a_replica_that_stays_failed_counts_once_for_each_launch() -> None:
-    launches = FailedLaunches()
+    launches = a_tracker()
     for at_s in (0.0, 1.0, 2.0):
         see(launches, "failed", at_s)
     assert launches.take(()) == (failure("it ended by itself"),)
@@ -60,7 +67,7 @@ def test_a_replica_that_stays_failed_counts_once_for_each_launch() -> None:
 
 
 def test_a_failure_does_not_take_the_words_on_a_replica_whose_id_begins_alike() -> None:
-    launches = FailedLaunches()
+    launches = a_tracker()
     for said, is_own in (("replica r10: no", False), ("replica r1~8: no", True)):
         launches.note("r1", "chat", 0, "it ended by itself")
         (taken,) = launches.take([said])
@@ -69,28 +76,39 @@ def test_a_failure_does_not_take_the_words_on_a_replica_whose_id_begins_alike() 
 
 def test_a_replica_that_served_did_not_fail_to_start_and_a_crash_loop_did() -> None:
     for ready_s, count in ((HEALTHY_S - 1.0, 1), (HEALTHY_S, 0)):
-        launches = FailedLaunches()
+        launches = a_tracker()
         launches.start(("replica", "r1"))
         see(launches, "ready", 100.0)
         see(launches, "failed", 100.0 + ready_s)
         assert len(launches.take(())) == count
 
 
-def test_what_is_not_wanted_and_what_a_lost_gpu_takes_with_it_says_nothing() -> None:
+def test_what_had_failed_before_the_agent_came_says_nothing_of_its_gpu() -> None:
+    # As after a restart of the machine: nobody knows how long it had been up.
     launches = FailedLaunches()
+    for at_s in (0.0, 1.0):
+        see(launches, "failed", at_s)
+    assert launches.take(()) == ()
+    launches.start(("replica", "r1"))
+    see(launches, "failed", 2.0)
+    assert launches.take(()) == (failure("it ended by itself"),)
+
+
+def test_what_is_not_wanted_and_what_a_lost_gpu_takes_with_it_says_nothing() -> None:
+    launches = a_tracker()
     see(launches, "failed", 0.0, replica="other")
     see(launches, "failed", 0.0, healthy=False)
     assert launches.take(()) == ()
 
 
 def test_a_successor_that_fails_is_reported_as_the_replica_that_was_commanded() -> None:
-    launches = FailedLaunches()
+    launches = a_tracker()
     see(launches, "failed", 0.0, replica="r1~8")
     assert [each.replica for each in launches.take(())] == ["r1"]
 
 
 def test_more_failures_than_an_observation_holds_are_forgotten_oldest_first() -> None:
-    launches = FailedLaunches()
+    launches = a_tracker()
     for number in range(MAX_LAUNCH_FAILURES + 3):
         launches.note("r1", "chat", 0, str(number))
     taken = launches.take(())
@@ -98,7 +116,7 @@ def test_more_failures_than_an_observation_holds_are_forgotten_oldest_first() ->
 
 
 def test_no_failure_says_more_than_the_wire_takes() -> None:
-    launches = FailedLaunches()
+    launches = a_tracker()
     launches.note("r1", "chat", 0, "x" * 3000)
     launches.note("r2", "chat", 0, "it ended by itself")
     taken = launches.take(["replica r2: " + "x" * 3000])
@@ -119,7 +137,7 @@ def test_a_task_that_ends_soon_after_it_ran_has_failed_to_start_and_no_other_one
     None
 ):
     for ran_s, count in ((HEALTHY_S - 1.0, 1), (HEALTHY_S, 0)):
-        launches = FailedLaunches()
+        launches = a_tracker()
         launches.start(("task", "nightly"))
         see_task(launches, "running", 100.0)
         see_task(launches, "failed", 100.0 + ran_s)
@@ -127,7 +145,7 @@ def test_a_task_that_ends_soon_after_it_ran_has_failed_to_start_and_no_other_one
         said = "task nightly: exit code 1: no data"
         found = LaunchFailure(replica="nightly", gpu_index=0, detail=said)
         assert launches.take([said]) == (found,) * count
-    launches = FailedLaunches()
+    launches = a_tracker()
     see_task(launches, "running", 100.0)
     see_task(launches, "finished", 101.0)
     assert launches.take(()) == ()

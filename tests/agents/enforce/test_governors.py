@@ -15,7 +15,7 @@ from agents.base.protocol import (
     bucket_end_ms,
     bucket_of,
 )
-from agents.enforce.governors import percentile_ms
+from agents.enforce.governors import Governing, percentile_ms
 from agents.sync.ledger import Ledger
 from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
@@ -56,7 +56,7 @@ class Bench:
             self.clock.advance(1.0)
             if power_w is not None:
                 self.show(power_w, execution_ms)
-            finish(self.agent.govern())
+            asyncio.run(self.agent.govern())
             finish(self.agent.step())
 
     def show(self, power_w: float, execution_ms: float = 20.0) -> None:
@@ -184,8 +184,35 @@ def test_a_gpu_that_fails_stops_no_other_gpus_governor() -> None:
     bench.pass_s(1, power_w=305.0)
     del bench.device.polls[0]
     bench.clock.advance(1.0)
-    finish(bench.agent.govern())
+    asyncio.run(bench.agent.govern())
     assert (bench.clock_mhz(0), bench.clock_mhz(1)) == (1500.0, 1485.0)
+
+
+class PollCountingDevice(PaperDevice):
+    """Counts the polls that are on their way at a time, as of servers that answer late."""
+
+    polls_now = max_polls = 0
+
+    async def poll(self, gpu_index: int) -> GpuPoll:
+        self.polls_now += 1
+        self.max_polls = max(self.max_polls, self.polls_now)
+        await asyncio.sleep(0)
+        self.polls_now -= 1
+        return await super().poll(gpu_index)
+
+
+def test_servers_that_answer_late_on_several_gpus_hold_the_node_up_once_and_not_in_turn() -> (
+    None
+):
+    device = PollCountingDevice(an_empty_node(an_empty_gpu(0), an_empty_gpu(1)))
+    command = a_command(governed(), governed(a_replica("r2"), index=1))
+    problems = asyncio.run(Governing(device).step(command, 0.0))
+    assert device.max_polls == 2
+    # Named in the order of their GPUs, whichever answered first.
+    assert [text.split(" cannot")[0] for text in problems] == [
+        "governor dfs of GPU 0",
+        "governor dfs of GPU 1",
+    ]
 
 
 def test_a_device_that_does_not_answer_ends_no_governor() -> None:
@@ -194,7 +221,7 @@ def test_a_device_that_does_not_answer_ends_no_governor() -> None:
     bench.pass_s(1, power_w=305.0)
     bench.device.error = NoDriver("the driver is gone")
     bench.clock.advance(1.0)
-    finish(bench.agent.govern())
+    asyncio.run(bench.agent.govern())
     bench.device.error = None
     bench.pass_s(2, power_w=305.0)  # begins anew, then one step
     assert bench.clock_mhz() == 1485.0
@@ -229,7 +256,7 @@ def test_a_period_in_which_something_else_turned_the_knobs_does_not_count() -> N
     bench.pass_s(1, power_w=305.0)
     finish(bench.device.lock_clock_mhz(0, 900.0))
     bench.clock.advance(1.0)
-    finish(bench.agent.govern())
+    asyncio.run(bench.agent.govern())
     assert bench.clock_mhz() == 1500.0
 
 

@@ -42,6 +42,7 @@ async def test_a_task_goes_on_without_an_agent_and_is_adopted(
             await kept(tasks, 2.0)
     async with node.tasks() as tasks:
         assert state(tasks) == then
+        assert [each.uid for each in tasks.running(0)] == [os.geteuid()]
         await come(tasks, "running")
         assert (pid(tasks), living(node)) == (process, 1)
         assert len(node.proofs) == 1, (

@@ -1,5 +1,6 @@
 """Who workers run as, and that what such a user puts into its folder leads the agent nowhere."""
 
+import argparse
 import asyncio
 import os
 import pwd
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from agents.base.arguments import add_worker_users
 from agents.base.device import DeviceError
 from agents.gpu.mps.daemon import Mps
+from agents.gpu.node.open import GpuNodeSettings
 from agents.processes.templates import tool_environment
 from agents.processes.user import (
     DEFAULT_USER,
@@ -74,14 +77,18 @@ def test_projects_have_users_apart_from_each_other() -> None:
     assert {user.folders for user in found.values()} == {FOLDERS}
 
 
-def test_who_runs_as_another_user_is_replaced_but_not_under_mps() -> None:
+def test_who_runs_as_another_user_is_replaced_but_not_under_mps(tmp_path: Path) -> None:
     own = replace(NOBODY, name="daemon", uid=1)
     users = WorkerUsers(default=NOBODY, by_project={"team-a": own})
     assert users.uids() == {"": 65534, "team-a": 1}
-    # Also where no project has a user of its own any more.
+    # Also where no project has a user of its own any more, and after --worker-user root.
     assert WorkerUsers(default=NOBODY).uids() == {"": 65534}
-    assert WorkerUsers(default=NOBODY, uses_mps=True).uids() == {}
-    assert WorkerUsers().uids() == {}
+    assert WorkerUsers().uids() == {"": os.geteuid()}
+    by_turns = GpuNodeSettings(
+        state_dir=tmp_path, mps_dir=tmp_path, users=users, uses_mps=False
+    )
+    assert by_turns.uids == users.uids()
+    assert replace(by_turns, uses_mps=True).uids == {}
 
 
 @only_root
@@ -107,6 +114,33 @@ def test_users_of_projects_that_would_not_be_apart_are_refused(
 ) -> None:
     with pytest.raises(DeviceError, match=reason):
         find_project_users(named, find_worker_user(default, FOLDERS), uses_mps=uses_mps)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("team-a=worker-a", True),
+        ("Team-A=worker-a", False),
+        ("team_a=worker-a", False),
+        (" team-a=worker-a", False),
+        (f"{'a' * 64}=worker-a", False),
+        ("=worker-a", False),
+        ("team-a=", False),
+        ("team-a", False),
+    ],
+)
+def test_a_user_is_named_for_a_project_whose_name_can_be_one(
+    text: str, is_taken: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_worker_users(parser)
+    if is_taken:
+        taken = parser.parse_args(["--worker-user-for", text]).worker_user_for
+        assert taken == [("team-a", "worker-a")]
+    else:
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--worker-user-for", text])
+        assert "must look like team-a=worker-a" in capsys.readouterr().err
 
 
 def test_nobody_needs_users_of_projects() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -74,6 +75,22 @@ async def test_workers_go_on_without_an_agent_and_are_adopted(node: Node) -> Non
         await workers.stop("r1")
         await gone(workers)
     assert not psutil.pid_exists(view.pid)
+
+
+@in_loop
+async def test_who_a_replica_runs_as_is_known_whatever_becomes_of_its_folder(
+    node: Node,
+) -> None:
+    folders = node.directory / "work"
+    async with node.workers(keep=True) as workers:
+        await started(workers)
+        shutil.rmtree(folders)
+        # Looking for a folder within a file raises another error than looking for one that is gone.
+        folders.touch()
+        assert the(workers).uid == os.geteuid()
+    folders.unlink()
+    async with node.workers() as workers:
+        assert (the(workers).is_adopted, the(workers).uid) == (True, os.geteuid())
 
 
 @in_loop

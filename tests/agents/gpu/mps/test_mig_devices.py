@@ -1,5 +1,6 @@
 """A node with one GPU in three slices beside a whole one: fake driver and MPS, real processes and device."""
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -269,6 +270,11 @@ def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(
             for index, name in ((LARGE, "t1"), (SMALL, "t2")):
                 await device.start_task(index, a_task(name, iterations=1_000_000))
             await until(lambda: _are(device, r1="ready", r2="ready"))
+            # Else enforcement would replace them.
+            state = await device.state()
+            running = [(*gpu.replicas, *gpu.tasks) for gpu in state.gpus]
+            uids = {each.uid for gpu in running for each in gpu}
+            assert (state.uids, uids) == ({"": os.geteuid()}, {os.geteuid()})
             sliced.gpu(0).slices[1].in_use = 0
             readings = await device.read()
             assert {gpu.index: gpu.healthy for gpu in readings.gpus}[SMALL] is False
