@@ -69,8 +69,8 @@ class MemoryStore:
     """Measurements, and when each came in."""
     actors: dict[str, bytes] = field(default_factory=dict)
     """Trained actors for policies that need one, by the fleet's fingerprint."""
-    on_wake: Callable[[str], None] = lambda _channel: None
-    """Called where PostgreSQL would notify."""
+    on_wake: Callable[[], None] = lambda: None
+    """Called where PostgreSQL would notify the loop."""
     _newest_plan_id: int = 0
     _revision: int = 1
     _gpu_types: dict[str, GpuType] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class MemoryStore:
     def put_tasks(self, tasks: Iterable[Task], *, at: datetime) -> None:
         """Submit tasks; their deadlines count from then. Raises Conflict for a name that is taken."""
         self.tasks.submit(tasks, at)
-        self.on_wake("plimsoll_wake")
+        self.on_wake()
 
     def delete_service(self, name: str) -> None:
         """Remove a service. Raises NotFound."""
@@ -189,6 +189,7 @@ class MemoryStore:
         # Counted apart from the number of plans, since old plans are forgotten.
         self._newest_plan_id += 1
         self.plans[self._newest_plan_id] = record
+        self._observations.plan_for(record.demands)
         if self.max_plans is not None and len(self.plans) > self.max_plans:
             self._forget_a_plan()
         return self._newest_plan_id
@@ -238,11 +239,7 @@ class MemoryStore:
                 self.plans[key] = replace(other, state="superseded")
             elif other.state in ("proposed", "approved"):
                 self.plans[key] = replace(other, state="lost")
-        self.plans[plan_id] = replace(
-            record,
-            state="target",
-            bound=bound,
-        )
+        self.plans[plan_id] = replace(record, state="target", bound=bound)
         self._target = bound
         self._places = places_under(self._places, bound, at)
         self.pushed.append((at, bound))
@@ -255,7 +252,6 @@ class MemoryStore:
         }
         self._commands |= made
         self._commanded |= {(node, each.generation) for node, each in made.items()}
-        self.on_wake("plimsoll_command")
         return True
 
     async def save_memory(
@@ -346,7 +342,7 @@ class MemoryStore:
 
     def _revise(self) -> None:
         self._revision += 1
-        self.on_wake("plimsoll_wake")
+        self.on_wake()
 
     def _plan(self, plan_id: int) -> PlanRecord:
         if plan_id not in self.plans:
@@ -362,7 +358,7 @@ class MemoryStore:
                 f"plan {plan_id} is {record.state}; only {' or '.join(of)} plans can become {state}"
             )
         self.plans[plan_id] = replace(record, state=state)
-        self.on_wake("plimsoll_wake")
+        self.on_wake()
 
     def _state(self, now: datetime) -> ClusterState:
         return ClusterState(
@@ -385,12 +381,13 @@ class MemoryStore:
         if self._nodes.take(observation, end_s):
             # A GPU that fails or returns changes the catalogue: plans made before must lose.
             self._revise()
-        self._observations.count(
+        if self._observations.count(
             observation,
             start_s=start_s,
             window_s=self.settings.window_s,
             received_s=received.timestamp(),
-        )
+        ):
+            self.on_wake()
         acks = [((observation.node, ack.generation), ack) for ack in observation.acks]
         made = [(key, ack) for key, ack in acks if key in self._commanded]
         self.acknowledgements |= dict(made)

@@ -1,13 +1,13 @@
 """The observation book: what nodes reported, for `MemoryStore`: windows of services and readings of replicas."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agents.base.protocol import Observation, ReplicaReading
 from app.store.store import Execution, ServiceWindow
-from app.store.windows import Sums, make_windows, parts_of
-from solvers.types.state import GpuId, gpu_id
+from app.store.windows import Sums, is_notable, make_windows, parts_of
+from solvers.types.state import Demand, GpuId, gpu_id
 
 EXECUTIONS_KEPT_S = 120.0
 """Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
@@ -31,6 +31,8 @@ class ObservationBook:
     """Sequence numbers that came, by node and boot."""
     _windows: dict[float, dict[int, _Window]] = field(default_factory=dict)
     """The loop's windows, by length and number."""
+    _planned_rps: dict[str, float] = field(default_factory=dict)
+    """What the newest decision planned for, or foresaw where that is higher, by service."""
     _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
     """(start of the window, GPU, reading)."""
 
@@ -55,8 +57,12 @@ class ObservationBook:
         start_s: float,
         window_s: float,
         received_s: float,
-    ) -> None:
-        """Add a new observation, whose own window begins at `start_s`, to the loop's windows and to the readings."""
+    ) -> bool:
+        """Add a new observation, whose own window begins at `start_s`, to the loop's windows and to the readings.
+
+        Returns whether more came than was planned for.
+        """
+        notable = False
         end_s = start_s + observation.window_s
         windows = self._windows.setdefault(window_s, {})
         for (service, number), counts in parts_of(observation, end_s, window_s):
@@ -66,12 +72,21 @@ class ObservationBook:
             window = windows[number]
             window.sums[service].add(counts)
             window.made = None
+            planned_rps = self._planned_rps.get(service, 0.0)
+            notable |= is_notable(window.sums[service].arrivals, planned_rps, window_s)
         for each in observation.replicas:
             gpu = gpu_id(observation.node, each.gpu_index)
             self._readings.append((start_s, gpu, each))
         # From the oldest on: readings come nearly in the order of their windows.
         while self._readings and self._readings[0][0] < received_s - EXECUTIONS_KEPT_S:
             self._readings.popleft()
+        return notable
+
+    def plan_for(self, demands: Iterable[Demand]) -> None:
+        """What arrivals are compared with from now on."""
+        for demand in demands:
+            _, high_rps = demand.interval_rps or (0.0, 0.0)
+            self._planned_rps[demand.service] = max(demand.arrival_rate_rps, high_rps)
 
     def load_windows(
         self,

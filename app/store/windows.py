@@ -31,6 +31,10 @@ MAX_ROWS = 8_000
 """Rows of windows that one observation may add to, a second of PostgreSQL's time: 80 s of a hundred services. What it
 covers beyond them is in the totals by hour alone."""
 
+NOTABLE_DEVIATIONS = 4.0
+"""Arrivals above the planned ones by so many standard deviations (Poisson) wake the loop: chance alone does so once
+in 30,000 windows."""
+
 WindowKey = tuple[str, int]
 """(service, number of the window: its start divided by its length)."""
 
@@ -179,3 +183,10 @@ def add_all(parts: Iterable[tuple[WindowKey, Sums]]) -> dict[WindowKey, Sums]:
     for key, sums in parts:
         totals.setdefault(key, Sums()).add(sums)
     return totals
+
+
+def is_notable(arrivals: int, planned_rps: float, window_s: float) -> bool:
+    """Whether more came in a window than chance explains at the rate that was planned for: a tick should answer now."""
+    planned = planned_rps * window_s
+    # Poisson's variance is its mean; at least one request, so that a service that is asked rarely wakes nobody.
+    return arrivals > planned + NOTABLE_DEVIATIONS * math.sqrt(max(planned, 1.0))

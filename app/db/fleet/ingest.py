@@ -31,11 +31,14 @@ from app.db.workloads.task_progress import note_reports
 from app.store.event_limits import LimitedEvents
 from app.store.reportable import Reportable, add_counts, admit, dropped_in
 from app.store.store import Ingested
-from app.store.windows import Sums, WindowKey, add_all, parts_of, sums_of
-
-NOTABLE_DEVIATIONS = 4.0
-"""Arrivals above the planned ones by so many standard deviations (Poisson) wake the loop: chance alone does so once
-in 30,000 windows."""
+from app.store.windows import (
+    NOTABLE_DEVIATIONS,
+    Sums,
+    WindowKey,
+    add_all,
+    parts_of,
+    sums_of,
+)
 
 
 async def ensure_days(connection: AsyncConnection, days: Iterable[date]) -> None:
@@ -353,9 +356,9 @@ ON CONFLICT (service, hour) DO UPDATE SET
     in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected
 """
 
-# Only a rise wakes the loop: a fall costs money until the next period, a rise costs requests. Requests for a service
-# that is gone or never was do not: no tick could answer them. Nor does what was foreseen, where a plan leaves a part of
-# it out, as for an exceeded budget: the next one would, too.
+# As `is_notable`, over all services at once. Only a rise wakes the loop: a fall costs money until the next period, a
+# rise costs requests. Requests for a service that is gone or never was do not: no tick could answer them. Nor does what
+# was foreseen, where a plan leaves a part of it out, as for an exceeded budget: the next one would, too.
 _WAKE_WHEN_NOTABLE = """
 SELECT pg_notify(:channel, 'arrival rate') WHERE EXISTS (
     SELECT FROM unnest(CAST(:services AS text[]), CAST(:arrivals AS bigint[])) AS w (service, arrivals)

@@ -79,6 +79,9 @@ class ClosedLoop:
     ) -> None:
         self.clock = clock
         self.store = make_store(plan, clock)
+        self.is_woken = False
+        """Whether something asks for a tick before the next one is due, as a rate above what was planned for does."""
+        self.store.on_wake = self._wake
         self.cluster = SimulatedCluster(
             plan.nodes,
             plan.scenario,
@@ -103,6 +106,9 @@ class ClosedLoop:
         self.learner = OnlineLearner(store=self.store, clock=clock)
         self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
+
+    def _wake(self) -> None:
+        self.is_woken = True
 
     async def pass_time(self, seconds: float) -> None:
         """Let so much time pass; agents govern and enforce when that is due, as their own loops would."""
@@ -142,6 +148,7 @@ class ClosedLoop:
         if self.clock.now_s() - self._learned_at_s >= LEARNING_PERIOD_S:
             self._learned_at_s = self.clock.now_s()
             await learn_once(self.learner)
+        self.is_woken = False
         outcome = await tick(self.loop)
         if outcome.state == "target":
             await self._deliver_commands()

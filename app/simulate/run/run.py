@@ -160,7 +160,7 @@ async def _play(
     spec: ScenarioSpec,
     reach: Callable[[float], None],
 ) -> None:
-    """Agents act every agent period, the loop every period of its own, and the recorder notes every step.
+    """Agents act every agent period, the loop every period and when it is woken, and the recorder notes every step.
 
     Of what falls together agents come first, then the recorder, then the loop: what it decides counts from then on.
     `reach` is told every such moment before.
@@ -182,7 +182,8 @@ async def _play(
         if steps.rings(now_s):
             # The first ring is the end of the warm-up, every other one that of a step.
             recorder.note() if steps.rung > 1 else recorder.begin()
-        if ticks.rings(now_s):
+        # As a controller does: whatever woke it is answered at once, and the next period's tick comes all the same.
+        if ticks.rings(now_s) or (closed.is_woken and ticks.rung):
             outcome = await closed.tick()
             recorder.look()
             if steps.rung:
