@@ -5,6 +5,7 @@ Wake-ups that come while a tick runs are answered by one more tick, however many
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +73,13 @@ def _ignore(outcome: TickOutcome) -> None:
     """Nobody watches."""
 
 
+async def _until_cancelled(run: Callable[[], Awaitable[None]]) -> None:
+    """Run a job of the scheduler, which owns its task and cancels it only when it shuts down."""
+    # The scheduler would log a cancelled job as an error, with its traceback.
+    with contextlib.suppress(asyncio.CancelledError):
+        await run()
+
+
 class Controller:
     """Runs the loop in this process for as long as it leads."""
 
@@ -136,7 +144,8 @@ class Controller:
         def every(
             seconds: float, run: Callable[[], Awaitable[None]], name: str
         ) -> None:
-            scheduler.add_job(run, "interval", seconds=seconds, id=name)
+            job = partial(_until_cancelled, run)
+            scheduler.add_job(job, "interval", seconds=seconds, id=name)
 
         every(self._wall(period_s), self._wake_on_time, "tick")
         every(self._wall(MAINTENANCE_PERIOD_S), self._safely_maintain, "maintain")

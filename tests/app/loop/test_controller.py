@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import pytest
+
 from app.base.clock import ManualControlClock
 from app.loop.controller import Controller, SlowJob
 from app.loop.tick import Loop, TickOutcome
@@ -72,6 +74,7 @@ class Scene:
     outcomes: list[TickOutcome] = field(default_factory=list)
     maintained: int = 0
     judged: int = 0
+    judges_for_ever: bool = False
     period_s: float = NEVER_S
 
     def __post_init__(self) -> None:
@@ -102,6 +105,8 @@ class Scene:
 
     async def _judge(self) -> None:
         self.judged += 1
+        if self.judges_for_ever:
+            await asyncio.Event().wait()
         if self.judged == 1:
             raise ConnectionError("the database is away")
 
@@ -255,6 +260,18 @@ def test_a_slow_job_runs_again_after_a_failure_and_ticks_go_on() -> None:
         await scene.ticks(2)
 
     play(scenario)
+
+
+def test_a_slow_job_that_is_cancelled_at_the_end_ends_quietly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.judges_for_ever = True
+        await scene.until(lambda: scene.judged >= 1)
+
+    play(scenario)
+
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 def test_who_does_not_lead_runs_no_slow_job() -> None:
