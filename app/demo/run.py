@@ -271,7 +271,7 @@ class _Demo:
         )
         nodes.start()
         try:
-            async with _beside(run_baseline(baseline, stage.plan)):
+            async with _beside(run_baseline(baseline, stage.plan.agent_period_s)):
                 await self._show(plane, feed, nodes)
             # The baseline has ended: both bills are of the same time.
             await self._report(plane, feed, baseline)
@@ -366,17 +366,11 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
             await task
 
 
-async def run_baseline(baseline: ClosedLoop, plan: ClusterPlan) -> None:
+async def run_baseline(baseline: ClosedLoop, agent_period_s: float) -> None:
     """Kubernetes' autoscaler on its own copy of the cluster and the same requests, on the demo's clock."""
-    period_s = plan.settings.period_s
-    agent_period_s = plan.agent_period_s
-    clock = baseline.clock
-    next_tick_s = clock.now_s()
     while True:
         await baseline.step()
-        if clock.now_s() >= next_tick_s:
-            await baseline.tick()
-            next_tick_s += period_s
+        await baseline.tick_if_due()
         await baseline.pass_time(agent_period_s)
 
 

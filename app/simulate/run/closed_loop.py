@@ -28,6 +28,7 @@ from app.loop.fill import is_used
 from app.loop.forecast import horizon_s, make_demands, make_series
 from app.loop.observe import age_s
 from app.loop.tick import Loop, TickOutcome, tick
+from app.simulate.run.timer import Timer
 from app.solver.process import Solver
 from app.store.memory_store import MemoryStore
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
@@ -62,7 +63,7 @@ class ClusterPlan:
 
 
 class ClosedLoop:
-    """The cluster; call `step` once per agent period and `tick` once per control period, with `pass_time` between.
+    """The cluster; call `step` once per agent period and `tick_if_due` after it, with `pass_time` between.
 
     As on real nodes, a new command reaches the agents at once, and an agent acts when a replica becomes ready. Time may
     also pass on the clock alone; governors and agents then act only when `step` is called.
@@ -79,8 +80,11 @@ class ClosedLoop:
     ) -> None:
         self.clock = clock
         self.store = make_store(plan, clock)
-        self.is_woken = False
-        """Whether something asks for a tick before the next one is due, as a rate above what was planned for does."""
+        self._begun_s = clock.now_s()
+        self.ticks = Timer(plan.settings.period_s, first_s=plan.agent_period_s)
+        """Those of the period, in seconds since the loop was made. The first one comes after the first reports: without
+        any it could only hold."""
+        self._is_woken = False
         self.store.on_wake = self._wake
         self.cluster = SimulatedCluster(
             plan.nodes,
@@ -108,7 +112,8 @@ class ClosedLoop:
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
 
     def _wake(self) -> None:
-        self.is_woken = True
+        """Something asks for a tick before the next one is due, as a rate above what was planned for does."""
+        self._is_woken = True
 
     async def pass_time(self, seconds: float) -> None:
         """Let so much time pass; agents govern and enforce when that is due, as their own loops would."""
@@ -143,12 +148,20 @@ class ClosedLoop:
         if is_used(self.store.settings) and await self.dispatcher.round():
             await self._deliver_commands()
 
+    async def tick_if_due(self) -> TickOutcome | None:
+        """A round where the period's is due, or where something woke the loop after its first one; else None."""
+        # As a controller does: whatever woke it is answered at once, and the next period's tick comes all the same.
+        is_due = self.ticks.rings(self.clock.now_s() - self._begun_s)
+        if is_due or (self._is_woken and self.ticks.rung):
+            return await self.tick()
+        return None
+
     async def tick(self) -> TickOutcome:
         """One round of the control loop, after one of learning where that is due."""
         if self.clock.now_s() - self._learned_at_s >= LEARNING_PERIOD_S:
             self._learned_at_s = self.clock.now_s()
             await learn_once(self.learner)
-        self.is_woken = False
+        self._is_woken = False
         outcome = await tick(self.loop)
         if outcome.state == "target":
             await self._deliver_commands()

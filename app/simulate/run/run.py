@@ -15,6 +15,7 @@ from app.simulate.run.foresight import foreseen, with_true_times
 from app.simulate.run.notes import notes_on
 from app.simulate.run.record import Recorder
 from app.simulate.run.results import RunResult
+from app.simulate.run.timer import Timer
 from app.simulate.scenario.parts import PolicyRun
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 from app.simulate.scenario.tasks import (
@@ -24,8 +25,6 @@ from app.simulate.scenario.tasks import (
 )
 from app.solver.process import InlineSolver, PlanAnswer, PlanRequest
 
-_SAME_S = 1e-6
-"""Moments so near to each other are one: multiples of a period are rounded differently from those of another."""
 _PLANS_KEPT = 8
 """Each with the problem that it solves: of a thousand GPUs some MB. What counts in the end are the targets."""
 
@@ -166,14 +165,12 @@ async def _play(
     `reach` is told every such moment before.
     """
     begun_s = closed.clock.now_s()
-    agents = _Timer(plan.agent_period_s)
-    # The first tick comes after the first reports: without any it could only hold.
-    ticks = _Timer(plan.settings.period_s, first_s=plan.agent_period_s)
-    steps = _Timer(spec.step_s, first_s=spec.warm_up_s)
+    agents = Timer(plan.agent_period_s)
+    steps = Timer(spec.step_s, first_s=spec.warm_up_s)
     # A whole number but for rounding: the scenario's checks have seen to it.
     last = round((spec.duration_s - spec.warm_up_s) / spec.step_s)
     while steps.rung <= last:
-        now_s = min(agents.due_s, ticks.due_s, steps.due_s)
+        now_s = min(agents.due_s, closed.ticks.due_s, steps.due_s)
         await closed.pass_time(begun_s + now_s - closed.clock.now_s())
         reach(now_s)
         if agents.rings(now_s):
@@ -182,29 +179,8 @@ async def _play(
         if steps.rings(now_s):
             # The first ring is the end of the warm-up, every other one that of a step.
             recorder.note() if steps.rung > 1 else recorder.begin()
-        # As a controller does: whatever woke it is answered at once, and the next period's tick comes all the same.
-        if ticks.rings(now_s) or (closed.is_woken and ticks.rung):
-            outcome = await closed.tick()
+        outcome = await closed.tick_if_due()
+        if outcome is not None:
             recorder.look()
             if steps.rung:
                 recorder.outcomes.append(outcome)
-
-
-class _Timer:
-    """Rings at even intervals, without adding up rounding."""
-
-    def __init__(self, period_s: float, *, first_s: float = 0.0) -> None:
-        self._period_s, self._first_s = period_s, first_s
-        self.rung = 0
-
-    @property
-    def due_s(self) -> float:
-        # Multiplied, not added up: a thousand additions of 0.1 miss the hundredth second.
-        return self._first_s + self.rung * self._period_s
-
-    def rings(self, now_s: float) -> bool:
-        """Whether it is due; if so, it has rung."""
-        if now_s < self.due_s - _SAME_S:
-            return False
-        self.rung += 1
-        return True
