@@ -1,8 +1,8 @@
 """Which launches failed since the last observation: what the control plane needs to know to place them elsewhere.
 
 A launch has failed where the device refused it, or its replica or task failed before it was up for HEALTHY_S. What was
-up for longer and then ended is restarted where it is, and says nothing about its GPU; nor does what had failed before
-this agent began.
+up for longer and then ended is restarted where it is, and says nothing about its GPU; nor does what another agent
+started.
 """
 
 import re
@@ -32,31 +32,21 @@ class FailedLaunches:
 
     _found: list[LaunchFailure] = field(default_factory=list)
     _up_since_s: dict[Part, float] = field(default_factory=dict)
-    _failed: set[Part] = field(default_factory=set)
-    """Those whose last launch was judged."""
-    _has_looked: bool = False
+    _launched: set[Part] = field(default_factory=set)
+    """Those that this agent started and that have not failed since: an earlier agent's may have served for days."""
 
     def look(self, state: NodeState, wanted: Collection[Part], now_s: float) -> None:
         """Judge what is there; `wanted`: what the command has, as others may fail while they end."""
-        if not self._has_looked:
-            self._has_looked = True
-            # An earlier agent started these; they may have served for days until the machine was restarted.
-            self._failed.update(
-                each.part
-                for gpu in state.gpus
-                for each in _present(gpu)
-                if each.state == "failed"
-            )
         for gpu in state.gpus:
             # On a GPU that does not answer everything fails, and the plan leaves it anyway.
             for each in _present(gpu) if gpu.healthy else ():
                 if each.state in ("ready", "running"):
                     self._up_since_s.setdefault(each.part, now_s)
-                elif each.state == "failed" and each.part not in self._failed:
-                    self._failed.add(each.part)
+                elif each.state == "failed" and each.part in self._launched:
+                    self._launched.remove(each.part)
                     self._judge(each, gpu.index, wanted, now_s)
         present = {each.part for gpu in state.gpus for each in _present(gpu)}
-        self._failed &= present
+        self._launched &= present
         self._up_since_s = {
             part: since_s
             for part, since_s in self._up_since_s.items()
@@ -78,7 +68,7 @@ class FailedLaunches:
 
     def start(self, part: Part) -> None:
         """A launch begins: it may fail again."""
-        self._failed.discard(part)
+        self._launched.add(part)
         self._up_since_s.pop(part, None)
 
     def note(self, name: str, service: str, gpu_index: int, detail: str) -> None:

@@ -18,10 +18,11 @@ from tests.agents.paper_device import a_running_task
 WANTED: set[Part] = {("replica", "r1"), ("task", "nightly")}
 
 
-def a_tracker() -> FailedLaunches:
-    """Of an agent that found its node empty."""
+def a_tracker(replica: str = "r1") -> FailedLaunches:
+    """Of an agent that found its node empty and started a replica."""
     launches = FailedLaunches()
     launches.look(an_empty_node(), WANTED, 0.0)
+    launches.start(("replica", replica))
     return launches
 
 
@@ -77,7 +78,6 @@ def test_a_failure_does_not_take_the_words_on_a_replica_whose_id_begins_alike() 
 def test_a_replica_that_served_did_not_fail_to_start_and_a_crash_loop_did() -> None:
     for ready_s, count in ((HEALTHY_S - 1.0, 1), (HEALTHY_S, 0)):
         launches = a_tracker()
-        launches.start(("replica", "r1"))
         see(launches, "ready", 100.0)
         see(launches, "failed", 100.0 + ready_s)
         assert len(launches.take(())) == count
@@ -94,15 +94,25 @@ def test_what_had_failed_before_the_agent_came_says_nothing_of_its_gpu() -> None
     assert launches.take(()) == (failure("it ended by itself"),)
 
 
+def test_a_replica_that_an_earlier_agent_had_up_did_not_fail_to_start() -> None:
+    # Nobody knows how long it had been up when this agent came, a second before it ended.
+    launches = FailedLaunches()
+    see(launches, "ready", 0.0)
+    see(launches, "failed", 1.0)
+    assert launches.take(()) == ()
+
+
 def test_what_is_not_wanted_and_what_a_lost_gpu_takes_with_it_says_nothing() -> None:
-    launches = a_tracker()
+    launches = a_tracker("other")
     see(launches, "failed", 0.0, replica="other")
+    assert launches.take(()) == ()
+    launches = a_tracker()
     see(launches, "failed", 0.0, healthy=False)
     assert launches.take(()) == ()
 
 
 def test_a_successor_that_fails_is_reported_as_the_replica_that_was_commanded() -> None:
-    launches = a_tracker()
+    launches = a_tracker("r1~8")
     see(launches, "failed", 0.0, replica="r1~8")
     assert [each.replica for each in launches.take(())] == ["r1"]
 
