@@ -97,6 +97,7 @@ class RunningReplica:
     """Requests that it has taken and not yet finished."""
     draining_s: float = 0.0
     """How long it has been draining."""
+    # Not None: it is compared with the UID that is wanted, which no -1 equals, so that what nobody knows is replaced.
     uid: int = -1
     """Who it runs as; -1 = not known."""
 
@@ -225,6 +226,7 @@ class Device(Protocol):
         nobody knows, never."""
         ...
 
+    # One call for the entire node: counts of GPUs that were read one after another would be of different windows.
     async def read(self) -> DeviceReadings:
         """What was measured since the last call (or since the start); reading starts a new window."""
         ...
@@ -274,6 +276,7 @@ class Device(Protocol):
         """End a task, or forget one that has finished; what it has done since it was last reported may be lost."""
         ...
 
+    # No stop: a task that gives way to a burst must not lose the iterations since its last checkpoint.
     async def swap_out(self, task: str) -> None:
         """Begin to move a running task's memory to the host; it makes no progress until it is swapped in."""
         ...

@@ -17,6 +17,7 @@ boards are faster; 10 GiB take about a second here. Only simulated and fake task
 
 def running_task(command: TaskCommand, state: TaskState) -> RunningTask:
     """The task as enforcement sees it."""
+    # Without a UID: only real processes have a user, and whoever runs them adds it.
     return RunningTask(
         name=command.name,
         network=command.network,

@@ -113,6 +113,7 @@ class TaskProcess:
 
     def running_task(self) -> RunningTask:
         """As enforcement sees it."""
+        # From the record, not the process: an adopted task must show who it was started as, whoever the agent is now.
         running = running_task(self.record.command, self.state)
         return replace(running, uid=self.record.uid)
 
@@ -164,6 +165,7 @@ class TaskProcess:
 
     def unfinished(self, kept: float | None) -> str:
         """Why its process, which has ended, has not done the task; empty = it has. `kept`: as its file says."""
+        # Only a task whose process was gone when it was adopted has none; its file alone says how that ended.
         assert self.process is not None
         wanted = self.record.command.iterations
         code = self.process.exit_code
@@ -183,6 +185,7 @@ class TaskProcess:
 
     def doom_by(self, reason: str) -> None:
         """Let whoever watches it end it."""
+        # The reason first: whoever wakes reads it at once.
         self.doom = reason
         self.doomed.set()
 

@@ -37,6 +37,7 @@ Priority = Annotated[
 ]
 
 
+# Pools and not nodes: a fleet of a thousand GPUs is some lines, and its nodes' names follow from them.
 class NodePool(Strict):
     """Equal nodes, called `<name>-1`, `<name>-2`, ..."""
 
@@ -257,6 +258,7 @@ class ScenarioFields(Strict):
     """What is simulated."""
 
     duration_s: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)]
+    # How long an empty cluster takes to fill says nothing of how a policy runs it from then on.
     warm_up_s: Seconds = Field(
         default=0.0,
         description="Runs, but does not count in the report",
