@@ -21,6 +21,7 @@ from app.solver.findings import Findings, Inquiry
 from app.solver.shared_points import SentPoints
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
+from solvers.types.policy_spec import PolicyModule
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
@@ -94,14 +95,17 @@ class PreviewSolver(Solver, Inquirer, Protocol):
 
 
 def run_policy(
-    request: PlanRequest, now_s: Callable[[], float] = time.monotonic
+    request: PlanRequest,
+    now_s: Callable[[], float] = time.monotonic,
+    policies: Mapping[str, PolicyModule] | None = None,
 ) -> PlanAnswer:
-    """Call the policy here and now; its report gets the measured seconds."""
+    """Call the policy here and now; its report gets the measured seconds. `policies`: as of `InlineSolver`."""
     from solvers.policies.registry import policy
 
     began = now_s()
     budget = replace(request.budget, elapsed=lambda: now_s() - began)
-    plan, report, memory = policy(request.policy).make_plan(
+    module = (policies or {}).get(request.policy) or policy(request.policy)
+    plan, report, memory = module.make_plan(
         request.problem, request.observed, request.memory, budget
     )
     return PlanAnswer(
@@ -111,6 +115,10 @@ def run_policy(
 
 class InlineSolver:
     """Runs policies in this process, on work units alone: one seed gives one result, however slow the machine is."""
+
+    def __init__(self, policies: Mapping[str, PolicyModule] | None = None) -> None:
+        """`policies`: by name, what decides in place of the registered one, as a baseline that was set up otherwise."""
+        self._policies = policies
 
     async def start(self) -> None:
         """Nothing to start."""
@@ -122,6 +130,7 @@ class InlineSolver:
                 replace(request, budget=replace(request.budget, seconds=math.inf)),
                 # Time stands still for the policy: only its work counts.
                 now_s=lambda: 0.0,
+                policies=self._policies,
             )
         except Exception as error:
             raise SolverUnavailable(

@@ -1,28 +1,45 @@
 """Policy `k8s_hpa`: what a Kubernetes cluster with the HorizontalPodAutoscaler does; the baseline.
 
-* One replica per GPU, which it has to itself: the widest SM percent that was profiled (100 %), at the batch and clock
-  with the highest capacity under the SLO.
-* The metric is a service's arrival rate over the summed profiled capacity of its replicas; the target is 0.8. The rate
-  is the observed one, or the Problem's where nothing was observed.
+* A replica is a pod that asks for one device: a GPU, or one of `PodOptions.parts` equal parts of it. It runs at the
+  widest profiled SM percent of at most 100 / parts, in 1 / parts of the memory and of the watts, at the batch (and,
+  alone on its GPU, the clock) with the highest capacity under the SLO. Neighbours are not reckoned with.
+* The metric is a service's arrival rate over the summed profiled capacity of its replicas; its target is 0.8, or what
+  `PodOptions.target` says. The rate is the observed one, or the Problem's where nothing was observed.
 * desired = ceil(current · metric / target), 10 % tolerance, 300 s scale-down window, at least one replica
 (`greedy.scaling_rules`).
-* The GPU type of a new replica is drawn at random by `budget.seed` among the allowed types that meet the SLO and have a
-  free GPU. Draws are numbered per service and the number is remembered, so that one seed gives one course of events.
+* The GPU type of a new replica is that of `PodOptions.gpu_type`; without one it is drawn at random by `budget.seed`
+  among the allowed types that meet the SLO and have room. Draws are numbered per service and the number is remembered,
+  so that one seed gives one course of events.
 * Running replicas stay where they are; the newest go first. Scarce GPUs go to the greater priority.
 
+Equal parts are NVIDIA's device plugin with `sharing.mps`: it sets an active thread percentage of 100 / replicas and a
+memory limit of the GPU's memory / replicas (NVIDIA/k8s-device-plugin, cmd/mps-control-daemon/mps/daemon.go). Its other
+way to share, `sharing.timeSlicing`, limits neither and is not represented: replicas here have a share of the SMs each.
+
 In the baseline's favour: a service of which nothing runs starts with as many replicas as its target needs, not with
-one; and its rate is spread evenly but never beyond what a replica can serve. What nobody can serve is `unserved`.
+one; its rate is spread evenly but never beyond what a replica can serve; new replicas fill the GPUs that are shared
+already, the fullest first, where the plugin and the scheduler would spread them; and the replicas that go are those
+with the fewest neighbours. Against it: no GPU carries two replicas of a service, as the contract asks. What nobody can
+serve is `unserved`.
 """
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from solvers.baselines.one_per_gpu import by_law
-from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS
+from solvers.baselines.k8s_pods import (
+    PodCluster,
+    PodFleet,
+    PodOptions,
+    pod_ways,
+)
+from solvers.greedy.configure import (
+    MAX_REPLICAS,
+)
 from solvers.greedy.report import heuristic_report
-from solvers.greedy.scaling_rules import HpaRule, decide_hpa, remembered_services
+from solvers.greedy.scaling_rules import decide_hpa, remembered_services
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import (
     GpuPlan,
@@ -30,173 +47,135 @@ from solvers.types.plan import (
     ReplicaPlan,
     Unserved,
     UnservedReason,
-    replicas_of,
 )
-from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.types.state import GpuType, Json, Observed
+from solvers.types.problem import Problem, ServiceDemand
+from solvers.types.state import Json, Observed
 
 NAME = "k8s_hpa"
-TARGET = 0.8
-"""The target metric, as a part of the profiled capacity."""
-
 _VERSION = 1
 # A shortage below this share of the rate is rounding (the contract's allowance is 1e-6).
 _SHORTAGE_TOLERANCE = 1e-9
 
 
-def make_plan(
-    problem: Problem,
-    observed: Observed,
-    memory: Json,
-    budget: Budget,
-) -> tuple[Plan, PlanReport, Json]:
-    """The plan that Kubernetes would reach in this period, its report and the memory for the next."""
-    begun = budget.elapsed()
-    fleets = _running_fleets(problem, memory)
-    for fleet in fleets:
-        _decide(fleet, observed)
-        # The list is oldest first, so that the newest go.
-        del fleet.gpu_types[fleet.wanted :]
-    # All scale down before any scales up, so that GPUs that one gives back serve the others in the same period.
-    free = _free_gpus(problem, fleets)
-    for fleet in fleets:
-        _grow(fleet, free, seed=budget.seed)
-    plan = _plan(fleets)
-    report = heuristic_report(
-        problem,
-        plan,
-        seconds=budget.elapsed() - begun,
-        method=NAME,
-        messages=_messages(fleets),
-    )
-    return plan, report, _remember(fleets)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _EntireGpu:
-    """How a service runs alone on one GPU type."""
+class KubernetesHpa:
+    """The policy as the operator of one cluster has set it up."""
 
-    row: OperatingPoint
-    capacity_rps: float
+    pods: Mapping[str, PodOptions] = field(default_factory=dict)
+    """By service; a service that is not named has the defaults."""
 
-
-@dataclass(slots=True, kw_only=True)
-class _Fleet:
-    """One service's replicas while the plan is made."""
-
-    service: ServiceDemand
-    ways: Mapping[str, _EntireGpu]
-    """By GPU type, in the order of names: those that meet the SLO."""
-    gpu_types: list[str] = field(default_factory=list)
-    """One entry per replica, oldest first."""
-    wanted: int | None = None
-    """What the autoscaler wants; None = what the target needs, because nothing runs yet."""
-    draws: int = 0
-    """GPU types drawn so far, ever."""
-    hpa: Json = None
-    """The autoscaler's memory."""
-
-    @property
-    def capacity_rps(self) -> float:
-        return sum(self.ways[name].capacity_rps for name in self.gpu_types)
-
-    @property
-    def rule(self) -> HpaRule:
-        """Kubernetes runs at least one replica, unless even one is more than the service allows."""
-        limit = self.service.max_replicas
-        replicas = max(1, self.service.min_replicas)
-        if limit is not None:
-            replicas = min(replicas, limit)
-        return HpaRule(min_replicas=replicas, max_replicas=limit)
+    def make_plan(
+        self, problem: Problem, observed: Observed, memory: Json, budget: Budget
+    ) -> tuple[Plan, PlanReport, Json]:
+        """The plan that Kubernetes would reach in this period, its report and the memory for the next."""
+        begun = budget.elapsed()
+        cluster = PodCluster(problem)
+        fleets = _running_fleets(cluster, self.pods, memory)
+        for fleet in fleets:
+            _decide(fleet, observed)
+            _shrink(fleet, cluster)
+        # All scale down before any scales up, so that GPUs that one gives back serve the others in the same period.
+        for fleet in fleets:
+            _grow(fleet, cluster, seed=budget.seed)
+        plan = _plan(fleets)
+        report = heuristic_report(
+            problem,
+            plan,
+            seconds=budget.elapsed() - begun,
+            method=NAME,
+            messages=_messages(fleets),
+        )
+        return plan, report, _remember(fleets)
 
 
-def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
+make_plan = KubernetesHpa().make_plan
+"""Entire GPUs, drawn types and a target of 0.8, as it is registered."""
+
+
+class _Place(NamedTuple):
+    """One GPU of the current plan."""
+
+    gpu_type: str
+    entry: int
+    """Which entry of the plan."""
+    number: int
+    """Which of the GPUs that the entry stands for."""
+
+
+def _running_fleets(
+    cluster: PodCluster, pods: Mapping[str, PodOptions], memory: Json
+) -> list[PodFleet]:
     """The fleets as they run now, by falling priority, with as many replicas as there are GPUs for."""
     remembered = remembered_services(memory, _VERSION)
-    # Stock may have shrunk: replicas of lost GPUs are not counted as running.
-    free = _free_gpus(problem, ())
     fleets = []
-    for service in problem.services_by_priority():
+    for service in cluster.problem.services_by_priority():
         entry = remembered.get(service.name)
         fields = entry if isinstance(entry, Mapping) else {}
-        fleet = _idle_fleet(problem, service, fields)
-        for name in _oldest_first(problem, service.name, fields.get("gpu_types")):
-            if name in fleet.ways and free[name] > 0:
-                fleet.gpu_types.append(name)
-                free[name] -= 1
+        options = pods.get(service.name, PodOptions())
+        fleet = _idle_fleet(cluster.problem, service, options, fields)
+        _keep(fleet, cluster, _oldest_first(cluster.problem, service.name, fields))
         fleets.append(fleet)
     return fleets
 
 
+def _keep(fleet: PodFleet, cluster: PodCluster, places: Sequence[_Place]) -> None:
+    """Let the service's replicas stay where they are."""
+    for place in places:
+        name = place.gpu_type
+        if name in fleet.ways:
+            # Stock may have shrunk: replicas of lost GPUs are not counted as running.
+            gpu = cluster.place(place, name, fleet) or cluster.room(name, fleet)
+            if gpu is not None:
+                cluster.add(fleet, gpu)
+
+
 def _idle_fleet(
-    problem: Problem, service: ServiceDemand, remembered: Mapping[str, Json]
-) -> _Fleet:
+    problem: Problem,
+    service: ServiceDemand,
+    pods: PodOptions,
+    remembered: Mapping[str, Json],
+) -> PodFleet:
     """A service's fleet without replicas."""
     draws = remembered.get("draws")
-    return _Fleet(
+    parts = min(pods.parts, problem.max_replicas_per_gpu)
+    return PodFleet(
         service=service,
-        ways=_ways(problem, service),
+        pods=pods,
+        parts=parts,
+        ways=pod_ways(problem, service, pods, parts),
         # Numbered for ever: a draw that was made again would give every new replica the same type.
         draws=draws if isinstance(draws, int) else 0,
         hpa=remembered.get("hpa"),
     )
 
 
-def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]:
-    """The GPU types of the replicas that run; those that the memory does not know count as the oldest."""
-    running: Counter[str] = Counter()
-    if problem.current is not None:
-        for gpu, _ in replicas_of(problem.current, service):
-            running[gpu.gpu_type] += min(gpu.count, MAX_REPLICAS)
+def _oldest_first(
+    problem: Problem, service: str, remembered: Mapping[str, Json]
+) -> list[_Place]:
+    """Where the service's replicas run; those that the memory does not know count as the oldest."""
+    running: defaultdict[str, deque[_Place]] = defaultdict(deque)
+    for place in _places(problem, service):
+        running[place.gpu_type].append(place)
     known = []
-    for name in remembered if isinstance(remembered, list | tuple) else ():
-        if isinstance(name, str) and running[name] > 0:
-            running[name] -= 1
-            known.append(name)
-    return sorted(running.elements()) + known
+    gpu_types = remembered.get("gpu_types")
+    for name in gpu_types if isinstance(gpu_types, list | tuple) else ():
+        if isinstance(name, str) and running[name]:
+            known.append(running[name].pop())
+    unknown = [place for places in running.values() for place in places]
+    return sorted(unknown) + known
 
 
-def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _EntireGpu]:
-    ways = {}
-    for gpu_type in sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name):
-        points = problem.points_of(service.network, gpu_type.name)
-        if points is None or not points.rows or not service.allows(gpu_type.name):
-            continue
-        best = max(
-            _entire_gpus(problem, service, gpu_type, points.rows),
-            key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch),
-            default=None,
-        )
-        if best is not None and best.capacity_rps >= MIN_CAPACITY_RPS:
-            ways[gpu_type.name] = best
-    return ways
+def _places(problem: Problem, service: str) -> Iterator[_Place]:
+    for entry, gpu in enumerate(problem.current.gpus if problem.current else ()):
+        if any(replica.service == service for replica in gpu.replicas):
+            for number in range(min(gpu.count, MAX_REPLICAS)):
+                yield _Place(gpu.gpu_type, entry, number)
 
 
-def _entire_gpus(
-    problem: Problem,
-    service: ServiceDemand,
-    gpu_type: GpuType,
-    rows: Sequence[OperatingPoint],
-) -> Iterator[_EntireGpu]:
-    # Kubernetes gives out GPUs undivided; where 100 % was not profiled, the widest share stands for it.
-    widest = max(row.sm_percent for row in rows)
-    for row in rows:
-        if row.sm_percent == widest and _fits(row, gpu_type):
-            yield _EntireGpu(row=row, capacity_rps=by_law(problem, service, row))
-
-
-def _fits(row: OperatingPoint, gpu_type: GpuType) -> bool:
-    return (
-        row.memory_mib <= gpu_type.memory_mib
-        and gpu_type.idle_w + row.power_w <= gpu_type.power_cap_w
-        and row.clock_mhz in gpu_type.clocks_mhz
-    )
-
-
-def _decide(fleet: _Fleet, observed: Observed) -> None:
+def _decide(fleet: PodFleet, observed: Observed) -> None:
     """Set what is wanted, by the autoscaler's rule where something runs."""
     # Without replicas there is no metric, and what was recommended for earlier ones says nothing.
-    if not fleet.gpu_types:
+    if not fleet.gpus:
         fleet.hpa = None
         return
     reading = observed.reading(fleet.service.name)
@@ -204,8 +183,8 @@ def _decide(fleet: _Fleet, observed: Observed) -> None:
         fleet.service.arrival_rate_rps if reading is None else reading.arrival_rate_rps
     )
     decision, fleet.hpa = decide_hpa(
-        len(fleet.gpu_types),
-        rate_rps / fleet.capacity_rps / TARGET,
+        len(fleet.gpus),
+        rate_rps / fleet.capacity_rps / fleet.pods.target,
         fleet.rule,
         now_s=observed.at_s,
         memory=fleet.hpa,
@@ -213,37 +192,33 @@ def _decide(fleet: _Fleet, observed: Observed) -> None:
     fleet.wanted = decision.replicas
 
 
-def _free_gpus(problem: Problem, fleets: Sequence[_Fleet]) -> dict[str, int]:
-    """GPUs per type that carry no replica, of as many as a plan may use."""
-    used = Counter(name for fleet in fleets for name in fleet.gpu_types)
-    return {
-        gpu_type.name: (
-            MAX_REPLICAS
-            if gpu_type.count is None
-            else min(gpu_type.count, MAX_REPLICAS)
-        )
-        - used[gpu_type.name]
-        for gpu_type in problem.gpu_types
-    }
+def _shrink(fleet: PodFleet, cluster: PodCluster) -> None:
+    """Take away the replicas that are more than wanted."""
+    surplus = 0 if fleet.wanted is None else max(0, len(fleet.gpus) - fleet.wanted)
+    newest_first = fleet.gpus[::-1]
+    # Those with the fewest neighbours go first, of equals the newest: a GPU that empties is paid for no longer.
+    newest_first.sort(key=lambda gpu: len(gpu.services))
+    for gpu in newest_first[:surplus]:
+        cluster.remove(fleet, gpu)
 
 
-def _grow(fleet: _Fleet, free: dict[str, int], *, seed: int) -> None:
-    """Add replicas on types drawn at random until there are enough or no GPU is free."""
+def _grow(fleet: PodFleet, cluster: PodCluster, *, seed: int) -> None:
+    """Add replicas on types drawn at random until there are enough or no GPU has room."""
     while not _is_enough(fleet):
-        types = [name for name in fleet.ways if free[name] > 0]
-        if not types:
+        rooms = {name: cluster.room(name, fleet) for name in fleet.ways}
+        found = [gpu for gpu in rooms.values() if gpu is not None]
+        if not found:
             return
         # A string seeds the generator alike on every platform and in every process.
         drawn = random.Random(f"{seed}/{fleet.service.name}/{fleet.draws}").choice(
-            types
+            found
         )
         fleet.draws += 1
-        fleet.gpu_types.append(drawn)
-        free[drawn] -= 1
+        cluster.add(fleet, drawn)
 
 
-def _is_enough(fleet: _Fleet) -> bool:
-    replicas = len(fleet.gpu_types)
+def _is_enough(fleet: PodFleet) -> bool:
+    replicas = len(fleet.gpus)
     rule = fleet.rule
     if fleet.wanted is not None:
         return replicas >= fleet.wanted
@@ -251,38 +226,62 @@ def _is_enough(fleet: _Fleet) -> bool:
         return True
     return (
         replicas >= rule.min_replicas
-        and fleet.service.arrival_rate_rps <= TARGET * fleet.capacity_rps
+        and fleet.service.arrival_rate_rps <= fleet.pods.target * fleet.capacity_rps
     )
 
 
-def _plan(fleets: Sequence[_Fleet]) -> Plan:
+def _plan(fleets: Sequence[PodFleet]) -> Plan:
     return Plan(
         policy=NAME,
-        gpus=tuple(gpu for fleet in fleets for gpu in _gpu_plans(fleet)),
+        gpus=tuple(_gpu_plans(fleets)),
         unserved=tuple(entry for fleet in fleets for entry in _unserved(fleet)),
     )
 
 
-def _gpu_plans(fleet: _Fleet) -> Iterator[GpuPlan]:
-    """One GpuPlan per GPU type; the rate is spread evenly, but no replica gets more than it can serve."""
-    rates = _even_rates(fleet)
-    for name, count in sorted(Counter(fleet.gpu_types).items()):
-        row = fleet.ways[name].row
-        replica = ReplicaPlan(
-            service=fleet.service.name,
-            sm_percent=row.sm_percent,
-            batch=row.batch,
-            arrival_rate_rps=rates[name],
-        )
-        yield GpuPlan(
-            gpu_type=name, count=count, clock_mhz=row.clock_mhz, replicas=(replica,)
-        )
+def _gpu_plans(fleets: Sequence[PodFleet]) -> Iterator[GpuPlan]:
+    """One GpuPlan per GPU type and set of services, at the place of the most important of them."""
+    by_name = {fleet.service.name: fleet for fleet in fleets}
+    rates = {name: _even_rates(fleet) for name, fleet in by_name.items()}
+    for name, fleet in by_name.items():
+        for (gpu_type, services), count in _shared_alike(fleet, list(by_name)):
+            # The other ones' turn would name the same GPUs again.
+            if services[0] != name:
+                continue
+            yield GpuPlan(
+                gpu_type=gpu_type,
+                count=count,
+                clock_mhz=fleet.ways[gpu_type].row.clock_mhz,
+                replicas=tuple(
+                    _replica(by_name[each], gpu_type, rates[each]) for each in services
+                ),
+            )
 
 
-def _even_rates(fleet: _Fleet) -> dict[str, float]:
-    """Rate of one replica by GPU type: the weakest are filled first, the others share evenly what is left."""
-    left_rps, left_replicas = fleet.service.arrival_rate_rps, len(fleet.gpu_types)
-    counts = Counter(fleet.gpu_types)
+def _shared_alike(
+    fleet: PodFleet, names: list[str]
+) -> list[tuple[tuple[str, tuple[str, ...]], int]]:
+    """How many of a fleet's GPUs are of one type and shared by the same services, ordered as in `names`."""
+    alike = Counter(
+        (gpu.gpu_type, tuple(sorted(gpu.services, key=names.index)))
+        for gpu in fleet.gpus
+    )
+    return sorted(alike.items())
+
+
+def _replica(fleet: PodFleet, gpu_type: str, rates: Mapping[str, float]) -> ReplicaPlan:
+    row = fleet.ways[gpu_type].row
+    return ReplicaPlan(
+        service=fleet.service.name,
+        sm_percent=row.sm_percent,
+        batch=row.batch,
+        arrival_rate_rps=rates[gpu_type],
+    )
+
+
+def _even_rates(fleet: PodFleet) -> dict[str, float]:
+    """Rate of one replica by GPU type, spread evenly, but none gets more than it can serve."""
+    left_rps, left_replicas = fleet.service.arrival_rate_rps, len(fleet.gpus)
+    counts = Counter(gpu.gpu_type for gpu in fleet.gpus)
     rates = {}
     # Weakest first: what they cannot take falls to the stronger ones, which come after them.
     for name in sorted(counts, key=lambda name: (fleet.ways[name].capacity_rps, name)):
@@ -294,12 +293,12 @@ def _even_rates(fleet: _Fleet) -> dict[str, float]:
     return rates
 
 
-def _unserved(fleet: _Fleet) -> Iterator[Unserved]:
+def _unserved(fleet: PodFleet) -> Iterator[Unserved]:
     service = fleet.service
     shortage = service.arrival_rate_rps - fleet.capacity_rps
     if shortage <= _SHORTAGE_TOLERANCE * service.arrival_rate_rps:
         shortage = 0.0
-    missing = max(0, service.min_replicas - len(fleet.gpu_types))
+    missing = max(0, service.min_replicas - len(fleet.gpus))
     if shortage or missing:
         yield Unserved(
             service=service.name,
@@ -309,27 +308,27 @@ def _unserved(fleet: _Fleet) -> Iterator[Unserved]:
         )
 
 
-def _reason(fleet: _Fleet) -> UnservedReason:
+def _reason(fleet: PodFleet) -> UnservedReason:
     if not fleet.ways:
         return "slo"
     # Where GPUs are left, it is the autoscaler that holds the count.
     return "replicas" if _is_enough(fleet) else "stock"
 
 
-def _messages(fleets: Sequence[_Fleet]) -> Iterator[str]:
+def _messages(fleets: Sequence[PodFleet]) -> Iterator[str]:
     for fleet in fleets:
         if fleet.ways and not _is_enough(fleet):
             yield (
-                f"{fleet.service.name}: more than {len(fleet.gpu_types)} replicas wanted, "
+                f"{fleet.service.name}: more than {len(fleet.gpus)} replicas wanted, "
                 "but no GPU is free for them"
             )
 
 
-def _remember(fleets: Sequence[_Fleet]) -> Json:
+def _remember(fleets: Sequence[PodFleet]) -> Json:
     services: Json = {
         fleet.service.name: {
             "draws": fleet.draws,
-            "gpu_types": list(fleet.gpu_types),
+            "gpu_types": [gpu.gpu_type for gpu in fleet.gpus],
             "hpa": fleet.hpa,
         }
         for fleet in fleets

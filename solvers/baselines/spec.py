@@ -7,13 +7,13 @@ POLICIES = (
         card=Card(
             name="k8s_hpa",
             title="Kubernetes' autoscaler on whole GPUs",
-            source="Kubernetes' HorizontalPodAutoscaler",
+            source="Kubernetes' HorizontalPodAutoscaler; NVIDIA's device plugin",
             techniques=("greedy.scaling_rules", "laws.colocation"),
             decides=("GPU types", "replicas", "batch", "clock"),
             promises=True,
             limits=(
-                "GPUs are never shared.",
-                "The GPU type of a new replica is drawn by seed.",
+                "As it is registered GPUs are never shared, and the GPU type of a new replica is drawn by seed.",
+                "`bench.demo` sets it up with the best type, parts and target of each service.",
             ),
             good_for="a baseline: what a cluster without Plimsoll would do",
         ),

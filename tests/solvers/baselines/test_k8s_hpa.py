@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from solvers.baselines.k8s_hpa import make_plan
+from solvers.baselines.k8s_hpa import KubernetesHpa, make_plan
+from solvers.baselines.k8s_pods import PodOptions
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.greedy.configure import MAX_REPLICAS
@@ -233,6 +234,65 @@ def test_observed_rate_drives_the_metric() -> None:
         problem, Observed(at_s=0.0, readings=(reading,)), None, Budget()
     )
     assert types_of(plan) == {"fast": 4}  # ceil(2 · (160 / 100) / 0.8)
+
+
+def shared_in_halves(*, rates_rps: dict[str, list[float]]) -> list[Plan]:
+    """The plans of consecutive periods where `chat` and `photo` get halves of fast GPUs."""
+    pods = PodOptions(gpu_type="fast", parts=2, target=1.0, scale_down_s=0.0)
+    policy = KubernetesHpa(pods={"chat": pods, "photo": pods})
+    problem, plans = a_problem(rate_rps=0.0), list[Plan]()
+    memory: Json = None
+    chat = problem.services[0]
+    for period, rates in enumerate(zip(*rates_rps.values(), strict=True)):
+        services = tuple(
+            replace(chat, name=name, arrival_rate_rps=rate_rps)
+            for name, rate_rps in zip(rates_rps, rates, strict=True)
+        )
+        problem = replace(
+            problem, services=services, current=plans[-1] if plans else None
+        )
+        plan, _, memory = policy.make_plan(
+            problem, Observed(at_s=15.0 * period), memory, Budget()
+        )
+        broken = {violation.rule for violation in violations(problem, plan)}
+        # Capacities are those without neighbours, which a target below 1 makes up for.
+        assert broken <= {"capacity"}
+        plans.append(plan)
+    return plans
+
+
+def shared_by(plan: Plan) -> Counter[tuple[str, ...]]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for gpu in plan.gpus:
+        assert {replica.sm_percent for replica in gpu.replicas} == {50.0}
+        counts[tuple(replica.service for replica in gpu.replicas)] += gpu.count
+    return counts
+
+
+def test_equal_parts_of_gpus_are_filled_before_another_gpu_is_begun() -> None:
+    # Half a GPU takes 15 ms for a batch of 1: 33.3 rps, so that 60 rps are two replicas and 90 rps three.
+    first, second = shared_in_halves(
+        rates_rps={"chat": [60.0, 60.0], "photo": [30.0, 90.0]}
+    )
+    assert shared_by(first) == {("chat", "photo"): 1, ("chat",): 1}
+    assert shared_by(second) == {("chat", "photo"): 2, ("photo",): 1}
+
+
+def test_of_shared_gpus_the_replica_with_the_fewest_neighbours_goes() -> None:
+    *_, before, after = shared_in_halves(
+        rates_rps={"chat": [60.0, 60.0, 30.0], "photo": [30.0, 30.0, 30.0]}
+    )
+    assert shared_by(before) == {("chat", "photo"): 1, ("chat",): 1}
+    assert shared_by(after) == {("chat", "photo"): 1}
+
+
+@pytest.mark.parametrize("wrong", [{"parts": 0}, {"parts": 49}, {"target": 80.0}])
+def test_what_no_cluster_can_be_set_up_with_is_refused_by_name(
+    wrong: dict[str, float],
+) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        PodOptions(**wrong)  # type: ignore[arg-type]
 
 
 def test_shared_gpus_of_another_policy_become_whole_ones_as_far_as_stock_goes() -> None:
