@@ -32,6 +32,7 @@ from app.db.decisions import plans, policies
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.reports import reports
 from app.demo import report, view
+from app.demo.baseline import baseline_cluster, baseline_solver
 from app.demo.feed import DemoFeed
 from app.demo.nodes import DemoNodes, WatchedTransport
 from app.demo.scenario import (
@@ -48,7 +49,6 @@ from app.serve.api_process import make_server
 from app.serve.controller_process import running_controller
 from app.serve.plane import Plane, make_plane
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
-from app.solver.process import InlineSolver
 
 DATABASE = "plimsoll_demo"
 FRAME_S = 0.5
@@ -109,7 +109,7 @@ class DemoStage:
 
     def __init__(self, seed: int) -> None:
         self.plan = demo_cluster("joint", seed)
-        self._baseline_plan = demo_cluster("k8s_hpa", seed)
+        self._baseline_plan = baseline_cluster(seed)
         self._world = load_truth()
         # In a thread that has no loop; the compiled kernels are those of the process.
         asyncio.run(self._rehearse())
@@ -131,7 +131,7 @@ class DemoStage:
             self._baseline_plan,
             world=self._world,
             clock=clock,
-            solver=InlineSolver(),
+            solver=baseline_solver(),
             promises_may_break=True,
         )
 

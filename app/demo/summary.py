@@ -36,9 +36,9 @@ async def make_summary(
     baseline_totals: Sequence[ServiceTotals],
     course: DemoCourse,
 ) -> Summary:
-    """Everything that the closing report shows. Whole-GPU and memory costs come from `report.cost_by_service_hour`."""
+    """Everything that the closing report shows. Costs come from `report.cost_by_service_hour`."""
     # From the views that users have, so that the demo's figures are those of their own queries.
-    usd, memory_usd = await _costs(connection)
+    usd = await _costs(connection)
     ours = {entry.service: entry for entry in feed.cluster.totals()}
     theirs = {entry.service: entry for entry in baseline_totals}
     # The baseline has no database: its bill is made from the plans that its store was given.
@@ -57,7 +57,6 @@ async def make_summary(
             )
             for service in feed.services
         ],
-        memory_usd=sum(memory_usd.values()),
         keeps_ms=keeps_ms,
         looks_ms=looks_ms,
         plans_pushed=sum(tick.state == "target" for tick in course.ticks),
@@ -109,19 +108,17 @@ async def _ticks_ms(
     return keeps_ms, looks_ms
 
 
-async def _costs(connection: Connection) -> tuple[dict[str, float], dict[str, float]]:
-    """USD by service in whole GPUs and in used memory, without the idle rows."""
+async def _costs(connection: Connection) -> dict[str, float]:
+    """USD by service in whole GPUs, without the idle rows."""
     found = await reports.load(connection, "cost_by_service_hour")
     entire: dict[str, float] = defaultdict(float)
-    memory: dict[str, float] = defaultdict(float)
     for row in found.rows:
         cells = dict(zip(found.columns, row, strict=True))
         service = cells["service"]
         # Idle time is shared out in the whole-GPU cost already.
         if isinstance(service, str) and service != IDLE:
             entire[service] += _usd(cells["whole_gpu_cost_usd"])
-            memory[service] += _usd(cells["memory_cost_usd"])
-    return entire, memory
+    return entire
 
 
 def _usd(cell: reports.Cell) -> float:

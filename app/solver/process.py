@@ -118,7 +118,7 @@ class InlineSolver:
 
     def __init__(self, policies: Mapping[str, PolicyModule] | None = None) -> None:
         """`policies`: by name, what decides in place of the registered one, as a baseline that was set up otherwise."""
-        self._policies = policies
+        self.policies = policies
 
     async def start(self) -> None:
         """Nothing to start."""
@@ -130,7 +130,7 @@ class InlineSolver:
                 replace(request, budget=replace(request.budget, seconds=math.inf)),
                 # Time stands still for the policy: only its work counts.
                 now_s=lambda: 0.0,
-                policies=self._policies,
+                policies=self.policies,
             )
         except Exception as error:
             raise SolverUnavailable(

@@ -8,10 +8,10 @@ import pytest
 
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
+from app.demo.baseline import baseline_cluster, baseline_solver
 from app.demo.run import run_baseline
-from app.demo.scenario import OPENING, demo_cluster
+from app.demo.scenario import OPENING
 from app.simulate.run.closed_loop import ClosedLoop
-from app.solver.process import InlineSolver
 
 
 class TimeIsUp(Exception):
@@ -30,7 +30,7 @@ class EndingClock(ManualControlClock):
 
 
 def test_rising_load_wakes_the_baseline_before_its_next_period() -> None:
-    plan = demo_cluster("k8s_hpa", 1)
+    plan = baseline_cluster(1)
     clock = EndingClock()
     start_s = clock.now_s()
     clock.end_s = start_s + 120.0
@@ -39,7 +39,7 @@ def test_rising_load_wakes_the_baseline_before_its_next_period() -> None:
         replace(plan, settings=replace(plan.settings, period_s=600.0)),
         world=load_truth(),
         clock=clock,
-        solver=InlineSolver(),
+        solver=baseline_solver(),
         promises_may_break=True,
     )
     with pytest.raises(TimeIsUp):

@@ -1,6 +1,7 @@
 """The live view and the closing report: readable in 80 columns, with and without colour."""
 
 import io
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -109,7 +110,6 @@ def summary(**values: object) -> report.Summary:
         "trace_s": 3000.0,
         "wall_s": 150.0,
         "services": services,
-        "memory_usd": 0.1,
         "keeps_ms": [20.0] * 98 + [90.0, 100.0],
         "looks_ms": [780.0, 800.0],
         "plans_pushed": 30,
@@ -140,10 +140,17 @@ def test_the_closing_report_fits_80_columns_but_for_its_queries() -> None:
     assert max(map(len, before_sql)) <= 80
 
 
-def test_the_closing_report_states_both_accountings() -> None:
-    text = "\n".join(drawn(report.render(summary(), ANSWERS), width=120))
-    assert "5.00×" in text  # 2.50 / 0.50 USD in whole GPUs
-    assert "25.00×" in text  # 2.50 / 0.10 USD in HetSev's accounting
+@pytest.mark.parametrize(
+    ("baseline_usd", "shown"),
+    # 0.25 USD a service is ours.
+    [(1.25, "80.0 % less"), (0.2, "25.0 % more"), (0.25, "0.0 % less"), (0.0, "–")],
+)
+def test_the_closing_report_says_what_is_saved_and_how_much_more_is_spent(
+    baseline_usd: float, shown: str
+) -> None:
+    services = [replace(each, baseline_usd=baseline_usd) for each in summary().services]
+    lines = drawn(report.render(summary(services=services), ANSWERS), width=120)
+    assert sum(shown in line for line in lines if "cost   " in line) == 1
 
 
 def test_the_closing_report_tells_long_ticks_apart() -> None:
