@@ -181,10 +181,14 @@ def main() -> None:
     """Simulate all policies, print the tables, write the JSON."""
     options = _options()
     numbers = range(1, options.seeds + 1)
+    seeds = []
     # Spawned: a child that was forked beside compiled kernels may hang.
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        seeds = list(pool.map(run_seed, numbers))
-    print(f"Demo, {DURATION_S / 60:.0f} minutes of load, seeds 1 to {options.seeds}")
+        for found in pool.map(run_seed, numbers):
+            seeds.append(found)
+            trials = found.pods[AS_ATTAINED].runs
+            print(f"seed {found.seed}: {trials} trials of {BASELINE}", flush=True)
+    print(f"\nDemo, {DURATION_S / 60:.0f} minutes of load, seeds 1 to {options.seeds}")
     print_table(policies(seeds))
     print("\nSettings of k8s_hpa")
     print_table(pods(seeds))
