@@ -25,7 +25,7 @@ TARGETS = (1.2, 1.0, 0.8, 0.6)
 replica may bear a little more."""
 TARGET_STEP = 0.1
 LOWEST_TARGET, HIGHEST_TARGET = 0.4, 1.6
-MAX_STEPS = 40
+MAX_STEPS = 60
 """Trials of one improvement; one that had not ended by then would be cut short, and says so."""
 
 Pods = Mapping[str, PodOptions]
