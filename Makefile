@@ -32,7 +32,7 @@ help:
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"
-	@echo "make bench-compare  experiments of papers, simulated: their figures, ours and the baseline's (about 10 minutes)"
+	@echo "make bench-compare  fair opponents on the demo's load, then experiments of papers, simulated (about 20 minutes)"
 	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
 	@echo "make campaign  processes killed, fuzzed calls, a greedy tenant, a day of 200 GPUs: what must hold (20 minutes)"
@@ -108,7 +108,7 @@ bench-plan: install
 	@$(BIN)/python -m bench plan
 
 bench-compare: install
-	@$(BIN)/python -m bench compare
+	@$(BIN)/python -m bench demo compare
 
 bench-papers: install
 	@$(BIN)/python -m bench.papers

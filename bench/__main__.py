@@ -13,7 +13,7 @@ import time
 from bench.report import RESULTS, machine, print_table, write_results
 from bench.targets import compare
 
-PROMISED = ("tick", "reaction", "sync", "demo", "router")
+PROMISED = ("tick", "reaction", "sync", "router")
 TECHNIQUES = (
     "capacity_law",
     "sharing",
@@ -30,7 +30,7 @@ PREDICTIONS = (
     "predict_fm",
     "predict_techniques",
 )
-LONG = ("autoscale", "ingest", "plan", "compare", "shared_problems")
+LONG = ("demo", "autoscale", "ingest", "plan", "compare", "shared_problems")
 
 
 def main() -> int:

@@ -39,6 +39,7 @@ class ClosedRun:
     @property
     def worst(self) -> float:
         """Attainment of the service that is worst off."""
+        # Not the mean: an SLO is a promise to each service, which the others cannot make up for.
         return min(self.attained.values())
 
     @property
@@ -71,6 +72,7 @@ def run_closed(
     )
 
     async def play() -> None:
+        # The same steps as the demo's own baseline takes: agents first, so that a tick knows the newest rates.
         for _ in range(round(duration_s / plan.agent_period_s)):
             await loop.pass_time(plan.agent_period_s)
             await loop.step()
