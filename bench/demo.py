@@ -54,6 +54,7 @@ def run_seed(seed: int) -> DemoSeed:
     }
     kubernetes = search(demo_cluster(BASELINE, seed), DURATION_S)
     slos = runs[OURS].percentiles
+    # Without the allowance a rival that attains exactly as much could fall short by rounding.
     as_attained = {
         name: max(share, runs[OURS].worst - _ROUNDING) for name, share in slos.items()
     }
@@ -111,6 +112,7 @@ def _against(
     """One row; none where no rival qualifies."""
     if not rivals:
         return []
+    # One rival for all seeds: the cheapest of each seed would be chosen by chance.
     rival = min(rivals, key=lambda name: fmean(_cost_usd(each, name) for each in seeds))
     saving = _saving(seeds, rival)
     gain = _gain(seeds, rival)
