@@ -27,10 +27,10 @@ CHOOSE_PERIOD_S = 60.0
 """Between two runs of `choose_forecasts`."""
 
 MAX_SERVICES = 16
-"""Judged in one run, 60 ms each: eighty services every five minutes, a thousand within about an hour."""
+"""Judged in one run, 60 ms each: as many every minute, eighty every five minutes, a thousand within about an hour."""
 
-REJUDGE_S = 300.0
-"""A service is judged again after so long at the earliest."""
+REJUDGE_S = 60.0
+"""A service is judged again after so long at the earliest: soon after its first burst it keeps room for the next."""
 
 JUDGED_S = 3600.0
 """After a longer time without judgement only the newest hour is judged."""
@@ -57,6 +57,7 @@ class Case:
     until_s: float
     """Windows that end before this moment are complete, seconds since 1970."""
     horizon_s: float
+    burst_confidence: float
     slo: Slo
     scaling: Scaling
 
@@ -111,13 +112,14 @@ def _first_origin(windows: RequestSeries, from_s: float, horizon_s: float) -> in
 
 
 def needed_reserve_rps(
-    windows: RequestSeries | None, *, slo: Slo, scaling: Scaling, horizon_s: float
+    windows: RequestSeries | None, *, slo: Slo, scaling: Scaling, confidence: float
 ) -> float:
-    """The reserve that one service's windows of the last hour ask for."""
+    """The reserve that one service's windows of the last hour ask for. confidence: the policy's `burst_confidence`."""
     if windows is None:
         return 0.0
-    # A burst must be carried by what runs until a plan that knows of it has started more.
-    reaction_s = scaling.upscale_delay_s + horizon_s + START_S
+    # A burst must be carried by what runs until a plan that knows of it has started more. The loop is woken by the
+    # first window in which it shows, not by its period.
+    reaction_s = scaling.upscale_delay_s + windows.window_s + START_S
     # The other half of what the SLO forgives is for queues.
     percentile = (1.0 + slo.percentile) / 2.0
     return reserve_rps(
@@ -125,6 +127,7 @@ def needed_reserve_rps(
         percentile=percentile,
         hold_s=scaling.downscale_delay_s,
         reaction_s=reaction_s,
+        confidence=confidence,
     )
 
 
@@ -142,7 +145,10 @@ def _chosen(
         ),
         margin=margin_of(scores.get(technique)),
         reserve_rps=needed_reserve_rps(
-            case.windows, slo=case.slo, scaling=case.scaling, horizon_s=case.horizon_s
+            case.windows,
+            slo=case.slo,
+            scaling=case.scaling,
+            confidence=case.burst_confidence,
         ),
         scores=scores,
         judged_until_s=case.until_s,

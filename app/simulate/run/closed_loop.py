@@ -25,7 +25,7 @@ from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, needed_reserve_rps
 from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
 from app.learn.corrections import OnlineLearner, learn_once
 from app.loop.fill import is_used
-from app.loop.forecast import horizon_s, make_demands, make_series
+from app.loop.forecast import make_demands, make_series
 from app.loop.observe import age_s
 from app.loop.tick import Loop, TickOutcome, tick
 from app.solver.process import Solver
@@ -271,7 +271,7 @@ class RememberedForecast:
                 make_series(self._windows[service.name]),
                 slo=service.slo,
                 scaling=service.scaling,
-                horizon_s=horizon_s(snapshot.settings),
+                confidence=snapshot.settings.burst_confidence,
             )
             for service in snapshot.state.services
             if self._windows[service.name]

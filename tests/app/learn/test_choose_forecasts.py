@@ -53,6 +53,7 @@ def a_case(
         rates=rates,
         until_s=until_s,
         horizon_s=5.0,
+        burst_confidence=0.5,
         slo=Slo(latency_ms=100.0, percentile=0.99),
         scaling=Scaling(),
     )
