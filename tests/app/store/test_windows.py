@@ -1,4 +1,4 @@
-"""Which of the loop's windows an agent's window counts in."""
+"""Which of the loop's windows an agent's window counts in, and which of them wake the loop."""
 
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ from app.store.windows import (
     MAX_WINDOWS,
     Sums,
     add_all,
+    is_notable,
     make_windows,
     parts_of,
     placed_start_s,
@@ -173,3 +174,25 @@ def test_an_hour_of_many_services_adds_to_a_bounded_number_of_windows() -> None:
     # One window always counts, however many services there are.
     each = structs.replace(held_up, services=readings * 50)
     assert len({number for (_, number), _ in parts_of(each, 3600.0, 1.0)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "planned_rps", "notable"),
+    [
+        (
+            280,
+            50.0,
+            False,
+        ),  # 250 in 5 s, and four times their standard deviation of 15.8: from 314 on.
+        (313, 50.0, False),
+        (314, 50.0, True),
+        (0, 0.0, False),
+        (4, 0.0, False),  # Nothing was planned for: five requests wake, not one.
+        (5, 0.0, True),
+        (0, 50.0, False),  # A fall costs money until the next period, and no request.
+    ],
+)
+def test_the_loop_is_woken_by_more_than_chance_adds_to_what_was_planned(
+    arrivals: int, planned_rps: float, notable: bool
+) -> None:
+    assert is_notable(arrivals, planned_rps, 5.0) is notable

@@ -53,6 +53,22 @@ def test_cost_is_price_times_time_of_the_used_gpus(steady: RunResult) -> None:
     )
 
 
+def test_a_jump_of_the_load_is_answered_at_once_and_not_with_the_next_period() -> None:
+    # Agents report every 5 s, ticks of the period are at 5 s and 205 s; 20 rps, and 400 rps from 72 s on.
+    jump = {"start_s": 72, "length_s": 100, "factor": 20, "ramp_s": 0}
+    found = run(
+        duration_s=120,
+        step_s=5,
+        policies=["joint"],
+        loop={"period_s": 200, "window_s": 5, "stale_after_s": 30},
+        services=[{**SERVICE, "load": {"rate_rps": 20, "spikes": [jump]}}],
+    )
+    planned_rps = found.series.services["resnet50"].planned_rps
+    # The report of 75 s shows three seconds of the jump, that of 80 s an entire window of it.
+    assert max(planned_rps[:15]) < 40.0 < planned_rps[15] < planned_rps[16]
+    assert planned_rps[16] > 400.0
+
+
 def test_a_gpu_that_a_plan_has_left_is_paid_while_it_serves_on() -> None:
     rates = {"day": {"amplitude": 1, "period_s": 240}, "rate_rps": 400}
     found = [
