@@ -120,11 +120,10 @@ def needed_reserve_rps(
     # A burst must be carried by what runs until a plan that knows of it has started more. The loop is woken by the
     # first window in which it shows, not by its period.
     reaction_s = scaling.upscale_delay_s + windows.window_s + START_S
-    # The other half of what the SLO forgives is for queues.
-    percentile = (1.0 + slo.percentile) / 2.0
+    # All that the SLO forgives is for bursts: at planned rates, which few seconds reach, next to nothing is late.
     return reserve_rps(
         windows,
-        percentile=percentile,
+        percentile=slo.percentile,
         hold_s=scaling.downscale_delay_s,
         reaction_s=reaction_s,
         confidence=confidence,

@@ -38,7 +38,7 @@ MIN_MISSES = 1.0
 """Where the SLO forgives less than one request of all that came, they were too few to say anything."""
 PRIOR_BURSTS = 0.15
 PRIOR_S = 150.0
-"""Of a service that nobody knows: a burst in 17 minutes. After half an hour of calm this counts a thirteenth."""
+"""A service that nobody knows is given a burst in 17 minutes; after half an hour of calm that counts a thirteenth."""
 USUAL_S = 300.0
 """The usual rate is the median of so long: longer than most bursts, shorter than the time of day takes to change it."""
 _PRIOR_JUMPS: Reals = np.linspace(1.5, 4.0, 26)
