@@ -43,6 +43,8 @@ _MIN_FOR_TREND = 6
 # Noise of real services lasts for some windows: their calm stretches differ by several deviations of independent ones.
 _CHANGE_DEVIATIONS = 10.0
 _MAX_CHANGES = 3
+# Newest windows in which reports that come late may still be missing.
+_INCOMPLETE = 2
 
 
 def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
@@ -92,10 +94,15 @@ def _jitter_rps(rates: Reals, window_s: float) -> float:
 
 def _newest_change(rates: Reals, jitter_rps: float) -> int:
     """How many windows lie before the newest clear change of level; 0 where there is none."""
+    judged = rates.copy()
+    # Not every node may have reported of the newest windows yet: of a fall they are no proof.
+    if len(rates) > _INCOMPLETE:
+        before = rates[-_INCOMPLETE - 1]
+        judged[-_INCOMPLETE:] = np.maximum(rates[-_INCOMPLETE:], before)
     first = 0
     # The clearest change of all is looked for first; what came after it may have changed again.
     for _ in range(_MAX_CHANGES):
-        found = _clearest_change(rates[first:], jitter_rps)
+        found = _clearest_change(judged[first:], jitter_rps)
         if found == 0:
             break
         first += found
@@ -114,9 +121,6 @@ def _clearest_change(rates: Reals, jitter_rps: float) -> int:
     sums = np.cumsum(beside)[:-1]
     # All of it sums to 0, so that what comes after a place sums to the opposite of what lies before.
     clarity = np.abs(sums) * np.sqrt(1.0 / before + 1.0 / (total - before)) / jitter_rps
-    # Not every node may have reported of the newest window yet: of a fall it is no proof alone.
-    if sums[-1] > 0.0:
-        clarity[-1] = 0.0
     found = int(clarity.argmax())
     return int(before[found]) if clarity[found] > _CHANGE_DEVIATIONS else 0
 
