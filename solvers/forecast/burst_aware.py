@@ -18,6 +18,8 @@ weighted by exp(−age / smoothing), read off in the middle of the window asked 
 It wins on traffic with steps and spikes at a horizon of seconds; it knows nothing of the time of day.
 """
 
+import math
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +27,7 @@ import numpy as np
 from solvers.forecast.spread import (
     NORMAL_PER_MEDIAN,
     SURPRISE_DEVIATIONS,
+    median_of,
     poisson_rps,
     smoothing_of,
     spread_rps,
@@ -78,8 +81,8 @@ def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
     residuals = rates - line.rate_rps(ages_s)
     spread = spread_rps(residuals, weights, expected_rps=expected, window_s=window_s)
     # A level of a few windows has shown nothing of its noise; that of the time before is in proportion to the rate.
-    remembered = jitter * min(1.0, expected / usual_rps) if since else 0.0
-    return ExpectedRate(expected, max(spread, remembered))
+    usual_spread = jitter * min(1.0, expected / usual_rps) if since else 0.0
+    return ExpectedRate(expected, max(spread, usual_spread))
 
 
 def _jitter_rps(rates: Reals, window_s: float) -> float:
@@ -88,7 +91,7 @@ def _jitter_rps(rates: Reals, window_s: float) -> float:
     if len(rates) < _MIN_FOR_TREND:
         return noise
     # The median, so that a jump counts no more than any other step; a difference holds the noise of two windows.
-    between_rps = float(np.median(np.abs(np.diff(rates))) / np.sqrt(2.0))
+    between_rps = median_of(np.abs(rates[1:] - rates[:-1])) / math.sqrt(2.0)
     return max(noise, NORMAL_PER_MEDIAN * between_rps)
 
 
@@ -111,18 +114,36 @@ def _newest_change(rates: Reals, jitter_rps: float) -> int:
 
 def _clearest_change(rates: Reals, jitter_rps: float) -> int:
     """How many windows lie before the place where what is beside an even trend differs most; 0: not clearly."""
-    total = len(rates)
-    if total < _MIN_FOR_TREND:
+    if len(rates) < _MIN_FOR_TREND:
         return 0
+    places = _places(len(rates))
     # Without the trend a ramp would be cut again and again.
-    times = np.arange(total) - (total - 1) / 2.0
-    beside = rates - rates.mean() - times * (times @ rates) / (times @ times)
-    before = np.arange(1, total)
-    sums = np.cumsum(beside)[:-1]
+    slope = float(places.times @ rates) / places.lever
+    beside = rates - rates.mean() - slope * places.times
     # All of it sums to 0, so that what comes after a place sums to the opposite of what lies before.
-    clarity = np.abs(sums) * np.sqrt(1.0 / before + 1.0 / (total - before)) / jitter_rps
+    clarity = np.abs(np.cumsum(beside)[:-1]) * places.weights
     found = int(clarity.argmax())
-    return int(before[found]) if clarity[found] > _CHANGE_DEVIATIONS else 0
+    is_clear = clarity[found] > _CHANGE_DEVIATIONS * jitter_rps
+    return found + 1 if is_clear else 0
+
+
+class _Places(NamedTuple):
+    """Where so many windows may be cut in two."""
+
+    times: Reals
+    """(T,) of the windows, from their middle."""
+    lever: float
+    """Σ times²."""
+    weights: Reals
+    """(T − 1,) makes of what sums up before a place the step there, over its standard deviation for windows of 1."""
+
+
+@lru_cache(maxsize=1024)
+def _places(total: int) -> _Places:
+    times = np.arange(total) - (total - 1) / 2.0
+    before = np.arange(1, total)
+    weights: Reals = np.sqrt(1.0 / before + 1.0 / (total - before))
+    return _Places(times, float(times @ times), weights)
 
 
 class _Line(NamedTuple):
