@@ -140,7 +140,7 @@ class _Places(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _places(total: int) -> _Places:
-    times = np.arange(total) - (total - 1) / 2.0
+    times: Reals = np.arange(total, dtype=np.float64) - (total - 1) / 2.0
     before = np.arange(1, total)
     weights: Reals = np.sqrt(1.0 / before + 1.0 / (total - before))
     return _Places(times, float(times @ times), weights)
