@@ -48,8 +48,8 @@ def test_a_rate_above_the_reserve_stays() -> None:
     assert make_demands(with_reserve(20.0)) == make_demands(a_snapshot(windows=STEADY))
 
 
-# Of every 20 s of burst at 100 rps the first 12 come before what they start; in windows of 6 s that is some 10. What the
-# SLO forgives, 1 % or 20 %, may be beyond the reserve: 100 · (1 − 0.01 · 20 / 10), or 100 · (1 − 0.2 · 20 / 10).
+# Of every 20 s of burst at 100 rps the first 12 come before what they start; in windows of 6 s that is some 10. What
+# the SLO forgives, 1 % or 20 %, may be beyond the reserve: 100 · (1 − 0.01 · 20 / 10), or 100 · (1 − 0.2 · 20 / 10).
 @pytest.mark.parametrize(("percentile", "reserve_rps"), [(0.99, 98.0), (0.8, 60.0)])
 def test_the_judgement_says_how_much_to_keep_for_the_slo(
     percentile: float, reserve_rps: float
