@@ -16,7 +16,7 @@ from app.store.store import ServiceWindow, Snapshot
 from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import TechniqueChoice, choose, margin_of, merge
-from solvers.forecast.reserve import reserve_rps
+from solvers.forecast.reserve import reserve_rps, unsteadiness
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import make_seasons
 from solvers.forecast.techniques import forecast_by
@@ -27,10 +27,10 @@ CHOOSE_PERIOD_S = 60.0
 """Between two runs of `choose_forecasts`."""
 
 MAX_SERVICES = 16
-"""Judged in one run, 60 ms each: eighty services every five minutes, a thousand within about an hour."""
+"""Judged in one run, 60 ms each: as many every minute, eighty every five minutes, a thousand within about an hour."""
 
-REJUDGE_S = 300.0
-"""A service is judged again after so long at the earliest."""
+REJUDGE_S = 60.0
+"""A service is judged again after so long at the earliest: soon after its first burst it keeps room for the next."""
 
 JUDGED_S = 3600.0
 """After a longer time without judgement only the newest hour is judged."""
@@ -57,6 +57,7 @@ class Case:
     until_s: float
     """Windows that end before this moment are complete, seconds since 1970."""
     horizon_s: float
+    burst_confidence: float
     slo: Slo
     scaling: Scaling
 
@@ -78,19 +79,26 @@ async def choose_forecasts(
 ) -> Mapping[str, TechniqueChoice]:
     """Judge up to MAX_SERVICES services that are due, and keep what was chosen; returns it by service."""
     cases = await history.load_cases(now, MAX_SERVICES)
+    heard = [case.windows for case in cases if case.windows is not None]
+    unsteady = await asyncio.to_thread(unsteadiness_of, heard)
     # One by one: between two services the tick gets its turn.
-    chosen = {case.service: await asyncio.to_thread(judge, case) for case in cases}
+    chosen = {
+        case.service: await asyncio.to_thread(judge, case, unsteady) for case in cases
+    }
     await history.save_choices(chosen)
     return chosen
 
 
-def judge(case: Case) -> TechniqueChoice:
-    """The choice after what came since the last judgement; the old one, where nothing was heard."""
+def judge(case: Case, unsteady: float = 0.0) -> TechniqueChoice:
+    """The choice after what came since the last judgement; the old one, where nothing was heard.
+
+    unsteady: `unsteadiness_of` the services that are judged with it.
+    """
     old, windows = case.choice, case.windows
     seasons_now = () if case.rates is None else make_seasons(case.rates)
     # The scores stay as they are: silence is no proof against a technique.
     if windows is None:
-        return _chosen(case, old.technique, old.scores, seasons_now)
+        return _chosen(case, old.technique, old.scores, seasons_now, unsteady)
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
     # Seasons of the time before: a technique must not be judged by what it was fitted to.
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
@@ -101,7 +109,8 @@ def judge(case: Case) -> TechniqueChoice:
     first = max(1, _first_origin(windows, from_s, case.horizon_s))
     new = back_test(windows, question, lambda _: before, margins=margins, since=first)
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
-    return _chosen(case, choose(scores, old.technique), scores, seasons_now)
+    technique = choose(scores, old.technique)
+    return _chosen(case, technique, scores, seasons_now, unsteady)
 
 
 def _first_origin(windows: RequestSeries, from_s: float, horizon_s: float) -> int:
@@ -110,21 +119,37 @@ def _first_origin(windows: RequestSeries, from_s: float, horizon_s: float) -> in
     return seen - windows_ahead(windows, horizon_s) + 1
 
 
+def unsteadiness_of(histories: Sequence[RequestSeries]) -> float:
+    """How unsteady the load of these services is (`solvers.forecast.reserve`); histories: of the last hour."""
+    if not histories:
+        return 0.0
+    return unsteadiness(histories, histories[0].window_s + START_S)
+
+
 def needed_reserve_rps(
-    windows: RequestSeries | None, *, slo: Slo, scaling: Scaling, horizon_s: float
+    windows: RequestSeries | None,
+    *,
+    slo: Slo,
+    scaling: Scaling,
+    confidence: float,
+    unsteady: float,
 ) -> float:
-    """The reserve that one service's windows of the last hour ask for."""
+    """The reserve that one service's windows of the last hour ask for.
+
+    confidence: the policy's `burst_confidence`. unsteady: `unsteadiness_of` it and the others.
+    """
     if windows is None:
         return 0.0
-    # A burst must be carried by what runs until a plan that knows of it has started more.
-    reaction_s = scaling.upscale_delay_s + horizon_s + START_S
-    # The other half of what the SLO forgives is for queues.
-    percentile = (1.0 + slo.percentile) / 2.0
+    # A burst must be carried by what runs until a plan that knows of it has started more. The loop is woken by the
+    # first window in which it shows, not by its period.
+    reaction_s = scaling.upscale_delay_s + windows.window_s + START_S
     return reserve_rps(
         windows,
-        percentile=percentile,
+        percentile=slo.percentile,
         hold_s=scaling.downscale_delay_s,
         reaction_s=reaction_s,
+        confidence=confidence,
+        unsteadiness=unsteady,
     )
 
 
@@ -133,6 +158,7 @@ def _chosen(
     technique: str,
     scores: Mapping[str, ForecastScore],
     seasons: tuple[Season, ...],
+    unsteady: float,
 ) -> TechniqueChoice:
     return TechniqueChoice(
         # Only the seasons that the chosen technique reads: they are loaded into every tick's snapshot.
@@ -142,7 +168,11 @@ def _chosen(
         ),
         margin=margin_of(scores.get(technique)),
         reserve_rps=needed_reserve_rps(
-            case.windows, slo=case.slo, scaling=case.scaling, horizon_s=case.horizon_s
+            case.windows,
+            slo=case.slo,
+            scaling=case.scaling,
+            confidence=case.burst_confidence,
+            unsteady=unsteady,
         ),
         scores=scores,
         judged_until_s=case.until_s,

@@ -82,7 +82,20 @@ class PolicyManifestSpec(Strict):
     )
     max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
     migration_cost_usd_per_hour: Amount = 0.0
-    headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
+    headroom: float = Field(
+        default=1.1,
+        ge=1.0,
+        le=10.0,
+        allow_inf_nan=False,
+        description="The forecast rate of every service is multiplied by it",
+    )
+    burst_confidence: float = Field(
+        default=0.8,
+        ge=0.0,
+        le=0.999,
+        allow_inf_nan=False,
+        description="That no more bursts come than plans keep room for, so that the SLO holds with them; 0: no room",
+    )
     stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
     solve_seconds: float = Field(
         default=TICK.seconds, gt=0, le=600, allow_inf_nan=False

@@ -82,6 +82,8 @@ class PolicySettings:
     migration_cost_usd_per_hour: float = 0.0
     headroom: float = 1.1
     """The forecast rate is multiplied by it before planning."""
+    burst_confidence: float = 0.8
+    """That no more bursts come than plans keep room for (`solvers.forecast.reserve`), 0 to 1; 0 = they keep none."""
     stale_after_s: float = 15.0
     """Older telemetry makes the loop hold."""
     # The defaults are the solvers' own, so that a plan from files equals the one of a tick.

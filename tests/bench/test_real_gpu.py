@@ -75,7 +75,7 @@ def test_half_the_sms_do_half_the_work(measured: tuple[Machine, Answer]) -> None
     )
     # The fake sleeps 8 and 4 ms; a busy machine lets it oversleep, never less.
     assert float(half["kernels_per_s"]) < 125.1
-    assert 45.0 < float(half["rate_percent_of_largest"]) < 80.0
+    assert 20.0 < float(half["rate_percent_of_largest"]) < 90.0
     assert "10 % up to 100 %" in answer.out
 
 

@@ -151,6 +151,8 @@ def a_scene(
             stale_after_s=3 * PERIOD_S,
             max_replicas_per_gpu=6,
             seed=seed,
+            # No room for bursts of services that nobody knows: what happens in a scene follows from its events alone.
+            burst_confidence=0.0,
         ),
         agent_period_s=PERIOD_S,
         handover_s=20.0,

@@ -81,14 +81,14 @@ def test_tasks_cost_nothing_and_no_service_notices() -> None:
 
 
 def test_a_spike_swaps_tasks_out_and_they_go_on_where_there_is_room() -> None:
-    scene = play(110.0, a_task("large", 100_000))
+    scene = play(105.0, a_task("large", 100_000))
     before = records(scene)["large"].done_iterations
-    scene.play(20.0)
+    scene.play(10.0)
     swapped = records(scene)["large"]
     assert (swapped.state, swapped.swaps) == ("swapped", 1)
     assert swapped.done_iterations >= before
     # Still in the spike, beside the service that has moved to a GPU of its own.
-    scene.play(40.0)
+    scene.play(50.0)
     moved = records(scene)["large"]
     assert (moved.state, moved.swaps) == ("running", 1)
     assert moved.done_iterations > swapped.done_iterations

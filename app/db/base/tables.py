@@ -166,6 +166,7 @@ policy = _table(
         "carbon_price_usd_per_t",
         "migration_cost_usd_per_hour",
         "headroom",
+        "burst_confidence",
         "stale_after_s",
         "solve_seconds",
         "solve_work",

@@ -120,6 +120,7 @@ class PostgresForecasts:
                 rates=rates.get(name),
                 until_s=until.timestamp(),
                 horizon_s=horizon_s(settings),
+                burst_confidence=settings.burst_confidence,
                 slo=nouns[name].slo,
                 scaling=nouns[name].scaling,
             )

@@ -21,11 +21,16 @@ from app.base.clock import ControlClock
 from app.catalogue.catalogue import load_actors, load_training_layers
 from app.dispatch.dispatcher import JobDispatcher
 from app.dispatch.kernel_classes import load_kernel_ratios
-from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, needed_reserve_rps
+from app.learn.choose_forecasts import (
+    JUDGED_S,
+    REJUDGE_S,
+    needed_reserve_rps,
+    unsteadiness_of,
+)
 from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
 from app.learn.corrections import OnlineLearner, learn_once
 from app.loop.fill import is_used
-from app.loop.forecast import horizon_s, make_demands, make_series
+from app.loop.forecast import make_demands, make_series
 from app.loop.observe import age_s
 from app.loop.tick import Loop, TickOutcome, tick
 from app.simulate.run.timer import Timer
@@ -279,14 +284,19 @@ class RememberedForecast:
 
     def _reserves(self, snapshot: Snapshot) -> dict[str, float]:
         """What each service's windows ask for, where they ask for any."""
+        heard = {
+            name: make_series(mine) for name, mine in self._windows.items() if mine
+        }
+        unsteady = unsteadiness_of(list(heard.values()))
         found = {
             service.name: needed_reserve_rps(
-                make_series(self._windows[service.name]),
+                heard[service.name],
                 slo=service.slo,
                 scaling=service.scaling,
-                horizon_s=horizon_s(snapshot.settings),
+                confidence=snapshot.settings.burst_confidence,
+                unsteady=unsteady,
             )
             for service in snapshot.state.services
-            if self._windows[service.name]
+            if service.name in heard
         }
         return {name: reserve_rps for name, reserve_rps in found.items() if reserve_rps}

@@ -53,6 +53,7 @@ def a_case(
         rates=rates,
         until_s=until_s,
         horizon_s=5.0,
+        burst_confidence=0.5,
         slo=Slo(latency_ms=100.0, percentile=0.99),
         scaling=Scaling(),
     )
@@ -134,7 +135,7 @@ def test_a_run_judges_a_bounded_number_of_services_and_saves_them() -> None:
 
 
 def test_the_tick_applies_the_choice_and_says_so() -> None:
-    windows = windows_of("chat", [100] * 25 + [200] * 5)
+    windows = windows_of("chat", [100] * 25 + [180, 190, 200, 210, 220])
     state = a_state(services=(a_service(downscale_delay_s=0.0),))
     plain = a_snapshot(state=state, windows=windows)
     rates = {}
@@ -207,7 +208,7 @@ def test_the_view_shows_quantiles_scores_and_silence() -> None:
     )
     assert heard.horizon_s == SETTINGS.period_s
     assert list(heard.rates_rps) == sorted(heard.rates_rps)
-    assert heard.rates_rps[heard.levels.index(0.5)] == 100.0
+    assert heard.rates_rps[heard.levels.index(0.5)] == pytest.approx(100.0)
     assert heard.scores == choice.scores
     quiet = view_forecast(
         a_snapshot(windows=windows_of("chat", [0] * 30)), "chat", TechniqueChoice()
