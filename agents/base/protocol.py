@@ -235,6 +235,8 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: Amount
     arrival_rate_rps: Amount
     """The plan's rate for this replica; its share of the service's routing weight."""
+    is_spare: bool = False
+    """True: it takes requests only where the service's other replicas on the node cannot keep up."""
 
 
 class TaskCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):

@@ -99,6 +99,7 @@ def _gpu(
                 batch=replica.batch,
                 memory_mib=replica.memory_mib,
                 arrival_rate_rps=replica.arrival_rate_rps,
+                is_spare=replica.is_spare,
             )
             for replica in gpu.replicas
             if replica.service in projects.services

@@ -71,6 +71,9 @@ class BoundReplica:
     batch: int
     arrival_rate_rps: float
     memory_mib: float
+    is_spare: bool = False
+    """True: loaded and ready on memory and SMs that nobody is promised, without a rate; the node puts it to work where
+    the other replicas of its service cannot keep up, and gives it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
