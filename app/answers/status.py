@@ -10,11 +10,15 @@ from app.loop.events import describe_avoided
 from app.loop.make_problem import PlannedPoints
 from app.loop.observe import observe
 from app.loop.planning.reschedule import MAX_NODES, failing_everywhere
+from app.loop.planning.survival import describe_gap
 from app.store.node_book import AgentStatus
 from app.store.store import Snapshot
+from solvers.check_survival import survival_gaps
 from solvers.predict.data.samples import Group
+from solvers.tick.survive import make_goal
 from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
 from solvers.types.state import GpuId, Service, ServiceObservation
+from solvers.types.survival import Survival
 
 ConditionType = Literal[
     "Ready",
@@ -24,6 +28,7 @@ ConditionType = Literal[
     "PredictionsHold",
     "SLOMet",
     "Launches",
+    "Survives",
 ]
 Truth = Literal["True", "False", "Unknown"]
 
@@ -92,6 +97,7 @@ def _service_status(
         conditions=(
             *(ready, telemetry, feasible, applied, holds, slo_met),
             *_launches(snapshot, service.name),
+            *_survives(snapshot, service, reading),
         ),
     )
 
@@ -253,6 +259,45 @@ def _launches(snapshot: Snapshot, service: str) -> Iterator[Condition]:
     elif stays:
         message += f"; it is still planned on {', '.join(sorted(stays))}: the plan's messages say why"
     yield _condition("Launches", "False", "LaunchesFail", message)
+
+
+def _survives(
+    snapshot: Snapshot, service: Service, reading: ServiceObservation | None
+) -> Iterator[Condition]:
+    """Whether enough of it is left after a loss; nothing where its team asks for nothing, or nothing arrives."""
+    target = snapshot.target
+    # Judged by what arrives now: the forecast that the target was made for is not kept with it.
+    goal = make_goal(
+        service.name,
+        reading.arrival_rate_rps if reading is not None else 0.0,
+        survival=service.survival,
+        # The policy's default asks for no replica more, so that nobody is told what it could not do.
+        default=Survival(loss="none"),
+    )
+    if goal is None or target is None:
+        return
+    gaps = survival_gaps(target, snapshot.state.nodes, (goal,))
+    if not gaps:
+        message = f"after the loss of any {goal.loss}, {100 * goal.share:g} % of what arrives is planned elsewhere"
+        yield _condition("Survives", "True", "Spread", message)
+        return
+    message = f"{describe_gap(gaps[0])}{_cheapest_gpu(snapshot, service)}"
+    yield _condition("Survives", "False", "LossTakesTooMuch", message)
+
+
+def _cheapest_gpu(snapshot: Snapshot, service: Service) -> str:
+    """What a GPU more costs that it may run on."""
+    allowed = service.allowed_gpu_types
+    prices = [
+        (gpu_type.price_usd_per_hour, gpu_type.name)
+        for gpu_type in snapshot.state.gpu_types
+        if (allowed is None or gpu_type.name in allowed)
+        and gpu_type.name not in service.excluded_gpu_types
+    ]
+    if not prices:
+        return ""
+    usd, name = min(prices)
+    return f", from {usd:.2f} USD per hour ({name})"
 
 
 def _carrying(target: BoundPlan | None, service: str) -> set[GpuId]:

@@ -1,4 +1,4 @@
-"""Deciding where GPUs are short: with everything first, then without reserves, then without headroom.
+"""Deciding where GPUs are short: with everything first, then without room for losses, reserves, and headroom.
 
 Draining nodes and GPUs on which launches fail are done without, unless something would be left out for it.
 Each attempt does without cordoned GPUs where there is no place for them.
@@ -158,7 +158,9 @@ async def _decide_for(
     What is kept for bursts must not take room from what is there, nor one service's headroom what another will need.
     """
 
-    async def decide_on(demands: tuple[Demand, ...]) -> DecidedOn:
+    async def decide_on(
+        demands: tuple[Demand, ...], *, survives: bool = False
+    ) -> DecidedOn:
         """Cordoned GPUs are left out only where a plan with them finds no place: what runs there may run on."""
         avoided = fleet.avoided
         state = with_shared_cordons(fleet.state, avoided)
@@ -175,6 +177,7 @@ async def _decide_for(
                 snapshot.settings,
                 target=without_avoided(snapshot.target, avoided),
                 without_cordoned=without_cordoned,
+                survives=survives,
                 at=snapshot.at,
             )
             decision = await decide(
@@ -196,7 +199,11 @@ async def _decide_for(
                 break
         return DecidedOn(problem, decision, demands, state, frozenset(without_place))
 
-    outcome = await decide_on(demands)
+    outcome = await decide_on(demands, survives=True)
+    # To serve comes before to survive: replicas for losses go before anything that is asked for today.
+    has_limits = any(each.max_replica_rps for each in outcome.problem.services)
+    if outcome.decision.plan.unserved and has_limits:
+        outcome = await decide_on(demands)
     # Reserves go first: they are for bursts that may never come.
     if outcome.decision.plan.unserved and any(demand.reserve_rps for demand in demands):
         outcome = await decide_on(without_reserves(demands))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.loop.planning.networks import networks_of, with_choices
+from app.loop.planning.survival import with_survival
 from app.store.store import PolicySettings, Snapshot
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import Group, Reals
@@ -130,6 +131,7 @@ def make_problem(
     *,
     target: BoundPlan | None,
     without_cordoned: bool = False,
+    survives: bool = True,
     at: datetime | None = None,
 ) -> Problem:
     """The one input of every policy. GPUs that are not healthy do not count as stock.
@@ -137,7 +139,8 @@ def make_problem(
     at: when, for the carbon that the grid emits then; None: the mean over the day.
 
     A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
-    `without_cordoned`: count none of them, for when a plan with them found no place.
+    `without_cordoned`: count none of them, for when a plan with them found no place. `survives`: whether replicas are
+    made so that services can survive losses, which serves less where GPUs are short.
     """
     carrying = (
         set()
@@ -169,7 +172,8 @@ def make_problem(
         migration_cost_usd_per_hour=settings.migration_cost_usd_per_hour,
         power_budget_w=settings.power_budget_w,
     )
-    return with_choices(problem, state.services, settings, target)
+    chosen = with_choices(problem, state.services, settings, target)
+    return with_survival(chosen, state, demands, settings, has_limits=survives)
 
 
 def _points_in_use(

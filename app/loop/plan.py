@@ -9,6 +9,7 @@ from app.loop.planning.groups import PlanningRequest, ask
 from app.loop.planning.networks import describe_variants
 from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.loop.planning.reschedule import AvoidedGpus, without_avoided
+from app.loop.planning.survival import survival_messages
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
 from app.store.store import PlanRecord, PlanState, PolicySettings, Snapshot
 from solvers.check import violations
@@ -166,7 +167,7 @@ def _bound(
     decision = Decision(
         state="proposed",
         plan=answer.plan,
-        report=answer.report,
+        report=_with_more(answer.report, survival_messages(problem, bound, state)),
         bound=bound,
         steps=result.steps,
         memory=answer.memory,

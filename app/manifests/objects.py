@@ -20,6 +20,7 @@ from app.manifests.parts import Money as Money
 from app.manifests.parts import Name as Name
 from app.manifests.parts import Size as Size
 from app.manifests.parts import Strict as Strict
+from app.manifests.parts import SurvivalSpec as SurvivalSpec
 from app.manifests.parts import TypeMetadata as TypeMetadata
 from app.manifests.parts import TypeName as TypeName
 from app.manifests.parts import camel
@@ -106,7 +107,7 @@ class VariantManifest(Strict):
     )
 
 
-class ServiceSpec(Strict):
+class ServiceSpec(SurvivalSpec):
     """What a team wants served."""
 
     network: TypeName

@@ -4,9 +4,18 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+)
 
 from agents.base.protocol import DEFAULT_PROJECT
+from solvers.types.survival import LossKind
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 # Makers' names have capitals, dots and underscores, which DNS labels do not allow.
@@ -30,6 +39,7 @@ Money = Annotated[
 ]
 # A billion MiB, W or MHz is beyond anything; infinity and NaN would spread through every sum.
 Size = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+SurviveShare = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -71,3 +81,24 @@ class TypeMetadata(Metadata):
     """Who a GPU type, a network or a profile is."""
 
     name: TypeName
+
+
+class SurvivalSpec(Strict):
+    """What a service must survive."""
+
+    survive: LossKind | None = Field(
+        default=None,
+        description="Any one of these may be lost, and survive_share of the demand is still served; replicas are added "
+        "for it. Absent: as the policy says, where that takes no replica more",
+    )
+    survive_share: SurviveShare | None = Field(
+        default=None,
+        description="Part of the forecast rate that is left after the loss; absent: 0.5",
+    )
+
+    @field_validator("survive_share")
+    @classmethod
+    def _is_of_a_loss(cls, share: float | None, info: ValidationInfo) -> float | None:
+        if share is not None and info.data.get("survive") is None:
+            raise ValueError("is of a loss: state survive (gpu, node or zone), too")
+        return share

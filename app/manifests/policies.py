@@ -10,9 +10,17 @@ from pydantic import (
     model_validator,
 )
 
-from app.manifests.parts import Amount, LabelValue, Name, Size, Strict
+from app.manifests.parts import (
+    Amount,
+    LabelValue,
+    Name,
+    Size,
+    Strict,
+    SurviveShare,
+)
 from solvers.governors.registry import GOVERNORS
 from solvers.types.outcome import MIN_MOVES, TICK
+from solvers.types.survival import LossKind
 
 
 class PolicyGroupSpec(Strict):
@@ -95,6 +103,15 @@ class PolicyManifestSpec(Strict):
         le=0.999,
         allow_inf_nan=False,
         description="That no more bursts come than plans keep room for, so that the SLO holds with them; 0: no room",
+    )
+    survive: LossKind = Field(
+        default="node",
+        description="Services that say nothing of their own are spread so that any one of these may be lost, where "
+        "that takes no replica more",
+    )
+    survive_share: SurviveShare = Field(
+        default=0.5,
+        description="Part of their forecast rate that is left after the loss",
     )
     stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
     solve_seconds: float = Field(

@@ -8,6 +8,7 @@ from app.manifests import tasks as task_manifests
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType, Mode, Scaling, Service, Slo, Task, Variant
+from solvers.types.survival import Survival
 
 MAX_FIGURE = 1e9
 MAX_BATCH = 65_536
@@ -33,9 +34,18 @@ def to_service(manifest: manifests.ServiceManifest) -> Service:
             for each in spec.variants
         ),
         accuracy_floor=spec.accuracy_floor,
+        survival=_survival(spec),
         # Sorted: the same labels in another order are the same service.
         labels=tuple(sorted(manifest.metadata.labels.items())),
     )
+
+
+def _survival(spec: manifests.ServiceSpec) -> Survival | None:
+    if spec.survive is None:
+        return None
+    # Who names the loss alone means the usual share.
+    share = Survival().share if spec.survive_share is None else spec.survive_share
+    return Survival(loss=spec.survive, share=share)
 
 
 def to_task(manifest: task_manifests.TaskManifest) -> Task:

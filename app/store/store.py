@@ -20,6 +20,7 @@ from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.problem import Objective, OperatingPoints, Problem
 from solvers.types.state import ClusterState, Demand, GpuId, Json, Mode, Service
+from solvers.types.survival import LossKind
 
 PlanState = Literal[
     "proposed",
@@ -84,6 +85,9 @@ class PolicySettings:
     """The forecast rate is multiplied by it before planning."""
     burst_confidence: float = 0.8
     """That no more bursts come than plans keep room for (`solvers.forecast.reserve`), 0 to 1; 0 = they keep none."""
+    survive: LossKind = "node"
+    survive_share: float = 0.5
+    """The loss after which this share is left of services that say nothing, where that takes no replica more."""
     stale_after_s: float = 15.0
     """Older telemetry makes the loop hold."""
     # The defaults are the solvers' own, so that a plan from files equals the one of a tick.

@@ -9,7 +9,8 @@ For each GPU type a min-cost matching of the plan's GPUs to the fleet's, in this
     4. the fewest kept replicas whose batch changes and GPUs with kept replicas whose clock changes
 
 and, where that leaves a choice among GPUs without replicas, those that no service avoids, those without tasks and then
-the lowest ids, in the order of the plan's content. Tasks are no part of it: `fill` places them afterwards.
+the lowest ids, in the order of the plan's content. Then `spread` exchanges GPUs so that the loss of a node or a zone
+takes no more of a service than it may. Tasks are no part of it: `fill` places them afterwards.
 
 A GPU that is cordoned, or whose node is, keeps replicas but starts none: it takes only a GPU plan of which every
 replica runs there already. A GPU that a service avoids keeps replicas of it but starts none. An unhealthy GPU takes
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
 from solvers.tick.matching import GpuPlace, PlanSlot, ReplicaIdentity, match_slots
+from solvers.tick.spread import spread
 from solvers.tick.transition import TransitionStep, transition
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import (
@@ -36,6 +38,7 @@ from solvers.types.plan import (
 )
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, GpuId, Node, ReplicaId
+from solvers.types.survival import SurvivalGoal
 
 # A Kubernetes name has at most 253 characters; generation and number take at most 50 of them.
 MAX_ID_PREFIX = 200
@@ -80,9 +83,10 @@ def bind(
             f"{generation} is not newer than {parent}, the generation that runs",
         )
     before = _still_there(running, gpus)
-    taken, unplaced = _match(
-        problem, _slots(problem, plan), _places(gpus, nodes, before), avoided or {}
-    )
+    places = _places(gpus, nodes, before)
+    avoided = avoided or {}
+    taken, unplaced = _match(problem, _slots(problem, plan), places, avoided)
+    taken = _spread(taken, places, nodes, problem.survival, avoided)
     after = _bound_gpus(problem, taken, generation)
     bound = BoundPlan(
         generation=generation,
@@ -116,6 +120,37 @@ def _match(
             else:
                 taken.append((place, slot))
     return taken, unplaced
+
+
+def _spread(
+    taken: list[tuple[GpuPlace, PlanSlot]],
+    places: Sequence[GpuPlace],
+    nodes: Sequence[Node],
+    goals: Sequence[SurvivalGoal],
+    avoided: Mapping[str, Set[GpuId]],
+) -> list[tuple[GpuPlace, PlanSlot]]:
+    """The match, exchanged so that losses take less of the services with goals."""
+    zones = {node.id: node.zone for node in nodes}
+    used = {place.gpu.id for place, _ in taken}
+    # A GPU that carries something else would have to stop it first, so that only free ones count as empty.
+    empty = [
+        place
+        for place in places
+        if place.gpu.id not in used and not place.replicas and not place.cordoned
+    ]
+
+    def may_start(place: GpuPlace, slot: PlanSlot) -> bool:
+        services = {each.service for each in slot.gpu.replicas}
+        is_avoided = any(
+            place.gpu.id in avoided.get(service, ()) for service in services
+        )
+        return not place.cordoned and not is_avoided
+
+    def domain_of(place: GpuPlace, goal: SurvivalGoal) -> str:
+        node = place.gpu.node
+        return node if goal.loss == "node" else zones[node]
+
+    return spread(taken, empty, goals, domain_of, may_start)
 
 
 def _still_there(

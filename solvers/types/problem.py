@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from solvers.types.plan import Plan
 from solvers.types.state import GpuType
+from solvers.types.survival import SurvivalGoal
 
 Objective = Literal["min_cost", "max_goodput"]
 
@@ -98,6 +99,9 @@ class ServiceDemand:
     max_replicas: int | None = None
     allowed_gpu_types: tuple[str, ...] | None = None
     """None = all."""
+    max_replica_rps: float | None = None
+    """Rows that carry more by themselves are not planned with, so that no loss takes too much at once; None = no such
+    limit. Ours, like the problem's power budget: the contract's JSON is written without it."""
 
     def allows(self, gpu_type: str) -> bool:
         """Whether the service may run on that GPU type."""
@@ -122,6 +126,8 @@ class Problem:
     power_budget_w: float | None = None
     """That all used GPUs together may draw, idle watts included; None = no such limit. Ours: the contract's JSON has no
     such field, and is written without it."""
+    survival: tuple[SurvivalGoal, ...] = ()
+    """What losses must leave of services, by name. Ours, as the power budget is."""
     migration_cost_usd_per_hour: float = 0.0
     """Charged per replica beyond min(old, new) of the same (service, gpu_type, sm_percent)."""
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NewType, TypeAlias, Union
 
+from solvers.types.survival import Survival
+
 
 def fingerprint_of(fleet: Sequence[tuple[str, int]]) -> str:
     """16 hexadecimal digits that name a fleet."""
@@ -75,11 +77,17 @@ class GpuType:
         return self.count is None or used < self.count
 
 
+ZONE_LABEL = "topology.kubernetes.io/zone"
+"""The label that names a node's zone, as Kubernetes' nodes have it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One machine with GPUs and an agent."""
 
     id: NodeId
+    zone: str = ""
+    """What fails together with it, by `ZONE_LABEL`; empty: nodes without one are one zone."""
     cordoned: bool = False
     """A cordoned node keeps what runs there and starts nothing new."""
     silent_for_s: float = 0.0
@@ -155,6 +163,8 @@ class Service:
     """Networks that may serve it, `network` among them; empty: `network` alone."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
+    survival: Survival | None = None
+    """None = as the policy says, where that costs no GPU of its own (`solvers.tick.survive`)."""
 
 
 TaskKind = Literal["training", "offline"]

@@ -65,6 +65,8 @@ def _sent_raw(api: Api, path: str, body: bytes) -> Any:
             "/spec/variants",
         ),
         ("spec.accuracy_floor", 0.5, "/spec/accuracy_floor"),
+        ("spec.survive", "rack", "/spec/survive"),
+        ("spec.survive_share", 0.5, "/spec/survive_share"),
         ("spec.mode", "perhaps", "/spec/mode"),
         ("metadata.name", "other", "/metadata/name"),
         ("metadata.project", "nobody", "/metadata/project"),

@@ -73,6 +73,8 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
             allowed=allowed, excluded=list(noun.excluded_gpu_types)
         ),
         mode=noun.mode.value,
+        survive=noun.survival.loss if noun.survival else None,
+        survive_share=noun.survival.share if noun.survival else None,
     )
 
 

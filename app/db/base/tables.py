@@ -145,6 +145,8 @@ service_version = _table(
     *must_all(Double, "slo_latency_ms", "slo_percentile"),
     *must_all(Double, "upscale_delay_s", "downscale_delay_s"),
     *must_all(Double, "priority", "accuracy_floor"),
+    Column("survive", Text),
+    Column("survive_share", Double),
     *must_all(Integer, "min_replicas", "buffer_replicas"),
     Column("max_replicas", Integer),
     Column("allowed_gpu_types", TEXTS),
@@ -157,7 +159,7 @@ service_version = _table(
 policy = _table(
     "policy",
     key("version", Integer),
-    *must_all(Text, "policy", "mode", "objective", "created_by"),
+    *must_all(Text, "policy", "mode", "objective", "survive", "created_by"),
     *must_all(Boolean, "paused", "learning", "approve_switch"),
     *must_all(
         Double,
@@ -167,6 +169,7 @@ policy = _table(
         "migration_cost_usd_per_hour",
         "headroom",
         "burst_confidence",
+        "survive_share",
         "stale_after_s",
         "solve_seconds",
         "solve_work",

@@ -4,17 +4,20 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import repeat
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from solvers.types.problem import CapacityLaw, OperatingPoints, Problem
 from solvers.types.problem_json import problem_document, problem_from_document
+from solvers.types.survival import SurvivalGoal
 
 # Fast rather than small: a tick waits for it, and the shared parts are compressed once only.
 COMPRESSION = 1
 _BUDGET = "power_budget_w"
+_SURVIVAL, _LIMITS = "survival", "max_replica_rps"
 """What a Problem has beyond the contract's document."""
 
 
@@ -49,6 +52,9 @@ def pack(problem: Problem, cache: PartCache) -> PackedProblem:
     ]
     if problem.power_budget_w is not None:
         document[_BUDGET] = problem.power_budget_w
+    if problem.survival:
+        document[_SURVIVAL] = [asdict(goal) for goal in problem.survival]
+        document[_LIMITS] = [each.max_replica_rps for each in problem.services]
     # Only the parts of this problem: the cache must not keep every catalogue that ever was alive.
     cache.hashes = packing.kept
     body = zlib.compress(_to_bytes(document), COMPRESSION)
@@ -101,7 +107,17 @@ async def unpack(connection: AsyncConnection, body: bytes) -> Problem:
     document["capacity_law"] = parts[document["capacity_law"]]
     document["points"] = [parts[name] for name in document["points"]]
     budget_w = document.pop(_BUDGET, None)
-    return replace(problem_from_document(document), power_budget_w=budget_w)
+    goals = tuple(SurvivalGoal(**goal) for goal in document.pop(_SURVIVAL, ()))
+    limits = document.pop(_LIMITS, None)
+    problem = problem_from_document(document)
+    # Problems that were stored before there were limits have none.
+    limited = zip(problem.services, limits or repeat(None), strict=False)
+    return replace(
+        problem,
+        power_budget_w=budget_w,
+        survival=goals,
+        services=tuple(replace(one, max_replica_rps=limit) for one, limit in limited),
+    )
 
 
 async def _load_parts(

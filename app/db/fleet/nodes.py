@@ -21,7 +21,7 @@ from app.db.base.tables import (
 from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
 from app.store.node_book import AgentStatus
-from solvers.types.state import Gpu, GpuId, Node, NodeId, gpu_id
+from solvers.types.state import ZONE_LABEL, Gpu, GpuId, Node, NodeId, gpu_id
 
 MAX_AHEAD = timedelta(minutes=1)
 """When a node was last heard, or its last window ended, is unknown where it lies further in the future: a wrong clock
@@ -318,6 +318,7 @@ def _node(row: AnyRow, now: datetime) -> Node:
         cordoned=row.cordoned,
         silent_for_s=max(0.0, (now - heard_at).total_seconds()),
         power_cap_w=row.power_cap_w,
+        zone=row.labels.get(ZONE_LABEL, ""),
         drain_in_s=None
         if row.drain_at is None
         else (row.drain_at - now).total_seconds(),

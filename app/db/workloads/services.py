@@ -19,6 +19,7 @@ from app.db.base.tables import (
     service_version,
 )
 from solvers.types.state import Mode, Scaling, Service, Slo, Variant
+from solvers.types.survival import Survival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +220,8 @@ def _specification(noun: Service) -> dict[str, object]:
         "mode": noun.mode.value,
         "variants": [[each.network, each.accuracy] for each in noun.variants],
         "accuracy_floor": noun.accuracy_floor,
+        "survive": noun.survival.loss if noun.survival else None,
+        "survive_share": noun.survival.share if noun.survival else None,
     }
 
 
@@ -253,6 +256,9 @@ def _noun(row: AnyRow) -> Service:
             for network, accuracy in row.variants
         ),
         accuracy_floor=row.accuracy_floor,
+        survival=None
+        if row.survive is None
+        else Survival(loss=row.survive, share=row.survive_share),
         # Sorted: JSON objects come back in an order of PostgreSQL's own, and equal services must be equal here.
         labels=tuple(sorted(row.labels.items())),
     )

@@ -1,0 +1,205 @@
+"""Spread: the GPUs of a plan over nodes and zones, so that no loss takes too much of a service.
+
+A policy decides in anonymous GPUs; which of them stand on which node is free, but for what runs already. `bind` matches
+them for the fewest starts, and this improves the match:
+
+    min  Σ over services s and domains d of  max(0, r_sd − (Σ_d r_sd − needed_s)) / Σ_d r_sd
+
+r_sd: rps that the plan serves of s in domain d (a node or a zone), needed_s: what must be left. One step exchanges
+what two GPUs of a type get; an empty one gets all of another. Steps are taken while one helps, the best first. Running
+replicas are moved only to empty GPUs, where they start before they stop, and only where a move is worth it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from solvers.tick.matching import GpuPlace, PlanSlot
+from solvers.types.survival import SurvivalGoal
+
+Taken = list[tuple[GpuPlace, PlanSlot]]
+DomainOf = Callable[[GpuPlace, SurvivalGoal], str]
+MayStart = Callable[[GpuPlace, PlanSlot], bool]
+
+MIN_GAIN = 0.1
+"""The share of a service's rate that a loss must take less, for each running replica that a step stops."""
+MAX_MOVED = 2
+"""GPUs with running replicas that one plan moves: every move starts replicas, and the next plan may move more."""
+MAX_STEPS = 16
+MAX_LOOKED_AT = 32
+"""Slots at fault that one step chooses from, and"""
+MAX_PLACES = 128
+"""empty GPUs, and taken ones, that it may send each to: a large fleet is spread over several plans."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """Slot number `at` goes to another place; the slot that is there, if any, comes back."""
+
+    at: int
+    place: GpuPlace
+    other: int | None
+    gain: float
+    moved: int
+    """Running replicas that stop."""
+
+
+def spread(
+    taken: Taken,
+    empty: Sequence[GpuPlace],
+    goals: Sequence[SurvivalGoal],
+    domain_of: DomainOf,
+    may_start: MayStart,
+) -> Taken:
+    """The match with the GPUs exchanged so that losses take less; the same where nothing helps.
+
+    empty: GPUs that the match leaves free and that may start something. may_start: whether a slot may start on a place,
+    beyond their types. Complexity: O(steps · slots looked at · places · services on a GPU).
+    """
+    wanted = [goal for goal in goals if goal.loss in ("node", "zone")]
+    if not wanted or len(taken) < 2:
+        return taken
+    found = list(taken)
+    rest = list(empty)
+    moved = 0
+    for _ in range(MAX_STEPS):
+        losses = _Losses(found, wanted, domain_of)
+        steps = _steps(losses, rest, may_start, may_move=moved < MAX_MOVED)
+        best = min(steps, key=lambda step: (-step.gain, step.moved), default=None)
+        if best is None:
+            break
+        moved += best.moved > 0
+        _take(found, rest, best)
+    return found
+
+
+def _take(found: Taken, rest: list[GpuPlace], step: _Step) -> None:
+    place, slot = found[step.at]
+    found[step.at] = (step.place, slot)
+    if step.other is None:
+        rest.remove(step.place)
+        rest.append(place)
+    else:
+        found[step.other] = (place, found[step.other][1])
+
+
+class _Losses:
+    """What each domain's loss would take of each service beyond what it may."""
+
+    def __init__(
+        self, taken: Taken, goals: Sequence[SurvivalGoal], domain_of: DomainOf
+    ) -> None:
+        self.taken = taken
+        self.goals = {goal.service: goal for goal in goals}
+        self.domain_of = domain_of
+        self._rps: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._total: defaultdict[str, float] = defaultdict(float)
+        for place, slot in taken:
+            for service, rps in self.rates(slot).items():
+                self._rps[service, self.domain(place, service)] += rps
+                self._total[service] += rps
+
+    def rates(self, slot: PlanSlot) -> dict[str, float]:
+        """What a GPU serves, of services with a goal."""
+        return {
+            each.service: each.arrival_rate_rps
+            for each in slot.gpu.replicas
+            if each.service in self.goals
+        }
+
+    def domain(self, place: GpuPlace, service: str) -> str:
+        """What would be lost with the place, as the service sees it."""
+        return self.domain_of(place, self.goals[service])
+
+    def excess(self, service: str, domain: str, more_rps: float = 0.0) -> float:
+        """The share of its rate by which the loss of a domain takes too much, with so much more planned there."""
+        total = self._total[service]
+        if total <= 0.0:
+            return 0.0
+        may_take = total - self.goals[service].needed_rps
+        return max(0.0, self._rps[service, domain] + more_rps - may_take) / total
+
+    def at_fault(self) -> list[int]:
+        """The slots in domains whose loss takes too much, that another place could help."""
+        return [
+            at
+            for at, (place, slot) in enumerate(self.taken)
+            if any(
+                self.excess(service, self.domain(place, service)) > _ROUNDING
+                # Where one GPU has all of a service, it takes everything wherever it stands.
+                and rps < self._total[service] * (1.0 - _ROUNDING)
+                for service, rps in self.rates(slot).items()
+            )
+        ]
+
+    def gain(self, here: int, place: GpuPlace, other: int | None) -> float:
+        """By how much less is lost when a slot goes to another place, in shares of services' rates."""
+        more: defaultdict[tuple[str, str], float] = defaultdict(float)
+        old, slot = self.taken[here]
+        for service, rps in self.rates(slot).items():
+            more[service, self.domain(old, service)] -= rps
+            more[service, self.domain(place, service)] += rps
+        if other is not None:
+            for service, rps in self.rates(self.taken[other][1]).items():
+                more[service, self.domain(place, service)] -= rps
+                more[service, self.domain(old, service)] += rps
+        return sum(
+            self.excess(service, domain) - self.excess(service, domain, rps)
+            for (service, domain), rps in more.items()
+        )
+
+
+def _steps(
+    losses: _Losses,
+    empty: Sequence[GpuPlace],
+    may_start: MayStart,
+    *,
+    may_move: bool,
+) -> Iterator[_Step]:
+    """Every step that helps enough, in the order of the match."""
+    for at in losses.at_fault()[:MAX_LOOKED_AT]:
+        stops = _kept(*losses.taken[at])
+        if may_move or not stops:
+            yield from _moves(losses, at, stops, empty, may_start)
+        if not stops:
+            yield from _exchanges(losses, at, may_start)
+
+
+def _moves(
+    losses: _Losses,
+    at: int,
+    stops: int,
+    empty: Sequence[GpuPlace],
+    may_start: MayStart,
+) -> Iterator[_Step]:
+    """A slot to empty places."""
+    place, slot = losses.taken[at]
+    for target in empty[:MAX_PLACES]:
+        if not _is_alike(place, target) or not may_start(target, slot):
+            continue
+        gain = losses.gain(at, target, None)
+        if gain > MIN_GAIN * stops + _ROUNDING:
+            yield _Step(at=at, place=target, other=None, gain=gain, moved=stops)
+
+
+def _exchanges(losses: _Losses, at: int, may_start: MayStart) -> Iterator[_Step]:
+    """Two slots that keep nothing where they are."""
+    place, slot = losses.taken[at]
+    for other, (target, back) in enumerate(losses.taken[:MAX_PLACES]):
+        if not _is_alike(place, target) or _kept(target, back):
+            continue
+        if not may_start(target, slot) or not may_start(place, back):
+            continue
+        gain = losses.gain(at, target, other)
+        if gain > _ROUNDING:
+            yield _Step(at=at, place=target, other=other, gain=gain, moved=0)
+
+
+def _kept(place: GpuPlace, slot: PlanSlot) -> int:
+    """Running replicas that the slot keeps at the place."""
+    return len(place.replicas.keys() & slot.replicas.keys())
+
+
+def _is_alike(one: GpuPlace, other: GpuPlace) -> bool:
+    return one.gpu.gpu_type == other.gpu.gpu_type and one.gpu.id != other.gpu.id

@@ -1,0 +1,169 @@
+"""Survive: how many replicas a service needs, and how small they must be, so that enough of it is left after a loss.
+
+Sets and parameters
+    d ∈ D        what may be lost at once: GPUs, nodes or zones, as the service says
+    λ            rps that are planned for; f ≤ λ: the part of them that is forecast, without reserve for bursts
+    σ            share of f that must still be served after the loss of any one d
+
+Variables
+    N            replicas, at least;    c: rps that one replica may carry at most
+
+Constraints
+    planned − c ≥ σ f      whichever replica is lost, the others are planned for enough
+    N c ≥ planned ≥ λ      N replicas of that size serve all of it
+
+With σ ≤ 1/2 two replicas of λ/2 do, and nothing is planned beyond λ. A larger share needs more replicas,
+1 / (1 − σ), or more than λ: at most MAX_REPLICAS share the loss, and what they lack is planned for besides. Where the
+N replicas stand is up to `solvers.tick.spread`; what each loss leaves of a plan is judged by `solvers.check_survival`,
+which shares no code with either.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from solvers.laws.colocation import ALONE, capacity_rps, execution_ms
+from solvers.types.plan import Plan, replicas_of
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import GpuType
+from solvers.types.survival import LossKind, Survival, SurvivalGoal
+
+MAX_REPLICAS = 4
+"""Replicas over which a loss is shared: 4 of λ/3 survive any one whole, and cost a third more than λ."""
+_GRID = 1.1
+"""Limits are powers of it, rounded down: one that followed every rate would make the policy's warm state useless."""
+_SLACK = 1.25
+"""A running replica may exceed its limit by this factor: it is not stopped because the load fell a little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurvivalLimits:
+    """What a plan must keep to for one service."""
+
+    rate_rps: float
+    """To be planned for, at least the rate that was asked for."""
+    min_replicas: int
+    max_replica_rps: float
+
+
+def make_goal(
+    service: str,
+    forecast_rps: float,
+    *,
+    survival: Survival | None,
+    default: Survival,
+) -> SurvivalGoal | None:
+    """What must be left of a service; None where nothing must."""
+    wanted = survival or default
+    if wanted.loss == "none" or forecast_rps <= 0.0:
+        return None
+    return SurvivalGoal(
+        service=service,
+        loss=wanted.loss,
+        share=wanted.share,
+        needed_rps=wanted.share * forecast_rps,
+        is_asked=survival is not None,
+    )
+
+
+def with_limits(problem: Problem, domains: Mapping[LossKind, int]) -> Problem:
+    """The problem whose services are planned so that its goals can be reached.
+
+    domains: how many GPUs, nodes and zones there are to choose from. Where there is only one, nothing would help, and
+    nothing is asked for. A default goal asks for nothing where one replica could carry everything: such a service gets
+    a spare instead.
+    """
+    by_name = {goal.service: goal for goal in problem.survival}
+    services = []
+    for service in problem.services:
+        goal = by_name.get(service.name)
+        limited = service
+        if goal is not None and domains[goal.loss] > 1:
+            limited = _with_goal(problem, service, goal, domains[goal.loss])
+        services.append(limited)
+    return replace(problem, services=tuple(services))
+
+
+def survival_limits(
+    rate_rps: float, goal: SurvivalGoal, domains: int
+) -> SurvivalLimits:
+    """The fewest replicas that share the loss, and the rate that they must be planned for; domains: at least 2."""
+    # Rounded, since 1 / (1 − 0.9) is a little more than 10.
+    without_more = (
+        math.ceil(round(1.0 / (1.0 - goal.share), 6)) if goal.share < 1.0 else domains
+    )
+    replicas = min(domains, max(2, without_more), MAX_REPLICAS)
+    # N replicas of which N − 1 carry what is needed.
+    planned_rps = max(rate_rps, goal.needed_rps * replicas / (replicas - 1))
+    return SurvivalLimits(
+        rate_rps=planned_rps,
+        min_replicas=replicas,
+        max_replica_rps=planned_rps - goal.needed_rps,
+    )
+
+
+def _with_goal(
+    problem: Problem, service: ServiceDemand, goal: SurvivalGoal, domains: int
+) -> ServiceDemand:
+    largest_rps = _largest_replica_rps(problem, service)
+    if not goal.is_asked and largest_rps >= service.arrival_rate_rps:
+        return service
+    limits = survival_limits(service.arrival_rate_rps, goal, domains)
+    allowed = math.inf if service.max_replicas is None else service.max_replicas
+    # A team's own limit of replicas comes first; what that leaves undone, the plan's losses say.
+    if allowed < limits.min_replicas:
+        return service
+    rounded_rps = _GRID ** math.floor(math.log(limits.max_replica_rps, _GRID))
+    return replace(
+        service,
+        arrival_rate_rps=limits.rate_rps,
+        min_replicas=max(service.min_replicas, limits.min_replicas),
+        max_replica_rps=_with_running(problem, service, rounded_rps),
+    )
+
+
+def _with_running(problem: Problem, service: ServiceDemand, limit_rps: float) -> float:
+    """The limit, raised so that running replicas which exceed it by little may stay."""
+    plan = problem.current or Plan(policy="")
+    running_rps = (
+        _alone_rps(problem, service, problem.gpu_type(gpu.gpu_type), row)
+        for gpu, replica in replicas_of(plan, service.name)
+        if (points := problem.points_of(service.network, gpu.gpu_type)) is not None
+        for row in points.rows
+        if row[:3] == (replica.sm_percent, replica.batch, gpu.clock_mhz)
+    )
+    return max(
+        (rps for rps in running_rps if limit_rps < rps <= _SLACK * limit_rps),
+        default=limit_rps,
+    )
+
+
+def _largest_replica_rps(problem: Problem, service: ServiceDemand) -> float:
+    """What one replica can carry at most, alone on a GPU."""
+    found = [0.0]
+    for gpu_type in problem.gpu_types:
+        points = problem.points_of(service.network, gpu_type.name)
+        if points is None or not points.rows or not service.allows(gpu_type.name):
+            continue
+        # Capacity grows with the SMs, so that the largest share is enough to look at.
+        max_sm_percent = max(row.sm_percent for row in points.rows)
+        found.extend(
+            _alone_rps(problem, service, gpu_type, row)
+            for row in points.rows
+            if row.sm_percent == max_sm_percent
+        )
+    return max(found)
+
+
+def _alone_rps(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType, row: OperatingPoint
+) -> float:
+    # Alone nothing presses on it, so that its network's sensitivity does not matter.
+    duration_ms = execution_ms(row, ALONE, sensitivity=0.0, gpu_type=gpu_type)
+    return capacity_rps(
+        problem.capacity_law,
+        percentile=service.percentile,
+        batch=row.batch,
+        slo_ms=service.slo_ms,
+        execution_ms=duration_ms,
+    )

@@ -1,0 +1,117 @@
+"""Survival in the loop: goals from services and policy, replicas for them, and what is said where that fails."""
+
+from dataclasses import replace
+
+from app.answers.status import service_statuses
+from app.loop.make_problem import make_problem
+from app.loop.plan import Decision, decide
+from solvers.types.problem import Problem
+from solvers.types.state import ClusterState, Demand, Observed
+from solvers.types.survival import Survival
+from tests.app.fleets import (
+    POINTS,
+    SETTINGS,
+    Answering,
+    a_node,
+    a_service,
+    on_half_gpus,
+    run,
+)
+from tests.app.snapshots import (
+    a_bound_plan,
+    a_replica,
+    a_snapshot,
+    a_state,
+    windows_of,
+)
+
+ASKING = replace(a_service(), survival=Survival(loss="node", share=0.5))
+DEMANDS = (Demand(service="chat", arrival_rate_rps=30.0, reserve_rps=10.0),)
+
+
+def a_state_of(nodes: int, **zones: str) -> ClusterState:
+    made = [a_node(f"n{number}") for number in range(1, nodes + 1)]
+    return replace(
+        a_state(gpus=[gpu for _, gpus in made for gpu in gpus], services=(ASKING,)),
+        nodes=tuple(replace(node, zone=zones.get(node.id, "")) for node, _ in made),
+    )
+
+
+def problem_of(state: ClusterState, **changes: object) -> Problem:
+    return make_problem(
+        state,
+        (POINTS,),
+        DEMANDS,
+        SETTINGS,
+        target=None,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def decided(state: ClusterState) -> Decision:
+    return run(
+        decide(
+            Answering(on_half_gpus),
+            problem_of(state),
+            state,
+            Observed(at_s=0.0),
+            settings=replace(SETTINGS, policy="any"),
+            target=None,
+            memory=None,
+            promises_may_break=True,
+        )
+    )
+
+
+def test_what_must_be_left_is_of_the_forecast_and_not_of_the_reserve() -> None:
+    (goal,) = problem_of(a_state_of(2)).survival
+    # Half of 30 − 10 rps.
+    assert (goal.service, goal.needed_rps, goal.is_asked) == ("chat", 10.0, True)
+
+
+def test_a_service_that_asks_gets_two_replicas_where_there_are_two_nodes() -> None:
+    (service,) = problem_of(a_state_of(2)).services
+    assert (service.min_replicas, service.arrival_rate_rps) == (2, 30.0)
+    # Of 30 rps planned for one replica may carry 20, since 10 must be left; rounded down to a power of 1.1.
+    assert 20.0 / 1.1 < (service.max_replica_rps or 0.0) <= 20.0
+
+
+def test_one_node_or_one_zone_is_planned_as_if_nobody_had_asked() -> None:
+    (alone,) = problem_of(a_state_of(1)).services
+    assert (alone.min_replicas, alone.max_replica_rps) == (0, None)
+    zoned = replace(
+        a_state_of(2, n1="east", n2="east"),
+        services=(replace(ASKING, survival=Survival(loss="zone")),),
+    )
+    assert problem_of(zoned).services[0].max_replica_rps is None
+
+
+def test_where_gpus_are_short_serving_comes_before_surviving() -> None:
+    problem = problem_of(a_state_of(2), survives=False)
+    assert problem.services[0].max_replica_rps is None
+    # Replicas are spread all the same.
+    assert problem.survival
+
+
+def test_the_plan_says_which_loss_takes_too_much_and_what_would_help() -> None:
+    (message,) = decided(a_state_of(1)).report.messages
+    assert message == (
+        "chat would not survive the loss of node n1: 0.0 requests per second are planned elsewhere, 10.0 (50 %) are "
+        "asked for; more free GPUs on another node would help"
+    )
+
+
+def test_the_condition_tells_what_a_gpu_more_would_cost() -> None:
+    heard = windows_of("chat", [40] * 5)
+    apart = a_bound_plan(
+        (a_replica("chat-1", rate_rps=10.0),), (a_replica("chat-2", rate_rps=10.0),)
+    )
+    state = a_state_of(2)
+    for target, status, text in (
+        (apart, "True", "after the loss of any node, 50 % of what arrives is"),
+        (replace(apart, gpus=apart.gpus[:1]), "False", "from 2.00 USD per hour (fast)"),
+    ):
+        snapshot = replace(a_snapshot(windows=heard, target=target), state=state)
+        conditions = service_statuses(snapshot, ["chat"])["chat"].conditions
+        (found,) = [each for each in conditions if each.type == "Survives"]
+        assert found.status == status and text in found.message

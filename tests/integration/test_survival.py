@@ -1,0 +1,89 @@
+"""What services must survive, over the API and in the database."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.decisions import problem_archive
+from solvers.tick.survive import with_limits
+from solvers.types.state import ZONE_LABEL
+from tests.integration.api_harness import Api, Prepared, node, reading, service
+from tests.integration.test_repositories import with_connection
+from tests.solvers.tick.test_survive import a_goal, a_problem
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    """Two zones of one node with two T4 each, and a service that survives the loss of either zone."""
+    with small_fleet.running_api() as running:
+        for name, zone in (("n1", "east"), ("n2", "west")):
+            running.put(f"nodes/{name}", in_zone(name, zone))
+        running.put("services/chat", service(survive="zone"))
+        yield running
+
+
+def in_zone(name: str, zone: str) -> dict[str, object]:
+    labels = {"labels": {ZONE_LABEL: zone}}
+    return {**node(name), "metadata": {"name": name, **labels}}
+
+
+def observe(api: Api, sequence: int) -> None:
+    api.clock.advance(2.0)
+    start_s = api.clock.now_s() - 2.0
+    for name in ("n1", "n2"):
+        services = [reading("chat")] if name == "n1" else []
+        answer = api.sync(
+            name, sequence=sequence, services=services, window_start_s=start_s
+        )
+        assert answer.status_code == 200, answer.text
+
+
+def test_a_service_that_asks_is_spread_over_zones_and_says_so(api: Api) -> None:
+    observe(api, 1)
+    assert api.tick().state == "target"
+    shown = api.get("services/chat")
+    assert shown["spec"]["survive"] == "zone"
+    assert shown["spec"]["survive_share"] == 0.5
+    conditions = {each["type"]: each for each in shown["status"]["conditions"]}
+    assert conditions["Survives"]["status"] == "True"
+
+    # Both nodes in one zone: the same plan survives nothing any more.
+    api.put("nodes/n2", in_zone("n2", "east"))
+    shown = api.get("services/chat")
+    conditions = {each["type"]: each for each in shown["status"]["conditions"]}
+    assert conditions["Survives"]["reason"] == "LossTakesTooMuch"
+    assert "zone east" in conditions["Survives"]["message"]
+
+
+def test_the_policys_default_is_kept_and_checked(api: Api) -> None:
+    policy = {"kind": "Policy", "metadata": {"name": "default"}}
+    api.put("policies/default", {**policy, "spec": {"survive": "none"}})
+    spec = api.get("policies/default")["spec"]
+    assert (spec["survive"], spec["survive_share"]) == ("none", 0.5)
+    api.put("policies/default", {**policy, "spec": {"survive_share": 0.75}})
+    spec = api.get("policies/default")["spec"]
+    assert (spec["survive"], spec["survive_share"]) == ("node", 0.75)
+    refused = api.call(
+        "PUT",
+        "policies/default",
+        {**policy, "spec": {"survive_share": 0}},
+        If_Match="*",
+    )
+    assert refused.status_code == 422
+    (error,) = refused.json()["errors"]
+    assert error["pointer"] == "/spec/survive_share"
+
+
+def test_a_stored_problem_keeps_its_goals_and_limits(database: str) -> None:
+    goal = a_goal(rate_rps=3000.0)
+    problem = with_limits(a_problem(3000.0, goal), {"gpu": 8, "node": 4, "zone": 1})
+
+    async def work(connection: AsyncConnection) -> None:
+        packed = problem_archive.pack(problem, problem_archive.PartCache())
+        await problem_archive.save_parts(connection, packed.parts)
+        assert await problem_archive.unpack(connection, packed.body) == problem
+
+    with_connection(database, work)

@@ -1,0 +1,126 @@
+"""Survival: replicas many and small enough for a loss, and the limits that a plan keeps for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.joint import policy as joint
+from solvers.tick.survive import make_goal, survival_limits, with_limits
+from solvers.types.outcome import Budget
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Observed
+from solvers.types.survival import LossKind, Survival, SurvivalGoal
+from tests.solvers.tick.test_bind import PROBLEM
+
+DOMAINS: dict[LossKind, int] = {"gpu": 8, "node": 4, "zone": 1}
+
+
+def a_goal(
+    service: str = "a", *, share: float = 0.5, rate_rps: float = 100.0, **kinds: object
+) -> SurvivalGoal:
+    wanted = {"loss": "node", "is_asked": True, **kinds}
+    return SurvivalGoal(
+        service=service,
+        share=share,
+        needed_rps=share * rate_rps,
+        **wanted,  # type: ignore[arg-type]
+    )
+
+
+def a_problem(rate_rps: float, *goals: SurvivalGoal) -> Problem:
+    """Service a alone; a replica carries 1000 rps with batch 1 and 4000 with batch 4, on any share of a GPU."""
+    service = replace(PROBLEM.services[0], arrival_rate_rps=rate_rps)
+    return replace(PROBLEM, services=(service,), survival=goals)
+
+
+@pytest.mark.parametrize(
+    ("share", "domains", "replicas", "rate_rps", "replica_rps"),
+    [
+        # Two halves: either is what must be left.
+        (0.5, 4, 2, 100.0, 50.0),
+        (0.2, 4, 2, 100.0, 80.0),
+        # Four quarters: three of them are three quarters.
+        (0.75, 8, 4, 100.0, 25.0),
+        # Everything, after one of four: each of the other three has a third.
+        (1.0, 8, 4, 400.0 / 3.0, 100.0 / 3.0),
+        # Two nodes only: each carries everything.
+        (1.0, 2, 2, 200.0, 100.0),
+        # Nine tenths with four replicas: three carry 90, so four are planned for 120.
+        (0.9, 9, 4, 120.0, 30.0),
+    ],
+)
+def test_enough_is_left_whichever_replica_is_lost(
+    share: float, domains: int, replicas: int, rate_rps: float, replica_rps: float
+) -> None:
+    limits = survival_limits(100.0, a_goal(share=share), domains)
+    assert limits.min_replicas == replicas
+    assert limits.rate_rps == pytest.approx(rate_rps)
+    assert limits.max_replica_rps == pytest.approx(replica_rps)
+    # The two constraints of the module's docstring.
+    assert limits.rate_rps - limits.max_replica_rps == pytest.approx(100.0 * share)
+    assert replicas * limits.max_replica_rps >= limits.rate_rps * (1.0 - 1e-9)
+
+
+def test_room_for_bursts_counts_as_what_is_left() -> None:
+    # 150 rps are planned for, 100 of them forecast: a replica may take 100, since 50 are what must be left.
+    limits = survival_limits(150.0, a_goal(share=0.5, rate_rps=100.0), 4)
+    assert (limits.rate_rps, limits.max_replica_rps) == (150.0, 100.0)
+
+
+def test_a_default_asks_for_nothing_where_one_replica_could_do() -> None:
+    goal = a_goal(is_asked=False)
+    assert with_limits(a_problem(100.0, goal), DOMAINS).services == (
+        a_problem(100.0).services
+    )
+    # 5000 rps are beyond the 4000 of the largest replica.
+    (limited,) = with_limits(
+        a_problem(5000.0, a_goal(is_asked=False, rate_rps=5000.0)), DOMAINS
+    ).services
+    assert limited.min_replicas == 2
+    assert 2500.0 / 1.1 < (limited.max_replica_rps or 0.0) <= 2500.0
+
+
+@pytest.mark.parametrize(("goal", "most"), [(a_goal(loss="zone"), None), (a_goal(), 1)])
+def test_nothing_is_asked_for_that_could_not_help(
+    goal: SurvivalGoal, most: int | None
+) -> None:
+    """There is one zone; or the team allows one replica."""
+    problem = a_problem(100.0, goal)
+    service = replace(problem.services[0], max_replicas=most)
+    problem = replace(problem, services=(service,))
+    assert with_limits(problem, DOMAINS).services == (service,)
+
+
+def test_the_services_own_word_comes_before_the_policys() -> None:
+    default = Survival(loss="node", share=0.5)
+    own = make_goal(
+        "a", 80.0, survival=Survival(loss="zone", share=0.25), default=default
+    )
+    assert own == a_goal(share=0.25, rate_rps=80.0, loss="zone")
+    assert make_goal("a", 80.0, survival=Survival(loss="none"), default=default) is None
+    assert make_goal("a", 80.0, survival=None, default=default) == a_goal(
+        rate_rps=80.0, is_asked=False
+    )
+    assert make_goal("a", 0.0, survival=None, default=default) is None
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
+def test_joint_plans_replicas_of_which_any_may_be_lost(share: float) -> None:
+    goal = a_goal(share=share, rate_rps=3000.0)
+    asked = with_limits(a_problem(3000.0, goal), DOMAINS)
+    plan, report, _ = joint.make_plan(asked, Observed(at_s=0.0), None, Budget())
+    rates = [
+        each.arrival_rate_rps
+        for gpu in plan.gpus
+        for each in gpu.replicas
+        for _ in range(gpu.count)
+    ]
+    assert not plan.unserved and report.lower_bound_usd_per_hour is not None
+    assert sum(rates) - max(rates) >= goal.needed_rps * (1.0 - 1e-6)
+    free, *_ = joint.make_plan(a_problem(3000.0), Observed(at_s=0.0), None, Budget())
+    assert _gpus(free) == 1 < _gpus(plan)
+
+
+def _gpus(plan: Plan) -> int:
+    return sum(gpu.count for gpu in plan.gpus)
