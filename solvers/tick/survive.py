@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from solvers.laws.colocation import ALONE, capacity_rps, execution_ms
-from solvers.types.plan import Plan, replicas_of
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 from solvers.types.survival import LossKind, Survival, SurvivalGoal
@@ -31,9 +30,7 @@ from solvers.types.survival import LossKind, Survival, SurvivalGoal
 MAX_REPLICAS = 4
 """Replicas over which a loss is shared: 4 of λ/3 survive any one whole, and cost a third more than λ."""
 _GRID = 1.1
-"""Limits are powers of it, rounded down: one that followed every rate would make the policy's warm state useless."""
-_SLACK = 1.25
-"""A running replica may exceed its limit by this factor: it is not stopped because the load fell a little."""
+"""Limits are powers of it, rounded down: one that followed every rate would end the policy's warm state each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,23 +115,7 @@ def _with_goal(
         service,
         arrival_rate_rps=limits.rate_rps,
         min_replicas=max(service.min_replicas, limits.min_replicas),
-        max_replica_rps=_with_running(problem, service, rounded_rps),
-    )
-
-
-def _with_running(problem: Problem, service: ServiceDemand, limit_rps: float) -> float:
-    """The limit, raised so that running replicas which exceed it by little may stay."""
-    plan = problem.current or Plan(policy="")
-    running_rps = (
-        _alone_rps(problem, service, problem.gpu_type(gpu.gpu_type), row)
-        for gpu, replica in replicas_of(plan, service.name)
-        if (points := problem.points_of(service.network, gpu.gpu_type)) is not None
-        for row in points.rows
-        if row[:3] == (replica.sm_percent, replica.batch, gpu.clock_mhz)
-    )
-    return max(
-        (rps for rps in running_rps if limit_rps < rps <= _SLACK * limit_rps),
-        default=limit_rps,
+        max_replica_rps=rounded_rps,
     )
 
 

@@ -100,8 +100,8 @@ class ServiceDemand:
     allowed_gpu_types: tuple[str, ...] | None = None
     """None = all."""
     max_replica_rps: float | None = None
-    """Rows that carry more by themselves are not planned with, so that no loss takes too much at once; None = no such
-    limit. Ours, like the problem's power budget: the contract's JSON is written without it."""
+    """What counts of a replica's capacity, so that no loss takes too much at once; None = all of it. Ours, like the
+    problem's power budget: the contract's JSON is written without it."""
 
     def allows(self, gpu_type: str) -> bool:
         """Whether the service may run on that GPU type."""

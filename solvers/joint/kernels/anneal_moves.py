@@ -31,6 +31,7 @@ class Flat(NamedTuple):
     growth_ms: Reals
     law: Numbers
     slo_ms: Reals
+    max_rps: Reals
     may_idle: Flags
     twin: Numbers
     """(C, K) the nearest candidate of the service in each mode of the type; −1 where it has none."""

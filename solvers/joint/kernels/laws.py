@@ -29,6 +29,10 @@ class Promises(Protocol):
     def slo_ms(self) -> Reals:
         """(C,)"""
 
+    @property
+    def max_rps(self) -> Reals:
+        """(C,)"""
+
 
 @compiled
 def execution_ms(
@@ -41,7 +45,7 @@ def execution_ms(
 
 @compiled
 def capacity_rps(mode: Promises, law: Law, candidate: int, duration_ms: float) -> float:
-    """The rate that a candidate can carry when one batch takes so long; 0 where its SLO is missed."""
+    """What counts of the rate that a candidate can carry when one batch takes so long; 0 where its SLO is missed."""
     # Without calls, since it is in every inner loop: only of such kernels are references to arrays not counted.
     ratios, ratio = law.ratios, mode.slo_ms[candidate] / duration_ms
     peak = 1000.0 * mode.batch[candidate] / duration_ms
@@ -51,7 +55,7 @@ def capacity_rps(mode: Promises, law: Law, candidate: int, duration_ms: float) -
     if ratio < ratios[0]:
         return 0.0
     if ratio >= ratios[high]:
-        return peak * utilisation[high]
+        return min(peak * utilisation[high], mode.max_rps[candidate])
     while high - low > 1:
         middle = (low + high) >> 1
         if ratios[middle] <= ratio:
@@ -59,7 +63,8 @@ def capacity_rps(mode: Promises, law: Law, candidate: int, duration_ms: float) -
         else:
             high = middle
     slope = (utilisation[high] - utilisation[low]) / (ratios[high] - ratios[low])
-    return peak * (utilisation[low] + slope * (ratio - ratios[low]))
+    carried = peak * (utilisation[low] + slope * (ratio - ratios[low]))
+    return min(carried, mode.max_rps[candidate])
 
 
 @compiled

@@ -55,6 +55,8 @@ class GpuMode(NamedTuple):
     law: Numbers
     """(C,) row of the capacity law."""
     slo_ms: Reals
+    max_rps: Reals
+    """(C,) that counts of what a candidate can carry, so that no loss takes too much; infinite where all of it does."""
     may_idle: Flags
     """(C,) whether its presence counts even where it can carry nothing: services with a least number of replicas."""
 

@@ -37,6 +37,7 @@ CANDIDATE_FIELDS = (
     "launch_ms",
     "growth_ms",
     "slo_ms",
+    "max_rps",
     "may_idle",
 )
 """Fields of a GpuMode with one entry per candidate."""
@@ -67,7 +68,6 @@ def sorted_candidates(
     """(K, fields) by service, SM steps and batch: kernels and branching take a service's candidates for a range."""
     table = _candidates(problem, rows, gpu_type, clock_mhz)
     table = table[_is_usable(table, gpu_type, law)]
-    table = table[_is_small_enough(table, problem, law)]
     return table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
 
 
@@ -123,14 +123,14 @@ def _service_candidates(
             # What a unit of the others' pressure adds to the execution time.
             run * _sensitivity(problem, service, gpu_type),
             service.slo_ms * ones,
-            float(_may_idle(service)) * ones,
+            _max_rps(service) * ones,
+            float(service.min_replicas > 0) * ones,
         )
     )
 
 
-def _may_idle(service: ServiceDemand) -> bool:
-    # A replica that is there for others' loss must carry something.
-    return service.min_replicas > 0 and service.max_replica_rps is None
+def _max_rps(service: ServiceDemand) -> float:
+    return np.inf if service.max_replica_rps is None else service.max_replica_rps
 
 
 def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> float:
@@ -159,28 +159,6 @@ def _is_usable(table: Reals, gpu_type: GpuType, law: Law) -> Flags:
         & (column["width"] <= max_width(gpu_type))
         & ((utilisation > 0.0) | (column["may_idle"] > 0.0))
     )
-    return fits
-
-
-def _is_small_enough(table: Reals, problem: Problem, law: Law) -> Flags:
-    """(K,) candidates that carry no more by themselves than a replica of their service may: a loss must leave enough.
-
-    Of a service all of whose candidates carry more, those that carry the least.
-    """
-    fits: Flags = np.ones(len(table), np.bool_)
-    if all(service.max_replica_rps is None for service in problem.services):
-        return fits
-    column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
-    duration_ms = np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
-    ratio = column["slo_ms"] / duration_ms
-    utilisation = utilisation_at(law, column["law"].astype(np.int32), ratio)
-    carried = 1000.0 * column["batch"] / duration_ms * utilisation
-    for number, service in enumerate(problem.services):
-        own = column["service"] == number
-        if service.max_replica_rps is not None and own.any():
-            # At least the smallest: serving comes before surviving.
-            limit_rps = max(service.max_replica_rps, carried[own].min())
-            fits[own] = carried[own] <= limit_rps * (1.0 + STEP_TOLERANCE)
     return fits
 
 

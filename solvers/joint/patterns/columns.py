@@ -130,7 +130,7 @@ def _prices(mode: GpuMode, items: Numbers) -> Reals:
 
 
 def capacities(mode: GpuMode, law: Law, items: Numbers) -> Reals:
-    """(P, n) rps that each candidate can carry next to the others of its row, whatever rules they break together."""
+    """(P, n) rps that count of each candidate's next to the others of its row, whatever rules they break together."""
     pressure = mode.pressure[items]
     # A sum less one of its terms may come out a little below 0.
     others = np.maximum(0.0, pressure.sum(axis=1, keepdims=True) - pressure)
@@ -138,7 +138,7 @@ def capacities(mode: GpuMode, law: Law, items: Numbers) -> Reals:
     duration_ms = mode.alone_ms[items] + launch_ms + mode.growth_ms[items] * others
     utilisation = _utilisation(law, mode.law[items], mode.slo_ms[items] / duration_ms)
     capacity: Reals = 1000.0 * mode.batch[items] / duration_ms * utilisation
-    return capacity
+    return np.minimum(capacity, mode.max_rps[items])
 
 
 def _utilisation(law: Law, row: Numbers, ratio: Reals) -> Reals:

@@ -33,7 +33,8 @@ Objective and constraints (the linear relaxation and its duals: `master`)
                                                      power budget       (`power_budget`)
 
 Single GPUs do not appear, so there is no symmetry between them, and the size depends on services and types only. A
-capacity counts up to λ_s: that changes no integer solution and tightens the relaxation. Under `min_cost` shortage
+capacity counts up to λ_s: that changes no integer solution and tightens the relaxation. Of a service that must survive
+a loss only so much of it is in a_ps as one replica may carry (`solvers.tick.survive`). Under `min_cost` shortage
 prices h_s (in proportion to w_s) are so high that serving comes before saving (below); under `max_goodput` GPUs cost
 next to nothing, since all are paid for anyway, and h_s is the weight of what is not served.
 

@@ -44,7 +44,7 @@ _KNOTS = 9
 """Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
 _BLOCK = 10_000
 """Candidates that are compared at a time: what they carry beside every set of neighbours takes memory."""
-_INTEGERS, _REALS = range(4), range(4, 12)
+_INTEGERS, _REALS = range(4), range(4, 13)
 """Places of the candidates' fields by their types."""
 _MAY_IDLE = CANDIDATE_FIELDS.index("may_idle")
 
@@ -252,7 +252,8 @@ def _carried(
     duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
     utilisation = utilisation_at(law, mode.law, mode.slo_ms[own] / duration_ms)
     capacity = 1000.0 * mode.batch[own] / duration_ms * utilisation
-    carried: Reals = np.minimum(capacity, rate[mode.service[own]])
+    counted: Reals = np.minimum(rate[mode.service[own]], mode.max_rps[own])
+    carried: Reals = np.minimum(capacity, counted)
     return carried
 
 

@@ -60,6 +60,7 @@ def random_problem(draw: random.Random, **changes: object) -> Problem:
                 f"s{number}",
                 network=f"net{number % 3}",
                 slo_ms=draw.choice((15.0, 40.0, 120.0)),
+                max_replica_rps=draw.choice((None, None, 20.0)),
                 percentile=draw.choice(RANDOM_LAW.percentiles),
                 rate_rps=draw.choice((0.0, 15.0, 60.0, 200.0)),
                 min_replicas=draw.choice((0, 0, 1)),
@@ -157,7 +158,7 @@ def capacities(problem: Problem, gpu: Gpu) -> Mapping[int, float]:
         points = problem.points_of(service.network, gpu_type.name)
         assert points is not None
         others = [other.pressure for index, (_, other) in enumerate(gpu) if index != at]
-        found[number] = capacity_rps(
+        carried = capacity_rps(
             problem.capacity_law,
             percentile=service.percentile,
             batch=row.batch,
@@ -169,6 +170,7 @@ def capacities(problem: Problem, gpu: Gpu) -> Mapping[int, float]:
                 gpu_type=gpu_type,
             ),
         )
+        found[number] = min(carried, service.max_replica_rps or carried)
     return found
 
 

@@ -57,6 +57,7 @@ def random_task(draw: random.Random) -> PricingTask:
         growth_ms=rng.uniform(0.0, 4.0, 12),
         law=np.zeros(12, np.int32),
         slo_ms=np.full(12, 60.0),
+        max_rps=np.full(12, np.inf),
         may_idle=np.zeros(12, np.bool_),
     )
     law = Law(
