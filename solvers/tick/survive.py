@@ -29,8 +29,10 @@ from solvers.types.survival import LossKind, Survival, SurvivalGoal
 
 MAX_REPLICAS = 4
 """Replicas over which a loss is shared: 4 of λ/3 survive any one whole, and cost a third more than λ."""
+_LEAST_RPS = 1e-6
+"""No limit is below it, where a service is hardly asked anything."""
 _GRID = 1.1
-"""Limits are powers of it, rounded down: one that followed every rate would end the policy's warm state each time."""
+"""Limits are powers of it, rounded up: one that followed every rate would end the policy's warm state each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,58 +84,69 @@ def with_limits(problem: Problem, domains: Mapping[LossKind, int]) -> Problem:
 
 
 def survival_limits(
-    rate_rps: float, goal: SurvivalGoal, domains: int
+    rate_rps: float, goal: SurvivalGoal, domains: int, *, smallest_rps: float = 0.0
 ) -> SurvivalLimits:
-    """The fewest replicas that share the loss, and the rate that they must be planned for; domains: at least 2."""
+    """The replicas that share the loss, and the rate that they must be planned for.
+
+    domains: at least 2. smallest_rps: what the smallest replica carries; more of them than carry what is needed would
+    only cost.
+    """
     # Rounded, since 1 / (1 − 0.9) is a little more than 10.
     without_more = (
         math.ceil(round(1.0 / (1.0 - goal.share), 6)) if goal.share < 1.0 else domains
     )
-    replicas = min(domains, max(2, without_more), MAX_REPLICAS)
-    # N replicas of which N − 1 carry what is needed.
-    planned_rps = max(rate_rps, goal.needed_rps * replicas / (replicas - 1))
+    useful = 1 + math.floor(goal.needed_rps / smallest_rps) if smallest_rps else domains
+    replicas = max(2, min(domains, without_more, useful, MAX_REPLICAS))
+    # N replicas of which N − 1 carry what is needed; a larger one may carry what is planned for beyond that.
+    limit_rps = max(
+        goal.needed_rps / (replicas - 1), rate_rps - goal.needed_rps, _LEAST_RPS
+    )
+    limit_rps = _GRID ** math.ceil(round(math.log(limit_rps, _GRID), 6))
     return SurvivalLimits(
-        rate_rps=planned_rps,
+        rate_rps=max(rate_rps, goal.needed_rps + limit_rps),
         min_replicas=replicas,
-        max_replica_rps=planned_rps - goal.needed_rps,
+        max_replica_rps=limit_rps,
     )
 
 
 def _with_goal(
     problem: Problem, service: ServiceDemand, goal: SurvivalGoal, domains: int
 ) -> ServiceDemand:
-    largest_rps = _largest_replica_rps(problem, service)
+    smallest_rps, largest_rps = _replica_rps(problem, service)
     if not goal.is_asked and largest_rps >= service.arrival_rate_rps:
         return service
-    limits = survival_limits(service.arrival_rate_rps, goal, domains)
+    limits = survival_limits(
+        service.arrival_rate_rps, goal, domains, smallest_rps=smallest_rps
+    )
     allowed = math.inf if service.max_replicas is None else service.max_replicas
     # A team's own limit of replicas comes first; what that leaves undone, the plan's losses say.
     if allowed < limits.min_replicas:
         return service
-    rounded_rps = _GRID ** math.floor(math.log(limits.max_replica_rps, _GRID))
     return replace(
         service,
         arrival_rate_rps=limits.rate_rps,
         min_replicas=max(service.min_replicas, limits.min_replicas),
-        max_replica_rps=rounded_rps,
+        max_replica_rps=limits.max_replica_rps,
     )
 
 
-def _largest_replica_rps(problem: Problem, service: ServiceDemand) -> float:
-    """What one replica can carry at most, alone on a GPU."""
-    found = [0.0]
+def _replica_rps(problem: Problem, service: ServiceDemand) -> tuple[float, float]:
+    """What a replica on the smallest share of a GPU, and one on the largest, can carry at most, alone on it."""
+    found: dict[float, float] = {}
     for gpu_type in problem.gpu_types:
         points = problem.points_of(service.network, gpu_type.name)
         if points is None or not points.rows or not service.allows(gpu_type.name):
             continue
-        # Capacity grows with the SMs, so that the largest share is enough to look at.
-        max_sm_percent = max(row.sm_percent for row in points.rows)
-        found.extend(
-            _alone_rps(problem, service, gpu_type, row)
-            for row in points.rows
-            if row.sm_percent == max_sm_percent
-        )
-    return max(found)
+        # Capacity grows with the SMs, so that the ends are enough to look at.
+        shares = {row.sm_percent for row in points.rows}
+        for row in points.rows:
+            if row.sm_percent in (min(shares), max(shares)):
+                rps = _alone_rps(problem, service, gpu_type, row)
+                found[row.sm_percent] = max(rps, found.get(row.sm_percent, 0.0))
+    useful = {share: rps for share, rps in found.items() if rps > 0.0}
+    if not useful:
+        return 0.0, 0.0
+    return useful[min(useful)], max(useful.values())
 
 
 def _alone_rps(

@@ -71,9 +71,10 @@ def test_what_must_be_left_is_of_the_forecast_and_not_of_the_reserve() -> None:
 
 def test_a_service_that_asks_gets_two_replicas_where_there_are_two_nodes() -> None:
     (service,) = problem_of(a_state_of(2)).services
-    assert (service.min_replicas, service.arrival_rate_rps) == (2, 30.0)
-    # Of 30 rps planned for one replica may carry 20, since 10 must be left; rounded down to a power of 1.1.
-    assert 20.0 / 1.1 < (service.max_replica_rps or 0.0) <= 20.0
+    # Of 30 rps planned for one replica may carry 20, since 10 must be left; rounded up to a power of 1.1.
+    assert 20.0 <= (service.max_replica_rps or 0.0) < 22.0
+    assert service.min_replicas == 2
+    assert service.arrival_rate_rps == 10.0 + (service.max_replica_rps or 0.0)
 
 
 def test_one_node_or_one_zone_is_planned_as_if_nobody_had_asked() -> None:
