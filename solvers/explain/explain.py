@@ -111,9 +111,10 @@ def _price(problem: Problem, gpu: GpuPlan) -> float:
 def _earning(problem: Problem, seat: ReplicaRow, prices: Prices) -> Earning:
     replica = seat.replica
     price = prices.of_service(replica.service)
-    # As in the formulation, capacity counts up to the service's rate: more of it serves nobody.
-    rate_rps = problem.service(replica.service).arrival_rate_rps
-    useful_rps = min(seat.capacity_rps, rate_rps)
+    # As in the formulation, capacity counts up to the service's rate, and to what one loss may take of it.
+    service = problem.service(replica.service)
+    rate_rps = service.arrival_rate_rps
+    useful_rps = min(seat.capacity_rps, service.max_replica_rps or rate_rps, rate_rps)
     return Earning(
         service=replica.service,
         sm_percent=replica.sm_percent,

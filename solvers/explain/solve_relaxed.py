@@ -16,6 +16,7 @@ from solvers.explain.relaxed_limits import (
 from solvers.explain.types import Relief, ReliefKind
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
+from solvers.tick.survive import without_goal
 from solvers.types.outcome import Prices
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem, ServiceDemand
@@ -78,15 +79,32 @@ def _questions(
     prices: Prices,
     hopes: Sequence[Relief],
 ) -> Iterator[_Question]:
-    """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
+    """Loosened problems in the order in which they are worth their time: SLOs, losses, caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MAX_SLOS]:
         yield _Question(
             relief=relief,
             problem=with_slos(reader.problem, {relief.subject}),
         )
+    yield from _survivals(reader.problem)
     yield from _caps(reader, plan)
     yield from _choices(reader.problem, prices)
+
+
+def _survivals(problem: Problem) -> Iterator[_Question]:
+    """Nothing to survive, for each service whose replicas are limited for a loss: what that promise costs."""
+    limited = {one.name for one in problem.services if one.max_replica_rps is not None}
+    goals = [goal for goal in problem.survival if goal.service in limited]
+    # Those with the largest rates most likely cost most.
+    for goal in sorted(goals, key=lambda goal: (-goal.rate_rps, goal.service))[
+        :_MAX_CHOICES
+    ]:
+        relief = _unsolved(
+            "survive",
+            goal.service,
+            f"{goal.service} without surviving the loss of a {goal.loss} with {100.0 * goal.share:g} %",
+        )
+        yield _Question(relief=relief, problem=without_goal(problem, goal))
 
 
 def _caps(reader: NeighbourReader, plan: Plan) -> Iterator[_Question]:

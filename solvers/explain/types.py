@@ -22,7 +22,9 @@ ChangeKind = Literal["gpu_type", "clock", "share", "partner", "more", "fewer"]
 """What an alternative changes: the GPU type or clock for the same services; SM percent or batch of one replica; one
 replica for another service's; one replica more; one fewer."""
 
-ReliefKind = Literal["slo", "power_cap", "stock", "gpu_types", "max_replicas"]
+ReliefKind = Literal[
+    "slo", "power_cap", "stock", "gpu_types", "max_replicas", "survive"
+]
 
 Basis = Literal["price", "first_order", "relaxation"]
 """Where a figure comes from. price: the dual of a limit, the most that one unit more can save. first_order: what the

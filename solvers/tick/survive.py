@@ -79,7 +79,28 @@ def with_limits(problem: Problem, domains: Mapping[LossKind, int]) -> Problem:
         limited = service
         if goal is not None and domains[goal.loss] > 1:
             limited = _with_goal(problem, service, goal, domains[goal.loss])
+            by_name[service.name] = replace(
+                goal,
+                rate_rps=service.arrival_rate_rps,
+                min_replicas=service.min_replicas,
+            )
         services.append(limited)
+    return replace(problem, services=tuple(services), survival=tuple(by_name.values()))
+
+
+def without_goal(problem: Problem, goal: SurvivalGoal) -> Problem:
+    """The problem as it would be if that service needed to survive nothing."""
+    services = (
+        replace(
+            service,
+            arrival_rate_rps=goal.rate_rps,
+            min_replicas=goal.min_replicas,
+            max_replica_rps=None,
+        )
+        if service.name == goal.service and service.max_replica_rps is not None
+        else service
+        for service in problem.services
+    )
     return replace(problem, services=tuple(services))
 
 

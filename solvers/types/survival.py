@@ -27,6 +27,10 @@ class SurvivalGoal:
     """That the survivors must be planned for."""
     is_asked: bool
     """Whether the service's team asked for it; else it is the policy's default, which costs no replica of its own."""
+    rate_rps: float = 0.0
+    """What would be planned for without it, with at least"""
+    min_replicas: int = 0
+    """so many replicas; both 0 where replicas were not limited for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,11 @@ from solvers.explain.relaxed_limits import LOOSER, priced_reliefs
 from solvers.explain.solve_relaxed import solved_reliefs
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
 from solvers.joint.solve import solve
+from solvers.tick.survive import with_limits
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
+from solvers.types.survival import SurvivalGoal
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import optimum, set_up
@@ -158,3 +160,29 @@ def test_where_gpus_are_short_one_more_serves_more() -> None:
     first = solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)[0]
     assert (first.kind, first.words) == ("stock", "one more gpu (2 → 3)")
     assert first.saving == pytest.approx(100.0, rel=1e-3)
+
+
+def test_what_it_costs_to_survive_a_loss_is_told() -> None:
+    """One replica of 100 rps on half a GPU does; to survive its loss whole takes two of them, on two GPUs."""
+    free = a_problem(
+        a_service("chat", rate_rps=50.0),
+        types=(a_type("gpu", price_usd_per_hour=1.0),),
+    )
+    goal = SurvivalGoal(
+        service="chat", loss="node", share=1.0, needed_rps=50.0, is_asked=True
+    )
+    problem = with_limits(
+        replace(free, survival=(goal,)), {"gpu": 2, "node": 2, "zone": 1}
+    )
+    base = relax(problem)
+    assert base is not None
+    cheapest = relax(free)
+    assert cheapest is not None
+    plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
+    reliefs = solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)
+    (found,) = [relief for relief in reliefs if relief.kind == "survive"]
+    assert found.subject == "chat"
+    assert found.saving == pytest.approx(
+        base.cost_usd_per_hour - cheapest.cost_usd_per_hour, rel=1e-3
+    )
+    assert found.saving > 0.0
