@@ -18,6 +18,8 @@ from agents.sim.tally import Floats
 
 Indices = NDArray[np.intp]
 
+DETECTION_S = 1.0
+"""So long requests go to a node after it is lost: until the health check of a front load balancer has failed."""
 HOLD_CAPACITY = 512
 """Requests per service that wait while there is no replica."""
 _BLOCK_S = 10.0
