@@ -18,6 +18,7 @@ from agents.sim.layout import WorkLayout, make_layout
 from agents.sim.load_balancer import ArrivalSource, make_balancers
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.pace import PaceMaker, SimulatedWorld
+from agents.sim.spares import ClusterSpares
 from agents.sim.spec import Fault, SimulatedNodeSpec
 from agents.sim.tally import PRESENT_S, Floats, ServiceTally
 
@@ -103,6 +104,7 @@ class SimulatedCluster:
                 f"{', '.join(both)}: a service has a load or clients, not both"
             )
         self._past: dict[str, ServiceTally] = {}
+        self.spares = ClusterSpares()
         self._laid_out = make_layout(self.nodes, changes=0)
         self._apply_faults()
 
@@ -233,7 +235,7 @@ class SimulatedCluster:
             in_slo=total.in_slo,
             rejected=total.rejected,
             queued=sum(each.queue.in_flight for each in mine) + self.waiting(service),
-            replicas=sum(each.state == "ready" for each in mine),
+            replicas=sum(each.state == "ready" and not each.rests for each in mine),
             latency_buckets=tuple(int(count) for count in total.buckets),
             present_s=total.present_s,
             sojourn_s=total.sojourn_s + age_s,
@@ -244,13 +246,17 @@ class SimulatedCluster:
         yield from self._layout().launches_s.values()
         yield from (task.finish_s(until_s) for _, task in self._layout().tasks)
         yield from self._faults.moments_s(after_s)
+        if self._layout().spares:
+            yield max(after_s + _SAME_S, self.spares.next_look_s)
 
     def _step(self, start_s: float, end_s: float) -> None:
         """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
         layout = self._layout()
         handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
+        if layout.spares:
+            self.spares.look(layout, start_s)
         for service, balancer in self._balancers.items():
-            targets = layout.targets.get(service, ())
+            targets = self.spares.targets(layout, service)
             lost = self._faults.lost_targets(service, start_s)
             handed = balancer.step(
                 start_s,
@@ -288,15 +294,21 @@ class SimulatedCluster:
         for node, each in layout.executing:
             if each.pace is not None and each.command.service not in self._clients:
                 share = handed_to.get(each, _NOTHING)
-                each.queue.advance(
-                    (start_s, end_s), share, each.pace, node.tally(each.command.service)
-                )
+                tally = node.tally(each.command.service)
+                rejected = tally.rejected
+                each.queue.advance((start_s, end_s), share, each.pace, tally)
+                if layout.spares and not node.is_spare(each):
+                    self.spares.count_rejected(
+                        each.command.service, tally.rejected - rejected
+                    )
 
     def _step_clients(
         self, service: str, clients: Clients, window: tuple[float, float]
     ) -> None:
         layout = self._layout()
-        weights = {each: weight for _, each, weight in layout.targets.get(service, ())}
+        weights = {
+            each: weight for _, each, weight in self.spares.targets(layout, service)
+        }
         tallies, targets = [], []
         for node, each in layout.executing:
             if each.command.service == service and each.pace is not None:
@@ -328,7 +340,7 @@ class SimulatedCluster:
             (node.spec.name, each.command.service)
             for node in self.nodes.values()
             for _, each in node.replicas()
-            if each.state == "ready" and not each.command.is_spare
+            if each.state == "ready" and not node.is_spare(each)
         ]
         return NodeLoss(
             fault=fault,

@@ -3,9 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.tasks import SimTask
+
+RoutedTarget: TypeAlias = tuple[SimNode, SimReplica, float]
+"""A replica with its node and its weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +18,10 @@ class WorkLayout:
 
     changes: int
     """The sums over all nodes."""
-    targets: Mapping[str, list[tuple[SimNode, SimReplica, float]]]
+    targets: Mapping[str, list[RoutedTarget]]
     """Ready replicas that some node routes the service to, with their weights, by node and route; by service."""
+    spares: Mapping[str, list[tuple[SimNode, SimReplica]]]
+    """Ready spare replicas by service; they are no targets."""
     executing: list[tuple[SimNode, SimReplica]]
     """Replicas that may run batches, by node, GPU and start."""
     launches_s: Mapping[str, float]
@@ -26,8 +32,9 @@ class WorkLayout:
 
 def make_layout(nodes: Mapping[str, SimNode], changes: int) -> WorkLayout:
     """The layout of nodes that have changed so often."""
-    targets: dict[str, list[tuple[SimNode, SimReplica, float]]] = {}
+    targets: dict[str, list[RoutedTarget]] = {}
     executing: list[tuple[SimNode, SimReplica]] = []
+    spares: dict[str, list[tuple[SimNode, SimReplica]]] = {}
     launches_s: dict[str, float] = {}
     tasks: list[tuple[SimNode, SimTask]] = []
     for name, node in nodes.items():
@@ -36,7 +43,10 @@ def make_layout(nodes: Mapping[str, SimNode], changes: int) -> WorkLayout:
             if each.executes:
                 executing.append((node, each))
             if each.state == "ready":
-                ready[each.command.id] = each
+                if node.is_spare(each):
+                    spares.setdefault(each.command.service, []).append((node, each))
+                else:
+                    ready[each.command.id] = each
             elif each.state == "starting":
                 launches_s[name] = min(each.ready_at_s, launches_s.get(name, math.inf))
         for _, task in node.tasks():
@@ -55,6 +65,7 @@ def make_layout(nodes: Mapping[str, SimNode], changes: int) -> WorkLayout:
     return WorkLayout(
         changes=changes,
         targets=targets,
+        spares=spares,
         executing=executing,
         launches_s=launches_s,
         tasks=tasks,
