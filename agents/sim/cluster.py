@@ -14,11 +14,10 @@ from agents.base.clock import Clock
 from agents.base.device import UnknownPart
 from agents.sim.clients import ClientLoad, Clients, Target, make_clients
 from agents.sim.faults import ClusterFaults, NodeLoss
-from agents.sim.layout import WorkLayout, make_layout
+from agents.sim.layout import ClusterSpares, WorkLayout, make_layout
 from agents.sim.load_balancer import ArrivalSource, make_balancers
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.pace import PaceMaker, SimulatedWorld
-from agents.sim.spares import ClusterSpares
 from agents.sim.spec import Fault, SimulatedNodeSpec
 from agents.sim.tally import PRESENT_S, Floats, ServiceTally
 
@@ -147,7 +146,11 @@ class SimulatedCluster:
             )
         return self.nodes[name]
 
-    def is_lost(self, name: str, reported_at_s: float) -> bool:
+    def is_lost(
+        self,
+        name: str,
+        reported_at_s: float,
+    ) -> bool:
         """Whether what the node's agent reported at that time of the clock does not reach anybody now."""
         return self._faults.is_cut_off(name, reported_at_s - self._start_s, self._now_s)
 
@@ -222,7 +225,11 @@ class SimulatedCluster:
                 total.add(tally)
         return total
 
-    def _totals_of(self, service: str, mine: Sequence[SimReplica]) -> ServiceTotals:
+    def _totals_of(
+        self,
+        service: str,
+        mine: Sequence[SimReplica],
+    ) -> ServiceTotals:
         total, balancer = self._tally(service), self._balancers.get(service)
         # Who still waits has spent time, too; without it long queues would look short.
         age_s = sum(each.queue.age_s(self._now_s) for each in mine) + (
@@ -241,7 +248,11 @@ class SimulatedCluster:
             sojourn_s=total.sojourn_s + age_s,
         )
 
-    def _events(self, after_s: float, until_s: float) -> Iterator[float]:
+    def _events(
+        self,
+        after_s: float,
+        until_s: float,
+    ) -> Iterator[float]:
         """Times at which something changes by itself; tasks that end after `until_s` may be left out."""
         yield from self._layout().launches_s.values()
         yield from (task.finish_s(until_s) for _, task in self._layout().tasks)
@@ -249,61 +260,89 @@ class SimulatedCluster:
         if self._layout().spares:
             yield max(after_s + _SAME_S, self.spares.next_look_s)
 
-    def _step(self, start_s: float, end_s: float) -> None:
+    def _step(
+        self,
+        start_s: float,
+        end_s: float,
+    ) -> None:
         """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
         layout = self._layout()
-        handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
+        window = (start_s, end_s)
         if layout.spares:
             self.spares.look(layout, start_s)
-        for service, balancer in self._balancers.items():
-            targets = self.spares.targets(layout, service)
-            lost = self._faults.lost_targets(service, start_s)
-            handed = balancer.step(
-                start_s,
-                end_s,
-                [weight for _, _, weight in targets] + [each.weight for each in lost],
-            )
-            if not targets and not lost:
-                # What no node serves is counted by one node, which is the same in each run.
-                self.home.tally(service).arrivals += handed.arrived
-            self.home.tally(service).reject(
-                handed.dropped, after_s=handed.dropped_age_s
-            )
-            self.home.tally(service).sums[PRESENT_S] += handed.waited_s
-            for (node, each, _), share, new in zip(
-                targets,
-                handed.shares[: len(targets)],
-                handed.new[: len(targets)],
-                strict=True,
-            ):
-                node.tally(service).arrivals += new
-                handed_to[each] = share
-            for at_lost, (reached_s, since_s), new in zip(
-                lost,
-                handed.shares[len(targets) :],
-                handed.new[len(targets) :],
-                strict=True,
-            ):
-                tally = at_lost.node.tally(service)
-                tally.arrivals += new
-                tally.reject(len(since_s), after_s=float(np.sum(reached_s - since_s)))
+        handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
+        for service in self._balancers:
+            handed_to.update(self._hand_out(service, window))
         for service, clients in self._clients.items():
-            self._step_clients(service, clients, (start_s, end_s))
+            self._step_clients(service, clients, window)
         for _, task in layout.tasks:
             task.run(start_s, end_s)
         for node, each in layout.executing:
-            if each.pace is not None and each.command.service not in self._clients:
+            if each.command.service not in self._clients:
                 share = handed_to.get(each, _NOTHING)
-                tally = node.tally(each.command.service)
-                rejected = tally.rejected
-                each.queue.advance((start_s, end_s), share, each.pace, tally)
-                if layout.spares and not node.is_spare(each):
-                    self.spares.count_rejected(
-                        each.command.service, tally.rejected - rejected
-                    )
+                self._work(node, each, share, window)
+
+    def _hand_out(
+        self,
+        service: str,
+        window: tuple[float, float],
+    ) -> Iterator[tuple[SimReplica, tuple[Floats, Floats]]]:
+        """Deal a service's requests; every replica that gets some, with them."""
+        targets = self.spares.targets(self._layout(), service)
+        lost = self._faults.lost_targets(service, window[0])
+        weights = [weight for _, _, weight in targets]
+        weights += [each.weight for each in lost]
+        handed = self._balancers[service].step(*window, weights)
+        home = self.home.tally(service)
+        home.reject(handed.dropped, after_s=handed.dropped_age_s)
+        home.sums[PRESENT_S] += handed.waited_s
+        if not weights:
+            # What no node serves is counted by one node, which is the same in each run.
+            home.arrivals += handed.arrived
+            return
+        here = len(targets)
+        for (node, each, _), share, new in zip(
+            targets,
+            handed.shares[:here],
+            handed.new[:here],
+            strict=True,
+        ):
+            node.tally(service).arrivals += new
+            yield each, share
+        for astray, (reached_s, since_s), new in zip(
+            lost,
+            handed.shares[here:],
+            handed.new[here:],
+            strict=True,
+        ):
+            tally = astray.node.tally(service)
+            tally.arrivals += new
+            waited_s = float(np.sum(reached_s - since_s))
+            tally.reject(len(since_s), after_s=waited_s)
+
+    def _work(
+        self,
+        node: SimNode,
+        each: SimReplica,
+        share: tuple[Floats, Floats],
+        window: tuple[float, float],
+    ) -> None:
+        """Let a replica serve; `share`: what was handed to it."""
+        if each.pace is None:
+            return
+        service = each.command.service
+        tally = node.tally(service)
+        rejected = tally.rejected
+        each.queue.advance(window, share, each.pace, tally)
+        # Counted where somebody asks for it: this is the innermost loop.
+        if self._laid_out.spares and not node.is_spare(each):
+            self.spares.count_rejected(service, tally.rejected - rejected)
 
     def _step_clients(
-        self, service: str, clients: Clients, window: tuple[float, float]
+        self,
+        service: str,
+        clients: Clients,
+        window: tuple[float, float],
     ) -> None:
         layout = self._layout()
         weights = {

@@ -41,7 +41,11 @@ class NodeLoss:
 class ClusterFaults:
     """The faults of a cluster, in trace time."""
 
-    def __init__(self, faults: tuple[Fault, ...], nodes: Mapping[str, SimNode]) -> None:
+    def __init__(
+        self,
+        faults: tuple[Fault, ...],
+        nodes: Mapping[str, SimNode],
+    ) -> None:
         self._faults = faults
         self._nodes = nodes
         self._lost: set[str] = set()
@@ -51,7 +55,12 @@ class ClusterFaults:
         """Whether the node is lost now."""
         return name in self._lost
 
-    def is_cut_off(self, name: str, reported_at_s: float, now_s: float) -> bool:
+    def is_cut_off(
+        self,
+        name: str,
+        reported_at_s: float,
+        now_s: float,
+    ) -> bool:
         """Whether what the node's agent reported then does not reach anybody now."""
         return any(
             fault.kind in ("silent", "node_lost")
@@ -69,7 +78,11 @@ class ClusterFaults:
         for targets in self._lost_targets.values():
             yield from (each.until_s for each in targets if each.until_s > after_s)
 
-    def lost_targets(self, service: str, now_s: float) -> tuple[LostTarget, ...]:
+    def lost_targets(
+        self,
+        service: str,
+        now_s: float,
+    ) -> tuple[LostTarget, ...]:
         """Lost nodes to which requests of the service go all the same."""
         known = self._lost_targets.get(service, ())
         return tuple(each for each in known if now_s < each.until_s)
@@ -100,7 +113,12 @@ class ClusterFaults:
                 for gpu in node.gpus:
                     self._apply_to(node, gpu, now_s)
 
-    def _apply_to(self, node: SimNode, gpu: SimGpu, now_s: float) -> None:
+    def _apply_to(
+        self,
+        node: SimNode,
+        gpu: SimGpu,
+        now_s: float,
+    ) -> None:
         active = [
             fault
             for fault in self._faults
@@ -138,12 +156,18 @@ class ClusterFaults:
             named.append(fault)
         self._faults = tuple(named)
 
-    def _go_astray(self, node: SimNode, now_s: float) -> None:
+    def _go_astray(
+        self,
+        node: SimNode,
+        now_s: float,
+    ) -> None:
         for route in node.routes:
             weight = sum(rate_rps for _, rate_rps in _ready_shares(node, route.service))
             if weight > 0.0:
                 target = LostTarget(
-                    node=node, weight=weight, until_s=now_s + DETECTION_S
+                    node=node,
+                    weight=weight,
+                    until_s=now_s + DETECTION_S,
                 )
                 before = self.lost_targets(route.service, now_s)
                 self._lost_targets[route.service] = (*before, target)
@@ -170,5 +194,9 @@ def _ready_shares(node: SimNode, service: str) -> Iterator[tuple[str, float]]:
     )
 
 
-def _takes(fault: Fault, node: str, now_s: float) -> bool:
+def _takes(
+    fault: Fault,
+    node: str,
+    now_s: float,
+) -> bool:
     return fault.kind == "node_lost" and fault.node == node and fault.is_on(now_s)

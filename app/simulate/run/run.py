@@ -9,7 +9,6 @@ from pathlib import Path
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.simulate.run.build import Catalogue, make_cluster, make_world
-from app.simulate.run.carbon import read_grid_intensity
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.run.foresight import foreseen, with_true_times
 from app.simulate.run.loss_notes import LossNotes
@@ -17,6 +16,7 @@ from app.simulate.run.notes import notes_on
 from app.simulate.run.record import Recorder
 from app.simulate.run.results import RunResult
 from app.simulate.run.timer import Timer
+from app.simulate.scenario.carbon import read_grid_intensity
 from app.simulate.scenario.parts import PolicyRun
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 from app.simulate.scenario.tasks import (

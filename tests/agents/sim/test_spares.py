@@ -11,7 +11,7 @@ from agents.base.protocol import ReplicaCommand
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.node import SimReplica
 from agents.sim.replica_queue import ExecutionPace
-from agents.sim.spares import (
+from agents.sim.layout import (
     CALM_S,
     OrdinaryLoad,
     cannot_keep_up,
