@@ -2,7 +2,7 @@
 
     python -m bench.node_loss --seeds 4
 
-Eight services on twelve GPUs of six nodes (bench/scenarios/node_loss.yaml), simulated with the production loop. At
+Eight services on twelve GPUs of six nodes (bench/node_loss.yaml), simulated with the production loop. At
 five moments of every seed the node with the highest planned rate is lost, and returns empty within 100 s. A service is
 hit when it had a ready replica on that node; `several` and `one` say how many it had on all nodes. Late are requests
 that missed the SLO's latency, were rejected or lost, or waited at the end of the 60 s though they were late.
@@ -27,7 +27,7 @@ from app.simulate.run.runner import make_runner, simulate_all
 from app.simulate.scenario.scenario import SimulationScenario, with_policies
 from bench.report import Figures, print_table, write_results
 
-SCENARIO = Path(__file__).parent / "scenarios" / "node_loss.yaml"
+SCENARIO = Path(__file__).with_suffix(".yaml")
 LOSSES = 5
 """In each run."""
 FIRST_S, APART_S = 90.0, 180.0
