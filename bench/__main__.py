@@ -30,7 +30,15 @@ PREDICTIONS = (
     "predict_fm",
     "predict_techniques",
 )
-LONG = ("demo", "autoscale", "ingest", "plan", "compare", "shared_problems")
+LONG = (
+    "demo",
+    "autoscale",
+    "ingest",
+    "plan",
+    "compare",
+    "node_loss",
+    "shared_problems",
+)
 
 
 def main() -> int:

@@ -1,176 +1,193 @@
-"""The loss of a node: the share of requests that are late in the minute after it, by what services must survive.
+"""What the loss of a node costs: the share of requests that are late or lost in the 60 s after it.
 
-    python -m bench node_loss
+    python -m bench.node_loss --seeds 4
 
-bench/scenarios/node_loss.yaml with one node lost every two minutes at moments and nodes drawn by the seed, each for 80
-seconds; the control plane learns of it by the agent's silence. The simulator's load balancer stops sending to a lost
-node at once, and what was there is lost. A loss counts for the services of which it took a replica. Prints a table and
-writes bench/results/node_loss.json.
+Eight services on twelve GPUs of six nodes (bench/node_loss.yaml), simulated with the production loop. At
+five moments of every seed the node with the highest planned rate is lost, and returns empty within 100 s. A service is
+hit when it had a ready replica on that node; `several` and `one` say how many it had on all nodes. Late are requests
+that missed the SLO's latency, were rejected or lost, or waited at the end of the 60 s though they were late.
+Prints a row for each policy and kind of service; writes bench/results/node_loss.json, and one row for each service and
+loss to node_loss_services.json.
 """
 
 import argparse
-import os
-import random
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import fmean
+from typing import Any
 
 from app.cli.simulation.scenario_files import read_scenario
-from app.simulate.run.results import RunResult, ServiceSeries
-from app.simulate.scenario.parts import FaultSpec
-from app.simulate.scenario.scenario import SimulationScenario
-from bench.compare import simulated
-from bench.report import print_table, write_results
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.results import LossImpact, NodeLossResult, RunResult
+from app.simulate.run.run import SimulationRun, jobs_of
+from app.simulate.run.runner import make_runner, simulate_all
+from app.simulate.scenario.scenario import SimulationScenario, with_policies
+from bench.report import Figures, print_table, write_results
 
-SCENARIO = Path(__file__).parent / "scenarios" / "node_loss.yaml"
-EVERY_S, LASTS_S = 120, 80
-WATCHED_S = 60
-"""How long after a loss requests are counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What every service must survive."""
-
-    name: str
-    survive: str | None = None
-    """None: as the policy's default says."""
-    share: float | None = None
-
-
-CASES = (
-    Wanted(name="none", survive="none"),
-    Wanted(name="default"),
-    Wanted(name="node, 50 %", survive="node", share=0.5),
-    Wanted(name="node, 100 %", survive="node", share=1.0),
-)
+SCENARIO = Path(__file__).with_suffix(".yaml")
+LOSSES = 5
+"""In each run."""
+FIRST_S, APART_S = 90.0, 180.0
+"""When the first loss may come at the earliest, and how far apart two of them are on average."""
+SPREAD_S = 60.0
+"""Moments are drawn from so long: a minute of judging and the return of the node are over before the next loss."""
+AWAY_S = (60.0, 100.0)
+"""A node is away for so long, drawn evenly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """A service that lost replicas."""
+class ServiceHit:
+    """A service that had replicas on a node when that was lost."""
 
-    service: str
-    lost: int
-    """Replicas; at least 1."""
-    of: int
-    late_percent: float
-    """Of the requests that arrived in the next minute; above 100 where others waited already."""
+    run: RunResult
+    loss: NodeLossResult
+    impact: LossImpact
 
-
-def with_losses(scenario: SimulationScenario, seed: int) -> SimulationScenario:
-    """The scenario with one seed, and the losses that this seed draws."""
-    spec = scenario.spec
-    nodes = [
-        f"{pool.name}-{number}"
-        for pool in spec.fleet
-        for number in range(1, pool.nodes + 1)
-    ]
-    drawn = random.Random(seed)
-    last_s = round(spec.duration_s) - EVERY_S
-    moments = [
-        start_s + drawn.randrange(0, EVERY_S - LASTS_S, round(spec.step_s))
-        for start_s in range(round(spec.warm_up_s) + EVERY_S, last_s, EVERY_S)
-    ]
-    # Every node once before any comes again, since an idle one takes nothing with it.
-    order = [node for _ in moments for node in drawn.sample(nodes, len(nodes))]
-    faults = [
-        FaultSpec(kind="node_lost", node=node, start_s=at_s, end_s=at_s + LASTS_S)
-        for at_s, node in zip(moments, order, strict=False)
-    ]
-    changed = spec.model_copy(update={"faults": faults, "seeds": [seed]})
-    return scenario.model_copy(update={"spec": changed})
+    @property
+    def had(self) -> str:
+        """How many replicas the service had on all nodes."""
+        return "several" if self.impact.replicas > 1 else "one"
 
 
-def asking(scenario: SimulationScenario, wanted: Wanted) -> SimulationScenario:
-    """The scenario whose services must survive so much."""
-    services = [
-        service.model_copy(
-            update={"survive": wanted.survive, "survive_share": wanted.share}
+def losses_of(seed: int) -> list[dict[str, Any]]:
+    """The faults of a seed, as they stand in a scenario."""
+    draw = Random(seed)
+    faults = []
+    for place in range(LOSSES):
+        start_s = FIRST_S + APART_S * place + draw.uniform(0.0, SPREAD_S)
+        end_s = start_s + draw.uniform(*AWAY_S)
+        faults.append(
+            {
+                "kind": "node_lost",
+                "node": "busiest",
+                "start_s": round(start_s, 2),
+                "end_s": round(end_s, 2),
+            }
         )
-        for service in scenario.spec.services
+    return faults
+
+
+def jobs(scenario: SimulationScenario, seeds: int) -> tuple[SimulationRun, ...]:
+    """Every policy with so many seeds, each with its own losses."""
+    catalogue = shipped_catalogue(scenario)
+    document = scenario.model_dump(mode="json")
+    wanted: list[SimulationRun] = []
+    for seed in range(1, seeds + 1):
+        spec = {**document["spec"], "seeds": [seed], "faults": losses_of(seed)}
+        mine = SimulationScenario.model_validate({**document, "spec": spec})
+        wanted.extend(jobs_of(mine, catalogue, SCENARIO.parent))
+    return tuple(wanted)
+
+
+def hits_in(runs: Sequence[RunResult]) -> list[ServiceHit]:
+    """Every service that a loss hit and of which requests were judged."""
+    return [
+        ServiceHit(run=run, loss=loss, impact=impact)
+        for run in runs
+        for loss in run.node_losses
+        for impact in loss.services
+        if impact.replicas_lost > 0 and impact.late is not None
     ]
-    spec = scenario.spec.model_copy(update={"services": services})
-    return scenario.model_copy(update={"spec": spec})
 
 
-def hits(
-    run: RunResult, faults: Sequence[FaultSpec], warm_up_s: float
-) -> Iterator[Hit]:
-    """The services that each loss hit, and what became of their requests. A loss comes at the beginning of a step."""
-    for fault in faults:
-        at = round((fault.start_s - warm_up_s) / run.series.step_s)
-        for name, series in run.series.services.items():
-            before, after = series.replicas[at - 1], series.replicas[at]
-            if after < before:
-                yield Hit(
-                    service=name,
-                    lost=before - after,
-                    of=before,
-                    late_percent=_late_percent(series, at, run.series.step_s),
-                )
-
-
-def _late_percent(series: ServiceSeries, at: int, step_s: float) -> float:
-    watched = slice(at, at + round(WATCHED_S / step_s))
-    arrived = step_s * sum(series.arrival_rate_rps[watched])
-    return 100.0 * sum(series.missed[watched]) / arrived
-
-
-def measure(scenario: SimulationScenario, jobs: int) -> list[dict[str, object]]:
-    """One row per policy and case, over all seeds."""
-    rows: list[dict[str, object]] = []
-    for wanted in CASES:
-        found: dict[str, list[Hit]] = {}
-        usd: dict[str, list[float]] = {}
-        for seed in scenario.spec.seeds:
-            asked = with_losses(asking(scenario, wanted), seed)
-            report, _ = simulated(asked, jobs)
-            for run in report.runs:
-                own = hits(run, asked.spec.faults, asked.spec.warm_up_s)
-                found.setdefault(run.policy, []).extend(own)
-                usd.setdefault(run.policy, []).append(run.cost_usd)
-        rows += [
-            _row(wanted, policy, found[policy], fmean(usd[policy])) for policy in found
-        ]
-    return rows
+def rows_of(runs: Sequence[RunResult]) -> Iterator[Figures]:
+    """A row for all services, and one for those of each kind, of every policy."""
+    for policy in dict.fromkeys(run.policy for run in runs):
+        mine = [run for run in runs if run.policy == policy]
+        losses = [loss for run in mine for loss in run.node_losses]
+        shares = [loss.late for loss in losses if loss.late is not None]
+        worst = [loss.worst for loss in losses if loss.worst is not None]
+        hits = hits_in(mine)
+        usd_per_hour = fmean(3600.0 * run.cost_usd / run.counted_s for run in mine)
+        yield {
+            **_row(policy, "all", shares, worst=max(worst, default=None)),
+            "usd_per_hour": usd_per_hour,
+        }
+        for kind in ("several", "one"):
+            late = [each.impact.late or 0.0 for each in hits if each.had == kind]
+            yield {
+                **_row(policy, kind, late, worst=max(late, default=None)),
+                "usd_per_hour": None,
+            }
 
 
 def _row(
-    wanted: Wanted, policy: str, found: Sequence[Hit], usd: float
-) -> dict[str, object]:
-    several = [hit.late_percent for hit in found if hit.of > 1]
-    single = [hit.late_percent for hit in found if hit.of == 1]
+    policy: str, kind: str, shares: Sequence[float], *, worst: float | None
+) -> Figures:
+    """`all`: a share is of a loss, over all services; else of a service that a loss hit."""
     return {
         "policy": policy,
-        "survive": wanted.name,
-        "hits_several": len(several),
-        "late_several_percent": fmean(several) if several else None,
-        "worst_several_percent": max(several, default=None),
-        "hits_single": len(single),
-        "late_single_percent": fmean(single) if single else None,
-        "worst_single_percent": max(single, default=None),
-        "usd": usd,
+        "replicas": kind,
+        "cases": len(shares),
+        "late_percent_mean": 100.0 * fmean(shares) if shares else None,
+        "late_percent_worst_service": None if worst is None else 100.0 * worst,
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all cases, print the table and write the JSON."""
-    parser = argparse.ArgumentParser(prog="bench node_loss", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument(
-        "--seeds", type=int, nargs="*", help="in place of the scenario's"
-    )
-    asked = parser.parse_args(arguments)
-    scenario = read_scenario(SCENARIO)
-    if asked.seeds:
-        spec = scenario.spec.model_copy(update={"seeds": asked.seeds})
-        scenario = scenario.model_copy(update={"spec": spec})
-    rows = measure(scenario, asked.jobs)
+def service_rows(runs: Sequence[RunResult]) -> list[Figures]:
+    """One for each service that a loss hit."""
+    return [
+        {
+            "policy": each.run.policy,
+            "seed": each.run.seed,
+            "at_s": each.loss.at_s,
+            "node": each.loss.node,
+            "service": each.impact.service,
+            "replicas": each.impact.replicas,
+            "replicas_lost": each.impact.replicas_lost,
+            "judged": each.impact.judged,
+            "late_percent": 100.0 * (each.impact.late or 0.0),
+        }
+        for each in hits_in(runs)
+    ]
+
+
+def main() -> int:
+    """Simulate, print, write; 1 where a run failed."""
+    options = _options()
+    scenario = read_scenario(options.scenario)
+    if options.policies:
+        scenario = with_policies(scenario, options.policies)
+    outcomes = simulate_all(jobs(scenario, options.seeds), make_runner(options.jobs))
+    runs = [each for each in outcomes if isinstance(each, RunResult)]
+    failed = [each for each in outcomes if not isinstance(each, RunResult)]
+    rows = list(rows_of(runs))
     print_table(rows)
-    write_results("node_loss", rows)
+    for each in failed:
+        print(each, file=sys.stderr)
+    settings: Figures = {"seeds": options.seeds, "failed": len(failed)}
+    write_results("node_loss", rows, settings=settings)
+    write_results("node_loss_services", service_rows(runs), settings=settings)
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.node_loss",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=4, help="five losses each (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--policies", nargs="*", help="in place of the scenario's own (hetsev, joint)"
+    )
+    parser.add_argument(
+        "--scenario", type=Path, default=SCENARIO, help="another one than the bench's"
+    )
+    parser.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        default=1,
+        help="runs at a time (default: %(default)s)",
+    )
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,7 +4,7 @@ Nothing runs in the background. A device's method first advances the whole clust
 (launches that end, faults that begin or end) cut the way there into steps in which nothing changes. One thread only.
 """
 
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,12 +13,13 @@ import numpy as np
 from agents.base.clock import Clock
 from agents.base.device import UnknownPart
 from agents.sim.clients import ClientLoad, Clients, Target, make_clients
+from agents.sim.faults import ClusterFaults, NodeLoss
+from agents.sim.layout import ClusterSpares, WorkLayout, make_layout
 from agents.sim.load_balancer import ArrivalSource, make_balancers
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.pace import PaceMaker, SimulatedWorld
 from agents.sim.spec import Fault, SimulatedNodeSpec
 from agents.sim.tally import PRESENT_S, Floats, ServiceTally
-from agents.sim.tasks import SimTask
 
 _SAME_S = 1e-6
 """Moments so near to each other are one: a clock that counts from 1970 tells no finer ones apart."""
@@ -59,22 +60,6 @@ class ClusterScript:
     """Services whose clients wait for an answer before they send again, in place of a load."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkLayout:
-    """Holds until a node's `changes` go up."""
-
-    changes: int
-    """The sums over all nodes."""
-    targets: Mapping[str, list[tuple[SimNode, SimReplica, float]]]
-    """Ready replicas that some node routes the service to, with their weights, by node and route; by service."""
-    executing: list[tuple[SimNode, SimReplica]]
-    """Replicas that may run batches, by node, GPU and start."""
-    launches_s: Mapping[str, float]
-    """When the next replica or task of a node is ready or has been moved, in trace time; of nodes that wait for one."""
-    tasks: list[tuple[SimNode, SimTask]]
-    """Tasks that run, by node, GPU and start."""
-
-
 class SimulatedCluster:
     """Simulated nodes that share a load balancer. Trace time 0 is the clock's `start_s`."""
 
@@ -108,7 +93,9 @@ class SimulatedCluster:
         self._clock = clock
         self._start_s = clock.now_s() if start_s is None else start_s
         self._now_s = 0.0
-        self._faults = scenario.faults
+        self._faults = ClusterFaults(scenario.faults, self.nodes)
+        self.node_losses: list[NodeLoss] = []
+        """Every loss of a node so far."""
         self._balancers = make_balancers(scenario.loads, scenario.seed)
         self._clients = make_clients(scenario.clients, scenario.seed)
         if both := sorted(self._balancers.keys() & self._clients.keys()):
@@ -116,13 +103,19 @@ class SimulatedCluster:
                 f"{', '.join(both)}: a service has a load or clients, not both"
             )
         self._past: dict[str, ServiceTally] = {}
+        self.spares = ClusterSpares()
         self._laid_out = make_layout(self.nodes, changes=0)
         self._apply_faults()
 
     @property
     def home(self) -> SimNode:
-        """The node that counts the requests of services without a replica: the first by name."""
-        return next(iter(self.nodes.values()))
+        """The node that counts the requests of services without a replica: the first by name that is not lost."""
+        # What a lost node counts reaches nobody, and then no plan would know of these requests.
+        nodes = list(self.nodes.values())
+        present = (
+            each for each in nodes if not self._faults.is_node_lost(each.spec.name)
+        )
+        return next(present, nodes[0])
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -153,17 +146,13 @@ class SimulatedCluster:
             )
         return self.nodes[name]
 
-    def is_lost(self, name: str, reported_at_s: float) -> bool:
+    def is_lost(
+        self,
+        name: str,
+        reported_at_s: float,
+    ) -> bool:
         """Whether what the node's agent reported at that time of the clock does not reach anybody now."""
-        return any(
-            fault.kind in ("silent", "node_lost")
-            or (
-                fault.kind == "stale"
-                and self._now_s < reported_at_s - self._start_s + fault.delay_s
-            )
-            for fault in self._faults
-            if fault.node == name and fault.is_on(self._now_s)
-        )
+        return self._faults.is_cut_off(name, reported_at_s - self._start_s, self._now_s)
 
     def next_launches_s(self) -> Mapping[str, float]:
         """When, by the clock, the next replica or task of each node is ready or moved; of nodes that wait for one."""
@@ -236,7 +225,11 @@ class SimulatedCluster:
                 total.add(tally)
         return total
 
-    def _totals_of(self, service: str, mine: Sequence[SimReplica]) -> ServiceTotals:
+    def _totals_of(
+        self,
+        service: str,
+        mine: Sequence[SimReplica],
+    ) -> ServiceTotals:
         total, balancer = self._tally(service), self._balancers.get(service)
         # Who still waits has spent time, too; without it long queues would look short.
         age_s = sum(each.queue.age_s(self._now_s) for each in mine) + (
@@ -249,56 +242,112 @@ class SimulatedCluster:
             in_slo=total.in_slo,
             rejected=total.rejected,
             queued=sum(each.queue.in_flight for each in mine) + self.waiting(service),
-            replicas=sum(each.state == "ready" for each in mine),
+            replicas=sum(each.state == "ready" and not each.rests for each in mine),
             latency_buckets=tuple(int(count) for count in total.buckets),
             present_s=total.present_s,
             sojourn_s=total.sojourn_s + age_s,
         )
 
-    def _events(self, after_s: float, until_s: float) -> Iterator[float]:
+    def _events(
+        self,
+        after_s: float,
+        until_s: float,
+    ) -> Iterator[float]:
         """Times at which something changes by itself; tasks that end after `until_s` may be left out."""
         yield from self._layout().launches_s.values()
         yield from (task.finish_s(until_s) for _, task in self._layout().tasks)
-        for fault in self._faults:
-            yield from (
-                moment for moment in (fault.start_s, fault.end_s) if moment > after_s
-            )
+        yield from self._faults.moments_s(after_s)
+        if self._layout().spares:
+            yield max(after_s + _SAME_S, self.spares.next_look_s)
 
-    def _step(self, start_s: float, end_s: float) -> None:
+    def _step(
+        self,
+        start_s: float,
+        end_s: float,
+    ) -> None:
         """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
         layout = self._layout()
+        window = (start_s, end_s)
+        if layout.spares:
+            self.spares.look(layout, start_s)
         handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
-        for service, balancer in self._balancers.items():
-            targets = layout.targets.get(service, ())
-            handed = balancer.step(start_s, end_s, [weight for _, _, weight in targets])
-            if not targets:
-                # What no node serves is counted by one node, which is the same in each run.
-                self.home.tally(service).arrivals += handed.arrived
-            self.home.tally(service).reject(
-                handed.dropped, after_s=handed.dropped_age_s
-            )
-            self.home.tally(service).sums[PRESENT_S] += handed.waited_s
-            for (node, each, _), share, new in zip(
-                targets, handed.shares, handed.new, strict=True
-            ):
-                node.tally(service).arrivals += new
-                handed_to[each] = share
+        for service in self._balancers:
+            handed_to.update(self._hand_out(service, window))
         for service, clients in self._clients.items():
-            self._step_clients(service, clients, (start_s, end_s))
+            self._step_clients(service, clients, window)
         for _, task in layout.tasks:
             task.run(start_s, end_s)
         for node, each in layout.executing:
-            if each.pace is not None and each.command.service not in self._clients:
+            if each.command.service not in self._clients:
                 share = handed_to.get(each, _NOTHING)
-                each.queue.advance(
-                    (start_s, end_s), share, each.pace, node.tally(each.command.service)
-                )
+                self._work(node, each, share, window)
+
+    def _hand_out(
+        self,
+        service: str,
+        window: tuple[float, float],
+    ) -> Iterator[tuple[SimReplica, tuple[Floats, Floats]]]:
+        """Deal a service's requests; every replica that gets some, with them."""
+        targets = self.spares.targets(self._layout(), service)
+        lost = self._faults.lost_targets(service, window[0])
+        weights = [weight for _, _, weight in targets]
+        weights += [each.weight for each in lost]
+        handed = self._balancers[service].step(*window, weights)
+        home = self.home.tally(service)
+        home.reject(handed.dropped, after_s=handed.dropped_age_s)
+        home.sums[PRESENT_S] += handed.waited_s
+        if not weights:
+            # What no node serves is counted by one node, which is the same in each run.
+            home.arrivals += handed.arrived
+            return
+        here = len(targets)
+        for (node, each, _), share, new in zip(
+            targets,
+            handed.shares[:here],
+            handed.new[:here],
+            strict=True,
+        ):
+            node.tally(service).arrivals += new
+            yield each, share
+        for astray, (reached_s, since_s), new in zip(
+            lost,
+            handed.shares[here:],
+            handed.new[here:],
+            strict=True,
+        ):
+            tally = astray.node.tally(service)
+            tally.arrivals += new
+            waited_s = float(np.sum(reached_s - since_s))
+            tally.reject(len(since_s), after_s=waited_s)
+
+    def _work(
+        self,
+        node: SimNode,
+        each: SimReplica,
+        share: tuple[Floats, Floats],
+        window: tuple[float, float],
+    ) -> None:
+        """Let a replica serve; `share`: what was handed to it."""
+        if each.pace is None:
+            return
+        service = each.command.service
+        tally = node.tally(service)
+        rejected = tally.rejected
+        each.queue.advance(window, share, each.pace, tally)
+        # Counted where somebody asks for it: this is the innermost loop.
+        if self._laid_out.spares and not node.is_spare(each):
+            self.spares.count_rejected(service, tally.rejected - rejected)
 
     def _step_clients(
-        self, service: str, clients: Clients, window: tuple[float, float]
+        self,
+        service: str,
+        clients: Clients,
+        window: tuple[float, float],
     ) -> None:
         layout = self._layout()
-        weights = {each: weight for _, each, weight in layout.targets.get(service, ())}
+        weights = {
+            each: weight for _, each, weight in self.spares.targets(layout, service)
+        }
         tallies, targets = [], []
         for node, each in layout.executing:
             if each.command.service == service and each.pace is not None:
@@ -320,74 +369,26 @@ class SimulatedCluster:
         self.home.tally(service).reject(refused)
 
     def _apply_faults(self) -> None:
-        # Most nodes have no fault, and this is asked at every event.
-        named = {fault.node for fault in self._faults}
-        for name, node in (
-            (name, node) for name, node in self.nodes.items() if name in named
-        ):
-            for gpu in node.gpus:
-                active = [
-                    fault
-                    for fault in self._faults
-                    if fault.hits(name, gpu.index, self._now_s)
-                ]
-                gpu.launch_fails = any(
-                    fault.kind == "launch_failure" for fault in active
-                )
-                is_lost = any(
-                    fault.kind in ("gpu_lost", "node_lost") for fault in active
-                )
-                slowdown = float(
-                    np.prod(
-                        [fault.factor for fault in active if fault.kind == "straggler"]
-                    )
-                )
-                # Once, at the moment of the fault: what is lost is counted there.
-                if is_lost and gpu.is_healthy:
-                    node.lose_gpu(gpu, self._now_s)
-                # A GPU that comes back is empty: its replicas failed when it was lost.
-                gpu.is_healthy = not is_lost
-                # Looking execution times up is the dear part, so it is done after changes alone.
-                if slowdown != gpu.slowdown:
-                    gpu.slowdown = slowdown
-                    node.set_paces(gpu)
+        for fault in self._faults.lose_nodes(self._now_s):
+            # Before anything is lost, since the requests that were there count as lost with the node.
+            self.node_losses.append(self._before_loss(fault))
+        self._faults.apply(self._now_s)
+
+    def _before_loss(self, fault: Fault) -> NodeLoss:
+        ready = [
+            (node.spec.name, each.command.service)
+            for node in self.nodes.values()
+            for _, each in node.replicas()
+            if each.state == "ready" and not node.is_spare(each)
+        ]
+        return NodeLoss(
+            fault=fault,
+            tallies={service: self._tally(service) for service in self.services},
+            replicas=Counter(service for _, service in ready),
+            replicas_lost=Counter(
+                service for name, service in ready if name == fault.node
+            ),
+        )
 
 
 _NOTHING = (np.empty(0), np.empty(0))
-
-
-def make_layout(nodes: Mapping[str, SimNode], changes: int) -> WorkLayout:
-    """The layout of nodes that have changed so often."""
-    targets: dict[str, list[tuple[SimNode, SimReplica, float]]] = {}
-    executing: list[tuple[SimNode, SimReplica]] = []
-    launches_s: dict[str, float] = {}
-    tasks: list[tuple[SimNode, SimTask]] = []
-    for name, node in nodes.items():
-        ready: dict[str, SimReplica] = {}
-        for _, each in node.replicas():
-            if each.executes:
-                executing.append((node, each))
-            if each.state == "ready":
-                ready[each.command.id] = each
-            elif each.state == "starting":
-                launches_s[name] = min(each.ready_at_s, launches_s.get(name, math.inf))
-        for _, task in node.tasks():
-            if task.state == "running":
-                tasks.append((node, task))
-            elif task.due_s < math.inf:
-                launches_s[name] = min(task.due_s, launches_s.get(name, math.inf))
-        for route in node.routes:
-            if route.shares:
-                mine = targets.setdefault(route.service, [])
-                mine.extend(
-                    (node, ready[each], weight)
-                    for each, weight in route.shares
-                    if each in ready
-                )
-    return WorkLayout(
-        changes=changes,
-        targets=targets,
-        executing=executing,
-        launches_s=launches_s,
-        tasks=tasks,
-    )

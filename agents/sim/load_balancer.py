@@ -18,6 +18,8 @@ from agents.sim.tally import Floats
 
 Indices = NDArray[np.intp]
 
+DETECTION_S = 1.0
+"""So long requests go to a node after it is lost: until the health check of a front load balancer has failed."""
 HOLD_CAPACITY = 512
 """Requests per service that wait while there is no replica."""
 _BLOCK_S = 10.0
@@ -27,7 +29,11 @@ _BLOCK_S = 10.0
 class ArrivalSource(Protocol):
     """Where the requests of one service come from, e.g. `agents.sim.arrivals.ArrivalProcess`."""
 
-    def arrivals(self, start_s: float, end_s: float) -> Floats:
+    def arrivals(
+        self,
+        start_s: float,
+        end_s: float,
+    ) -> Floats:
         """Arrival times in [start_s, end_s) of trace time, ascending."""
         ...
 
@@ -53,7 +59,11 @@ class HandOut:
 class ServiceBalancer:
     """One service's requests, handed out step by step."""
 
-    def __init__(self, source: ArrivalSource, random: np.random.Generator) -> None:
+    def __init__(
+        self,
+        source: ArrivalSource,
+        random: np.random.Generator,
+    ) -> None:
         self._source = source
         self._random = random
         self._block = np.empty(0)
@@ -65,7 +75,12 @@ class ServiceBalancer:
         """Requests that wait for a replica."""
         return len(self._held)
 
-    def step(self, start_s: float, end_s: float, weights: Sequence[float]) -> HandOut:
+    def step(
+        self,
+        start_s: float,
+        end_s: float,
+        weights: Sequence[float],
+    ) -> HandOut:
         """The requests of [start_s, end_s) over targets of these weights; without a target they wait.
 
         Steps must follow each other without a gap. All weights zero count as equal.
@@ -93,7 +108,12 @@ class ServiceBalancer:
         """Summed time since the arrival of all that wait."""
         return float(np.sum(now_s - self._held))
 
-    def _hold(self, fresh: Floats, start_s: float, end_s: float) -> HandOut:
+    def _hold(
+        self,
+        fresh: Floats,
+        start_s: float,
+        end_s: float,
+    ) -> HandOut:
         """Let them wait; the oldest leaves when one comes that the queue has no room for."""
         everything = np.concatenate([self._held, fresh])
         # The oldest have the least chance of being in time.
@@ -108,7 +128,11 @@ class ServiceBalancer:
             waited_s=float(np.sum(left_s - np.maximum(everything, start_s))),
         )
 
-    def _choose(self, weights: Sequence[float], count: int) -> Indices:
+    def _choose(
+        self,
+        weights: Sequence[float],
+        count: int,
+    ) -> Indices:
         """(count,) target of each request; one draw per request, so that no cut of the time changes the stream."""
         heights = np.asarray(weights, float)
         cumulative = np.cumsum(
@@ -117,7 +141,11 @@ class ServiceBalancer:
         chosen: Indices = find_places(self._random.random(count), cumulative)
         return chosen
 
-    def _arrivals(self, start_s: float, end_s: float) -> Floats:
+    def _arrivals(
+        self,
+        start_s: float,
+        end_s: float,
+    ) -> Floats:
         parts = []
         while start_s < end_s:
             if start_s >= self._block_end_s:

@@ -5,7 +5,6 @@ All times are seconds of trace time. Nothing here knows a clock; `agents.sim.clu
 
 import math
 from collections.abc import Iterator
-from functools import cache
 
 import msgspec
 import numpy as np
@@ -20,15 +19,18 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
-from agents.sim.pace import LOWEST_CLOCK_SHARE, GpuUnderLoad, PaceMaker, SimulatedPart
+from agents.sim.pace import (
+    LOWEST_CLOCK_SHARE,
+    GpuUnderLoad,
+    PaceMaker,
+    SimulatedPart,
+    clocks_mhz,
+)
 from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.spec import GpuSpec, SimulatedNodeSpec
 from agents.sim.tally import Floats, ServiceTally
 from agents.sim.tasks import SimTask
 from agents.sim.truth.truth import TruthError
-
-CLOCK_STEP_MHZ = 15.0
-"""From clock to clock on NVIDIA's boards since Volta."""
 
 QUEUE_CAPACITY = 512
 """Requests that one replica holds at most, running ones included; at least several of the largest batches."""
@@ -46,6 +48,8 @@ class SimReplica:
         self.draining_since_s = math.inf
         self.queue = ReplicaQueue(capacity=QUEUE_CAPACITY, noise=noise)
         self.pace: ExecutionPace | None = None
+        self.rests = command.is_spare
+        """Whether it is a spare without work, which its neighbours do not feel."""
 
     @property
     def executes(self) -> bool:
@@ -73,7 +77,7 @@ class SimGpu:
         self.busy_s = 0.0
         """Seconds in which anything ran on it; grows with each reading."""
         self.effective_clock_mhz = spec.max_clock_mhz
-        self.clocks_mhz = _clocks_mhz(spec.max_clock_mhz)
+        self.clocks_mhz = clocks_mhz(spec.max_clock_mhz)
         self._paces = paces
         self._paced_for: (
             tuple[GpuUnderLoad, list[tuple[Part, SimulatedPart]]] | None
@@ -111,7 +115,7 @@ class SimGpu:
                 slo_s=slos_s.get(each.command.service, math.inf),
             )
             for replica_id, each in self.replicas.items()
-            if each.executes
+            if each.executes and not each.rests
         }
         tenants |= {
             ("task", name): each.tenant
@@ -147,6 +151,8 @@ class SimNode:
         self.world = paces.world
         self.gpus = [SimGpu(gpu, index, paces) for index, gpu in enumerate(spec.gpus)]
         self._routes: tuple[ServiceRoute, ...] = ()
+        self._rated: set[str] = set()
+        """Ids of the replicas that a route gives a weight."""
         self.changes = 0
         """How often routes, replicas, tasks or their states have changed."""
         self.tallies: dict[str, ServiceTally] = {}
@@ -163,7 +169,13 @@ class SimNode:
     @routes.setter
     def routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         self._routes = routes
+        self._rated = {
+            each for route in routes for each, weight in route.shares if weight > 0.0
+        }
         self.changes += 1
+        for _, replica in self.replicas():
+            if replica.command.id in self._rated:
+                self.let_work(replica, works=True)
 
     def tally(self, service: str) -> ServiceTally:
         """The service's counts of this window."""
@@ -304,6 +316,17 @@ class SimNode:
         each.command = changed
         self.set_paces(gpu)
 
+    def is_spare(self, each: SimReplica) -> bool:
+        """Whether a replica is asked only when others cannot keep up: a spare to which the plan gives no rate."""
+        # A spare that gets a rate is an ordinary replica from then on; it need not start again.
+        return each.command.is_spare and each.command.id not in self._rated
+
+    def let_work(self, each: SimReplica, *, works: bool) -> None:
+        """A spare begins to work, or rests; its neighbours feel the difference."""
+        if each.rests is works:
+            each.rests = not works
+            self.set_paces(self.find(each.command.id)[0])
+
     def lock_clock(self, gpu_index: int, clock_mhz: float | None) -> None:
         """Lock the graphics clock, or unlock it."""
         gpu = self.gpu(gpu_index)
@@ -374,10 +397,3 @@ def _check_room(gpu: SimGpu, who: str, memory_mib: float) -> None:
         raise LaunchFailed(
             f"{who} needs {memory_mib:g} MiB, GPU {gpu.index} has {free_mib:g}"
         )
-
-
-@cache
-def _clocks_mhz(highest_mhz: float) -> tuple[float, ...]:
-    """The clocks that can be locked: NVIDIA's boards have them in steps of 15 MHz from the highest down."""
-    steps = int(highest_mhz * (1.0 - LOWEST_CLOCK_SHARE) / CLOCK_STEP_MHZ)
-    return tuple(highest_mhz - CLOCK_STEP_MHZ * step for step in range(steps, -1, -1))

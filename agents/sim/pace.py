@@ -4,6 +4,7 @@ limit."""
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -265,3 +266,10 @@ def _placed(
         clock_mhz=clock_mhz,
         neighbours=others,
     )
+
+
+@cache
+def clocks_mhz(highest_mhz: float) -> tuple[float, ...]:
+    """The clocks that can be locked: NVIDIA's boards have them in steps of 15 MHz from the highest down."""
+    steps = int(highest_mhz * (1.0 - LOWEST_CLOCK_SHARE) / CLOCK_STEP_MHZ)
+    return tuple(highest_mhz - CLOCK_STEP_MHZ * step for step in range(steps, -1, -1))

@@ -50,7 +50,11 @@ class ArrivalRates:
         piece = int(np.searchsorted(self.edges_s, t_s, side="right")) - 1
         return float(self.rates_rps[piece]) if 0 <= piece < len(self.rates_rps) else 0.0
 
-    def pieces(self, start_s: float, end_s: float) -> tuple[FloatArray, FloatArray]:
+    def pieces(
+        self,
+        start_s: float,
+        end_s: float,
+    ) -> tuple[FloatArray, FloatArray]:
         """(k + 1,) edges and (k,) rates of what lies in [start, end), cut there; one edge and no rate for nothing."""
         start_s, end_s = max(start_s, 0.0), min(end_s, float(self.edges_s[-1]))
         if start_s >= end_s:
@@ -83,7 +87,11 @@ class ArrivalRates:
 class Shape(Protocol):
     """How a load's rate goes over time."""
 
-    def rates(self, duration_s: int, random: np.random.Generator) -> ArrivalRates:
+    def rates(
+        self,
+        duration_s: int,
+        random: np.random.Generator,
+    ) -> ArrivalRates:
         """Rates of at least a run's duration, or of all there is. A longer run begins with the same ones."""
         ...
 

@@ -11,6 +11,10 @@ FaultKind = Literal[
 ]
 
 
+BUSIEST = "busiest"
+"""In place of a node's name: the one with the highest planned rate when the fault begins."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
     """One simulated GPU."""
@@ -43,6 +47,7 @@ class Fault:
 
     kind: FaultKind
     node: str
+    """Its name, or BUSIEST."""
     start_s: float
     end_s: float = math.inf
     gpu_index: int | None = None

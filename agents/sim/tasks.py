@@ -79,7 +79,11 @@ class SimTask:
             self._stretch
         )
 
-    def arrive(self, *, launch_fails: bool) -> None:
+    def arrive(
+        self,
+        *,
+        launch_fails: bool,
+    ) -> None:
         """The launch, or the way to or from the host, is over."""
         is_launch = self.state == "starting"
         self.state = "failed" if is_launch and launch_fails else self._becomes
@@ -89,7 +93,11 @@ class SimTask:
         self._stretch = int(self.due_s // STRETCH_S)
         self.due_s = math.inf
 
-    def swap(self, becomes: TaskState, now_s: float) -> None:
+    def swap(
+        self,
+        becomes: TaskState,
+        now_s: float,
+    ) -> None:
         """Begin to move the memory; it makes no progress until it is back."""
         self.state, self._becomes = "swapping", becomes
         self.due_s = now_s + self.command.memory_mib / SWAP_MIB_PER_S
@@ -109,7 +117,11 @@ class SimTask:
         self._line_done, self._line_s = self.done_iterations, self._now_s
         self._pace = pace
 
-    def run(self, start_s: float, end_s: float) -> None:
+    def run(
+        self,
+        start_s: float,
+        end_s: float,
+    ) -> None:
         """Run through [start, end) of trace time, in which it does not finish."""
         self.busy_s += end_s - start_s
         self.energy_j += (end_s - start_s) * self._pace.busy_w

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from agents.sim.load_balancer import DETECTION_S
 from agents.sim.spec import Fault
 from tests.simulation.scenes import LAUNCH_S, PERIOD_S, Scene, a_scene
 
@@ -89,7 +90,7 @@ def test_a_lost_gpu_is_made_up_for_once_its_agent_has_told(
     assert LAUNCH_S < recovery_s(scene, lost_s) <= PERIOD_S + LAUNCH_S + PERIOD_S
 
 
-def test_a_service_with_room_on_other_nodes_is_served_as_promised_all_the_while() -> (
+def test_a_service_with_room_on_other_nodes_is_served_as_promised_but_for_the_second_of_detection() -> (
     None
 ):
     scene = a_scene(
@@ -101,7 +102,11 @@ def test_a_service_with_room_on_other_nodes_is_served_as_promised_all_the_while(
         "resnet50"
     }  # 300 rps on two whole GPUs, one of which could carry twice as much
     scene.play(60.0)
-    assert min(attainments(scene, "resnet50", BEFORE_S).values()) >= PERCENTILE
+    struck, *later = attainments(scene, "resnet50", BEFORE_S).values()
+    # Of the 5 s of the first step half the requests of one second go to the lost node: 150 of 1,500; five standard
+    # deviations are 60.
+    assert struck >= 1.0 - 0.5 * DETECTION_S / 5.0 - 0.04
+    assert min(later) >= PERCENTILE
     assert recovery_s(scene, 62.0) > PERIOD_S  # others had nowhere to go
 
 

@@ -13,9 +13,9 @@ from app.cli.common.manifest_files import (
     complain_to,
     complaint,
 )
-from app.simulate.run.unusable_files import unusable_files
 from app.simulate.scenario.reading import scenario_of
 from app.simulate.scenario.scenario import SimulationScenario
+from app.simulate.scenario.unusable_files import unusable_files
 
 WHAT = "the scenario"
 """What complaints are about."""

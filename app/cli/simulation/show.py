@@ -3,8 +3,11 @@
 from typing import TextIO
 
 from app.cli.common.output import Cells, show_table
-from app.simulate.figures import describe_estimate, describe_share
+from app.simulate.figures import describe_estimate, describe_share, duration
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
+
+MAX_LOSSES = 40
+"""Lines of node losses; the report as JSON has all of them."""
 
 
 def show_report(report: SimulationReport, stream: TextIO) -> None:
@@ -22,6 +25,8 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
     )
     _show_carbon(report, stream)
     _show_services(report, stream)
+    if any(summary.node_losses for summary in report.policies):
+        _show_losses(report, stream)
     if any(summary.tasks for summary in report.policies):
         _show_tasks(report, stream)
 
@@ -56,6 +61,35 @@ def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
         stream.write(
             f"g CO2e: {', '.join(f'{policy} {describe_estimate(grams)}' for policy, grams in known)}\n"
         )
+
+
+def _show_losses(report: SimulationReport, stream: TextIO) -> None:
+    """By moment, so that one policy's line stands beside the other's; `late` and `worst` are those of 60 s."""
+    stream.write("\n")
+    losses = sorted(
+        (
+            (loss, summary.policy)
+            for summary in report.policies
+            for loss in summary.node_losses
+        ),
+        key=lambda each: each[0].at_s,
+    )
+    rows = [
+        (
+            duration(loss.at_s),
+            policy,
+            describe_share(loss.late, digits=2),
+            describe_share(loss.worst, digits=2),
+        )
+        for loss, policy in losses[:MAX_LOSSES]
+    ]
+    show_table(
+        ["node lost at", "policy", ">late % in 60 s", ">worst service %"],
+        rows,
+        stream=stream,
+    )
+    if (left_out := len(losses) - MAX_LOSSES) > 0:
+        stream.write(f"{left_out} more in the report (-o)\n")
 
 
 def _show_tasks(report: SimulationReport, stream: TextIO) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from agents.base.plurals import counted
+from agents.sim.spec import BUSIEST
 from app.simulate.figures import SeedMean, duration, number
 from app.simulate.report.compare import (
     ROUNDING,
@@ -114,7 +115,8 @@ def fault_titles(faults: Sequence[FaultSpec], limit: int) -> list[str]:
 
 def fault_title(fault: FaultSpec) -> str:
     """One fault in words."""
-    place = fault.node if fault.gpu is None else f"{fault.node}, GPU {fault.gpu}"
+    node = "busiest node" if fault.node == BUSIEST else fault.node
+    place = node if fault.gpu is None else f"{node}, GPU {fault.gpu}"
     end = "the end" if fault.end_s is None else duration(fault.end_s)
     size = ""
     if fault.kind == "straggler":

@@ -1,7 +1,7 @@
 """The report of a simulation: every run, and what the seeds say together of each policy; as JSON."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -47,6 +47,17 @@ class TaskSummary:
     """GPUs on which only tasks ran cost this."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSummary:
+    """A node's loss under one policy, over all seeds: what was late, lost or rejected in the 60 s after it."""
+
+    at_s: float
+    late: SeedMean | None
+    """Share of all services' requests; None where in some run none was lost then, or nobody asked."""
+    worst: SeedMean | None
+    """Share of the requests of the service for which it is highest in each run."""
+
+
 def violations(run: RunResult) -> float:
     """Share of all judged requests that were late, rejected or wait though they are late; 0 where there are none."""
     judged = sum(service.judged for service in run.services)
@@ -76,6 +87,8 @@ class PolicySummary:
     services: tuple[ServiceSummary, ...]
     tasks: TaskSummary | None = None
     """None where some run has none."""
+    node_losses: tuple[LossSummary, ...] = ()
+    """One for each moment at which nodes were lost."""
     carbon_g: SeedMean | None = None
     """None where the scenario has no grid intensity."""
 
@@ -186,6 +199,7 @@ def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         replicas_started=over(lambda run: run.moves.replicas_started),
         services=tuple(_service(runs, place) for place in range(len(runs[0].services))),
         tasks=_tasks(runs) if all(run.tasks for run in runs) else None,
+        node_losses=tuple(_losses(runs)),
         carbon_g=estimate_known([run.carbon_g for run in runs]),
     )
 
@@ -217,6 +231,21 @@ def _tasks(runs: Sequence[RunResult]) -> TaskSummary:
         ),
         cost_usd=estimate([run.tasks_usd for run in runs]),
     )
+
+
+def _losses(runs: Sequence[RunResult]) -> Iterator[LossSummary]:
+    moments = sorted({loss.at_s for run in runs for loss in run.node_losses})
+    for at_s in moments:
+        # Of several nodes that are lost at once, the 60 s after are the same.
+        found = [
+            next((loss for loss in run.node_losses if loss.at_s == at_s), None)
+            for run in runs
+        ]
+        yield LossSummary(
+            at_s=at_s,
+            late=estimate_known([each.late if each else None for each in found]),
+            worst=estimate_known([each.worst if each else None for each in found]),
+        )
 
 
 def _is_undecided(task: TaskResult) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from app.base.errors import InvalidRequest, no_such
 from app.base.yaml_lines import read_documents
-from app.simulate.run.unusable_files import unusable_files
 from app.simulate.scenario.reading import scenario_of
 from app.simulate.scenario.scenario import SimulationScenario
+from app.simulate.scenario.unusable_files import unusable_files
 
 CHECKOUT = Path(__file__).resolve().parents[3] / "docs" / "examples"
 PACKAGED = Path(__file__).resolve().parent / "_examples"

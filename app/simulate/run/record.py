@@ -15,7 +15,6 @@ from agents.sim.tally import ServiceTally
 from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome
 from app.simulate.run.accounting import Bill, Targets, make_bill, sum_bills, within
-from app.simulate.run.carbon import GridIntensity
 from app.simulate.run.results import (
     PlanChanges,
     RunResult,
@@ -25,6 +24,7 @@ from app.simulate.run.results import (
     TaskPhase,
 )
 from app.simulate.run.task_notes import UNFINISHED, TaskNotes
+from app.simulate.scenario.carbon import GridIntensity
 from app.store.memory_store import MemoryStore
 from solvers.types.plan import BoundGpu, BoundPlan, planned_rates_rps
 from solvers.types.state import GpuId, GpuType, Service, gpu_id

@@ -174,6 +174,36 @@ class ServiceSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossImpact:
+    """One service in the 60 s after a node was lost."""
+
+    service: str
+    replicas: int
+    """Ready ones before the loss, on all nodes; spares are not counted."""
+    replicas_lost: int
+    """Those of them that were on the node."""
+    judged: int
+    """Requests that were served or rejected then, lost ones included, or waited at its end though they were late."""
+    missed: int
+    """Those of them that did not meet the SLO's latency."""
+    late: float | None
+    """missed / judged; None where nothing was judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLossResult:
+    """The loss of a node, judged by the 60 s after it."""
+
+    node: str
+    at_s: float
+    late: float | None
+    """Share of all services' requests; None where nothing was judged."""
+    worst: float | None
+    """Share of the requests of the service for which it is highest."""
+    services: tuple[LossImpact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """One policy with one seed."""
 
@@ -200,6 +230,8 @@ class RunResult:
     series: RunSeries
     tasks: tuple[TaskResult, ...] = ()
     """In the order of their submission."""
+    node_losses: tuple[NodeLossResult, ...] = ()
+    """Those after the warm-up of which the 60 s after them were simulated."""
     carbon_g: float | None = None
     """CO2 equivalent of the energy; None where the scenario has no grid intensity."""
     decision_seconds: tuple[float, ...] = ()

@@ -9,13 +9,14 @@ from pathlib import Path
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.simulate.run.build import Catalogue, make_cluster, make_world
-from app.simulate.run.carbon import read_grid_intensity
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.run.foresight import foreseen, with_true_times
+from app.simulate.run.loss_notes import LossNotes
 from app.simulate.run.notes import notes_on
 from app.simulate.run.record import Recorder
 from app.simulate.run.results import RunResult
 from app.simulate.run.timer import Timer
+from app.simulate.scenario.carbon import read_grid_intensity
 from app.simulate.scenario.parts import PolicyRun
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 from app.simulate.scenario.tasks import (
@@ -123,8 +124,16 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         submissions.enter(now_s)
         passed(now_s)
 
-    await _play(closed, plan, recorder, spec, reach)
-    return recorder.result(job.run.label, job.seed)
+    losses = LossNotes(
+        closed.cluster,
+        recorder.services,
+        plan.scenario.loads,
+        faults=plan.scenario.faults,
+        warm_up_s=spec.warm_up_s,
+    )
+    await _play(closed, recorder, losses, spec, reach)
+    result = recorder.result(job.run.label, job.seed)
+    return replace(result, node_losses=tuple(losses.results))
 
 
 def _make_recorder(
@@ -154,8 +163,8 @@ def _make_recorder(
 
 async def _play(
     closed: ClosedLoop,
-    plan: ClusterPlan,
     recorder: Recorder,
+    losses: LossNotes,
     spec: ScenarioSpec,
     reach: Callable[[float], None],
 ) -> None:
@@ -165,14 +174,16 @@ async def _play(
     `reach` is told every such moment before.
     """
     begun_s = closed.clock.now_s()
-    agents = Timer(plan.agent_period_s)
+    agents = Timer(spec.agent_period_s)
     steps = Timer(spec.step_s, first_s=spec.warm_up_s)
     # A whole number but for rounding: the scenario's checks have seen to it.
     last = round((spec.duration_s - spec.warm_up_s) / spec.step_s)
     while steps.rung <= last:
-        now_s = min(agents.due_s, closed.ticks.due_s, steps.due_s)
+        due_s = (agents.due_s, closed.ticks.due_s, steps.due_s)
+        now_s = min(due_s if losses.due_s is None else (*due_s, losses.due_s))
         await closed.pass_time(begun_s + now_s - closed.clock.now_s())
         reach(now_s)
+        losses.note(now_s)
         if agents.rings(now_s):
             await closed.step()
             recorder.look()

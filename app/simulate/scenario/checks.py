@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from agents.sim.spec import BUSIEST
 from app.base.errors import no_such
 from app.manifests.policies import PolicyManifestSpec
 from solvers.policies.registry import policies
@@ -199,9 +200,14 @@ def _faults(spec: "ScenarioFields") -> Iterator[Complaint]:
         for number in range(1, pool.nodes + 1)
     }
     for place, fault in enumerate(spec.faults):
+        if fault.node == BUSIEST:
+            continue
         pool = nodes.get(fault.node)
         if pool is None:
-            yield ("faults", place, "node"), no_such("node", fault.node, list(nodes))
+            yield (
+                ("faults", place, "node"),
+                no_such("node", fault.node, [*nodes, BUSIEST]),
+            )
         elif fault.gpu is not None and fault.gpu >= pool.gpus_per_node:
             yield (
                 ("faults", place, "gpu"),

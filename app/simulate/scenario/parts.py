@@ -12,6 +12,7 @@ from pydantic import (
 )
 
 from agents.base.protocol import DEFAULT_PROJECT
+from agents.sim.spec import BUSIEST
 from app.manifests.objects import ServiceSpec, VariantManifest
 from app.manifests.parts import NAME_PATTERN, LabelValue, Name, Strict, TypeName
 from app.manifests.policies import PolicyManifestSpec
@@ -182,7 +183,9 @@ class FaultSpec(Strict):
     kind: Literal[
         "gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"
     ]
-    node: Name
+    node: Name = Field(
+        description="Its name; busiest: the one with the highest planned rate when the fault begins",
+    )
     gpu: int | None = Field(
         default=None,
         ge=0,
@@ -220,6 +223,11 @@ class FaultSpec(Strict):
             )
         if self.gpu is not None and self.kind in ("node_lost", "silent", "stale"):
             raise ValueError(f"{self.kind} is of a whole node; leave gpu out")
+        # How many GPUs that node has is known only when the fault begins.
+        if self.gpu is not None and self.node == BUSIEST:
+            raise ValueError(
+                "gpu is for a node that is named; leave it out, or name the node in place of busiest"
+            )
         return self
 
 

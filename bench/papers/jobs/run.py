@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agents.sim.truth.truth import Truth
-from app.simulate.run.carbon import JOULES_PER_KWH, GridIntensity
+from app.simulate.scenario.carbon import JOULES_PER_KWH, GridIntensity
 from bench.papers.jobs.dispatchers import Dispatcher
 from bench.papers.jobs.report import Course, JobsReport, judge
 from bench.papers.jobs.requests import JobRequest

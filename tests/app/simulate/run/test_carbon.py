@@ -11,10 +11,10 @@ from app.simulate.figures import SeedMean
 from app.simulate.report.html import report_to_html
 from app.simulate.report.report import make_report
 from app.simulate.run.build import shipped_catalogue
-from app.simulate.run.carbon import GridIntensity, read_grid_intensity
 from app.simulate.run.run import jobs_of, simulate
-from app.simulate.run.unusable_files import unusable_files
+from app.simulate.scenario.carbon import GridIntensity, read_grid_intensity
 from app.simulate.scenario.scenario import files_of
+from app.simulate.scenario.unusable_files import unusable_files
 from tests.app.runs import a_scenario
 
 

@@ -232,6 +232,10 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "node_lost is of a whole node; leave gpu out",
         ),
         (
+            with_fault(kind="gpu_lost", node="busiest", gpu=0),
+            "gpu is for a node that is named; leave it out, or name the node in place of busiest",
+        ),
+        (
             {"faults": [{"kind": "silent", "node": "v100-3", "start_s": 1}]},
             "spec.faults[0].node: no node is called 'v100-3'",
         ),

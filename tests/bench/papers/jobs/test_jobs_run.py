@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agents.sim.truth.truth import load_truth
-from app.simulate.run.carbon import GridIntensity
+from app.simulate.scenario.carbon import GridIntensity
 from bench.papers.jobs.report import JobsReport
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.run import STEP_S, JobsRun, run_jobs

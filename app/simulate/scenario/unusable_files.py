@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from app.base.errors import InvalidRequest
-from app.simulate.run.carbon import read_grid_intensity
+from app.simulate.scenario.carbon import read_grid_intensity
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.checks import Path as FieldPath
 from app.simulate.scenario.scenario import SimulationScenario
