@@ -5,9 +5,9 @@
 Eight services on twelve GPUs of six nodes (bench/node_loss.yaml), simulated with the production loop. At
 five moments of every seed the node with the highest planned rate is lost, and returns empty within 100 s. A service is
 hit when it had a ready replica on that node; `several` and `one` say how many it had on all nodes. Late are requests
-that missed the SLO's latency, were rejected or lost, or waited at the end of the 60 s though they were late.
-Prints a row for each policy and kind of service; writes bench/results/node_loss.json, and one row for each service and
-loss to node_loss_services.json.
+that missed the SLO's latency, were rejected or lost, or waited at the end of the 60 s though they were late. All of it
+once for each thing that services may ask to survive. Prints a row for each of them, policy and kind of service; writes
+bench/results/node_loss.json, and one row for each service and loss to node_loss_services.json.
 """
 
 import argparse
@@ -21,7 +21,12 @@ from typing import Any
 
 from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.run.build import shipped_catalogue
-from app.simulate.run.results import LossImpact, NodeLossResult, RunResult
+from app.simulate.run.results import (
+    FailedRun,
+    LossImpact,
+    NodeLossResult,
+    RunResult,
+)
 from app.simulate.run.run import SimulationRun, jobs_of
 from app.simulate.run.runner import make_runner, simulate_all
 from app.simulate.scenario.scenario import SimulationScenario, with_policies
@@ -36,6 +41,24 @@ SPREAD_S = 60.0
 """Moments are drawn from so long: a minute of judging and the return of the node are over before the next loss."""
 AWAY_S = (60.0, 100.0)
 """A node is away for so long, drawn evenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What services ask to survive."""
+
+    name: str
+    survive: str | None
+    """None: nothing of their own, so that the policy's default holds."""
+    share: float | None = None
+
+
+ASKED = (
+    Asked(name="nothing", survive="none"),
+    Asked(name="default", survive=None),
+    Asked(name="node, 50 %", survive="node", share=0.5),
+    Asked(name="node, 100 %", survive="node", share=1.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +93,20 @@ def losses_of(seed: int) -> list[dict[str, Any]]:
     return faults
 
 
-def jobs(scenario: SimulationScenario, seeds: int) -> tuple[SimulationRun, ...]:
+def jobs(
+    scenario: SimulationScenario, seeds: int, asked: Asked = ASKED[1]
+) -> tuple[SimulationRun, ...]:
     """Every policy with so many seeds, each with its own losses."""
     catalogue = shipped_catalogue(scenario)
     document = scenario.model_dump(mode="json")
+    services = [
+        {**service, "survive": asked.survive, "survive_share": asked.share}
+        for service in document["spec"]["services"]
+    ]
     wanted: list[SimulationRun] = []
     for seed in range(1, seeds + 1):
         spec = {**document["spec"], "seeds": [seed], "faults": losses_of(seed)}
+        spec["services"] = services
         mine = SimulationScenario.model_validate({**document, "spec": spec})
         wanted.extend(jobs_of(mine, catalogue, SCENARIO.parent))
     return tuple(wanted)
@@ -151,16 +181,22 @@ def main() -> int:
     scenario = read_scenario(options.scenario)
     if options.policies:
         scenario = with_policies(scenario, options.policies)
-    outcomes = simulate_all(jobs(scenario, options.seeds), make_runner(options.jobs))
-    runs = [each for each in outcomes if isinstance(each, RunResult)]
-    failed = [each for each in outcomes if not isinstance(each, RunResult)]
-    rows = list(rows_of(runs))
+    rows: list[Figures] = []
+    by_service: list[Figures] = []
+    failed: list[FailedRun] = []
+    for asked in ASKED:
+        todo = jobs(scenario, options.seeds, asked)
+        outcomes = simulate_all(todo, make_runner(options.jobs))
+        runs = [each for each in outcomes if isinstance(each, RunResult)]
+        failed += [each for each in outcomes if isinstance(each, FailedRun)]
+        rows += [{"survive": asked.name, **row} for row in rows_of(runs)]
+        by_service += [{"survive": asked.name, **row} for row in service_rows(runs)]
     print_table(rows)
     for each in failed:
         print(each, file=sys.stderr)
     settings: Figures = {"seeds": options.seeds, "failed": len(failed)}
     write_results("node_loss", rows, settings=settings)
-    write_results("node_loss_services", service_rows(runs), settings=settings)
+    write_results("node_loss_services", by_service, settings=settings)
     return 1 if failed else 0
 
 
