@@ -7,7 +7,16 @@ from app.manifests import objects as manifests
 from app.manifests import tasks as task_manifests
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.problem import OperatingPoint, OperatingPoints
-from solvers.types.state import GpuType, Mode, Scaling, Service, Slo, Task, Variant
+from solvers.types.state import (
+    ALL_PAID,
+    GpuType,
+    Mode,
+    Scaling,
+    Service,
+    Slo,
+    Task,
+    Variant,
+)
 from solvers.types.survival import Survival
 
 MAX_FIGURE = 1e9
@@ -92,6 +101,7 @@ def to_gpu_type(manifest: manifests.GpuTypeManifest) -> GpuType:
         clocks_mhz=tuple(spec.clocks_mhz),
         launch_per_neighbour=spec.launch_per_neighbour,
         launch_base=spec.launch_base,
+        paid_count=ALL_PAID if spec.paid == "all" else spec.paid,
     )
 
 

@@ -126,7 +126,13 @@ def scenario(
                 "policies": list(policies),
                 "loop": {"period_s": 10, "max_replicas_per_gpu": 8, "solve_work": 0.3},
                 "fleet": [
-                    {"name": name, "gpu_type": kind, "nodes": count, "gpus_per_node": 1}
+                    {
+                        "name": name,
+                        "gpu_type": kind,
+                        "nodes": count,
+                        "gpus_per_node": 1,
+                        "owned": True,
+                    }
                     for name, kind, count in pools
                     if count
                 ],

@@ -14,8 +14,8 @@ from itertools import pairwise
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.laws.capacity_law import make_capacity_law
-from solvers.laws.cost import served_weight, stopped
-from solvers.types.plan import WANT_OF_GPUS, Plan
+from solvers.laws.cost import process_key, served_weight, stopped
+from solvers.types.plan import WANT_OF_GPUS, Plan, ReplicaPlan, replica_counts
 from solvers.types.problem import CapacityLaw, Problem
 
 MEDIAN = 0.5
@@ -122,6 +122,9 @@ def _stretched(law: CapacityLaw, of_median: CapacityLaw, own: _Row) -> _Row:
     )
 
 
+PAID_MOVE_WORTH = 0.3
+"""On GPUs that are all paid for a move saves nothing but what it serves more, which must be this part of the rate that
+the replicas which stop for it serve: they are away while others start, and the load may have changed by then."""
 STARVED = 0.5
 """Whoever is left out by more than this part of their rate does not wait for steadiness."""
 
@@ -137,7 +140,7 @@ def is_worth_moving(
 
     Always while some GPU is free, where nothing stops, and where somebody is starved who would not be or replicas are
     missing that would not be; else where the part of all weight that is served goes up by more than `hysteresis` times
-    the part of the running replicas that stops.
+    the part of the running replicas that stops. On owned GPUs what stops is weighed by its rate (PAID_MOVE_WORTH).
     """
     current = problem.current
     if current is None or _has_free_gpu(problem, current):
@@ -152,7 +155,28 @@ def is_worth_moving(
     # Without running replicas or demand there are no shares to compare, and nobody to disturb.
     if not running or everything <= 0.0:
         return True
+    if all(one.is_owned for one in problem.gpu_types if one.count != 0):
+        return gain > PAID_MOVE_WORTH * _stopped_weight(problem, current, other)
     return gain / everything > hysteresis * moved / running
+
+
+def _stopped_weight(problem: Problem, current: Plan, other: Plan) -> float:
+    """Σ priority · planned rps of the running replicas that the other plan does not have."""
+    stays = replica_counts(other, process_key)
+    weight = 0.0
+    for gpu in current.gpus:
+        for replica in gpu.replicas:
+            key = process_key(gpu, replica)
+            stopping = max(0, gpu.count - stays[key])
+            stays[key] -= gpu.count - stopping
+            weight += stopping * _weight_of(problem, replica)
+    return weight
+
+
+def _weight_of(problem: Problem, replica: ReplicaPlan) -> float:
+    # What runs may be of a service that the problem does not have any more: it weighs nothing.
+    known = {service.name: service.priority for service in problem.services}
+    return known.get(replica.service, 0.0) * replica.arrival_rate_rps
 
 
 def _has_free_gpu(problem: Problem, current: Plan) -> bool:

@@ -17,11 +17,11 @@ from solvers.types.state import GpuType
 
 
 def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
-    """Price and energy of the GPUs that are paid for; migration cost is apart.
+    """Price and energy of the GPUs that are paid for because of the plan; migration cost is apart.
 
-    Under `min_cost` these are the GPUs that carry a replica; under `max_goodput` all `count` of every type, where
-    one without a replica draws its idle watts. Raises InvalidInput when the plan names a service, GPU type or row
-    that the problem lacks.
+    Under `min_cost` these are the GPUs that carry a replica, of which the first `paid_count` of each type cost their
+    energy only; under `max_goodput` all `count` of every type, where one without a replica draws its idle watts. Raises
+    InvalidInput when the plan names a service, GPU type or row that the problem lacks.
     """
     rows = OperatingRows(problem)
     used = math.fsum(
@@ -34,7 +34,17 @@ def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
     # Under `min_cost` a GPU without a replica is given back; under `max_goodput` the fleet is paid for anyway.
     if problem.objective == "max_goodput":
         return used + _idle_usd_per_hour(problem, plan)
-    return used
+    return used - _paid_usd_per_hour(problem, plan)
+
+
+def _paid_usd_per_hour(problem: Problem, plan: Plan) -> float:
+    """The prices of used GPUs that would be paid for without the plan, too."""
+    used = gpu_counts(plan.gpus)
+    return math.fsum(
+        min(gpu_type.paid_count, used[gpu_type.name]) * gpu_type.price_usd_per_hour
+        for gpu_type in problem.gpu_types
+        if gpu_type.paid_count
+    )
 
 
 def gpu_power_w(problem: Problem, gpu: GpuPlan) -> float:
@@ -104,11 +114,11 @@ def _gpu_type(problem: Problem, gpu: GpuPlan) -> GpuType:
 
 def _replicas_beyond(plan: Plan, other: Plan) -> int:
     """Replicas of the plan that the other one does not have."""
-    mine = replica_counts(plan, _process_key)
-    return (mine - replica_counts(other, _process_key)).total()
+    mine = replica_counts(plan, process_key)
+    return (mine - replica_counts(other, process_key)).total()
 
 
-def _process_key(gpu: GpuPlan, replica: ReplicaPlan) -> tuple[str, str, float]:
-    """What a replica cannot change without being started anew."""
+def process_key(gpu: GpuPlan, replica: ReplicaPlan) -> tuple[str, str, float]:
+    """Service, GPU type and SM percent: what a replica cannot change without being started anew."""
     # Rounded as the contract matches figures: a row's 33.3 and a plan's 33.3000001 are the same replica.
     return replica.service, gpu.gpu_type, round(replica.sm_percent, SM_PERCENT_DIGITS)

@@ -367,7 +367,7 @@ def _check_points(
 def problem_document(problem: Problem) -> dict[str, object]:
     """The contract's JSON document of a Problem, ready for `json.dumps`."""
     law = problem.capacity_law
-    # Without `power_budget_w` and `survival`, which are ours and no fields of the contract.
+    # Without `power_budget_w`, `survival` and what is left out below, which are ours and no fields of the contract.
     return {
         "version": 1,
         "objective": problem.objective,
@@ -379,16 +379,19 @@ def problem_document(problem: Problem) -> dict[str, object]:
             "slo_ratios": law.slo_ratios,
             "max_utilisation": law.max_utilisation,
         },
-        "gpu_types": [fields_document(gpu_type) for gpu_type in problem.gpu_types],
-        "services": [_service_document(service) for service in problem.services],
+        "gpu_types": [
+            _without(gpu_type, "paid_count") for gpu_type in problem.gpu_types
+        ],
+        "services": [
+            _without(service, "max_replica_rps") for service in problem.services
+        ],
         "points": [fields_document(points) for points in problem.points],
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }
 
 
-def _service_document(service: ServiceDemand) -> dict[str, object]:
-    document = fields_document(service)
-    # Ours as well.
-    del document["max_replica_rps"]
+def _without(noun: GpuType | ServiceDemand, ours: str) -> dict[str, object]:
+    document = fields_document(noun)
+    del document[ours]
     return document

@@ -51,6 +51,10 @@ class Mode(StrEnum):
     AUTO = "auto"
 
 
+ALL_PAID = 10**9
+"""As many GPUs as there will ever be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
     """One kind of GPU: what it costs and what it can carry (the contract's `gpu_types[]`)."""
@@ -71,6 +75,14 @@ class GpuType:
     """Growth of the launch term per replica on the GPU, once there are two or more (contract, "The laws")."""
     launch_base: float = 0.0
     """Constant growth of the launch term once there are two or more replicas on the GPU."""
+    paid_count: int = 0
+    """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are owned;
+    what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether every GPU that a plan may use is paid for anyway."""
+        return self.paid_count >= (ALL_PAID if self.count is None else self.count)
 
     def has_more_than(self, used: int) -> bool:
         """Whether a plan that uses so many GPUs of this type may use another one."""

@@ -342,6 +342,7 @@ CLUSTER_REPORTS = frozenset(
     {
         "bill_hour",
         "cost_by_gpu_type_hour",
+        "cost_by_payment_hour",
         "use_hour",
         "gpu_utilisation_hour",
         "plan_history",

@@ -25,6 +25,7 @@ from app.db.fleet.gpu_types import GpuTypeRow
 from app.manifests import objects as manifests
 from app.manifests.parts import TypeName
 from app.manifests.to_types import to_gpu_type
+from solvers.types.state import ALL_PAID
 
 
 class GpuTypeStatus(View):
@@ -56,6 +57,7 @@ def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
             clocks_mhz=list(noun.clocks_mhz),
             launch_per_neighbour=noun.launch_per_neighbour,
             launch_base=noun.launch_base,
+            paid="all" if noun.paid_count == ALL_PAID else noun.paid_count,
         ),
         status=GpuTypeStatus(provenance=row.provenance),
     )

@@ -66,6 +66,7 @@ gpu_type = _table(
     key("name"),
     *must_all(Double, "memory_mib", "sm_percent_step", "idle_w", "power_cap_w"),
     *must_all(Double, "launch_per_neighbour", "launch_base"),
+    must("paid_count", Integer),
     must("clocks_mhz", ARRAY(Double)),
     must("provenance", Text),
     must("labels", JSON),

@@ -17,6 +17,7 @@ from solvers.types.survival import SurvivalGoal
 # Fast rather than small: a tick waits for it, and the shared parts are compressed once only.
 COMPRESSION = 1
 _BUDGET = "power_budget_w"
+_PAID = "paid_count"
 _SURVIVAL, _LIMITS = "survival", "max_replica_rps"
 """What a Problem has beyond the contract's document."""
 
@@ -52,6 +53,8 @@ def pack(problem: Problem, cache: PartCache) -> PackedProblem:
     ]
     if problem.power_budget_w is not None:
         document[_BUDGET] = problem.power_budget_w
+    if any(each.paid_count for each in problem.gpu_types):
+        document[_PAID] = [each.paid_count for each in problem.gpu_types]
     if problem.survival:
         document[_SURVIVAL] = [asdict(goal) for goal in problem.survival]
         document[_LIMITS] = [each.max_replica_rps for each in problem.services]
@@ -109,13 +112,16 @@ async def unpack(connection: AsyncConnection, body: bytes) -> Problem:
     budget_w = document.pop(_BUDGET, None)
     goals = tuple(SurvivalGoal(**goal) for goal in document.pop(_SURVIVAL, ()))
     limits = document.pop(_LIMITS, None)
+    counts = document.pop(_PAID, None)
     problem = problem_from_document(document)
     # Problems that were stored before there were limits have none.
     limited = zip(problem.services, limits or repeat(None), strict=False)
+    paid = zip(problem.gpu_types, counts or repeat(0), strict=False)
     return replace(
         problem,
         power_budget_w=budget_w,
         survival=goals,
+        gpu_types=tuple(replace(one, paid_count=count) for one, count in paid),
         services=tuple(replace(one, max_replica_rps=limit) for one, limit in limited),
     )
 

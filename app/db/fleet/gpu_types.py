@@ -165,6 +165,7 @@ _FIGURES = (
     "power_cap_w",
     "launch_per_neighbour",
     "launch_base",
+    "paid_count",
 )
 """Fields of a GPU type that have columns of their names."""
 

@@ -1,8 +1,9 @@
 """From a scenario to a cluster that can run: one policy, one seed."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def make_cluster(
             for pool in spec.fleet
             for node in _nodes(pool, types[pool.gpu_type], run.launch_s)
         ),
-        gpu_types=catalogue.gpu_types,
+        gpu_types=_paid_types(catalogue.gpu_types, spec.fleet),
         points=catalogue.points,
         services=tuple(to_service(_manifest(service)) for service in spec.services),
         scenario=_course(scenario, seed, folder),
@@ -96,6 +97,15 @@ def make_cluster(
         agent_period_s=spec.agent_period_s,
         handover_s=spec.handover_s,
     )
+
+
+def _paid_types(
+    gpu_types: Iterable[GpuType], fleet: Iterable[NodePool]
+) -> tuple[GpuType, ...]:
+    paid = Counter[str]()
+    for pool in fleet:
+        paid[pool.gpu_type] += pool.owned * pool.nodes * pool.gpus_per_node
+    return tuple(replace(one, paid_count=paid[one.name]) for one in gpu_types)
 
 
 def _nodes(

@@ -50,6 +50,10 @@ class NodePool(Strict):
         default=10.0,
         description="From the start of a replica until it is ready",
     )
+    owned: bool = Field(
+        default=False,
+        description="Its GPUs are paid for whether they are used or not; all pools of a type together",
+    )
 
 
 class SimulatedService(ServiceSpec):

@@ -133,14 +133,19 @@ def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
 def prune(
     tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]
 ) -> dict[int, int]:
-    """The counts less what is superfluous, most expensive GPUs first, by number among equals."""
-    columns = tools.columns
+    """The counts less what is superfluous, most expensive GPUs first, by number among equals.
+
+    What costs nothing is not superfluous: it is room for more than was foreseen.
+    """
+    columns, modes = tools.columns, tools.tables.modes
     taken = tools.carried(counts)
     rps, replicas = taken.rps.copy(), taken.replicas.copy()
     min_rps = demand.rate * _ROUNDING
     kept = Counter(counts)
     for number in sorted(counts, key=lambda one: (-columns[one].price, one)):
         service = columns[number].service
+        if tools.tables.costs_nothing[modes[columns[number].pattern.mode].gpu_type]:
+            continue
         while kept[number] > 0:
             left = rps[service] - columns[number].capacity
             present = replicas[service] - 1.0

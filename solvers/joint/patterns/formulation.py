@@ -36,7 +36,8 @@ Single GPUs do not appear, so there is no symmetry between them, and the size de
 capacity counts up to λ_s: that changes no integer solution and tightens the relaxation. Of a service that must survive
 a loss only so much of it is in a_ps as one replica may carry (`solvers.tick.survive`). Under `min_cost` shortage
 prices h_s (in proportion to w_s) are so high that serving comes before saving (below); under `max_goodput` GPUs cost
-next to nothing, since all are paid for anyway, and h_s is the weight of what is not served.
+next to nothing, since all are paid for anyway, and h_s is the weight of what is not served. So do GPUs of types that
+are owned, under either; a type of which some are reserved is two types here (`reserved`).
 
 There are far too many patterns to write down, so they are made as they are needed (`generate`): under the duals π, ν,
 ξ, μ, pricing looks in every mode for the pattern of the greatest worth,
@@ -97,14 +98,18 @@ class CoverDemand:
 
 
 def priced_problem(problem: Problem) -> Problem:
-    """The problem with prices as the formulation needs them: next to nothing where all GPUs are paid for anyway."""
-    if problem.objective == "min_cost":
+    """The problem with prices as the formulation needs them: next to nothing for GPUs that are paid for anyway."""
+    all_paid = problem.objective == "max_goodput"
+    if not all_paid and not any(one.is_owned for one in problem.gpu_types):
         return problem
+    energy_share = _FREE if all_paid else 1.0
     return replace(
         problem,
-        energy_price_usd_per_kwh=_FREE * problem.energy_price_usd_per_kwh,
+        energy_price_usd_per_kwh=energy_share * problem.energy_price_usd_per_kwh,
         gpu_types=tuple(
             replace(gpu_type, price_usd_per_hour=_FREE * gpu_type.price_usd_per_hour)
+            if all_paid or gpu_type.is_owned
+            else gpu_type
             for gpu_type in problem.gpu_types
         ),
     )

@@ -63,6 +63,8 @@ class Tables(NamedTuple):
     """(G,) USD per hour of an idle GPU."""
     idle_w: Reals = np.zeros(0)
     """(G,) what a GPU draws without any replica."""
+    costs_nothing: Flags = np.zeros(0, np.bool_)
+    """(G,) whether all GPUs of the type are paid for anyway, and energy is free: what runs there may stay as room."""
 
     @property
     def mode_types(self) -> Numbers:
@@ -89,6 +91,12 @@ def make_tables(problem: Problem) -> Tables:
             [_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]
         ),
         idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
+        costs_nothing=np.array(
+            [
+                one.is_owned and problem.energy_price_usd_per_kwh == 0.0
+                for one in problem.gpu_types
+            ]
+        ),
     )
 
 

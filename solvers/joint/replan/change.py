@@ -46,7 +46,8 @@ class Changed:
     """What can become of the running plan. Both follow every rule; what they leave out is unserved."""
 
     kept: Plan | None
-    """The running GPUs less what is superfluous: nothing starts. None where they fall short and `changed` does not."""
+    """The running GPUs less what is superfluous: nothing starts. None where they are paid for by the
+    hour and fall short of what `changed` serves."""
     changed: Plan | None
     """With starts, where the kept ones fall short or where the running plan may be rearranged."""
     is_complete: bool
@@ -80,9 +81,11 @@ def change(
         task = _Task(problem, warm, tools, demand, prices, is_over, is_late)
         changed = _changed(task, allowed, rest, may_rearrange=may_rearrange)
     # Why a plan falls short takes long to say: not of one that the other makes good.
+    # On GPUs that are paid for anyway it is said: there what runs may stay although it falls short.
     is_mended = changed is not None and _serves_more(tools, demand, changed, kept)
+    is_needed = not is_mended or bool(tools.tables.costs_nothing.all())
     return Changed(
-        kept=_decoded(problem, tools, None if is_mended else kept),
+        kept=_decoded(problem, tools, kept if is_needed else None),
         changed=_decoded(problem, tools, changed),
         is_complete=_is_complete(problem, running),
     )

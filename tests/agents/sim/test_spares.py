@@ -9,8 +9,6 @@ from agents.base.clock import ManualClock
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ReplicaCommand
 from agents.sim.cluster import SimulatedCluster
-from agents.sim.node import SimReplica
-from agents.sim.replica_queue import ExecutionPace
 from agents.sim.layout import (
     CALM_S,
     OrdinaryLoad,
@@ -18,6 +16,8 @@ from agents.sim.layout import (
     room_of,
     service_rate_rps,
 )
+from agents.sim.node import SimReplica
+from agents.sim.replica_queue import ExecutionPace
 from tests.agents.factories import a_replica
 from tests.agents.sim.worlds import a_cluster, a_node
 

@@ -1,0 +1,69 @@
+"""What a fleet is made of: kinds of GPUs with their price, and nodes."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from app.manifests.parts import Amount, Money, Size, Strict, TypeName
+from solvers.types.state import ALL_PAID
+
+
+class GpuTypeSpec(Strict):
+    """One kind of GPU and its price."""
+
+    price_usd_per_hour: Money = Field(
+        description="Price of one whole GPU from now on; earlier hours keep theirs"
+    )
+    memory_mib: Size
+    sm_count: int | None = Field(default=None, ge=1, le=10_000)
+    sm_percent_step: float = Field(default=10.0, gt=0, le=100, allow_inf_nan=False)
+    idle_w: Amount
+    power_cap_w: Size
+    clocks_mhz: list[Size] = Field(min_length=1, max_length=256)
+    launch_per_neighbour: Amount = 0.0
+    launch_base: Amount = 0.0
+    paid: Annotated[int, Field(ge=0, le=ALL_PAID)] | Literal["all"] = Field(
+        default=0,
+        description="GPUs of it that are paid for, used or not: 0, all are rented by the hour; all, they "
+        "are owned; a number, so many are reserved. Plans pay for those beyond it only",
+    )
+
+    @field_validator("clocks_mhz")
+    @classmethod
+    def _ascending(cls, clocks: list[float]) -> list[float]:
+        # Planning takes the first as the lowest and the last as the highest.
+        if sorted(set(clocks)) != clocks:
+            raise ValueError("must ascend without repeats")
+        return clocks
+
+
+class NodeGpu(Strict):
+    """One GPU of a node."""
+
+    index: int = Field(
+        ge=0,
+        le=64_999,
+        description="As the agent counts; slices of GPU 0 (MIG) begin at 1000",
+    )
+    gpu_type: TypeName
+
+
+class NodeSpec(Strict):
+    """One machine with GPUs."""
+
+    gpus: list[NodeGpu] = Field(default_factory=list, max_length=128)
+    cordoned: bool = Field(
+        default=False, description="Nothing new is started here; what runs here stays"
+    )
+    power_cap_w: Size | None = Field(
+        default=None,
+        description="Watts that its used GPUs together may draw, idle watts included. Absent: no limit",
+    )
+
+    @field_validator("gpus")
+    @classmethod
+    def _unique_indices(cls, gpus: list[NodeGpu]) -> list[NodeGpu]:
+        # Commands name GPUs by their index.
+        if len({gpu.index for gpu in gpus}) < len(gpus):
+            raise ValueError("two GPUs have the same index")
+        return gpus

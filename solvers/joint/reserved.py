@@ -1,0 +1,101 @@
+"""Reserved GPUs: a type of which some are paid for anyway is two types to the formulation, one owned and one rented.
+
+That is exact. A plan pays `price · max(0, used − paid)` for a type, and a program that may take at most `paid` GPUs of
+the owned half for nothing takes those first, since the halves are alike in everything else. The bound stays a bound.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from solvers.types.outcome import PlanReport, Prices
+from solvers.types.plan import GpuPlan, Plan
+from solvers.types.problem import Problem
+from solvers.types.state import GpuType
+
+PAID = " (paid)"
+"""Ends the name of the owned half: no type's name has a blank."""
+
+
+def split(problem: Problem) -> Problem:
+    """The problem with two types for each of which some GPUs are paid for; the same where there is none."""
+    partly = {
+        one.name for one in problem.gpu_types if one.paid_count and not one.is_owned
+    }
+    if not partly or problem.objective == "max_goodput":
+        return problem
+    types = [half for one in problem.gpu_types for half in _halves(one)]
+    points = [
+        each
+        for entry in problem.points
+        for each in (
+            (entry, replace(entry, gpu_type=entry.gpu_type + PAID))
+            if entry.gpu_type in partly
+            else (entry,)
+        )
+    ]
+    services = tuple(
+        service
+        if service.allowed_gpu_types is None
+        else replace(
+            service,
+            allowed_gpu_types=(
+                *service.allowed_gpu_types,
+                *(name + PAID for name in service.allowed_gpu_types if name in partly),
+            ),
+        )
+        for service in problem.services
+    )
+    return replace(
+        problem,
+        gpu_types=tuple(types),
+        services=services,
+        points=tuple(points),
+        current=_split_plan(problem, partly),
+    )
+
+
+def _halves(gpu_type: GpuType) -> Iterator[GpuType]:
+    if not gpu_type.paid_count or gpu_type.is_owned:
+        yield gpu_type
+        return
+    paid = gpu_type.paid_count
+    rest = None if gpu_type.count is None else gpu_type.count - paid
+    yield replace(gpu_type, name=gpu_type.name + PAID, count=paid)
+    yield replace(gpu_type, count=rest, paid_count=0)
+
+
+def _split_plan(problem: Problem, partly: set[str]) -> Plan | None:
+    """What runs, the first GPUs of each type on its owned half."""
+    if problem.current is None:
+        return None
+    free = Counter({name: problem.gpu_type(name).paid_count for name in partly})
+    gpus: list[GpuPlan] = []
+    for gpu in problem.current.gpus:
+        paid = min(free[gpu.gpu_type], gpu.count)
+        free[gpu.gpu_type] -= paid
+        if paid:
+            gpus.append(replace(gpu, gpu_type=gpu.gpu_type + PAID, count=paid))
+        if gpu.count > paid:
+            gpus.append(replace(gpu, count=gpu.count - paid))
+    return replace(problem.current, gpus=tuple(gpus))
+
+
+def merged(plan: Plan) -> Plan:
+    """The plan in the types that there are."""
+    gpus = tuple(
+        replace(gpu, gpu_type=gpu.gpu_type.removesuffix(PAID)) for gpu in plan.gpus
+    )
+    return replace(plan, gpus=gpus)
+
+
+def merged_report(report: PlanReport) -> PlanReport:
+    """The report without prices of owned halves: one more GPU of a type would be a rented one."""
+    if report.prices is None:
+        return report
+    return replace(report, prices=_merged_prices(report.prices))
+
+
+def _merged_prices(prices: Prices) -> Prices:
+    kept = tuple(one for one in prices.gpu_types if not one.gpu_type.endswith(PAID))
+    return replace(prices, gpu_types=kept)
