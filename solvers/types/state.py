@@ -76,8 +76,8 @@ class GpuType:
     launch_base: float = 0.0
     """Constant growth of the launch term once there are two or more replicas on the GPU."""
     paid_count: int = 0
-    """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are owned;
-    what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""
+    """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are
+    owned; what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""
 
     @property
     def is_owned(self) -> bool:
