@@ -28,12 +28,7 @@ def survival_gaps(
 def _worst(
     bound: BoundPlan, goal: SurvivalGoal, zones: Mapping[NodeId, str]
 ) -> SurvivalGap | None:
-    planned_rps: defaultdict[str, float] = defaultdict(float)
-    for gpu in bound.gpus:
-        for replica in gpu.replicas:
-            if replica.service == goal.service:
-                domain = _domain(gpu, goal.loss, zones)
-                planned_rps[domain] += replica.arrival_rate_rps
+    planned_rps = _planned_rps(bound, goal, zones)
     if not planned_rps:
         return None
     lost = max(sorted(planned_rps), key=planned_rps.__getitem__)
@@ -48,6 +43,18 @@ def _worst(
         needed_rps=goal.needed_rps,
         share=goal.share,
     )
+
+
+def _planned_rps(
+    bound: BoundPlan, goal: SurvivalGoal, zones: Mapping[NodeId, str]
+) -> dict[str, float]:
+    """By what is lost at once, what is planned there of the service."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for gpu in bound.gpus:
+        for replica in gpu.replicas:
+            if replica.service == goal.service:
+                found[_domain(gpu, goal.loss, zones)] += replica.arrival_rate_rps
+    return found
 
 
 def _domain(gpu: BoundGpu, loss: LossKind, zones: Mapping[NodeId, str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from solvers.types.outcome import PlanReport, Prices
 from solvers.types.plan import GpuPlan, Plan
-from solvers.types.problem import Problem
+from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 PAID = " (paid)"
@@ -34,18 +34,7 @@ def split(problem: Problem) -> Problem:
             else (entry,)
         )
     ]
-    services = tuple(
-        service
-        if service.allowed_gpu_types is None
-        else replace(
-            service,
-            allowed_gpu_types=(
-                *service.allowed_gpu_types,
-                *(name + PAID for name in service.allowed_gpu_types if name in partly),
-            ),
-        )
-        for service in problem.services
-    )
+    services = tuple(_allowed_on_halves(one, partly) for one in problem.services)
     return replace(
         problem,
         gpu_types=tuple(types),
@@ -53,6 +42,14 @@ def split(problem: Problem) -> Problem:
         points=tuple(points),
         current=_split_plan(problem, partly),
     )
+
+
+def _allowed_on_halves(service: ServiceDemand, partly: set[str]) -> ServiceDemand:
+    allowed = service.allowed_gpu_types
+    if allowed is None:
+        return service
+    halves = tuple(name + PAID for name in allowed if name in partly)
+    return replace(service, allowed_gpu_types=(*allowed, *halves))
 
 
 def _halves(gpu_type: GpuType) -> Iterator[GpuType]:

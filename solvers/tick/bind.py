@@ -131,13 +131,7 @@ def _spread(
 ) -> list[tuple[GpuPlace, PlanSlot]]:
     """The match, exchanged so that losses take less of the services with goals."""
     zones = {node.id: node.zone for node in nodes}
-    used = {place.gpu.id for place, _ in taken}
-    # A GPU that carries something else would have to stop it first, so that only free ones count as empty.
-    empty = [
-        place
-        for place in places
-        if place.gpu.id not in used and not place.replicas and not place.cordoned
-    ]
+    empty = _empty(places, {place.gpu.id for place, _ in taken})
 
     def may_start(place: GpuPlace, slot: PlanSlot) -> bool:
         services = {each.service for each in slot.gpu.replicas}
@@ -151,6 +145,15 @@ def _spread(
         return node if goal.loss == "node" else zones[node]
 
     return spread(taken, empty, goals, domain_of, may_start)
+
+
+def _empty(places: Sequence[GpuPlace], used: Set[GpuId]) -> list[GpuPlace]:
+    # A GPU that carries something else would have to stop it first, so that only free ones count as empty.
+    return [
+        place
+        for place in places
+        if place.gpu.id not in used and not place.replicas and not place.cordoned
+    ]
 
 
 def _still_there(

@@ -137,17 +137,25 @@ class _Losses:
         """By how much less is lost when a slot goes to another place, in shares of services' rates."""
         more: defaultdict[tuple[str, str], float] = defaultdict(float)
         old, slot = self.taken[here]
-        for service, rps in self.rates(slot).items():
-            more[service, self.domain(old, service)] -= rps
-            more[service, self.domain(place, service)] += rps
+        self._shift(more, slot, old, place)
         if other is not None:
-            for service, rps in self.rates(self.taken[other][1]).items():
-                more[service, self.domain(place, service)] -= rps
-                more[service, self.domain(old, service)] += rps
+            self._shift(more, self.taken[other][1], place, old)
         return sum(
             self.excess(service, domain) - self.excess(service, domain, rps)
             for (service, domain), rps in more.items()
         )
+
+    def _shift(
+        self,
+        more: defaultdict[tuple[str, str], float],
+        slot: PlanSlot,
+        old: GpuPlace,
+        new: GpuPlace,
+    ) -> None:
+        """Add what domains gain of services when a slot goes from one place to another."""
+        for service, rps in self.rates(slot).items():
+            more[service, self.domain(old, service)] -= rps
+            more[service, self.domain(new, service)] += rps
 
 
 def _steps(

@@ -19,7 +19,7 @@ which shares no code with either.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.laws.colocation import ALONE, capacity_rps, execution_ms
@@ -29,7 +29,7 @@ from solvers.types.survival import LossKind, Survival, SurvivalGoal
 
 MAX_REPLICAS = 4
 """Replicas over which a loss is shared: 4 of λ/3 survive any one whole, and cost a third more than λ."""
-_LEAST_RPS = 1e-6
+_MIN_RPS = 1e-6
 """No limit is below it, where a service is hardly asked anything."""
 _GRID = 1.1
 """Limits are powers of it, rounded up: one that followed every rate would end the policy's warm state each time."""
@@ -120,7 +120,7 @@ def survival_limits(
     replicas = max(2, min(domains, without_more, useful, MAX_REPLICAS))
     # N replicas of which N − 1 carry what is needed; a larger one may carry what is planned for beyond that.
     limit_rps = max(
-        goal.needed_rps / (replicas - 1), rate_rps - goal.needed_rps, _LEAST_RPS
+        goal.needed_rps / (replicas - 1), rate_rps - goal.needed_rps, _MIN_RPS
     )
     limit_rps = _GRID ** math.ceil(round(math.log(limit_rps, _GRID), 6))
     return SurvivalLimits(
@@ -158,16 +158,19 @@ def _replica_rps(problem: Problem, service: ServiceDemand) -> tuple[float, float
         points = problem.points_of(service.network, gpu_type.name)
         if points is None or not points.rows or not service.allows(gpu_type.name):
             continue
-        # Capacity grows with the SMs, so that the ends are enough to look at.
-        shares = {row.sm_percent for row in points.rows}
-        for row in points.rows:
-            if row.sm_percent in (min(shares), max(shares)):
-                rps = _alone_rps(problem, service, gpu_type, row)
-                found[row.sm_percent] = max(rps, found.get(row.sm_percent, 0.0))
+        for row in _rows_at_ends(points.rows):
+            rps = _alone_rps(problem, service, gpu_type, row)
+            found[row.sm_percent] = max(rps, found.get(row.sm_percent, 0.0))
     useful = {share: rps for share, rps in found.items() if rps > 0.0}
     if not useful:
         return 0.0, 0.0
     return useful[min(useful)], max(useful.values())
+
+
+def _rows_at_ends(rows: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    """Those of the smallest and of the largest share of a GPU: capacity grows with the SMs between them."""
+    shares = {row.sm_percent for row in rows}
+    return [row for row in rows if row.sm_percent in (min(shares), max(shares))]
 
 
 def _alone_rps(
