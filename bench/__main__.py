@@ -37,6 +37,7 @@ LONG = (
     "plan",
     "compare",
     "node_loss",
+    "flash_crowds",
     "shared_problems",
 )
 

@@ -1,0 +1,59 @@
+"""The flash-crowd bench: a trace per seed, and margins counted by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.simulate.run.results import RunResult
+from bench.flash_crowds import POLICIES, SERVICES, jobs, rows_of, write_trace
+from tests.app.runs import a_run
+
+
+def test_a_seed_draws_the_same_trace_and_another_one_another(tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    again.mkdir()
+    first = write_trace(1, tmp_path).read_text(encoding="utf-8")
+    assert write_trace(1, again).read_text(encoding="utf-8") == first
+    assert write_trace(2, tmp_path).read_text(encoding="utf-8") != first
+
+
+def test_every_policy_meets_every_trace(tmp_path: Path) -> None:
+    made = jobs(2, tmp_path)
+    assert [(job.seed, job.run.policy) for job in made] == [
+        (seed, each["policy"]) for seed in (1, 2) for each in POLICIES
+    ]
+    assert all(len(job.scenario.spec.services) == len(SERVICES) for job in made)
+
+
+def named(policy: str, *, cost_usd: float, in_slo: tuple[int, int]) -> RunResult:
+    """Two services with a hundred requests each and a percentile of 0.98."""
+    run = a_run()
+    (service, *_) = run.services
+    services = tuple(
+        replace(
+            service,
+            service=name,
+            percentile=0.98,
+            served=100,
+            rejected=0,
+            overdue=0,
+            in_slo=count,
+        )
+        for name, count in zip(("a", "b"), in_slo, strict=True)
+    )
+    return replace(run, policy=policy, cost_usd=cost_usd, services=services)
+
+
+def test_a_row_has_the_worst_services_margin_and_the_cost_against_headroom() -> None:
+    rows = rows_of(
+        [
+            named("joint", cost_usd=1.5, in_slo=(99, 97)),
+            named("joint, headroom 2", cost_usd=3.0, in_slo=(100, 100)),
+        ]
+    )
+    # The worst service has 97 % where 98 are asked for; 4 of 200 requests are late.
+    assert rows[0]["worst_minus_percentile_points"] == pytest.approx(-1.0)
+    assert rows[0]["late_percent"] == pytest.approx(2.0)
+    assert rows[0]["cost_of_headroom_2"] == pytest.approx(0.5)
+    assert rows[1]["cost_of_headroom_2"] == pytest.approx(1.0)
