@@ -1,6 +1,6 @@
 """What a fleet is made of: kinds of GPUs with their price, and nodes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -27,6 +27,15 @@ class GpuTypeSpec(Strict):
         description="GPUs of it that are paid for, used or not: 0, all are rented by the hour; all, they "
         "are owned; a number, so many are reserved. Plans pay for those beyond it only",
     )
+
+    @field_validator("paid", mode="before")
+    @classmethod
+    def _count_or_all(cls, paid: Any) -> Any:
+        # One complaint, where each part of the union would have its own.
+        is_count = isinstance(paid, int) and not isinstance(paid, bool)
+        if paid == "all" or (is_count and 0 <= paid <= ALL_PAID):
+            return paid
+        raise ValueError(f"must be all or a number of GPUs, 0 or more, not {paid!r}")
 
     @field_validator("clocks_mhz")
     @classmethod
