@@ -16,6 +16,7 @@ from solvers.explain.relaxed_limits import (
 from solvers.explain.types import Relief, ReliefKind
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
+from solvers.laws.capacity_law import make_capacity_law
 from solvers.tick.survive import without_goal
 from solvers.types.outcome import Prices
 from solvers.types.plan import Plan
@@ -23,7 +24,11 @@ from solvers.types.problem import Problem, ServiceDemand
 
 _MAX_SLOS = 5
 _MAX_CHOICES = 3
-"""Services whose SLO, or choice of GPU types, is put to the test, those of the greatest promise first."""
+"""Services whose percentile, loss or choice of GPU types is put to the test, those of the greatest promise first."""
+POINT = 0.01
+"""A point of attainment."""
+LOWEST_PERCENTILE = 0.5
+"""Below the median a promise means little (`app.manifests`)."""
 _MIN_SAVING = 5e-4
 """Share of the relaxation's cost that a relief must save: less is within the relaxation's own tolerance."""
 
@@ -79,16 +84,58 @@ def _questions(
     prices: Prices,
     hopes: Sequence[Relief],
 ) -> Iterator[_Question]:
-    """Loosened problems in the order in which they are worth their time: SLOs, losses, caps, then choices of types."""
+    """Loosened problems by what they are worth in time: SLOs, percentiles, losses, caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MAX_SLOS]:
         yield _Question(
             relief=relief,
             problem=with_slos(reader.problem, {relief.subject}),
         )
+    yield from _percentiles(reader.problem, slos)
     yield from _survivals(reader.problem)
     yield from _caps(reader, plan)
     yield from _choices(reader.problem, prices)
+
+
+def _percentiles(problem: Problem, slos: Sequence[Relief]) -> Iterator[_Question]:
+    """One point of attainment less, for the services whose looser SLOs promise most: what the last point costs."""
+    names = [relief.subject for relief in slos[:_MAX_CHOICES]]
+    for service in map(problem.service, names):
+        lower = round(service.percentile - POINT, 6)
+        if lower > LOWEST_PERCENTILE:
+            relief = _unsolved(
+                "percentile",
+                service.name,
+                f"percentile of {service.name} {service.percentile:g} → {lower:g}: one point of attainment",
+            )
+            yield _Question(
+                relief=relief, problem=with_percentile(problem, service.name, lower)
+            )
+
+
+def with_percentile(problem: Problem, name: str, percentile: float) -> Problem:
+    """The problem where that service asks for another percentile; the law gets a row for it where it has none."""
+    law = problem.capacity_law
+    if percentile not in law.percentiles:
+        found = make_capacity_law([percentile], law.batches)
+        row = tuple(
+            tuple(
+                found.utilisation(percentile, batch, ratio) for ratio in law.slo_ratios
+            )
+            for batch in law.batches
+        )
+        rows = dict(zip(law.percentiles, law.max_utilisation, strict=True))
+        rows[percentile] = row
+        law = replace(
+            law,
+            percentiles=tuple(sorted(rows)),
+            max_utilisation=tuple(rows[one] for one in sorted(rows)),
+        )
+    services = tuple(
+        replace(one, percentile=percentile) if one.name == name else one
+        for one in problem.services
+    )
+    return replace(problem, services=services, capacity_law=law)
 
 
 def _survivals(problem: Problem) -> Iterator[_Question]:

@@ -23,7 +23,7 @@ ChangeKind = Literal["gpu_type", "clock", "share", "partner", "more", "fewer"]
 replica for another service's; one replica more; one fewer."""
 
 ReliefKind = Literal[
-    "slo", "power_cap", "stock", "gpu_types", "max_replicas", "survive"
+    "slo", "power_cap", "stock", "gpu_types", "max_replicas", "survive", "percentile"
 ]
 
 Basis = Literal["price", "first_order", "relaxation"]

@@ -8,9 +8,10 @@ import pytest
 
 from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.relaxed_limits import LOOSER, priced_reliefs
-from solvers.explain.solve_relaxed import solved_reliefs
+from solvers.explain.solve_relaxed import POINT, solved_reliefs, with_percentile
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
 from solvers.joint.solve import solve
+from solvers.laws.capacity_law import make_capacity_law
 from solvers.tick.survive import with_limits
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
@@ -57,6 +58,9 @@ def loosened(problem: Problem, kind: str, subject: str) -> Problem:
             services[at] = replace(service, slo_ms=LOOSER * service.slo_ms)
         if kind == "gpu_types" and service.name == subject:
             services[at] = replace(service, allowed_gpu_types=None)
+        if kind == "percentile" and service.name == subject:
+            lower = round(service.percentile - POINT, 6)
+            return with_percentile(problem, subject, lower)
         if kind == "max_replicas" and service.name == subject:
             services[at] = replace(
                 service, max_replicas=(service.max_replicas or 0) + 1
@@ -186,3 +190,25 @@ def test_what_it_costs_to_survive_a_loss_is_told() -> None:
         base.cost_usd_per_hour - cheapest.cost_usd_per_hour, rel=1e-3
     )
     assert found.saving > 0.0
+
+
+def test_the_last_point_of_attainment_has_a_price() -> None:
+    """A lower percentile allows busier replicas, so that fewer GPUs do: by the law itself, 0.98 against 0.97."""
+    law = make_capacity_law([0.98], [1])
+    problem = a_problem(
+        a_service("chat", rate_rps=150.0, slo_ms=20.0, percentile=0.98),
+        types=(a_type("gpu", price_usd_per_hour=1.0),),
+        capacity_law=law,
+    )
+    base = relax(problem)
+    assert base is not None
+    plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
+    reliefs = solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)
+    (found,) = [relief for relief in reliefs if relief.kind == "percentile"]
+    assert found.words == "percentile of chat 0.98 → 0.97: one point of attainment"
+    lower = make_capacity_law([0.97], [1])
+    # The whole GPU takes 5 ms for a request, a quarter of the SLO; utilisation decides how many GPUs that takes.
+    busier = lower.utilisation(0.97, 1, 4.0) / law.utilisation(0.98, 1, 4.0)
+    assert found.saving == pytest.approx(
+        base.cost_usd_per_hour * (1.0 - 1.0 / busier), rel=2e-2
+    )
