@@ -143,9 +143,11 @@ def _with_goal(
     # A team's own limit of replicas comes first; what that leaves undone, the plan's losses say.
     if allowed < limits.min_replicas:
         return service
+    # A default plans for nothing more: what rounding takes from the share, only who asks for it pays for.
+    rate_rps = limits.rate_rps if goal.is_asked else service.arrival_rate_rps
     return replace(
         service,
-        arrival_rate_rps=limits.rate_rps,
+        arrival_rate_rps=rate_rps,
         min_replicas=max(service.min_replicas, limits.min_replicas),
         max_replica_rps=limits.max_replica_rps,
     )

@@ -81,7 +81,7 @@ def test_a_default_asks_for_nothing_where_one_replica_could_do() -> None:
     (limited,) = with_limits(
         a_problem(5000.0, a_goal(is_asked=False, rate_rps=5000.0)), DOMAINS
     ).services
-    assert limited.min_replicas == 2
+    assert (limited.min_replicas, limited.arrival_rate_rps) == (2, 5000.0)
     assert 2500.0 <= (limited.max_replica_rps or 0.0) < 2750.0
 
 
