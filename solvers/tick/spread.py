@@ -7,7 +7,8 @@ them for the fewest starts, and this improves the match:
 
 r_sd: rps that the plan serves of s in domain d (a node or a zone), needed_s: what must be left. One step exchanges
 what two GPUs of a type get; an empty one gets all of another. Steps are taken while one helps, the best first. Running
-replicas are moved only to empty GPUs, where they start before they stop, and only where a move is worth it.
+replicas are moved only for services whose teams ask for it, where a move is worth it, and only to empty GPUs, where
+they start before they stop.
 """
 
 from collections import defaultdict
@@ -30,7 +31,8 @@ MAX_LOOKED_AT = 32
 """Slots at fault that one step chooses from, and"""
 MAX_PLACES = 128
 """empty GPUs, and taken ones, that it may send each to: a large fleet is spread over several plans."""
-_ROUNDING = 1e-9
+_ROUNDING, _DIGITS = 1e-9, 9
+"""Gains that differ by less are the same, so that the order of GPUs decides and not rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,21 @@ def spread(
     wanted = [goal for goal in goals if goal.loss in ("node", "zone")]
     if not wanted or len(taken) < 2:
         return taken
-    found = list(taken)
+    asked = [goal for goal in wanted if goal.is_asked]
+    found = sorted(taken, key=lambda pair: pair[0].gpu.id)
     rest = list(empty)
     moved = 0
     for _ in range(MAX_STEPS):
-        losses = _Losses(found, wanted, domain_of)
-        steps = _steps(losses, rest, may_start, may_move=moved < MAX_MOVED)
-        best = min(steps, key=lambda step: (-step.gain, step.moved), default=None)
+        steps = list(_steps(_Losses(found, wanted, domain_of), rest, may_start))
+        if not steps and moved < MAX_MOVED:
+            steps = list(
+                _moves_of_running(_Losses(found, asked, domain_of), rest, may_start)
+            )
+        best = min(
+            steps,
+            key=lambda step: (-round(step.gain, _DIGITS), step.moved),
+            default=None,
+        )
         if best is None:
             break
         moved += best.moved > 0
@@ -121,10 +131,11 @@ class _Losses:
         return max(0.0, self._rps[service, domain] + more_rps - may_take) / total
 
     def at_fault(self) -> list[int]:
-        """The slots in domains whose loss takes too much, that another place could help."""
+        """The slots in domains whose loss takes too much, that another place could help; the last ones first, so that
+        the first GPUs are used before others."""
         return [
             at
-            for at, (place, slot) in enumerate(self.taken)
+            for at, (place, slot) in reversed([*enumerate(self.taken)])
             if any(
                 self.excess(service, self.domain(place, service)) > _ROUNDING
                 # Where one GPU has all of a service, it takes everything wherever it stands.
@@ -162,16 +173,24 @@ def _steps(
     losses: _Losses,
     empty: Sequence[GpuPlace],
     may_start: MayStart,
-    *,
-    may_move: bool,
 ) -> Iterator[_Step]:
-    """Every step that helps enough, in the order of the match."""
+    """Every step that helps and stops nothing, in the order of the match."""
+    for at in losses.at_fault()[:MAX_LOOKED_AT]:
+        if not _kept(*losses.taken[at]):
+            yield from _moves(losses, at, 0, empty, may_start)
+            yield from _exchanges(losses, at, may_start)
+
+
+def _moves_of_running(
+    losses: _Losses,
+    empty: Sequence[GpuPlace],
+    may_start: MayStart,
+) -> Iterator[_Step]:
+    """Running replicas to empty GPUs, where that helps enough."""
     for at in losses.at_fault()[:MAX_LOOKED_AT]:
         stops = _kept(*losses.taken[at])
-        if may_move or not stops:
+        if stops:
             yield from _moves(losses, at, stops, empty, may_start)
-        if not stops:
-            yield from _exchanges(losses, at, may_start)
 
 
 def _moves(

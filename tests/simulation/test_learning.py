@@ -154,7 +154,7 @@ def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it(
         row.now.is_alarmed for row in asyncio.run(scene.closed.store.load_fit_health())
     )
     assert scene.attainment(200.0, 260.0) >= 0.98
-    assert all(ratio > 0.93 * factor for ratio in planned_over_true(scene).values())
+    assert all(ratio > 0.9 * factor for ratio in planned_over_true(scene).values())
 
 
 def test_one_slow_gpu_of_many_is_not_taken_for_the_type() -> None:
