@@ -12,10 +12,10 @@ Constraints
     planned − c ≥ σ f      whichever replica is lost, the others are planned for enough
     N c ≥ planned ≥ λ      N replicas of that size serve all of it
 
-With σ ≤ 1/2 two replicas of λ/2 do, and nothing is planned beyond λ. A larger share needs more replicas,
-1 / (1 − σ), or more than λ: at most MAX_REPLICAS share the loss, and what they lack is planned for besides. Where the
-N replicas stand is up to `solvers.tick.spread`; what each loss leaves of a plan is judged by `solvers.check_survival`,
-which shares no code with either.
+With σ ≤ 1/2 two replicas of λ/2 do, and nothing is planned beyond λ but what rounding c up takes. A larger share needs
+more replicas, 1 / (1 − σ), or more than λ: at most MAX_REPLICAS share the loss, and what they lack is planned for
+besides. Where the N replicas stand is up to `solvers.tick.spread`; what each loss leaves of a plan is judged by
+`solvers.check_survival`, which shares no code with either.
 """
 
 import math
@@ -69,8 +69,8 @@ def with_limits(problem: Problem, domains: Mapping[LossKind, int]) -> Problem:
     """The problem whose services are planned so that its goals can be reached.
 
     domains: how many GPUs, nodes and zones there are to choose from. Where there is only one, nothing would help, and
-    nothing is asked for. A default goal asks for nothing where one replica could carry everything: such a service gets
-    a spare instead.
+    nothing is asked for. A default goal asks for nothing where one replica could carry everything: it would take a
+    second one.
     """
     by_name = {goal.service: goal for goal in problem.survival}
     services = []
