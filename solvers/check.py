@@ -7,27 +7,13 @@ exception (so `sum`, not `math.fsum`, which refuses to add infinities).
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
 from solvers.types.outcome import Violation
-from solvers.types.plan import (
-    BoundGpu,
-    BoundTask,
-    GpuPlan,
-    Plan,
-    ReplicaPlan,
-    anonymous_gpu,
-)
-from solvers.types.problem import (
-    CapacityLaw,
-    OperatingPoint,
-    OperatingPoints,
-    Problem,
-    ServiceDemand,
-)
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 PROMISES = frozenset({"capacity", "demand"})
@@ -37,9 +23,6 @@ RELATIVE_TOLERANCE = 1e-6
 """Memory, power, capacity, demand and reported figures may exceed their limit by this share of it."""
 SM_PERCENT_TOLERANCE = 1e-6
 CLOCK_TOLERANCE_MHZ = 1e-3
-
-_TASK = "task "
-"""This prefix tells a task from a service of the same name: no service's name has a blank."""
 
 Rows = list[OperatingPoint | None]
 """The row of each replica of one GPU, None where there is none."""
@@ -53,71 +36,12 @@ def violations(problem: Problem, plan: Plan) -> tuple[Violation, ...]:
     lookup = RowLookup(problem)
     found: list[Violation] = []
     for index, gpu in enumerate(plan.gpus):
-        found.extend(_gpu_violations(lookup, gpu, f"gpus[{index}]"))
+        found.extend(gpu_violations(lookup, gpu, f"gpus[{index}]"))
     found.extend(_stock(problem, plan))
     found.extend(_power_budget(lookup, plan))
     found.extend(_unserved_entries(problem, plan))
     found.extend(_service_totals(problem, plan))
     return tuple(found)
-
-
-def task_violations(
-    problem: Problem, gpus: Sequence[BoundGpu], points: Iterable[OperatingPoints]
-) -> tuple[Violation, ...]:
-    """Every rule that GPUs with tasks break, in their order; `points`: of the tasks' networks.
-
-    A resident task is judged as a replica that is asked for nothing; one that is swapped out holds nothing.
-    """
-    # What the problem knows of a network that services run, too, is what the replicas were planned with.
-    known = {
-        (entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)
-    }
-    found: list[Violation] = []
-    for gpu in gpus:
-        resident = [task for task in gpu.tasks if task.is_resident]
-        if resident:
-            lookup = RowLookup(_with_services(problem, resident, known.values()))
-            shared = _with_tasks(gpu, resident)
-            found.extend(_gpu_violations(lookup, shared, f"gpu {gpu.id}"))
-    return tuple(found)
-
-
-def _with_services(
-    problem: Problem, tasks: Sequence[BoundTask], points: Iterable[OperatingPoints]
-) -> Problem:
-    """The problem in which every task is a service, too."""
-    # Tasks share a GPU without using up the services' slots, so each brings a slot of its own.
-    return replace(
-        problem,
-        services=(*problem.services, *map(_as_service, tasks)),
-        points=tuple(points),
-        max_replicas_per_gpu=problem.max_replicas_per_gpu + len(tasks),
-    )
-
-
-def _as_service(task: BoundTask) -> ServiceDemand:
-    # Infinitely slow answers are in time and nothing is asked for: a task breaks no promise of its own.
-    return ServiceDemand(
-        name=_TASK + task.name,
-        network=task.network,
-        slo_ms=math.inf,
-        percentile=0.0,
-        arrival_rate_rps=0.0,
-    )
-
-
-def _with_tasks(gpu: BoundGpu, tasks: Sequence[BoundTask]) -> GpuPlan:
-    services = anonymous_gpu(gpu)
-    return replace(services, replicas=(*services.replicas, *map(_as_replica, tasks)))
-
-
-def _as_replica(task: BoundTask) -> ReplicaPlan:
-    return ReplicaPlan(
-        service=_TASK + task.name,
-        sm_percent=task.sm_percent,
-        batch=task.batch,
-        arrival_rate_rps=0.0,
-    )
 
 
 def broken(rule: str, where: str, detail: str) -> Violation:
@@ -167,7 +91,8 @@ class RowLookup:
         return by_batch
 
 
-def _gpu_violations(lookup: RowLookup, gpu: GpuPlan, where: str) -> Iterator[Violation]:
+def gpu_violations(lookup: RowLookup, gpu: GpuPlan, where: str) -> Iterator[Violation]:
+    """The rules that one GPU breaks by itself."""
     gpu_type = lookup.gpu_types.get(gpu.gpu_type)
     if gpu_type is None:
         yield broken("gpu_type", where, f"no GPU type is called {gpu.gpu_type!r}")

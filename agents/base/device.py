@@ -156,6 +156,8 @@ class ServiceRoute:
     shares: tuple[tuple[str, float], ...] = ()
     """(replica id, weight) of the replicas that take new requests, by id. Empty: requests are counted and wait.
     All weights zero: the replicas share evenly."""
+    spares: tuple[str, ...] = ()
+    """Ids of ready replicas that take requests while those cannot keep up, or while there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,15 +153,16 @@ def _starts(
 ) -> Iterator[StartReplica]:
     """Missing replicas that fit beside everything that is alive; `taken` are the ids in use anywhere on the node."""
     free_mib, slots = free_room(gpu, taken)
+    is_short = False
     for want in gpu.missing if gpu.actual.healthy else ():
-        if (
-            want.id not in held
-            and want.id not in taken
-            and want.memory_mib <= free_mib
-            and slots > 0
-        ):
+        # A spare that took what is free now would keep out the replicas that wait for more of it.
+        if want.id in held or (want.is_spare and is_short):
+            continue
+        if want.id not in taken and want.memory_mib <= free_mib and slots > 0:
             free_mib, slots = free_mib - want.memory_mib, slots - 1
             yield StartReplica(gpu_index=gpu.actual.index, replica=want)
+        else:
+            is_short = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,8 @@ def _need(
     gpu: GpuDiff, waiting: set[str], taken: set[str], starts: tuple[StartReplica, ...]
 ) -> _Need:
     wants = (
-        [want for want in gpu.missing if want.id in waiting]
+        # Nobody makes room for a spare, which is to have what is left over.
+        [want for want in gpu.missing if want.id in waiting and not want.is_spare]
         if gpu.actual.healthy
         else []
     )

@@ -1,10 +1,10 @@
-"""The routing table for now: ready wanted replicas, and old ones for as long as a successor is awaited."""
+"""The routing table for now: ready wanted replicas and spares, and old ones for as long as a successor is awaited."""
 
 from collections.abc import Collection
 from operator import attrgetter
 
 from agents.base.device import NodeState, ServiceRoute
-from agents.base.protocol import NodeCommand, Route
+from agents.base.protocol import NodeCommand
 from agents.enforce.gpu_diff import GpuDiff
 
 RATE_TOLERANCE = 1e-6
@@ -15,13 +15,15 @@ def still_serving(
     wanted: NodeCommand, gpus: tuple[GpuDiff, ...], handover: Collection[str]
 ) -> set[str]:
     """Ready old replicas whose service waits for a wanted one here, or perhaps for one on another node."""
-    # While a service waits for a wanted replica here, its old ones are all it has.
-    unready = {want.service for gpu in gpus for want in gpu.missing}
+    # While a service waits for a wanted replica here, its old ones are all it has. Nobody waits for a spare.
+    unready = {
+        want.service for gpu in gpus for want in gpu.missing if not want.is_spare
+    }
     unready |= {
         want.service
         for gpu in gpus
         for want, running in gpu.kept
-        if running.state != "ready"
+        if running.state != "ready" and not want.is_spare
     }
     # Nodes do not know of each other, so a rate that lies elsewhere is taken for a replica that is not ready there yet.
     elsewhere = _elsewhere(wanted)
@@ -62,29 +64,30 @@ def routes_for_now(
         for replica_id, weight in route.shares
     }
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
+    spares: dict[str, list[str]] = {}
     for gpu in gpus:
         for want, running in gpu.kept:
-            if running.state == "ready":
+            if running.state == "ready" and want.is_spare:
+                spares.setdefault(want.service, []).append(want.id)
+            elif running.state == "ready":
                 shares[want.service][want.id] = want.arrival_rate_rps
         for old in gpu.retired:
             if old.id in serving:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
     return tuple(
-        _route(route, shares[route.service], before.get(route.service))
+        _route(
+            ServiceRoute(
+                service=route.service,
+                slo_ms=route.slo_ms,
+                shares=tuple(sorted(shares[route.service].items())),
+                spares=tuple(sorted(spares.get(route.service, ()))),
+            ),
+            before.get(route.service),
+        )
         for route in sorted(wanted.routes, key=attrgetter("service"))
     )
 
 
-def _route(
-    wanted: Route, shares: dict[str, float], before: ServiceRoute | None
-) -> ServiceRoute:
+def _route(route: ServiceRoute, before: ServiceRoute | None) -> ServiceRoute:
     """A service's route: the one before, where it is the same, as most are on a node with many services."""
-    sorted_shares = tuple(sorted(shares.items())) if shares else ()
-    if before is not None and (before.slo_ms, before.shares) == (
-        wanted.slo_ms,
-        sorted_shares,
-    ):
-        return before
-    return ServiceRoute(
-        service=wanted.service, slo_ms=wanted.slo_ms, shares=sorted_shares
-    )
+    return route if before is None or before != route else before

@@ -31,6 +31,7 @@ class Shown:
     running: int
     replicas: int
     replicas_out: int
+    spares: int
 
 
 def shown(service_queues: Iterable[ServiceQueue]) -> tuple[Shown, ...]:
@@ -43,6 +44,7 @@ def shown(service_queues: Iterable[ServiceQueue]) -> tuple[Shown, ...]:
             running=service_queue.running,
             replicas=service_queue.members,
             replicas_out=len(service_queue.out),
+            spares=service_queue.spares,
         )
         for service_queue in sorted(
             service_queues, key=lambda service_queue: service_queue.service
@@ -64,6 +66,7 @@ def _together(services: Sequence[Shown]) -> Shown:
         running=sum(each.running for each in services),
         replicas=sum(each.replicas for each in services),
         replicas_out=sum(each.replicas_out for each in services),
+        spares=sum(each.spares for each in services),
     )
 
 
@@ -110,12 +113,18 @@ _COUNTERS: tuple[_Quantity, ...] = (
     ("arrivals_total", "Requests that came.", lambda each: each.counts.arrivals),
     ("served_total", "Requests that were answered.", lambda each: each.counts.served),
     ("in_slo_total", "Of them within the SLO.", lambda each: each.counts.in_slo),
+    (
+        "to_spares_total",
+        "Requests that spares were given.",
+        lambda each: each.counts.to_spares,
+    ),
 )
 _GAUGES: tuple[_Quantity, ...] = (
     ("waiting", "Requests that wait for a replica.", lambda each: each.waiting),
     ("running", "Requests that replicas have.", lambda each: each.running),
     ("replicas", "Replicas in the routing table.", lambda each: each.replicas),
     ("replicas_out", "Of them left out for failures.", lambda each: each.replicas_out),
+    ("spares", "Spares in the routing table.", lambda each: each.spares),
 )
 
 

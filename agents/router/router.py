@@ -109,7 +109,7 @@ class Router:
         needed = {
             replica_id: addresses[replica_id]
             for route in routes
-            for replica_id, _ in route.shares
+            for replica_id in (*(share[0] for share in route.shares), *route.spares)
         }
         # Everything that can fail comes before the first change.
         pools = self._forwarder.pools_for(needed)

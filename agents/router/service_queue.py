@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -19,6 +19,8 @@ Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 """Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""
 
 RATE_WINDOW_S = 5.0
+CALM_S = 2.0
+"""Spares take requests for so long after the last sign that the replicas cannot keep up: while they help, it is gone."""
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
 
@@ -42,6 +44,8 @@ class Counts:
     """Latencies of those served; see `protocol.bucket_of`."""
     gaps: Counter[int] = field(default_factory=Counter)
     """Times between arrivals, in the same buckets."""
+    to_spares: int = 0
+    """Requests that spares were given."""
 
     def add(self, other: "Counts") -> None:
         """Count what another one counted too."""
@@ -53,6 +57,7 @@ class Counts:
         self.rejected.update(other.rejected)
         self.buckets.update(other.buckets)
         self.gaps.update(other.gaps)
+        self.to_spares += other.to_spares
 
 
 @dataclass(slots=True)
@@ -107,6 +112,11 @@ class ServiceQueue:
         """All of the route's that take new requests."""
         self._open: list[_Target] = []
         """Those of them that are not left out for their failures."""
+        self._spares: list[_Target] = []
+        """The route's spares that are not left out either."""
+        self._planned_rps = 0.0
+        self._late_until_s = -math.inf
+        """Spares take requests until then."""
         self._health = ReplicaHealth()
         self._in_flight: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[str]] = deque()
@@ -146,12 +156,14 @@ class ServiceQueue:
             for replica_id, weight in route.shares
             if is_weightless or weight > 0.0
         ]
-        self._health.set_members(frozenset(each.replica_id for each in self._targets))
+        self._planned_rps = sum(weight for _, weight in route.shares)
+        members = {each.replica_id for each in self._targets}
+        self._health.set_members(frozenset(members.union(route.spares)))
         self._reopen()
 
     def close(self) -> None:
         """The service is gone: what waits is turned away, what runs is finished."""
-        self._targets, self._open = [], []
+        self._targets, self._open, self._spares = [], [], []
         self._health.set_members(frozenset())
         while self._waiting:
             turn = self._waiting.popleft()
@@ -179,6 +191,11 @@ class ServiceQueue:
     def members(self) -> int:
         """Replicas that the route sends new requests to."""
         return len(self._targets)
+
+    @property
+    def spares(self) -> int:
+        """Spares that the route names."""
+        return len(self._route.spares)
 
     @property
     def out(self) -> frozenset[str]:
@@ -225,7 +242,9 @@ class ServiceQueue:
 
     def has_other(self, replica_id: str) -> bool:
         """Whether another replica than this one takes requests."""
-        return any(each.replica_id != replica_id for each in self._open)
+        return any(
+            each.replica_id != replica_id for each in (*self._open, *self._spares)
+        )
 
     def retry_after_s(self) -> int:
         """When whoever is turned away should come again: when the queue has gone by, as fast as answers came lately."""
@@ -278,6 +297,8 @@ class ServiceQueue:
     def reject(self, reason: Reason = "lost") -> None:
         """Count a request that was refused or lost."""
         self._counts.rejected[reason] += 1
+        if reason in ("full", "expired"):
+            self._call_spares()
 
     def read(self) -> ServiceReading:
         """The counts since the last reading; starts a new window."""
@@ -296,6 +317,11 @@ class ServiceQueue:
     def _reopen(self) -> None:
         out = self._health.out
         self._open = [each for each in self._targets if each.replica_id not in out]
+        # A spare is large enough for the largest replica's part.
+        weight = max((each.weight for each in self._targets), default=1.0)
+        self._spares = [
+            _Target(each, weight) for each in self._route.spares if each not in out
+        ]
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -308,20 +334,64 @@ class ServiceQueue:
                 turn.set_result(chosen)
 
     def _choose(self) -> str | None:
-        """The next replica by smooth weighted round robin (nginx's), among those with room; takes its place there.
+        """The next replica with room, spares among them while they are needed; takes its place there."""
+        chosen = self._emptiest() if self._needs_spares() else self._next_in_turn()
+        if chosen is None:
+            return None
+        self._in_flight[chosen] += 1
+        return chosen
+
+    def _needs_spares(self) -> bool:
+        if not self._spares:
+            return False
+        if not self._open:
+            return True
+        # By Little's law the one that comes now waits for what is ahead of it, at the pace of what is planned for or
+        # of what was answered lately, if that is more.
+        now_s = self._now_s()
+        ahead = len(self._waiting) + self._in_flight.total()
+        pace_rps = max(self._planned_rps, self._rate.rps(now_s))
+        if 1000.0 * ahead > pace_rps * self._route.slo_ms:
+            self._call_spares()
+        return now_s < self._late_until_s
+
+    def _call_spares(self) -> None:
+        self._late_until_s = self._now_s() + CALM_S
+
+    def _emptiest(self) -> str | None:
+        """The one that has least to do for its weight, spares among them: turns by weight suit a steady load alone."""
+
+        def load(each: _Target) -> float:
+            return (self._in_flight.get(each.replica_id, 0) + 1) / each.weight
+
+        chosen = min(
+            self._with_room((*self._open, *self._spares)), key=load, default=None
+        )
+        if chosen is None:
+            return None
+        self._counts.to_spares += chosen in self._spares
+        return chosen.replica_id
+
+    def _with_room(self, targets: Iterable[_Target]) -> Iterator[_Target]:
+        return (
+            each
+            for each in targets
+            if self._in_flight.get(each.replica_id, 0) < self._replica_limit
+        )
+
+    def _next_in_turn(self) -> str | None:
+        """The next one by smooth weighted round robin (nginx's).
 
         Every one with room gains its weight in credit; the richest is chosen and pays the sum.
         """
         best, paid = None, 0.0
         # A replica without room gains no credit, else it would get a burst of requests once it has room.
-        for each in self._open:
-            if self._in_flight.get(each.replica_id, 0) < self._replica_limit:
-                each.credit += each.weight
-                paid += each.weight
-                if best is None or each.credit > best.credit:
-                    best = each
+        for each in self._with_room(self._open):
+            each.credit += each.weight
+            paid += each.weight
+            if best is None or each.credit > best.credit:
+                best = each
         if best is None:
             return None
         best.credit -= paid
-        self._in_flight[best.replica_id] += 1
         return best.replica_id

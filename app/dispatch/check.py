@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from solvers.check import task_violations
+from solvers.check_residents import task_violations
 from solvers.types.jobs import (
     DispatchRules,
     DispatchState,

@@ -38,6 +38,7 @@ from solvers.types.plan import (
     BoundPlan,
     BoundReplica,
     BoundTask,
+    idle_gpu,
     planned_rates_rps,
 )
 from solvers.types.problem import OperatingPoints, Problem
@@ -265,7 +266,7 @@ def _standing(inputs: _Inputs, views: Sequence[JobGpu]) -> dict[GpuId, BoundGpu]
     gpus = {gpu.id: gpu for gpu in inputs.state.gpus}
     found = {}
     for view in views:
-        own = bound.get(view.id) or _empty(gpus[view.id], types[view.gpu_type])
+        own = bound.get(view.id) or idle_gpu(gpus[view.id], types[view.gpu_type])
         found[view.id] = _with_tasks_of(own, present)
     return found
 
@@ -283,22 +284,13 @@ def _following(
     left = standing.tasks.keys() - job_names(batches)
     gpus = {gpu.id: _with_tasks_of(gpu, left) for gpu in target.gpus}
     for batch in batches:
-        gpus[batch.gpu] = standing.with_members(standing.gpus[batch.gpu], batch.members)
+        taken = standing.with_members(standing.gpus[batch.gpu], batch.members)
+        # Spares give way to work; the next tick looks for another place.
+        gpus[batch.gpu] = replace(taken, spares=())
     return replace(
         target,
         generation=target.generation + 1,
         parent=target.generation,
         # A GPU with nothing on it has no place in a plan: it is idle, and nobody pays for it.
-        gpus=tuple(gpu for _, gpu in sorted(gpus.items()) if gpu.replicas or gpu.tasks),
-    )
-
-
-def _empty(gpu: Gpu, gpu_type: GpuType) -> BoundGpu:
-    return BoundGpu(
-        id=gpu.id,
-        node=gpu.node,
-        gpu_type=gpu.gpu_type,
-        clock_mhz=gpu_type.clocks_mhz[-1],
-        power_cap_w=gpu_type.power_cap_w,
-        replicas=(),
+        gpus=tuple(gpu for _, gpu in sorted(gpus.items()) if not gpu.is_empty),
     )

@@ -12,17 +12,19 @@ import structlog
 
 from app.loop.make_problem import cordoned_gpus
 from app.loop.observe import draining_gpus
-from app.loop.plan import Decision
+from app.loop.plan import Decision, same_state
 from app.loop.planning.draining import staying_gpus
 from app.loop.planning.power_caps import is_limited
 from app.loop.planning.reschedule import avoided_by, without_avoided
 from app.loop.planning.task_points import points_of_tasks
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
-from solvers.check import task_violations, violations
+from solvers.check import violations
+from solvers.check_residents import task_violations
 from solvers.policies.registry import Fill, dispatches_jobs, fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.tick.bind import named
+from solvers.tick.spares import spares_of
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Severity, Violation
 from solvers.types.plan import (
@@ -366,6 +368,15 @@ def _with_own_rates(filled: BoundGpu, planned: BoundGpu) -> BoundGpu:
         clock_mhz=filled.clock_mhz,
         replicas=tuple(replicas),
         tasks=filled.tasks,
+    )
+
+
+def wants_same(new: BoundPlan, old: BoundPlan) -> bool:
+    """Whether both plans want the same of services, tasks and spares."""
+    return (
+        same_state(new, old)
+        and tasks_of(new) == tasks_of(old)
+        and spares_of(new) == spares_of(old)
     )
 
 

@@ -1,7 +1,7 @@
 """Deliver: a bound plan → one NodeCommand per node. A pure function; the Store writes and the sync endpoint sends."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from agents.base.protocol import (
@@ -89,20 +89,10 @@ def _gpu(
         gpu_type=gpu.gpu_type,
         clock_mhz=gpu.clock_mhz,
         power_cap_w=gpu.power_cap_w,
-        replicas=tuple(
-            ReplicaCommand(
-                id=replica.id,
-                service=replica.service,
-                project=projects.services[replica.service],
-                network=replica.network,
-                sm_percent=replica.sm_percent,
-                batch=replica.batch,
-                memory_mib=replica.memory_mib,
-                arrival_rate_rps=replica.arrival_rate_rps,
-                is_spare=replica.is_spare,
-            )
-            for replica in gpu.replicas
-            if replica.service in projects.services
+        # Spares last: what serves is started first.
+        replicas=(
+            *_replicas(gpu.replicas, projects, is_spare=False),
+            *_replicas(gpu.spares, projects, is_spare=True),
         ),
         tasks=tuple(
             TaskCommand(**asdict(task), project=projects.tasks[task.name])
@@ -111,6 +101,18 @@ def _gpu(
         ),
         governor=governor,
     )
+
+
+def _replicas(
+    replicas: Iterable[BoundReplica], projects: _Projects, *, is_spare: bool
+) -> Iterator[ReplicaCommand]:
+    for replica in replicas:
+        if replica.service in projects.services:
+            yield ReplicaCommand(
+                **asdict(replica),
+                project=projects.services[replica.service],
+                is_spare=is_spare,
+            )
 
 
 def _routes(bound: BoundPlan, state: ClusterState) -> tuple[Route, ...]:

@@ -24,7 +24,7 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
-from app.loop.fill import tasks_of, with_tasks_of
+from app.loop.fill import wants_same, with_tasks_of
 from app.loop.forecast import make_demands
 from app.loop.make_commands import effective_mode
 from app.loop.make_problem import PlannedPoints
@@ -35,8 +35,10 @@ from app.loop.observe import (
     describe_late,
     silent_nodes,
 )
-from app.loop.plan import Decision, make_record, renewed, same_state, with_messages
+from app.loop.plan import Decision, make_record, renewed, with_messages
 from app.loop.planning.draining import drained_nodes
+from app.loop.planning.reschedule import avoided_gpus
+from app.loop.planning.spares import with_spares_of
 from app.loop.push import push_target
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
@@ -129,7 +131,7 @@ async def tick(loop: Loop) -> TickOutcome:
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
 
-    # 5. Predict, plan, check, bind; fill what is left over with tasks.
+    # 5. Predict, plan, check, bind; what is left over goes to tasks, then to spares.
     outcome = await _decide(loop, snapshot, demands)
     watch.lap("decide")
 
@@ -173,7 +175,15 @@ async def _decide(
         promises_may_break=loop.promises_may_break,
     )
     await record_refused_tasks(loop, snapshot, decision)
-    decision = renewed(snapshot, decision)
+    decision = await asyncio.to_thread(
+        with_spares_of,
+        renewed(snapshot, decision),
+        outcome.problem,
+        outcome.state,
+        policy=snapshot.settings.policy,
+        target=snapshot.target,
+        avoided=avoided_gpus(snapshot),
+    )
     return outcome._replace(decision=_unless_proposed(loop, snapshot, decision))
 
 
@@ -206,10 +216,7 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
     # Made from an older target or catalogue it would lose, even when a person approved it.
     made_from = (_generation(snapshot), snapshot.state.catalogue_revision)
     is_fresh = made_from == (waiting.bound.parent, waiting.catalogue_revision)
-    is_same = same_state(decision.bound, waiting.bound) and tasks_of(
-        decision.bound
-    ) == tasks_of(waiting.bound)
-    if not is_fresh or not is_same:
+    if not is_fresh or not wants_same(decision.bound, waiting.bound):
         loop.proposed = None
         return decision
     return replace(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from solvers.backfill.hosts import Host, HostTenant
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
-from solvers.types.plan import BoundGpu, BoundTask
+from solvers.types.plan import BoundTask, idle_gpu
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Gpu, Task
 
@@ -108,12 +108,4 @@ def first_of_types(gpus: Iterable[Gpu], task: Task) -> list[Gpu]:
 def empty_host(problem: Problem, gpu: Gpu) -> Host:
     """An idle GPU at its highest clock."""
     gpu_type = problem.gpu_type(gpu.gpu_type)
-    bound = BoundGpu(
-        id=gpu.id,
-        node=gpu.node,
-        gpu_type=gpu.gpu_type,
-        clock_mhz=gpu_type.clocks_mhz[-1],
-        power_cap_w=gpu_type.power_cap_w,
-        replicas=(),
-    )
-    return Host(gpu=bound, gpu_type=gpu_type, replicas=())
+    return Host(gpu=idle_gpu(gpu, gpu_type), gpu_type=gpu_type, replicas=())

@@ -18,6 +18,7 @@ POLICIES = (
             good_for="a baseline: what a cluster without Plimsoll would do",
         ),
         module="solvers.baselines.k8s_hpa",
+        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -39,6 +40,7 @@ POLICIES = (
         ),
         module="solvers.baselines.gpulets",
         fill="solvers.baselines.gpulets",
+        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -60,6 +62,7 @@ POLICIES = (
         ),
         module="solvers.baselines.gslice",
         fill="solvers.baselines.gslice",
+        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -80,6 +83,7 @@ POLICIES = (
             good_for="a baseline that knows interference; in simulations",
         ),
         module="solvers.baselines.igniter",
+        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -101,5 +105,6 @@ POLICIES = (
         ),
         module="solvers.baselines.muxflow",
         fill="solvers.baselines.muxflow",
+        has_spares=False,
     ),
 )

@@ -13,7 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.types.problem import CapacityLaw, OperatingPoint, Problem
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 
 Reals = npt.NDArray[np.float64]
@@ -76,6 +81,21 @@ def capacity_rps(
     """
     utilisation = law.utilisation(percentile, batch, slo_ms / execution_ms)
     return 1000.0 * batch / execution_ms * utilisation
+
+
+def alone_rps(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType, row: OperatingPoint
+) -> float:
+    """The capacity of a replica of the service that has its GPU to itself. Raises ValueError as `capacity_rps` does."""
+    # Nothing presses on it, so that its network's sensitivity does not matter.
+    duration_ms = execution_ms(row, ALONE, sensitivity=0.0, gpu_type=gpu_type)
+    return capacity_rps(
+        problem.capacity_law,
+        percentile=service.percentile,
+        batch=row.batch,
+        slo_ms=service.slo_ms,
+        execution_ms=duration_ms,
+    )
 
 
 class Beside(NamedTuple):

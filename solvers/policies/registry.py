@@ -63,6 +63,12 @@ def fill_of(policy: str) -> Fill:
     return cast(Fill, import_module(module or _DEFAULT_FILL).fill)
 
 
+def has_spares(policy: str) -> bool:
+    """Whether what plans of the policy of that name leave over is held ready as spares."""
+    spec = _specs().get(policy)
+    return spec is not None and spec.has_spares
+
+
 def needs_actor(policy: str) -> bool:
     """Whether the policy of that name asks for an actor that was trained for the fleet."""
     spec = _specs().get(policy)

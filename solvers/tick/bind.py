@@ -95,8 +95,24 @@ def bind(
         gpus=after,
         unserved=plan.unserved,
     )
-    return Bound(
-        plan=bound, steps=transition(problem, before, after), unplaced=tuple(unplaced)
+    steps = transition(problem, _with_promoted(before, after), after)
+    return Bound(plan=bound, steps=steps, unplaced=tuple(unplaced))
+
+
+def _with_promoted(
+    before: Sequence[BoundGpu], after: Sequence[BoundGpu]
+) -> tuple[BoundGpu, ...]:
+    """What runs, with the spares that become replicas among the replicas: nothing is started for them."""
+    planned = {each.id for gpu in after for each in gpu.replicas}
+    return tuple(
+        replace(
+            gpu,
+            replicas=(
+                *gpu.replicas,
+                *(spare for spare in gpu.spares if spare.id in planned),
+            ),
+        )
+        for gpu in before
     )
 
 
@@ -250,7 +266,8 @@ def _places(
 
 
 def _place(gpu: Gpu, node: Node, running: BoundGpu | None) -> GpuPlace:
-    replicas = running.replicas if running else ()
+    # A spare becomes a replica where the plan wants one like it: loaded as it is, it need not be started.
+    replicas = (*running.replicas, *running.spares) if running else ()
     # By id, so that ordinals of equal replicas do not depend on the order of the stored plan.
     by_id = sorted(replicas, key=lambda replica: replica.id)
     return GpuPlace(
@@ -304,7 +321,9 @@ def _with_ids(
             replicas=tuple(
                 each
                 if each.id
-                else replace(each, id=_new_id(each.service, generation, next(numbers)))
+                else replace(
+                    each, id=new_replica_id(each.service, generation, next(numbers))
+                )
                 for each in gpu.replicas
             ),
         )
@@ -357,6 +376,6 @@ def _kept(
     return excess_mib.keys()
 
 
-def _new_id(service: str, generation: int, number: int) -> ReplicaId:
+def new_replica_id(service: str, generation: int, number: int) -> ReplicaId:
     """Unique for ever: the number is unique in its generation, and both stand at the end."""
     return ReplicaId(f"{service[:MAX_ID_PREFIX]}-g{generation}-{number}")

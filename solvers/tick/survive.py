@@ -22,9 +22,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.laws.colocation import ALONE, capacity_rps, execution_ms
+from solvers.laws.colocation import alone_rps
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
-from solvers.types.state import GpuType
 from solvers.types.survival import LossKind, Survival, SurvivalGoal
 
 MAX_REPLICAS = 4
@@ -161,7 +160,7 @@ def _replica_rps(problem: Problem, service: ServiceDemand) -> tuple[float, float
         if points is None or not points.rows or not service.allows(gpu_type.name):
             continue
         for row in _rows_at_ends(points.rows):
-            rps = _alone_rps(problem, service, gpu_type, row)
+            rps = alone_rps(problem, service, gpu_type, row)
             found[row.sm_percent] = max(rps, found.get(row.sm_percent, 0.0))
     useful = {share: rps for share, rps in found.items() if rps > 0.0}
     if not useful:
@@ -173,17 +172,3 @@ def _rows_at_ends(rows: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Those of the smallest and of the largest share of a GPU: capacity grows with the SMs between them."""
     shares = {row.sm_percent for row in rows}
     return [row for row in rows if row.sm_percent in (min(shares), max(shares))]
-
-
-def _alone_rps(
-    problem: Problem, service: ServiceDemand, gpu_type: GpuType, row: OperatingPoint
-) -> float:
-    # Alone nothing presses on it, so that its network's sensitivity does not matter.
-    duration_ms = execution_ms(row, ALONE, sensitivity=0.0, gpu_type=gpu_type)
-    return capacity_rps(
-        problem.capacity_law,
-        percentile=service.percentile,
-        batch=row.batch,
-        slo_ms=service.slo_ms,
-        execution_ms=duration_ms,
-    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, get_args
 
-from solvers.types.state import GpuId, NodeId, ReplicaId, TaskKind
+from solvers.types.state import Gpu, GpuId, GpuType, NodeId, ReplicaId, TaskKind
 
 UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
 WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(("stock", "sm", "memory", "power"))
@@ -71,9 +71,6 @@ class BoundReplica:
     batch: int
     arrival_rate_rps: float
     memory_mib: float
-    is_spare: bool = False
-    """True: loaded and ready on memory and SMs that nobody is promised, without a rate; the node puts it to work where
-    the other replicas of its service cannot keep up, and gives it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +101,14 @@ class BoundGpu:
     power_cap_w: float
     replicas: tuple[BoundReplica, ...]
     tasks: tuple[BoundTask, ...] = ()
+    spares: tuple[BoundReplica, ...] = ()
+    """Loaded and ready, without a rate, on memory and SMs that nobody is promised: the node puts one to work while the
+    replicas of its service cannot keep up. They are no capacity, and nobody pays for them."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is to run here."""
+        return not (self.replicas or self.tasks or self.spares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +186,18 @@ def anonymous_gpu(gpu: BoundGpu) -> GpuPlan:
             )
             for replica in gpu.replicas
         ),
+    )
+
+
+def idle_gpu(gpu: Gpu, gpu_type: GpuType) -> BoundGpu:
+    """A GPU with nothing on it, at its highest clock; a plan has it once something is added."""
+    return BoundGpu(
+        id=gpu.id,
+        node=gpu.node,
+        gpu_type=gpu.gpu_type,
+        clock_mhz=gpu_type.clocks_mhz[-1],
+        power_cap_w=gpu_type.power_cap_w,
+        replicas=(),
     )
 
 

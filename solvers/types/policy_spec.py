@@ -69,6 +69,9 @@ class PolicySpec:
     trainer: str | None = None
     """It trains what the policy has to learn (`solvers.types.training.PolicyTrainer`); None = there is nothing."""
 
+    has_spares: bool = True
+    """Whether what its plans leave over is held ready as spares; False: a baseline, as others run it."""
+
     @property
     def name(self) -> str:
         """That of its card."""

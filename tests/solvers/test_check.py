@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from solvers.check import task_violations, violations
+from solvers.check import violations
+from solvers.check_residents import task_violations
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import GpuType

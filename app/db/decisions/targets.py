@@ -166,14 +166,16 @@ async def _replace_target(
 async def _save_allocation(
     connection: AsyncConnection, plan_id: int, bound: BoundPlan
 ) -> None:
-    """GPUs, replicas and tasks as rows, with what they were at this moment: the ground of every cost report."""
+    """GPUs, replicas, tasks and spares as rows, with what they were at this moment: the ground of every cost report."""
     gpus: list[dict[str, object]] = []
     replicas: list[dict[str, object]] = []
     tasks: list[dict[str, object]] = []
+    spares: list[dict[str, object]] = []
     for gpu in bound.gpus:
-        # An empty GPU costs nothing of the plan, so it has no row.
+        # A GPU without work costs nothing of the plan, so it has no row; spares are no work.
+        row = _gpu_row(plan_id, gpu)
+        spares += [{**row, **_replica_row(each)} for each in gpu.spares]
         if gpu.replicas or _residents(gpu):
-            row = _gpu_row(plan_id, gpu)
             limits = {"node": gpu.node, "power_cap_w": gpu.power_cap_w}
             gpus.append({**row, **limits})
             replicas += [{**row, **_replica_row(each)} for each in gpu.replicas]
@@ -183,6 +185,7 @@ async def _save_allocation(
         (_INSERT_GPU, gpus),
         (_INSERT_REPLICA, replicas),
         (_INSERT_TASK, tasks),
+        (_INSERT_SPARE, spares),
     ):
         if rows:
             await connection.execute(text(statement), rows)
@@ -275,4 +278,9 @@ SELECT :plan_id, :gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, '{D
 FROM (SELECT CAST(:task AS text) AS task, CAST(:network AS text) AS network,
              CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
 LEFT JOIN task t ON t.id = r.task
+"""
+
+_INSERT_SPARE = """
+INSERT INTO plan_spare (plan_id, gpu, gpu_type, clock_mhz, replica, service, network, sm_percent, batch, memory_mib)
+VALUES (:plan_id, :gpu, :gpu_type, :clock_mhz, :replica, :service, :network, :sm_percent, :batch, :memory_mib)
 """

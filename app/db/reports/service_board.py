@@ -113,6 +113,11 @@ WITH planned AS (
     JOIN plan_replica r USING (plan_id, gpu)
     JOIN gpu_price p ON p.gpu_type = g.gpu_type AND p.valid @> CAST(:now AS timestamptz)
     WHERE upper_inf(t.valid) AND r.service = :service
+    UNION ALL
+    -- Spares: nobody pays for them.
+    SELECT s.gpu, s.gpu_type, s.replica, s.sm_percent, s.batch, s.memory_mib, 0, s.clock_mhz, 0
+    FROM target t JOIN plan_spare s USING (plan_id)
+    WHERE upper_inf(t.valid) AND s.service = :service
 ), seen AS (
     SELECT DISTINCT ON (gpu, replica) gpu, replica, state, sm_percent, batch, memory_mib
     FROM replica_observation WHERE window_start > CAST(:since AS timestamptz) AND service = :service

@@ -30,7 +30,7 @@ def drained_nodes(snapshot: Snapshot) -> tuple[str, ...]:
     target = snapshot.target
     if target is None:
         return draining_nodes(snapshot)
-    used = {gpu.id for gpu in target.gpus if gpu.replicas or gpu.tasks}
+    used = {gpu.id for gpu in target.gpus if not gpu.is_empty}
     busy = {gpu.node for gpu in snapshot.state.gpus if gpu.id in used}
     # An agent that has not taken up the newest target may still run what it should have stopped.
     following = {

@@ -10,12 +10,12 @@ may have any number of tasks with the same fault.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from app.store.launch_book import task_key
 from app.store.store import Snapshot
-from solvers.types.plan import BoundPlan
+from solvers.types.plan import BoundPlan, BoundReplica
 from solvers.types.state import ClusterState, GpuId, Task
 
 MAX_NODES = 3
@@ -133,11 +133,8 @@ def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan
     gpus = (
         replace(
             gpu,
-            replicas=tuple(
-                each
-                for each in gpu.replicas
-                if gpu.id not in avoided.failing.get(each.service, ())
-            ),
+            replicas=tuple(_not_failing(gpu.replicas, gpu.id, avoided)),
+            spares=tuple(_not_failing(gpu.spares, gpu.id, avoided)),
             tasks=tuple(
                 each
                 for each in gpu.tasks
@@ -146,7 +143,15 @@ def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan
         )
         for gpu in target.gpus
     )
-    return replace(target, gpus=tuple(gpu for gpu in gpus if gpu.replicas or gpu.tasks))
+    return replace(target, gpus=tuple(gpu for gpu in gpus if not gpu.is_empty))
+
+
+def _not_failing(
+    replicas: Iterable[BoundReplica], gpu: GpuId, avoided: AvoidedGpus
+) -> Iterator[BoundReplica]:
+    return (
+        each for each in replicas if gpu not in avoided.failing.get(each.service, ())
+    )
 
 
 def _services(snapshot: Snapshot) -> Set[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from solvers.backfill import greedy
 from solvers.backfill.exact import MAX_TASKS, MOVE_S, FillProgram, fill
 from solvers.backfill.problem import FillLimits, FillProblem
-from solvers.check import task_violations
+from solvers.check_residents import task_violations
 from solvers.policies.registry import fill_of
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import OperatingPoints

@@ -7,7 +7,7 @@ import pytest
 
 from solvers.backfill.greedy import fill
 from solvers.backfill.problem import FillLimits
-from solvers.check import task_violations
+from solvers.check_residents import task_violations
 from solvers.policies.registry import fill_of, policies
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica

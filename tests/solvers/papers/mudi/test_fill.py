@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from solvers.backfill.problem import FillLimits
-from solvers.check import task_violations, violations
+from solvers.check import violations
+from solvers.check_residents import task_violations
 from solvers.papers.mudi.fill import RETUNE_S, fill
 from solvers.papers.mudi.sites import MAX_TUNINGS, PATIENCE_S
 from solvers.types.errors import InvalidInput

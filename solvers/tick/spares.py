@@ -1,0 +1,344 @@
+"""Spares: loaded replicas without a rate, on what a bound plan leaves over of its GPUs.
+
+A spare costs memory and no SMs as long as it rests, so that it is there within the time of one request where a new
+replica takes the time of a launch. One for each service, at most:
+
+    where    on GPUs in use, and on idle ones that are paid for anyway; not beside a replica of its own service, nor
+             where tasks run, whose left-over it would be; on another node than all replicas of the service if there is
+             room on one, so that it is left when that node is lost
+    size     the smallest share of a GPU that carries as much as the largest replica of the service, else the largest
+             that there is room for
+    order    services whose spare runs already, then those on a single node, then by priority and rate
+
+A spare stays where it runs for as long as there is room; `bind` makes it a replica where the plan wants one on its GPU.
+What is physical is judged with it (`solvers.check_residents`), promises without it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from solvers.laws.colocation import alone_rps
+from solvers.laws.operating_rows import OperatingRows
+from solvers.tick.bind import new_replica_id
+from solvers.types.plan import (
+    BoundGpu,
+    BoundPlan,
+    BoundReplica,
+    idle_gpu,
+    planned_rates_rps,
+)
+from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import Gpu, GpuId, Node, NodeId
+
+_ROUNDING = 1e-9
+"""Relative: what sums may exceed a limit by."""
+
+
+def with_spares(
+    problem: Problem,
+    bound: BoundPlan,
+    gpus: Sequence[Gpu],
+    nodes: Sequence[Node],
+    *,
+    running: BoundPlan | None,
+    generation: int,
+    may_open: bool,
+    avoided: Mapping[str, Set[GpuId]] | None = None,
+) -> BoundPlan:
+    """The plan with spares, whatever it had of them; its replicas and tasks stay as they are.
+
+    running: the target, of whose spares those that still fit keep their ids; the others get new ones, of that
+    generation. may_open: whether idle GPUs that are paid
+    for may be used. avoided: GPUs that start no replica of a service, by service. The order of the items changes
+    nothing.
+    """
+    bare = replace(
+        bound,
+        gpus=tuple(
+            replace(gpu, spares=()) for gpu in bound.gpus if gpu.replicas or gpu.tasks
+        ),
+    )
+    places = _places(problem, bare, gpus, nodes, may_open=may_open)
+    finder = _Finder(problem, bare, places, avoided or {}, generation)
+    former = _former(running, {place.gpu.id for place in places})
+    for service in finder.in_turn(former):
+        finder.place(service, former.get(service.name))
+    used = {place.gpu.id: place.with_spares() for place in places if place.spares}
+    kept = {gpu.id: gpu for gpu in bare.gpus}
+    return replace(bound, gpus=tuple(gpu for _, gpu in sorted((kept | used).items())))
+
+
+def spares_of(plan: BoundPlan | None) -> frozenset[tuple[GpuId, BoundReplica]]:
+    """(GPU, spare) of a plan."""
+    return frozenset(
+        (gpu.id, spare) for gpu in (plan.gpus if plan else ()) for spare in gpu.spares
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Place:
+    """A GPU that may take spares, with what is left of it."""
+
+    gpu: BoundGpu
+    sm_percent: float
+    memory_mib: float
+    watts: float
+    replicas: int
+    """Further ones that it may hold."""
+    spares: list[BoundReplica] = field(default_factory=list)
+
+    def has(self, service: str) -> bool:
+        """Whether a replica or spare of the service is there."""
+        return any(
+            each.service == service for each in (*self.gpu.replicas, *self.spares)
+        )
+
+    def fits(self, row: OperatingPoint, memory_mib: float) -> bool:
+        """Whether a spare of that row may sit down."""
+        return (
+            self.replicas >= 1
+            and row.sm_percent <= self.sm_percent + _ROUNDING * 100.0
+            and memory_mib <= self.memory_mib * (1.0 + _ROUNDING)
+            and row.power_w <= self.watts * (1.0 + _ROUNDING)
+        )
+
+    def take(self, spare: BoundReplica, row: OperatingPoint) -> None:
+        """Give it to a spare."""
+        self.spares.append(spare)
+        self.sm_percent -= row.sm_percent
+        self.memory_mib -= spare.memory_mib
+        self.watts -= row.power_w
+        self.replicas -= 1
+
+    def with_spares(self) -> BoundGpu:
+        """The GPU of the plan."""
+        by_service = sorted(self.spares, key=lambda spare: spare.service)
+        return replace(self.gpu, spares=tuple(by_service))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """A share of a GPU at its best batch for one service, alone."""
+
+    row: OperatingPoint
+    rps: float
+
+
+class _Finder:
+    """Finds places for spares, one service after the other."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        bound: BoundPlan,
+        places: Sequence[_Place],
+        avoided: Mapping[str, Set[GpuId]],
+        generation: int,
+    ) -> None:
+        self._problem, self._places, self._avoided = problem, places, avoided
+        self._generation = generation
+        self._rates = planned_rates_rps(bound)
+        self._nodes: defaultdict[str, set[NodeId]] = defaultdict(set)
+        self._largest: defaultdict[str, float] = defaultdict(float)
+        self._count: defaultdict[str, int] = defaultdict(int)
+        for gpu in bound.gpus:
+            for each in gpu.replicas:
+                self._nodes[each.service].add(gpu.node)
+                self._count[each.service] += 1
+                self._largest[each.service] = max(
+                    self._largest[each.service], each.arrival_rate_rps
+                )
+        self._sizes: dict[tuple[str, str, float], list[_Size]] = {}
+
+    def in_turn(self, former: Mapping[str, object]) -> list[ServiceDemand]:
+        """The services that may have a spare: those that are served, as far as their own limit of replicas goes."""
+        served = [
+            service
+            for service in self._problem.services
+            if self._rates[service.name] > 0.0
+            and (
+                service.max_replicas is None
+                or self._count[service.name] < service.max_replicas
+            )
+        ]
+        return sorted(
+            served,
+            key=lambda service: (
+                service.name not in former,
+                len(self._nodes[service.name]) > 1,
+                -service.priority,
+                -self._rates[service.name],
+                service.name,
+            ),
+        )
+
+    def place(
+        self, service: ServiceDemand, former: tuple[GpuId, BoundReplica] | None
+    ) -> None:
+        """Give the service a spare, if there is room for one."""
+        best: tuple[tuple[bool, bool, bool, float], _Place, BoundReplica, _Size] | None
+        best = None
+        for place in self._places:
+            found = self._offer(service, place, former)
+            if found is None:
+                continue
+            spare, size = found
+            worth = (
+                bool({place.gpu.node} - self._nodes[service.name]),
+                former is not None and spare.id == former[1].id,
+                size.rps >= self._largest[service.name],
+                size.rps,
+            )
+            # The first of equal ones: places are sorted by id.
+            if best is None or worth > best[0]:
+                best = worth, place, spare, size
+        if best is not None:
+            _, place, spare, size = best
+            place.take(spare, size.row)
+
+    def _offer(
+        self,
+        service: ServiceDemand,
+        place: _Place,
+        former: tuple[GpuId, BoundReplica] | None,
+    ) -> tuple[BoundReplica, _Size] | None:
+        """The spare that the service would have there: the one that runs, else one of the right size."""
+        gpu = place.gpu
+        if not service.allows(gpu.gpu_type) or place.has(service.name):
+            return None
+        sizes = self._sizes_of(service, gpu)
+        if former is not None and former[0] == gpu.id:
+            again = _again(former[1], place, sizes, service.network)
+            if again is not None:
+                return again
+        if gpu.id in self._avoided.get(service.name, ()):
+            return None
+        fitting = [each for each in sizes if place.fits(each.row, each.row.memory_mib)]
+        if not fitting:
+            return None
+        wanted_rps = self._largest[service.name]
+        size = next((each for each in fitting if each.rps >= wanted_rps), fitting[-1])
+        return _spare(service, size.row, self._generation), size
+
+    def _sizes_of(self, service: ServiceDemand, gpu: BoundGpu) -> list[_Size]:
+        """The shares of such a GPU that are of use to the service, from the smallest on."""
+        key = service.name, gpu.gpu_type, gpu.clock_mhz
+        if key not in self._sizes:
+            points = self._problem.points_of(service.network, gpu.gpu_type)
+            gpu_type = self._problem.gpu_type(gpu.gpu_type)
+            best: dict[float, _Size] = {}
+            for row in points.rows if points else ():
+                if row.clock_mhz != gpu.clock_mhz:
+                    continue
+                rps = alone_rps(self._problem, service, gpu_type, row)
+                known = best.get(row.sm_percent)
+                if rps > (known.rps if known else 0.0):
+                    best[row.sm_percent] = _Size(row=row, rps=rps)
+            self._sizes[key] = [best[share] for share in sorted(best)]
+        return self._sizes[key]
+
+
+def _again(
+    spare: BoundReplica, place: _Place, sizes: Sequence[_Size], network: str
+) -> tuple[BoundReplica, _Size] | None:
+    """The spare that runs there, where it fits as it is."""
+    if spare.network != network:
+        return None
+    same = (
+        each
+        for each in sizes
+        if each.row[:2] == (spare.sm_percent, spare.batch)
+        and each.row.memory_mib <= spare.memory_mib
+        and place.fits(each.row, spare.memory_mib)
+    )
+    size = next(same, None)
+    return None if size is None else (spare, size)
+
+
+def _spare(
+    service: ServiceDemand, row: OperatingPoint, generation: int
+) -> BoundReplica:
+    return BoundReplica(
+        # Replicas are numbered from 1 on, and a service has one spare.
+        id=new_replica_id(service.name, generation, 0),
+        service=service.name,
+        network=service.network,
+        sm_percent=row.sm_percent,
+        batch=row.batch,
+        arrival_rate_rps=0.0,
+        memory_mib=row.memory_mib,
+    )
+
+
+def _former(
+    running: BoundPlan | None, gpus: Set[GpuId]
+) -> dict[str, tuple[GpuId, BoundReplica]]:
+    """Where each service's spare runs, by service, on these GPUs."""
+    return {
+        spare.service: (gpu.id, spare)
+        for gpu in (running.gpus if running else ())
+        if gpu.id in gpus
+        for spare in gpu.spares
+    }
+
+
+def _places(
+    problem: Problem,
+    bound: BoundPlan,
+    gpus: Sequence[Gpu],
+    nodes: Sequence[Node],
+    *,
+    may_open: bool,
+) -> list[_Place]:
+    """The GPUs that may take spares, by id."""
+    cordoned = {node.id for node in nodes if node.cordoned}
+    usable = [
+        gpu
+        for gpu in sorted(gpus, key=lambda gpu: gpu.id)
+        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
+    ]
+    used = {gpu.id: gpu for gpu in bound.gpus}
+    opened = _idle_paid(problem, usable, used) if may_open else ()
+    types = {gpu.id: gpu.gpu_type for gpu in usable}
+    rows = OperatingRows(problem)
+    found = []
+    for gpu in (*used.values(), *opened):
+        # An id may stand for another GPU by now.
+        if types.get(gpu.id) == gpu.gpu_type and not any(
+            task.is_resident for task in gpu.tasks
+        ):
+            found.append(_place(problem, rows, gpu))
+    return sorted(found, key=lambda place: place.gpu.id)
+
+
+def _idle_paid(
+    problem: Problem, usable: Sequence[Gpu], used: Mapping[GpuId, BoundGpu]
+) -> Iterator[BoundGpu]:
+    """The first idle GPU of each node, as far as so many more of its type are paid for than are in use."""
+    for gpu_type in problem.gpu_types:
+        of_type = [gpu for gpu in usable if gpu.gpu_type == gpu_type.name]
+        taken = sum(gpu.id in used for gpu in of_type)
+        first = {gpu.node: gpu for gpu in reversed(of_type) if gpu.id not in used}
+        for _, gpu in sorted(first.items())[: max(0, gpu_type.paid_count - taken)]:
+            yield idle_gpu(gpu, gpu_type)
+
+
+def _place(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> _Place:
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    planned = [
+        rows.find(
+            each.network, gpu.gpu_type, (each.sm_percent, each.batch, gpu.clock_mhz)
+        )
+        for each in gpu.replicas
+    ]
+    cap_w = min(gpu_type.power_cap_w, gpu.power_cap_w)
+    drawn_w = gpu_type.idle_w + sum(row.power_w for row in planned if row)
+    return _Place(
+        gpu=gpu,
+        sm_percent=100.0 - sum(each.sm_percent for each in gpu.replicas),
+        memory_mib=gpu_type.memory_mib - sum(each.memory_mib for each in gpu.replicas),
+        # What a replica without a row draws is not known: then nothing is left.
+        watts=cap_w - drawn_w if None not in planned else 0.0,
+        replicas=problem.max_replicas_per_gpu - len(gpu.replicas),
+    )
