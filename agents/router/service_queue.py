@@ -20,7 +20,7 @@ Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 
 RATE_WINDOW_S = 5.0
 CALM_S = 2.0
-"""Spares take requests for so long after the last sign that the replicas cannot keep up: while they help, it is gone."""
+"""Spares take requests for so long after the last sign that replicas cannot keep up: while they help, it is gone."""
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
 

@@ -14,9 +14,11 @@ A spare stays where it runs for as long as there is room; `bind` makes it a repl
 What is physical is judged with it (`solvers.check_residents`), promises without it.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from solvers.laws.colocation import alone_rps
 from solvers.laws.operating_rows import OperatingRows
@@ -26,7 +28,6 @@ from solvers.types.plan import (
     BoundPlan,
     BoundReplica,
     idle_gpu,
-    planned_rates_rps,
 )
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Gpu, GpuId, Node, NodeId
@@ -53,20 +54,21 @@ def with_spares(
     for may be used. avoided: GPUs that start no replica of a service, by service. The order of the items changes
     nothing.
     """
-    bare = replace(
-        bound,
-        gpus=tuple(
-            replace(gpu, spares=()) for gpu in bound.gpus if gpu.replicas or gpu.tasks
-        ),
-    )
+    bare = _without_spares(bound)
     places = _places(problem, bare, gpus, nodes, may_open=may_open)
-    finder = _Finder(problem, bare, places, avoided or {}, generation)
+    finder = _Finder(problem, places, avoided or {}, generation)
     former = _former(running, {place.gpu.id for place in places})
-    for service in finder.in_turn(former):
-        finder.place(service, former.get(service.name))
+    served = _served(bare)
+    for service in _in_turn(problem, served, former):
+        finder.place(service, served[service.name], former.get(service.name))
     used = {place.gpu.id: place.with_spares() for place in places if place.spares}
     kept = {gpu.id: gpu for gpu in bare.gpus}
     return replace(bound, gpus=tuple(gpu for _, gpu in sorted((kept | used).items())))
+
+
+def _without_spares(bound: BoundPlan) -> BoundPlan:
+    gpus = (replace(gpu, spares=()) for gpu in bound.gpus)
+    return replace(bound, gpus=tuple(gpu for gpu in gpus if not gpu.is_empty))
 
 
 def spares_of(plan: BoundPlan | None) -> frozenset[tuple[GpuId, BoundReplica]]:
@@ -125,135 +127,164 @@ class _Size:
     rps: float
 
 
+@dataclass(slots=True)
+class _Served:
+    """What the plan has of one service."""
+
+    nodes: set[NodeId] = field(default_factory=set)
+    rates_rps: list[float] = field(default_factory=list)
+    """What each replica is planned for."""
+
+    @property
+    def largest_rps(self) -> float:
+        """What the spare should carry."""
+        return max(self.rates_rps)
+
+
+class _Offer(NamedTuple):
+    """A spare that a service may have."""
+
+    place: _Place
+    spare: BoundReplica
+    size: _Size
+
+    def worth(
+        self, served: _Served, former: "_Former | None"
+    ) -> tuple[bool, bool, bool, float]:
+        """The larger, the better."""
+        return (
+            served.nodes != {self.place.gpu.node},
+            former is not None and self.spare.id == former.spare.id,
+            self.size.rps >= served.largest_rps,
+            self.size.rps,
+        )
+
+
+class _Former(NamedTuple):
+    """A spare that runs."""
+
+    gpu: GpuId
+    spare: BoundReplica
+
+
 class _Finder:
     """Finds places for spares, one service after the other."""
 
     def __init__(
         self,
         problem: Problem,
-        bound: BoundPlan,
         places: Sequence[_Place],
         avoided: Mapping[str, Set[GpuId]],
         generation: int,
     ) -> None:
         self._problem, self._places, self._avoided = problem, places, avoided
         self._generation = generation
-        self._rates = planned_rates_rps(bound)
-        self._nodes: defaultdict[str, set[NodeId]] = defaultdict(set)
-        self._largest: defaultdict[str, float] = defaultdict(float)
-        self._count: defaultdict[str, int] = defaultdict(int)
-        for gpu in bound.gpus:
-            for each in gpu.replicas:
-                self._nodes[each.service].add(gpu.node)
-                self._count[each.service] += 1
-                self._largest[each.service] = max(
-                    self._largest[each.service], each.arrival_rate_rps
-                )
         self._sizes: dict[tuple[str, str, float], list[_Size]] = {}
 
-    def in_turn(self, former: Mapping[str, object]) -> list[ServiceDemand]:
-        """The services that may have a spare: those that are served, as far as their own limit of replicas goes."""
-        served = [
-            service
-            for service in self._problem.services
-            if self._rates[service.name] > 0.0
-            and (
-                service.max_replicas is None
-                or self._count[service.name] < service.max_replicas
-            )
-        ]
-        return sorted(
-            served,
-            key=lambda service: (
-                service.name not in former,
-                len(self._nodes[service.name]) > 1,
-                -service.priority,
-                -self._rates[service.name],
-                service.name,
-            ),
-        )
-
     def place(
-        self, service: ServiceDemand, former: tuple[GpuId, BoundReplica] | None
+        self, service: ServiceDemand, served: _Served, former: _Former | None
     ) -> None:
         """Give the service a spare, if there is room for one."""
-        best: tuple[tuple[bool, bool, bool, float], _Place, BoundReplica, _Size] | None
-        best = None
-        for place in self._places:
-            found = self._offer(service, place, former)
-            if found is None:
-                continue
-            spare, size = found
-            worth = (
-                bool({place.gpu.node} - self._nodes[service.name]),
-                former is not None and spare.id == former[1].id,
-                size.rps >= self._largest[service.name],
-                size.rps,
-            )
+        found = (self._offer(service, each, served, former) for each in self._places)
+        offers = [offer for offer in found if offer is not None]
+        if offers:
             # The first of equal ones: places are sorted by id.
-            if best is None or worth > best[0]:
-                best = worth, place, spare, size
-        if best is not None:
-            _, place, spare, size = best
-            place.take(spare, size.row)
+            best = max(offers, key=lambda offer: offer.worth(served, former))
+            best.place.take(best.spare, best.size.row)
 
     def _offer(
         self,
         service: ServiceDemand,
         place: _Place,
-        former: tuple[GpuId, BoundReplica] | None,
-    ) -> tuple[BoundReplica, _Size] | None:
+        served: _Served,
+        former: _Former | None,
+    ) -> _Offer | None:
         """The spare that the service would have there: the one that runs, else one of the right size."""
         gpu = place.gpu
         if not service.allows(gpu.gpu_type) or place.has(service.name):
             return None
         sizes = self._sizes_of(service, gpu)
-        if former is not None and former[0] == gpu.id:
-            again = _again(former[1], place, sizes, service.network)
+        if former is not None and former.gpu == gpu.id:
+            again = _again(former.spare, place, sizes, service.network)
             if again is not None:
                 return again
         if gpu.id in self._avoided.get(service.name, ()):
             return None
         fitting = [each for each in sizes if place.fits(each.row, each.row.memory_mib)]
-        if not fitting:
+        enough = (each for each in fitting if each.rps >= served.largest_rps)
+        size = next(enough, fitting[-1] if fitting else None)
+        if size is None:
             return None
-        wanted_rps = self._largest[service.name]
-        size = next((each for each in fitting if each.rps >= wanted_rps), fitting[-1])
-        return _spare(service, size.row, self._generation), size
+        return _Offer(place, _spare(service, size.row, self._generation), size)
 
     def _sizes_of(self, service: ServiceDemand, gpu: BoundGpu) -> list[_Size]:
         """The shares of such a GPU that are of use to the service, from the smallest on."""
         key = service.name, gpu.gpu_type, gpu.clock_mhz
         if key not in self._sizes:
-            points = self._problem.points_of(service.network, gpu.gpu_type)
-            gpu_type = self._problem.gpu_type(gpu.gpu_type)
-            best: dict[float, _Size] = {}
-            for row in points.rows if points else ():
-                if row.clock_mhz != gpu.clock_mhz:
-                    continue
-                rps = alone_rps(self._problem, service, gpu_type, row)
-                known = best.get(row.sm_percent)
-                if rps > (known.rps if known else 0.0):
-                    best[row.sm_percent] = _Size(row=row, rps=rps)
-            self._sizes[key] = [best[share] for share in sorted(best)]
+            self._sizes[key] = _sizes(self._problem, service, gpu)
         return self._sizes[key]
+
+
+def _sizes(problem: Problem, service: ServiceDemand, gpu: BoundGpu) -> list[_Size]:
+    points = problem.points_of(service.network, gpu.gpu_type)
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    best: dict[float, _Size] = {}
+    for row in points.rows if points else ():
+        if row.clock_mhz == gpu.clock_mhz:
+            rps = alone_rps(problem, service, gpu_type, row)
+            known = best.get(row.sm_percent)
+            if rps > (known.rps if known else 0.0):
+                best[row.sm_percent] = _Size(row=row, rps=rps)
+    return [best[share] for share in sorted(best)]
+
+
+def _served(bound: BoundPlan) -> dict[str, _Served]:
+    """By service."""
+    found: defaultdict[str, _Served] = defaultdict(_Served)
+    for gpu in bound.gpus:
+        for each in gpu.replicas:
+            found[each.service].nodes.add(gpu.node)
+            found[each.service].rates_rps.append(each.arrival_rate_rps)
+    return dict(found)
+
+
+def _in_turn(
+    problem: Problem, served: Mapping[str, _Served], former: Mapping[str, _Former]
+) -> list[ServiceDemand]:
+    """The services that may have a spare: those that are served, as far as their own limit of replicas goes."""
+
+    def turn(service: ServiceDemand) -> tuple[bool, bool, float, float, str]:
+        mine = served[service.name]
+        return (
+            service.name not in former,
+            len(mine.nodes) > 1,
+            -service.priority,
+            -math.fsum(mine.rates_rps),
+            service.name,
+        )
+
+    def may_have_one(service: ServiceDemand) -> bool:
+        mine = served.get(service.name)
+        if mine is None or mine.largest_rps <= 0.0:
+            return False
+        limit = service.max_replicas
+        return limit is None or len(mine.rates_rps) < limit
+
+    return sorted(filter(may_have_one, problem.services), key=turn)
 
 
 def _again(
     spare: BoundReplica, place: _Place, sizes: Sequence[_Size], network: str
-) -> tuple[BoundReplica, _Size] | None:
+) -> _Offer | None:
     """The spare that runs there, where it fits as it is."""
-    if spare.network != network:
-        return None
     same = (
-        each
+        _Offer(place, spare, each)
         for each in sizes
         if each.row[:2] == (spare.sm_percent, spare.batch)
         and each.row.memory_mib <= spare.memory_mib
         and place.fits(each.row, spare.memory_mib)
     )
-    size = next(same, None)
-    return None if size is None else (spare, size)
+    return next(same, None) if spare.network == network else None
 
 
 def _spare(
@@ -271,12 +302,10 @@ def _spare(
     )
 
 
-def _former(
-    running: BoundPlan | None, gpus: Set[GpuId]
-) -> dict[str, tuple[GpuId, BoundReplica]]:
+def _former(running: BoundPlan | None, gpus: Set[GpuId]) -> dict[str, _Former]:
     """Where each service's spare runs, by service, on these GPUs."""
     return {
-        spare.service: (gpu.id, spare)
+        spare.service: _Former(gpu.id, spare)
         for gpu in (running.gpus if running else ())
         if gpu.id in gpus
         for spare in gpu.spares
@@ -292,12 +321,7 @@ def _places(
     may_open: bool,
 ) -> list[_Place]:
     """The GPUs that may take spares, by id."""
-    cordoned = {node.id for node in nodes if node.cordoned}
-    usable = [
-        gpu
-        for gpu in sorted(gpus, key=lambda gpu: gpu.id)
-        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
-    ]
+    usable = _usable(gpus, nodes)
     used = {gpu.id: gpu for gpu in bound.gpus}
     opened = _idle_paid(problem, usable, used) if may_open else ()
     types = {gpu.id: gpu.gpu_type for gpu in usable}
@@ -310,6 +334,16 @@ def _places(
         ):
             found.append(_place(problem, rows, gpu))
     return sorted(found, key=lambda place: place.gpu.id)
+
+
+def _usable(gpus: Sequence[Gpu], nodes: Sequence[Node]) -> list[Gpu]:
+    """The GPUs that may start something, by id."""
+    cordoned = {node.id for node in nodes if node.cordoned}
+    return [
+        gpu
+        for gpu in sorted(gpus, key=lambda gpu: gpu.id)
+        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
+    ]
 
 
 def _idle_paid(

@@ -3,19 +3,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solvers.check import violations
-from solvers.check_residents import task_violations
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import GpuType
 from tests.examples import examples
-from tests.solvers import factories as filling
 from tests.solvers.small_plans import capacity_rps, example, planned_problems
 
 Case = tuple[Problem, Plan]
@@ -499,71 +496,3 @@ def test_a_violation_says_where_it_is() -> None:
     (violation,) = violations(problem, with_replica(plan, 1, 1, arrival_rate_rps=200.0))
     assert violation.where == "gpus[1].replicas[1]"
     assert "200" in violation.detail and "155.774" in violation.detail
-
-
-# Tasks: a replica of `web` may take 1000 / 60 = 16.7 ms and takes 10 · (1 + p / 100) beside p percent of training.
-@pytest.mark.parametrize(
-    ("change", "rules"),
-    [
-        ({}, set()),
-        ({"sm_percent": 100.0}, {"sm", "capacity"}),
-        ({"sm_percent": 60.0}, {"sm", "point"}),
-        ({"network": "unknown"}, {"point"}),
-        ({"is_resident": False, "sm_percent": 100.0}, set()),
-    ],
-    ids=[
-        "as it should be",
-        "too many SMs",
-        "no such row",
-        "no such network",
-        "swapped out",
-    ],
-)
-def test_a_task_is_judged_by_the_same_rules(
-    change: dict[str, Any], rules: set[str]
-) -> None:
-    gpu = filling.bound_gpu(
-        filling.a_gpu(0),
-        filling.bound_task(**{"sm_percent": 50.0, **change}),
-        rate_rps=60.0,
-    )
-    found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
-    assert {violation.rule for violation in found} == rules
-
-
-def test_a_task_must_not_take_a_promised_capacity() -> None:
-    gpu = filling.bound_gpu(
-        filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=67.0
-    )
-    (violation,) = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
-    assert (violation.rule, violation.severity) == (
-        "capacity",
-        "promise",
-    )  # 1000 / 15 = 66.7 rps
-
-
-def test_a_network_that_services_run_too_is_judged_as_they_were_planned() -> None:
-    # Of `web` the problem knows 10 ms; what else is said of it, 100 ms, is older.
-    gpu = filling.bound_gpu(
-        filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=60.0
-    )
-    older = replace(
-        filling.web_points("cheap"),
-        rows=(filling.web_points("cheap").rows[0]._replace(run_ms=100.0),),
-    )
-    assert task_violations(filling.PROBLEM, [gpu], (*filling.POINTS, older)) == ()
-
-
-def test_tasks_need_memory_and_watts() -> None:
-    tasks = [filling.bound_task(name, sm_percent=10.0) for name in "abc"]
-    gpu = filling.bound_gpu(filling.a_gpu(0), *tasks, rate_rps=1.0)
-    found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
-    assert [violation.rule for violation in found] == ["memory"]  # 2 + 3 · 4 GiB of 10
-    hot = tuple(
-        replace(entry, rows=tuple(row._replace(power_w=200.0) for row in entry.rows))
-        for entry in filling.POINTS
-    )
-    one = replace(gpu, tasks=(tasks[0],))
-    assert [
-        violation.rule for violation in task_violations(filling.PROBLEM, [one], hot)
-    ] == ["power"]  # 350 W of 300

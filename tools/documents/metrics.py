@@ -187,6 +187,7 @@ def _router_page() -> str:
         running=0,
         replicas=0,
         replicas_out=0,
+        spares=0,
     )
     return exposition((shown,), unknown=0)
 

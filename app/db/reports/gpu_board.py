@@ -81,7 +81,8 @@ WITH newest AS (
     FROM use_observation u JOIN newest ON u.window_start = newest.at
     WHERE u.gpu = :gpu AND u.window_start > CAST(:since AS timestamptz)
 ), carried AS (
-    SELECT coalesce(p.kind, 'replica') AS kind, coalesce(s.replica, p.replica) AS id, coalesce(s.service, p.service) AS owner,
+    SELECT coalesce(p.kind, 'replica') AS kind, coalesce(s.replica, p.replica) AS id,
+           coalesce(s.service, p.service) AS owner,
            coalesce(s.state, 'not there yet') AS state, p.replica IS NOT NULL AS is_planned,
            coalesce(s.sm_percent, p.sm_percent::float8) AS sm_percent, coalesce(s.batch, p.batch) AS batch,
            coalesce(s.memory_mib, p.memory_mib::float8) AS memory_mib, p.arrival_rate_rps AS planned_rate_rps,

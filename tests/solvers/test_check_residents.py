@@ -1,0 +1,129 @@
+"""What tasks and spares may not break beside a GPU's replicas."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from solvers.check_residents import spare_violations, task_violations
+from solvers.types.plan import BoundReplica
+from solvers.types.state import ReplicaId
+from tests.solvers import factories as filling
+
+
+# Tasks: a replica of `web` may take 1000 / 60 = 16.7 ms and takes 10 · (1 + p / 100) beside p percent of training.
+@pytest.mark.parametrize(
+    ("change", "rules"),
+    [
+        ({}, set()),
+        ({"sm_percent": 100.0}, {"sm", "capacity"}),
+        ({"sm_percent": 60.0}, {"sm", "point"}),
+        ({"network": "unknown"}, {"point"}),
+        ({"is_resident": False, "sm_percent": 100.0}, set()),
+    ],
+    ids=[
+        "as it should be",
+        "too many SMs",
+        "no such row",
+        "no such network",
+        "swapped out",
+    ],
+)
+def test_a_task_is_judged_by_the_same_rules(
+    change: dict[str, Any], rules: set[str]
+) -> None:
+    gpu = filling.bound_gpu(
+        filling.a_gpu(0),
+        filling.bound_task(**{"sm_percent": 50.0, **change}),
+        rate_rps=60.0,
+    )
+    found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
+    assert {violation.rule for violation in found} == rules
+
+
+def test_a_task_must_not_take_a_promised_capacity() -> None:
+    gpu = filling.bound_gpu(
+        filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=67.0
+    )
+    (violation,) = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
+    assert (violation.rule, violation.severity) == (
+        "capacity",
+        "promise",
+    )  # 1000 / 15 = 66.7 rps
+
+
+def test_a_network_that_services_run_too_is_judged_as_they_were_planned() -> None:
+    # Of `web` the problem knows 10 ms; what else is said of it, 100 ms, is older.
+    gpu = filling.bound_gpu(
+        filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=60.0
+    )
+    older = replace(
+        filling.web_points("cheap"),
+        rows=(filling.web_points("cheap").rows[0]._replace(run_ms=100.0),),
+    )
+    assert task_violations(filling.PROBLEM, [gpu], (*filling.POINTS, older)) == ()
+
+
+def test_tasks_need_memory_and_watts() -> None:
+    tasks = [filling.bound_task(name, sm_percent=10.0) for name in "abc"]
+    gpu = filling.bound_gpu(filling.a_gpu(0), *tasks, rate_rps=1.0)
+    found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
+    assert [violation.rule for violation in found] == ["memory"]  # 2 + 3 · 4 GiB of 10
+    hot = tuple(
+        replace(entry, rows=tuple(row._replace(power_w=200.0) for row in entry.rows))
+        for entry in filling.POINTS
+    )
+    one = replace(gpu, tasks=(tasks[0],))
+    assert [
+        violation.rule for violation in task_violations(filling.PROBLEM, [one], hot)
+    ] == ["power"]  # 350 W of 300
+
+
+def a_spare(**changes: Any) -> BoundReplica:
+    spare = BoundReplica(
+        id=ReplicaId("spare"),
+        service="web",
+        network="web",
+        sm_percent=50.0,
+        batch=1,
+        arrival_rate_rps=0.0,
+        memory_mib=2048.0,
+    )
+    return replace(spare, **changes)
+
+
+@pytest.mark.parametrize(
+    ("rate_rps", "spares", "rules"),
+    [
+        (None, [a_spare()], []),
+        (None, [a_spare(sm_percent=60.0)], ["point"]),
+        (None, [a_spare(service="other")], ["point"]),
+        (None, [a_spare(), a_spare(id=ReplicaId("second"))], ["anti_affinity"]),
+        # One GPU must not take both with it; a promise of the replica is not asked for.
+        (1000.0, [a_spare()], ["anti_affinity"]),
+    ],
+    ids=["alone", "no such row", "no such service", "two", "beside its own"],
+)
+def test_a_spare_is_judged_as_a_replica_without_a_rate(
+    rate_rps: float | None, spares: list[BoundReplica], rules: list[str]
+) -> None:
+    gpu = filling.bound_gpu(filling.a_gpu(0), rate_rps=rate_rps)
+    found = spare_violations(filling.PROBLEM, [replace(gpu, spares=tuple(spares))])
+    assert [violation.rule for violation in found] == rules
+
+
+def test_a_spare_draws_no_more_than_its_own_gpu_may() -> None:
+    # 50 W idle and 100 W of the spare.
+    gpu = replace(filling.bound_gpu(filling.a_gpu(0)), spares=(a_spare(),))
+    assert spare_violations(filling.PROBLEM, [replace(gpu, power_cap_w=150.0)]) == ()
+    (violation,) = spare_violations(filling.PROBLEM, [replace(gpu, power_cap_w=149.0)])
+    assert violation.rule == "power"
+
+
+def test_what_tasks_leave_over_is_not_for_spares() -> None:
+    task = filling.bound_task(sm_percent=10.0)
+    gpu = replace(filling.bound_gpu(filling.a_gpu(0), task), spares=(a_spare(),))
+    (violation,) = spare_violations(filling.PROBLEM, [gpu])
+    assert violation.rule == "spares"
+    waiting = replace(gpu, tasks=(replace(task, is_resident=False),))
+    assert spare_violations(filling.PROBLEM, [waiting]) == ()
