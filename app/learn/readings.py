@@ -91,7 +91,8 @@ def make_readings(
     gpus: Iterable[BoundGpu], executions: Sequence[Execution], stated: StatedTimes
 ) -> dict[Group, list[ExecutionReading]]:
     """Readings by network and GPU type, of GPUs that ran exactly what the plan says all the while."""
-    by_gpu = executed_by_gpu(executions)
+    gpus = tuple(gpus)
+    by_gpu = executed_by_gpu(gpus, executions)
     readings: dict[Group, list[ExecutionReading]] = defaultdict(list)
     for gpu in gpus:
         seen = by_gpu.get(gpu.id, {})
@@ -102,11 +103,15 @@ def make_readings(
 
 
 def executed_by_gpu(
-    executions: Iterable[Execution],
+    gpus: Iterable[BoundGpu], executions: Iterable[Execution]
 ) -> Mapping[str, Mapping[str, Execution]]:
-    """What executed, by GPU and replica."""
+    """What executed, by GPU and replica; without the spares that rested."""
+    spares = {(gpu.id, spare.id) for gpu in gpus for spare in gpu.spares}
     by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
     for execution in executions:
+        # Nobody feels a spare that rests. One that worked is a neighbour that the plan does not count.
+        if not execution.batches and (execution.gpu, execution.replica) in spares:
+            continue
         by_gpu[execution.gpu][execution.replica] = execution
     return by_gpu
 

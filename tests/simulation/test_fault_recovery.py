@@ -4,12 +4,14 @@ Recovery time: from the fault until the first step from which on every service h
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from agents.sim.load_balancer import DETECTION_S
 from agents.sim.spec import Fault
+from solvers.tick.spares import spares_of
 from tests.simulation.scenes import LAUNCH_S, PERIOD_S, Scene, a_scene
 
 PERCENTILE = 0.98
@@ -84,10 +86,15 @@ def test_a_lost_gpu_is_made_up_for_once_its_agent_has_told(
         faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=lost_s),),
     )
     scene.play(BEFORE_S)
-    assert services_on(scene, "n1", 0)
+    lost = services_on(scene, "n1", 0)
+    assert lost
+    spared = {spare.service for _, spare in spares_of(scene.target)}
     scene.play(40.0)
     assert not services_on(scene, "n1", 0)
-    assert LAUNCH_S < recovery_s(scene, lost_s) <= PERIOD_S + LAUNCH_S + PERIOD_S
+    found_s = recovery_s(scene, lost_s)
+    # Spares are at work before anybody has told; without one there is a launch to wait for.
+    assert found_s <= 0.0 if lost <= spared else found_s > LAUNCH_S
+    assert found_s <= PERIOD_S + LAUNCH_S + PERIOD_S
 
 
 def test_a_service_with_room_on_other_nodes_is_served_as_promised_but_for_the_second_of_detection() -> (
@@ -120,7 +127,10 @@ def test_services_on_other_gpus_notice_nothing_until_the_next_plan(kind: str) ->
     others = services_on(calm, "n1", 1) - services_on(calm, "n1", 0)
     assert others and services_on(calm, "n1", 0)
     for service, totals in struck.counts[-1].items():
-        assert (totals == calm.counts[-1][service]) == (service in others)
+        before = calm.counts[-1][service]
+        # Where a spare of the lost ones works, answers take somewhat longer; as many are in time.
+        same = replace(totals, latency_buckets=before.latency_buckets)
+        assert (same == before) == (service in others)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

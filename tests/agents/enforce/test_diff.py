@@ -345,6 +345,8 @@ def test_routes_only_ever_name_ready_replicas(
         state = run(device.state())
         ready = {each.id for each in device.replicas() if each.state == "ready"}
         assert {
-            replica_id for route in state.routes for replica_id, _ in route.shares
+            replica_id
+            for route in state.routes
+            for replica_id in (*dict(route.shares), *route.spares)
         } <= ready
         device.make_ready()
