@@ -47,9 +47,8 @@ def with_spares_of(
         may_open=not is_limited(problem, state.nodes),
         avoided=_closed(avoided),
     )
-    checked = replace(
-        proposed, gpus=tuple(_checked(problem, gpu) for gpu in proposed.gpus)
-    )
+    gpus = (_checked(problem, gpu) for gpu in proposed.gpus)
+    checked = replace(proposed, gpus=tuple(gpu for gpu in gpus if not gpu.is_empty))
     if decision.bound is not None:
         return replace(decision, bound=checked)
     if spares_of(checked) == spares_of(target):

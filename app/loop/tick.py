@@ -38,8 +38,8 @@ from app.loop.observe import (
 from app.loop.plan import Decision, make_record, renewed, with_messages
 from app.loop.planning.draining import drained_nodes
 from app.loop.planning.reschedule import avoided_gpus
-from app.loop.spares import with_spares_of
 from app.loop.push import push_target
+from app.loop.spares import with_spares_of
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts

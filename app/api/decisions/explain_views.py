@@ -172,6 +172,9 @@ class ServiceExplanationView(View):
     replicas: list[ReplicaGroupView]
     unserved: list[UnservedView]
     limit: str = Field(description="What decides the number of its replicas, in words")
+    spares: list[str] = Field(
+        description="Loaded replicas besides, at work while those cannot keep up, in words"
+    )
     bindings: list[BindingView] = Field(
         description="What keeps its replicas from carrying more"
     )
