@@ -167,15 +167,16 @@ async def _send(url: str, requests: int) -> list[Answer]:
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
             asked.append(
                 asyncio.create_task(
-                    _ask(session, f"{url}/v2/models/chat/infer", body, due_s)
+                    ask(session, f"{url}/v2/models/chat/infer", body, due_s)
                 )
             )
         return list(await asyncio.gather(*asked))
 
 
-async def _ask(
+async def ask(
     session: aiohttp.ClientSession, url: str, body: bytes, due_s: float
 ) -> Answer:
+    """Send one request; what became of it."""
     status = 0
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         async with session.post(
@@ -255,10 +256,10 @@ def _row(sharing: str, answers: list[Answer], switches: list[Switch]) -> Figures
         "switches": len(switches),
         "during": len(during),
         "before_ms_p50": median(before_ms),
-        "before_ms_p99": _quantile(before_ms, 0.99),
+        "before_ms_p99": quantile(before_ms, 0.99),
         "during_ms_p50": median(during_ms),
-        "during_ms_p99": _quantile(during_ms, 0.99),
-        "p99_ratio": _quantile(during_ms, 0.99) / _quantile(before_ms, 0.99),
+        "during_ms_p99": quantile(during_ms, 0.99),
+        "p99_ratio": quantile(during_ms, 0.99) / quantile(before_ms, 0.99),
         "start_ms_p50": median(
             1000.0 * (each.ready_s - each.started_s) for each in switches
         ),
@@ -267,7 +268,8 @@ def _row(sharing: str, answers: list[Answer], switches: list[Switch]) -> Figures
     }
 
 
-def _quantile(values: list[float], share: float) -> float:
+def quantile(values: list[float], share: float) -> float:
+    """The value that this share of them does not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 

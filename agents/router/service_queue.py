@@ -20,7 +20,7 @@ Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 
 RATE_WINDOW_S = 5.0
 CALM_S = 2.0
-"""Spares take requests for so long after the last sign that replicas cannot keep up: while they help, it is gone."""
+"""Spares take requests for so long after the last sign that replicas cannot keep up: while they do, there is none."""
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
 
@@ -116,7 +116,7 @@ class ServiceQueue:
         """The route's spares that are not left out either."""
         self._planned_rps = 0.0
         self._late_until_s = -math.inf
-        """Spares take requests until then."""
+        """Until then the emptiest replica has the next turn, spares among them."""
         self._health = ReplicaHealth()
         self._in_flight: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[str]] = deque()
@@ -298,7 +298,7 @@ class ServiceQueue:
         """Count a request that was refused or lost."""
         self._counts.rejected[reason] += 1
         if reason in ("full", "expired"):
-            self._call_spares()
+            self._late_until_s = self._now_s() + CALM_S
 
     def read(self) -> ServiceReading:
         """The counts since the last reading; starts a new window."""
@@ -335,28 +335,25 @@ class ServiceQueue:
 
     def _choose(self) -> str | None:
         """The next replica with room, spares among them while they are needed; takes its place there."""
-        chosen = self._emptiest() if self._needs_spares() else self._next_in_turn()
+        chosen = self._emptiest() if self._is_late() else self._next_in_turn()
         if chosen is None:
             return None
         self._in_flight[chosen] += 1
         return chosen
 
-    def _needs_spares(self) -> bool:
-        if not self._spares:
-            return False
-        if not self._open:
-            return True
+    def _is_late(self) -> bool:
+        """Whether the replicas cannot keep up, or could not until just now."""
+        # With one replica there is nothing to choose.
+        if len(self._open) + len(self._spares) < 2:
+            return not self._open
         # By Little's law the one that comes now waits for what is ahead of it, at the pace of what is planned for or
         # of what was answered lately, if that is more.
         now_s = self._now_s()
         ahead = len(self._waiting) + self._in_flight.total()
         pace_rps = max(self._planned_rps, self._rate.rps(now_s))
-        if 1000.0 * ahead > pace_rps * self._route.slo_ms:
-            self._call_spares()
+        if not self._open or 1000.0 * ahead > pace_rps * self._route.slo_ms:
+            self._late_until_s = now_s + CALM_S
         return now_s < self._late_until_s
-
-    def _call_spares(self) -> None:
-        self._late_until_s = self._now_s() + CALM_S
 
     def _emptiest(self) -> str | None:
         """The one that has least to do for its weight, spares among them: turns by weight suit a steady load alone."""

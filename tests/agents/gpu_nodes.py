@@ -158,6 +158,8 @@ class Wanted:
     has_mps: bool = False
     words: tuple[str, ...] = ()
     """Added to the worker's command, in front."""
+    batch_ms: float = 2.0
+    """Time of a batch of any size."""
     knobs: FakeKnobs = field(default_factory=FakeKnobs)
     errors: FakeErrors = field(default_factory=FakeErrors)
     memory: FakeMemory = field(default_factory=FakeMemory)
@@ -173,11 +175,12 @@ class Wanted:
 
 
 def templates(wanted: Wanted) -> Templates:
-    """Our own worker with 2 ms per batch, under the fake MPS where there is one."""
+    """Our own worker, under the fake MPS where there is one."""
     program = (
         (str(FAKES / "mps_worker.py"),) if wanted.has_mps else ("-m", "agents.serving")
     )
-    options = "--engine timed --times-ms 1:2,64:2 --service {service} --port {port} --batch {batch} --drain-s 10"
+    options = f"--engine timed --times-ms 1:{wanted.batch_ms:g},64:{wanted.batch_ms:g}"
+    options += " --service {service} --port {port} --batch {batch} --drain-s 10"
     template = Template(
         name="own",
         command=(sys.executable, *program, *wanted.words, *options.split()),

@@ -138,3 +138,25 @@ def test_a_spare_with_a_rate_is_a_replica_like_the_others() -> None:
     )
     assert Counter(taken(service_queue, 4)) == {"a": 2, "spare": 2}
     assert (service_queue.members, service_queue.spares) == (2, 0)
+
+
+def test_without_a_spare_the_emptiest_goes_first_while_they_cannot_keep_up() -> None:
+    service_queue = a_queue(Clock(), ("a", 50.0), ("b", 50.0), spares=())
+    for each in taken(service_queue, 12):
+        # The answers of a take longer than usual.
+        if each == "b":
+            service_queue.release(each)
+    assert (service_queue.in_flight("a"), service_queue.in_flight("b")) == (6, 0)
+    assert taken(service_queue, 6) == ["b"] * 6
+
+
+@pytest.mark.parametrize("rates", [(60.0, 40.0), (0.0, 0.0)])
+def test_the_emptiest_by_weight_shares_as_the_plan_does(
+    rates: tuple[float, float],
+) -> None:
+    service_queue = a_queue(
+        Clock(), ("a", rates[0]), ("b", rates[1]), spares=(), slo_ms=1.0
+    )
+    shared = Counter(taken(service_queue, 1000))
+    share = rates[0] / sum(rates) if any(rates) else 0.5
+    assert shared["a"] == pytest.approx(1000 * share, abs=1)
