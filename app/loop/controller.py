@@ -6,6 +6,7 @@ Wake-ups that come while a tick runs are answered by one more tick, however many
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -102,6 +103,8 @@ class Controller:
         self._maintain = maintain
         self._slow_jobs = tuple(slow_jobs)
         self._wake = asyncio.Event()
+        self._silence: asyncio.TimerHandle | None = None
+        """Wakes the loop when a node comes to count as silent."""
         self.last: TickOutcome | None = None
         """The newest tick's outcome, for health checks and the live view."""
         self.leads = False
@@ -166,6 +169,7 @@ class Controller:
                 # The dispatcher of jobs pushes targets, too; whoever is second would lose its plan.
                 async with self._loop.turn:
                     self.last = await tick(self._loop)
+                self._wake_at_silence()
                 self.on_tick(self.last)
                 await self._note_lead()
             else:
@@ -173,6 +177,19 @@ class Controller:
                 self._is_noted, self._fault = False, ""
         except Exception as error:
             await self._hold_after_fault(error)
+
+    def _wake_at_silence(self) -> None:
+        """Not at the next period: what ran on a node that is gone is missing until others are started."""
+        if self._silence is not None:
+            self._silence.cancel()
+        due_s = self._loop.telemetry.silence_due_s
+        self._silence = (
+            asyncio.get_running_loop().call_later(
+                self._wall(due_s) + MIN_GAP_S, self.wake
+            )
+            if math.isfinite(due_s)
+            else None
+        )
 
     async def _note_lead(self) -> None:
         """Say in the audit that this process decides, and why nobody could before: while that lasted nobody wrote."""

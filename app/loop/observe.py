@@ -4,6 +4,7 @@ A quiet service and a missing metric are different things: a node that reports z
 not. Silence of one node takes its GPUs out of the plan; silence of all nodes makes the loop hold.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from solvers.types.state import (
     gpu_id,
 )
 
+_QUIET = 0.3
+"""A node of which nothing was heard for this part of the limit misses reports: agents send one each second."""
 READING_WINDOW_S = 60.0
 """Readings for policies look back this far."""
 
@@ -175,6 +178,18 @@ def silent_nodes(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
+def silence_due_s(snapshot: Snapshot) -> float:
+    """Seconds until the next node that misses reports counts as silent; infinite where none does."""
+    limit_s = snapshot.settings.stale_after_s
+    # One that was heard just now would cost a tick for nothing each time.
+    quiet = (
+        node.silent_for_s
+        for node in snapshot.state.nodes
+        if _QUIET * limit_s < node.silent_for_s <= limit_s
+    )
+    return limit_s - max(quiet, default=-math.inf)
+
+
 def usable_state(snapshot: Snapshot, *, is_patient: bool = False) -> ClusterState:
     """The state in which the GPUs of silent and of draining nodes are not healthy, so that nothing is planned there.
 
@@ -248,6 +263,8 @@ class HeardNodes:
     """When somebody was heard again after the last outage; None: nobody is."""
     late_since: dict[str, datetime] = field(default_factory=dict)
     """When each node that is late now was first seen to be."""
+    silence_due_s: float = math.inf
+    """From the last look on, until a node that misses reports counts as silent."""
 
     def late_too_long(self, snapshot: Snapshot) -> frozenset[str]:
         """Nodes that are late for LONGEST_LAG; asked at every tick."""
@@ -279,6 +296,7 @@ class HeardNodes:
         reason = hold_reason(snapshot)
         was_away = self._was_away(snapshot)
         self.looked_at = snapshot.at
+        self.silence_due_s = silence_due_s(snapshot)
         if reason is not None:
             self.flows_since = None
             return reason

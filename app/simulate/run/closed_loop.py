@@ -90,6 +90,8 @@ class ClosedLoop:
         """Those of the period, in seconds since the loop was made. The first one comes after the first reports: without
         any it could only hold."""
         self._is_woken = False
+        self._silence_s = math.inf
+        """When a node comes to count as silent: a tick is due then."""
         self.store.on_wake = self._wake
         self.cluster = SimulatedCluster(
             plan.nodes,
@@ -157,7 +159,8 @@ class ClosedLoop:
         """A round where the period's is due, or where something woke the loop after its first one; else None."""
         # As a controller does: whatever woke it is answered at once, and the next period's tick comes all the same.
         is_due = self.ticks.rings(self.clock.now_s() - self._begun_s)
-        if is_due or (self._is_woken and self.ticks.rung):
+        is_woken = self._is_woken or self.clock.now_s() > self._silence_s
+        if is_due or (is_woken and self.ticks.rung):
             return await self.tick()
         return None
 
@@ -168,6 +171,7 @@ class ClosedLoop:
             await learn_once(self.learner)
         self._is_woken = False
         outcome = await tick(self.loop)
+        self._silence_s = self.clock.now_s() + self.loop.telemetry.silence_due_s
         if outcome.state == "target":
             await self._deliver_commands()
         return outcome

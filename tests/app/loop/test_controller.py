@@ -157,6 +157,17 @@ def test_it_ticks_every_period_without_a_wake_up() -> None:
     play(scenario, period_s=0.01)
 
 
+def test_it_ticks_when_a_node_comes_to_count_as_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.loop.observe.silence_due_s", lambda _: 0.01)
+
+    async def scenario(scene: Scene) -> None:
+        await scene.ticks(2)
+
+    play(scenario)
+
+
 def test_wake_ups_during_a_tick_are_answered_by_one_more() -> None:
     async def scenario(scene: Scene) -> None:
         await scene.ticks(1)

@@ -1,5 +1,6 @@
 """Readings from windows, and when telemetry is too old to decide on."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from app.loop.observe import (
     latency_percentile_ms,
     make_reading,
     observe,
+    silence_due_s,
     silent_nodes,
     usable_state,
 )
@@ -93,6 +95,23 @@ def test_one_fresh_node_is_enough_to_go_on() -> None:
     assert stale is not None and stale.kind is HoldKind.TELEMETRY_STALE
     assert dict(stale.figures) == {"silent_s": limit_s + 1.0, "limit_s": limit_s}
     assert "16 s (limit 15 s)" in describe_hold(stale)
+
+
+@pytest.mark.parametrize(
+    ("silent_for_s", "due_s"),
+    [
+        ((1.0, 4.5), math.inf),
+        ((1.0, 9.0), 6.0),
+        ((12.0, 9.0), 3.0),
+        ((15.0, 1.0), 0.0),
+        ((15.1, 1.0), math.inf),
+    ],
+)
+def test_a_node_that_misses_reports_is_looked_at_when_it_comes_to_count_as_silent(
+    silent_for_s: tuple[float, float], due_s: float
+) -> None:
+    snapshot = a_snapshot(state=a_state(silent_for_s=silent_for_s))
+    assert silence_due_s(snapshot) == pytest.approx(due_s)
 
 
 def test_a_silent_nodes_gpus_count_as_not_healthy() -> None:
