@@ -1,5 +1,6 @@
 """The control plane's clock: the agents' clock with dates, injected everywhere, so that one `speed` scales a demo."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -37,3 +38,22 @@ class ManualControlClock(agent_clock.ManualClock):
     def now(self) -> datetime:
         """The moment that was last set."""
         return datetime.fromtimestamp(self.now_s(), UTC)
+
+
+class Stopwatch:
+    """Laps of one piece of work, on the clock that it is given."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._began = self._last = now_s()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """What was done since the last lap took until now."""
+        now = self._now_s()
+        self._laps[name] = now - self._last
+        self._last = now
+
+    def done(self) -> dict[str, float]:
+        """Seconds of all laps, by name, and in `total`."""
+        return {**self._laps, "total": self._now_s() - self._began}

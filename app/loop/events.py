@@ -1,11 +1,11 @@
 """Report: the audit's lines about what the loop did, in words that an operator can act on."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.loop.observe import HoldKind
+from app.loop.observe import FLAPS, HoldKind
 from app.store.launch_book import FAILURES, AvoidedGpu
 from app.store.store import AuditEvent, Snapshot
 from app.store.task_book import TaskRecord, waited_s
@@ -58,15 +58,28 @@ def refused_event(at: datetime, plan_id: int, reason: str) -> AuditEvent:
 
 
 def silence_events(
-    at: datetime, *, before: Sequence[str], after: Sequence[str]
+    at: datetime,
+    *,
+    before: Sequence[str],
+    after: Sequence[str],
+    flapping: Collection[str] = (),
 ) -> tuple[AuditEvent, ...]:
-    """One line per node that fell silent or was heard again."""
+    """One line per node that fell silent or was heard again. `flapping`: those that come and go."""
     silent = (
         "its agent is silent for longer than the limit; its GPUs are planned without"
     )
+    again = (
+        f"{silent}. It fell silent {FLAPS} times within an hour: when it is heard again, what runs there stays, "
+        "and nothing starts before that hour is over"
+    )
     return (
         *(
-            _loop_event(at, "NodeSilent", f"node/{node}", silent)
+            _loop_event(
+                at,
+                "NodeSilent",
+                f"node/{node}",
+                again if node in flapping else silent,
+            )
             for node in after
             if node not in before
         ),

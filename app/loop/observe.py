@@ -28,6 +28,11 @@ from solvers.types.state import (
 
 _QUIET = 0.3
 """A node of which nothing was heard for this part of the limit misses reports: agents send one each second."""
+FLAPS = 3
+"""A node that fell silent so often within FLAP_WINDOW flaps."""
+FLAP_WINDOW = timedelta(hours=1)
+_MAX_FLAPPING_SHARE = 1 / 3
+"""Where more of the nodes flap it is the network between, and each of them is as good as the others."""
 READING_WINDOW_S = 60.0
 """Readings for policies look back this far."""
 
@@ -263,6 +268,8 @@ class HeardNodes:
     """When somebody was heard again after the last outage; None: nobody is."""
     late_since: dict[str, datetime] = field(default_factory=dict)
     """When each node that is late now was first seen to be."""
+    silences: dict[str, tuple[datetime, ...]] = field(default_factory=dict)
+    """When each node fell silent, the last FLAPS times."""
     silence_due_s: float = math.inf
     """From the last look on, until a node that misses reports counts as silent."""
 
@@ -278,6 +285,22 @@ class HeardNodes:
             for node, since in self.late_since.items()
             if snapshot.at - since >= LONGEST_LAG
         )
+
+    def note_silences(self, nodes: Iterable[str], at: datetime) -> None:
+        """These nodes have just fallen silent."""
+        for node in nodes:
+            self.silences[node] = (*self.silences.get(node, ()), at)[-FLAPS:]
+
+    def flapping(self, snapshot: Snapshot) -> frozenset[str]:
+        """Nodes that come and go; none where that is true of many."""
+        since = snapshot.at - FLAP_WINDOW
+        found = frozenset(
+            node.id
+            for node in snapshot.state.nodes
+            if sum(at > since for at in self.silences.get(node.id, ())) >= FLAPS
+        )
+        is_rare = len(found) <= _MAX_FLAPPING_SHARE * len(snapshot.state.nodes)
+        return found if is_rare else frozenset()
 
     def operator_or_telemetry_hold(self, snapshot: Snapshot) -> Reason | None:
         """Why the loop must not decide now; what the operator asked for comes before what was heard."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
-from app.base.clock import ControlClock
+from app.base.clock import ControlClock, Stopwatch
 from app.loop.budgets import describe_degraded
 from app.loop.demand_fallbacks import DecidedOn, decide_with_fallbacks, unserved_rps
 from app.loop.events import (
@@ -37,7 +37,7 @@ from app.loop.observe import (
 )
 from app.loop.plan import Decision, make_record, renewed, with_messages
 from app.loop.planning.draining import drained_nodes
-from app.loop.planning.reschedule import avoided_gpus
+from app.loop.planning.reschedule import avoided_gpus, without_starts_on
 from app.loop.push import push_target
 from app.loop.spares import with_spares_of
 from app.solver.process import Solver
@@ -108,7 +108,7 @@ class TickOutcome:
 
 async def tick(loop: Loop) -> TickOutcome:
     """One round: read, hold or decide, write, push."""
-    watch = _Stopwatch(loop.now_s)
+    watch = Stopwatch(loop.now_s)
 
     # 1. Read everything in one snapshot.
     snapshot = await loop.store.load_snapshot(loop.clock.now())
@@ -127,7 +127,11 @@ async def tick(loop: Loop) -> TickOutcome:
 
     # 4. Observe and forecast.
     await _record_nodes(loop, snapshot)
-    snapshot = replace(snapshot, late_too_long=loop.telemetry.late_too_long(snapshot))
+    snapshot = replace(
+        snapshot,
+        late_too_long=loop.telemetry.late_too_long(snapshot),
+        state=without_starts_on(snapshot.state, loop.telemetry.flapping(snapshot)),
+    )
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
 
@@ -228,7 +232,7 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
 
 
 async def _held(
-    loop: Loop, snapshot: Snapshot, reason: Reason, watch: "_Stopwatch"
+    loop: Loop, snapshot: Snapshot, reason: Reason, watch: Stopwatch
 ) -> TickOutcome:
     """Do nothing, and say why, once per kind of reason (its figures may change without a new line)."""
     message = describe_hold(reason)
@@ -249,16 +253,21 @@ async def _record_silence(
 ) -> None:
     if silent == loop.silent:
         return
-    events = silence_events(snapshot.at, before=loop.silent, after=silent)
+    fell = [node for node in silent if node not in loop.silent]
+    loop.telemetry.note_silences(fell, snapshot.at)
+    events = silence_events(
+        snapshot.at,
+        before=loop.silent,
+        after=silent,
+        flapping=loop.telemetry.flapping(snapshot),
+    )
     log.warning(
         "node silence changes",
         silent=len(silent),
         changed=[event.subject for event in events][:10],
     )
     # Nobody knows what replicas use on a node that has just fallen silent.
-    await loop.store.lose_sight(
-        [node for node in silent if node not in loop.silent], snapshot.at
-    )
+    await loop.store.lose_sight(fell, snapshot.at)
     await loop.store.add_events(*events)
     loop.silent = silent
 
@@ -285,7 +294,7 @@ async def record_refused_tasks(
 
 
 async def _push_approved(
-    loop: Loop, snapshot: Snapshot, watch: "_Stopwatch"
+    loop: Loop, snapshot: Snapshot, watch: Stopwatch
 ) -> TickOutcome:
     assert snapshot.approved is not None
     assert snapshot.approved_id is not None
@@ -318,7 +327,7 @@ async def _finish(
     snapshot: Snapshot,
     decision: Decision,
     plan_id: int,
-    watch: "_Stopwatch",
+    watch: Stopwatch,
 ) -> TickOutcome:
     # A decision without a bound plan, kept or refused, is over once it is written down: the target stays.
     pushed = _Pushed(decision.state, decision.reason, _generation(snapshot))
@@ -378,20 +387,3 @@ async def _push_or_propose(
 def _generation(snapshot: Snapshot) -> int:
     """The generation in force; 0 = none."""
     return snapshot.target.generation if snapshot.target else 0
-
-
-class _Stopwatch:
-    """Laps of one tick."""
-
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
-        self._began = self._last = now_s()
-        self._laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = self._now_s()
-        self._laps[name] = now - self._last
-        self._last = now
-
-    def done(self) -> dict[str, float]:
-        return {**self._laps, "total": self._now_s() - self._began}

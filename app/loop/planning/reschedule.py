@@ -126,6 +126,11 @@ def cordoned(state: ClusterState, gpus: Set[GpuId]) -> ClusterState:
     return replace(state, gpus=marked)
 
 
+def without_starts_on(state: ClusterState, nodes: Set[str]) -> ClusterState:
+    """The state in which all GPUs of these nodes are cordoned."""
+    return cordoned(state, {gpu.id for gpu in state.gpus if gpu.node in nodes})
+
+
 def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan | None:
     """The target without what is planned on failing GPUs: nothing of it runs there that could be kept."""
     if target is None or not avoided.failing:

@@ -103,6 +103,8 @@ def test_nodes_that_fall_silent_and_that_return_get_a_line_each() -> None:
         ("NodeHeard", "node/a"),
     ]
     assert silence_events(NOW, before=("a",), after=("a",)) == ()
+    (again,) = silence_events(NOW, before=(), after=("c",), flapping={"c"})
+    assert again.kind == "NodeSilent" and "3 times within an hour" in again.reason
 
 
 def test_holding_and_refusing_carry_their_reason() -> None:

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from agents.base.protocol import bucket_end_ms, bucket_of
 from app.loop.events import describe_hold
 from app.loop.observe import (
+    HeardNodes,
     HoldKind,
     hold_reason,
     latency_percentile_ms,
@@ -123,3 +125,20 @@ def test_a_silent_nodes_gpus_count_as_not_healthy() -> None:
         ("n1/gpu-0", True),
         ("n2/gpu-0", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "flapping", "expected"),
+    [(3, ("n1",), {"n1"}), (3, ("n1", "n2"), set()), (2, ("n1",), set())],
+    ids=["one of three", "two of three", "one of two"],
+)
+def test_where_many_nodes_come_and_go_it_is_not_the_nodes(
+    nodes: int, flapping: tuple[str, ...], expected: set[str]
+) -> None:
+    snapshot = a_snapshot(state=a_state(silent_for_s=(0.0,) * nodes))
+    heard = HeardNodes()
+    for minutes in (50, 30, 10):
+        heard.note_silences(flapping, snapshot.at - timedelta(minutes=minutes))
+    assert heard.flapping(snapshot) == expected
+    later = replace(snapshot, at=snapshot.at + timedelta(minutes=11))
+    assert heard.flapping(later) == set()

@@ -1,13 +1,10 @@
 """The tick: when it holds, what it records, and when it pushes."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 import pytest
 
 from app.loop.tick import tick
-from app.store.memory_store import MemoryStore
 from app.store.store import PlanState
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
@@ -202,84 +199,6 @@ def test_a_held_loop_says_so_once_and_again_after_it_worked() -> None:
 def test_a_fleet_without_gpus_holds() -> None:
     fleet = a_fleet(nodes=())
     assert "no GPU is registered" in fleet.tick().reason
-
-
-def test_gpus_of_a_silent_node_are_planned_without_until_it_is_heard() -> None:
-    solver = Answering()
-    fleet = a_fleet(solver=solver)
-    fleet.pass_time(rates_rps=CHAT)
-    fleet.tick()
-    for _ in range(2):
-        fleet.pass_time(10.0, heard=("n2",), rates_rps=CHAT)
-        moved = fleet.tick()
-    assert [gpu_type.count for gpu_type in solver.asked[-1].problem.gpu_types] == [1]
-    assert solver.asked[-1].problem.current == Plan(policy="test")
-    assert moved.state == "target"
-    assert [gpu.id for gpu in fleet.store.pushed[-1][1].gpus] == ["n2/gpu-0"]
-    command = run(fleet.store.command_for("n1", 0))
-    assert command is not None and (command.generation, command.gpus) == (2, ())
-    fleet.pass_time(rates_rps=CHAT)
-    fleet.tick()
-    assert [gpu_type.count for gpu_type in solver.asked[-1].problem.gpu_types] == [2]
-    assert fleet.kinds() == ["PlanPushed", "NodeSilent", "PlanPushed", "NodeHeard"]
-
-
-def test_what_went_on_at_a_node_that_falls_silent_ends_once() -> None:
-    lost: list[tuple[tuple[str, ...], bool]] = []
-
-    class Watched(MemoryStore):
-        __slots__ = ()
-
-        async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
-            lost.append((tuple(nodes), at == fleet.clock.now()))
-
-    fleet = a_fleet()
-    fleet.store.__class__ = Watched
-    fleet.pass_time(rates_rps=CHAT)
-    fleet.tick()
-    for _ in range(4):
-        fleet.pass_time(10.0, heard=("n2",), rates_rps=CHAT)
-        fleet.tick()
-    fleet.pass_time(rates_rps=CHAT)
-    fleet.tick()
-    assert lost == [(("n1",), True), ((), True)]
-
-
-@pytest.mark.parametrize("looks", [True, False])
-def test_after_an_outage_every_node_has_its_time_to_come_back_before_it_counts_as_lost(
-    looks: bool,
-) -> None:
-    fleet = a_fleet()
-    fleet.pass_time(rates_rps=CHAT)
-    fleet.tick()
-    for _ in range(12):
-        fleet.pass_time(5.0, heard=())
-        if looks:  # else the loop itself, or its database, was away
-            fleet.tick()
-    fleet.pass_time(heard=("n2",), rates_rps=CHAT)
-    first = fleet.tick()
-    assert (first.state, first.generation) == (None, 1)
-    assert "telemetry comes back: 1 of 2 nodes were not heard yet" in first.reason
-    fleet.pass_time(10.0, heard=("n2",), rates_rps=CHAT)
-    assert fleet.tick().state is None
-    fleet.pass_time(heard=("n1", "n2"), rates_rps=CHAT)
-    assert fleet.tick().state == "kept"
-    assert "NodeSilent" not in fleet.kinds()
-
-
-def test_a_node_that_does_not_come_back_after_an_outage_is_lost_in_the_end() -> None:
-    fleet = a_fleet()
-    fleet.pass_time(rates_rps=CHAT)
-    fleet.tick()
-    fleet.pass_time(60.0, heard=())
-    fleet.tick()
-    outcomes = []
-    for _ in range(9):
-        fleet.pass_time(heard=("n2",), rates_rps=CHAT)
-        outcomes.append(fleet.tick().state)
-    # Periods of 2 s from the first report on; nobody waits longer than the 15 s after which silence counts.
-    assert outcomes == [None] * 8 + ["target"]
-    assert fleet.kinds()[-2:] == ["NodeSilent", "PlanPushed"]
 
 
 def test_a_lost_gpu_counts_neither_as_stock_nor_as_running() -> None:
