@@ -6,7 +6,8 @@ Half an hour of eight services on twelve V100 and twelve T4 that start a replica
 measured truth. Each seed draws a trace of its own (`plimsoll trace generate flash-crowds` with its defaults): a slow
 wave, noise that is half shared, and crowds of 1.5 to 5 times the rate that most services join. Beside `joint` with its
 defaults stand `joint` with one headroom for all in place of reserves, and other policies. Two claims are ours: the
-worst service's attainment is at most 0.3 points below its percentile, at 0.75 of what the headroom costs that keeps it.
+worst service's attainment is at most 0.3 points below its percentile, at 0.75 of what the cheapest headroom costs that
+keeps it so.
 Prints a row for each policy and writes bench/results/flash_crowds.json.
 """
 
@@ -42,13 +43,19 @@ SERVICES = {
     "tag": ("resnet18", 200.0, 100.0),
 }
 """Network, SLO in ms and mean rate in rps without crowds."""
+HEADROOMS = (1.25, 1.5, 1.75, 2.0)
+MIN_POINTS = -0.3
+"""By so much the worst service may miss its percentile."""
 POLICIES: tuple[dict[str, Any], ...] = (
     {"policy": "joint"},
-    {
-        "policy": "joint",
-        "name": "joint, headroom 2",
-        "settings": {"headroom": 2.0, "burst_confidence": 0.0},
-    },
+    *(
+        {
+            "policy": "joint",
+            "name": f"joint, headroom {headroom:g}",
+            "settings": {"headroom": headroom, "burst_confidence": 0.0},
+        }
+        for headroom in HEADROOMS
+    ),
     {"policy": "hetsev"},
     {"policy": "igniter"},
 )
@@ -119,12 +126,16 @@ def jobs(seeds: int, folder: Path) -> tuple[SimulationRun, ...]:
 def rows_of(runs: Sequence[RunResult]) -> list[Figures]:
     """One row per policy: means over the seeds with Student's 95 % interval."""
     labels = tuple(dict.fromkeys(run.policy for run in runs))
-    kept = [run.cost_usd for run in runs if run.policy == "joint, headroom 2"]
-    keeping_usd = estimate(kept).mean if kept else None
-    return [
-        _row([run for run in runs if run.policy == label], keeping_usd)
-        for label in labels
+    of_policy = {
+        label: [run for run in runs if run.policy == label] for label in labels
+    }
+    keeping_usd = [
+        estimate([run.cost_usd for run in mine]).mean
+        for label, mine in of_policy.items()
+        if "headroom" in label
+        and estimate([_margin_points(run) for run in mine]).mean >= MIN_POINTS
     ]
+    return [_row(mine, min(keeping_usd, default=None)) for mine in of_policy.values()]
 
 
 def _row(runs: Sequence[RunResult], keeping_usd: float | None) -> Figures:
@@ -137,7 +148,7 @@ def _row(runs: Sequence[RunResult], keeping_usd: float | None) -> Figures:
         "late_percent": estimate([_late_percent(run) for run in runs]).mean,
         "cost_usd": cost_usd.mean,
         "cost_half_interval": cost_usd.half_width,
-        "cost_of_headroom_2": cost_usd.mean / keeping_usd if keeping_usd else None,
+        "cost_to_headroom": cost_usd.mean / keeping_usd if keeping_usd else None,
         "seeds": len(runs),
     }
 
