@@ -49,11 +49,15 @@ def test_a_row_has_the_worst_services_margin_and_the_cost_against_headroom() -> 
     rows = rows_of(
         [
             named("joint", cost_usd=1.5, in_slo=(99, 97)),
-            named("joint, headroom 2", cost_usd=3.0, in_slo=(100, 100)),
+            named("joint, headroom 1.25", cost_usd=2.0, in_slo=(100, 97)),
+            named("joint, headroom 1.5", cost_usd=3.0, in_slo=(100, 98)),
+            named("joint, headroom 2", cost_usd=4.0, in_slo=(100, 100)),
         ]
     )
     # The worst service has 97 % where 98 are asked for; 4 of 200 requests are late.
     assert rows[0]["worst_minus_percentile_points"] == pytest.approx(-1.0)
     assert rows[0]["late_percent"] == pytest.approx(2.0)
-    assert rows[0]["cost_of_headroom_2"] == pytest.approx(0.5)
-    assert rows[1]["cost_of_headroom_2"] == pytest.approx(1.0)
+    # A headroom of 1.25 costs less and does not keep the SLOs.
+    assert [row["cost_to_headroom"] for row in rows] == pytest.approx(
+        [1.5 / 3.0, 2.0 / 3.0, 1.0, 4.0 / 3.0]
+    )
