@@ -77,7 +77,7 @@ class ScalingSpec(Strict):
         ge=0,
         le=1000,
         validation_alias=camel("buffer_replicas"),
-        description="Warm spares beyond min_replicas",
+        description="Replicas beyond min_replicas that always run",
     )
 
     @model_validator(mode="after")

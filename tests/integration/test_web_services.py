@@ -54,7 +54,7 @@ def test_steps_count_requests_by_the_seconds_that_were_heard(api: Api) -> None:
 
 def test_a_service_has_its_replicas_with_what_nodes_say_of_them(api: Api) -> None:
     service = first_data(api, "/services/chat")["service"]
-    (replica,) = service["replicas"]
+    (replica,) = [each for each in service["replicas"] if not each["is_spare"]]
     plan = api.get("plans?state=target&limit=1")["items"][0]
     planned = [
         (gpu["id"], each["id"], each["sm_percent"])
@@ -65,6 +65,8 @@ def test_a_service_has_its_replicas_with_what_nodes_say_of_them(api: Api) -> Non
     assert [(replica["gpu"], replica["replica"], replica["sm_percent"])] == planned
     assert (replica["state"], replica["is_planned"]) == ("ready", True)
     assert service["now"]["cost_usd_per_hour"] == replica["cost_usd_per_hour"]
+    (spare,) = [each for each in service["replicas"] if each["is_spare"]]
+    assert (spare["arrival_rate_rps"], spare["cost_usd_per_hour"]) == (0.0, 0.0)
     assert [version["generation"] for version in service["versions"]] == [1]
 
 

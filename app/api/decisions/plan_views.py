@@ -105,6 +105,10 @@ class BoundGpuView(View):
     power_cap_w: float
     replicas: list[BoundReplicaView]
     tasks: list[BoundTaskView] = Field(default_factory=list)
+    spares: list[BoundReplicaView] = Field(
+        default_factory=list,
+        description="Replicas without a rate, which serve while their service is late",
+    )
 
 
 class RateView(View):

@@ -107,7 +107,7 @@ GROUP BY start ORDER BY start
 _REPLICAS = """
 WITH planned AS (
     SELECT r.gpu, g.gpu_type, r.replica, r.sm_percent, r.batch, r.memory_mib, r.arrival_rate_rps, g.clock_mhz,
-           r.sm_percent / 100 * p.price_usd_per_hour AS cost_usd_per_hour
+           r.sm_percent / 100 * p.price_usd_per_hour AS cost_usd_per_hour, false AS is_spare
     FROM target t
     JOIN plan_gpu g USING (plan_id)
     JOIN plan_replica r USING (plan_id, gpu)
@@ -115,7 +115,7 @@ WITH planned AS (
     WHERE upper_inf(t.valid) AND r.service = :service
     UNION ALL
     -- Spares: nobody pays for them.
-    SELECT s.gpu, s.gpu_type, s.replica, s.sm_percent, s.batch, s.memory_mib, 0, s.clock_mhz, 0
+    SELECT s.gpu, s.gpu_type, s.replica, s.sm_percent, s.batch, s.memory_mib, 0, s.clock_mhz, 0, true
     FROM target t JOIN plan_spare s USING (plan_id)
     WHERE upper_inf(t.valid) AND s.service = :service
 ), seen AS (
@@ -123,7 +123,8 @@ WITH planned AS (
     FROM replica_observation WHERE window_start > CAST(:since AS timestamptz) AND service = :service
     ORDER BY gpu, replica, window_start DESC
 )
-SELECT gpu, replica, coalesce(p.gpu_type, u.gpu_type) AS gpu_type, p.gpu_type IS NOT NULL AS is_planned, s.state,
+SELECT gpu, replica, coalesce(p.gpu_type, u.gpu_type) AS gpu_type, p.gpu_type IS NOT NULL AS is_planned,
+       coalesce(p.is_spare, false) AS is_spare, s.state,
        coalesce(p.sm_percent, s.sm_percent) AS sm_percent, coalesce(p.batch, s.batch) AS batch,
        coalesce(p.memory_mib, s.memory_mib) AS memory_mib, p.arrival_rate_rps, p.clock_mhz, p.cost_usd_per_hour
 FROM planned p FULL JOIN seen s USING (gpu, replica)

@@ -22,8 +22,9 @@ export function replicaTable(replicas) {
 
 function stateChip(each) {
   const kind = { ready: "good", failed: "bad" }[each.state] ?? "warn";
-  if (each.state === null) return h("span", { class: "chip warn" }, "planned, not seen yet");
-  return h("span", { class: `chip ${kind}` }, each.is_planned ? each.state : `${each.state}, leaves`);
+  if (each.state === null) return h("span", { class: "chip warn" }, `${each.is_spare ? "spare" : "planned"}, not seen yet`);
+  const stays = each.is_spare ? `${each.state}, spare` : each.state;
+  return h("span", { class: `chip ${kind}` }, each.is_planned ? stays : `${each.state}, leaves`);
 }
 
 /** Error budget by period: rows of report.slo_budget. */
@@ -45,7 +46,7 @@ export function budgetTable(rows) {
   ];
 }
 
-const CONDITIONS = { Ready: "Ready", TelemetryAvailable: "Reported by nodes", Feasible: "Demand can be served", Applied: "Nodes follow the plan", PredictionsHold: "Times are as predicted", SLOMet: "SLO met", Launches: "Replicas start" };
+const CONDITIONS = { Ready: "Ready", TelemetryAvailable: "Reported by nodes", Feasible: "Demand can be served", Applied: "Nodes follow the plan", PredictionsHold: "Times are as predicted", SLOMet: "SLO met", Launches: "Replicas start", Survives: "Survives a loss" };
 const TRUTHS = { True: ["good", "yes"], False: ["bad", "no"], Unknown: ["warn", "not known"] };
 
 /** What can be said of it now. */
@@ -60,7 +61,7 @@ export function specList({ metadata, spec }) {
   const rows = [
     ["Network", spec.variants.length ? `${spec.network}, or ${spec.variants.map((each) => `${each.network} (accuracy ${each.accuracy})`).join(", ")}; at least ${spec.accuracy_floor}` : spec.network],
     ["SLO", `${percent(spec.slo.percentile, 1)} within ${ms(spec.slo.latency_ms)}`],
-    ["Replicas", `${scaling.min_replicas} to ${scaling.max_replicas ?? "any number"}, ${scaling.buffer_replicas} spare`],
+    ["Replicas", `${scaling.min_replicas} to ${scaling.max_replicas ?? "any number"}, ${scaling.buffer_replicas} as a buffer`],
     ["Delays", `${number(scaling.upscale_delay_s)} s before more, ${number(scaling.downscale_delay_s)} s before fewer`],
     ["Priority", number(spec.priority)],
     ["GPU types", `${spec.gpu_types.allowed?.join(", ") ?? "all"}${spec.gpu_types.excluded.length ? ` but ${spec.gpu_types.excluded.join(", ")}` : ""}`],
