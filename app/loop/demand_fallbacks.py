@@ -5,7 +5,7 @@ Each attempt does without cordoned GPUs where there is no place for them.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -153,9 +153,11 @@ async def _decide_for(
     points: tuple[OperatingPoints, ...],
     promises_may_break: bool,
 ) -> DecidedOn:
-    """What is decided on which problem and demands; where GPUs are short without reserves, and then without headroom.
+    """What is decided on which problem and demands; where GPUs are short without limits for losses, then without
+    reserves, and then without headroom.
 
-    What is kept for bursts must not take room from what is there, nor one service's headroom what another will need.
+    What is kept for losses or bursts must not take room from what is there, nor one service's headroom what another will
+    need.
     """
 
     async def decide_on(
@@ -202,15 +204,27 @@ async def _decide_for(
     outcome = await decide_on(demands, survives=True)
     # To serve comes before to survive: replicas for losses go before anything that is asked for today.
     has_limits = any(each.max_replica_rps for each in outcome.problem.services)
-    if outcome.decision.plan.unserved and has_limits:
+    if has_limits and _is_short(outcome.decision):
         outcome = await decide_on(demands)
-    # Reserves go first: they are for bursts that may never come.
-    if outcome.decision.plan.unserved and any(demand.reserve_rps for demand in demands):
-        outcome = await decide_on(without_reserves(demands))
+    # Reserves go next: they are for bursts that may never come.
+    givers = _reserve_givers(outcome.decision, demands)
+    if givers:
+        outcome = await decide_on(without_reserves(demands, givers))
     # Headroom goes last: it is for the load that is forecast.
     if _lacks_foreseen(outcome.decision.plan, outcome.demands):
         outcome = await decide_on(without_headroom(outcome.demands))
     return outcome
+
+
+def _reserve_givers(decision: Decision, demands: tuple[Demand, ...]) -> Set[str]:
+    """Services that should be planned without their reserves: all where GPUs are short.
+
+    Where a service's own SLO or limit of replicas leaves its demand unserved, the others keep theirs.
+    """
+    holders = {demand.service for demand in demands if demand.reserve_rps}
+    if _is_short(decision):
+        return holders
+    return holders & {entry.service for entry in decision.plan.unserved}
 
 
 def unserved_rps(plan: Plan) -> float:

@@ -61,8 +61,10 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
     return degraded(made, shares_of(snapshot.state.services, snapshot.degradations))
 
 
-def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
-    """The demands without what they hold for bursts: for when that takes room from what is there."""
+def without_reserves(
+    demands: Iterable[Demand], services: Set[str]
+) -> tuple[Demand, ...]:
+    """The demands without what these services hold for bursts: for when that takes room from what is there."""
     return tuple(
         replace(
             demand,
@@ -70,7 +72,7 @@ def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
             reserve_rps=0.0,
             method="forecast",
         )
-        if demand.reserve_rps
+        if demand.reserve_rps and demand.service in services
         else demand
         for demand in demands
     )

@@ -15,7 +15,7 @@ from solvers.forecast.types import RequestSeries
 from solvers.types.plan import Plan, Unserved, UnservedReason
 from solvers.types.problem import Problem
 from solvers.types.state import Scaling, Slo
-from tests.app.fleets import Answering, a_fleet, on_half_gpus
+from tests.app.fleets import Answering, a_fleet, a_service, on_half_gpus
 from tests.app.snapshots import NOW, a_snapshot, a_state, windows_of
 
 WINDOW_S = 2.0
@@ -39,7 +39,7 @@ def test_a_rate_is_lifted_to_the_reserve_and_says_so() -> None:
     (lifted,) = make_demands(with_reserve(150.0))
     assert (lifted.arrival_rate_rps, lifted.method) == (150.0, RESERVE)
     assert lifted.reserve_rps == pytest.approx(150.0 - plain.arrival_rate_rps)
-    assert without_reserves([lifted])[0].arrival_rate_rps == pytest.approx(
+    assert without_reserves([lifted], {"chat"})[0].arrival_rate_rps == pytest.approx(
         plain.arrival_rate_rps
     )
 
@@ -86,6 +86,30 @@ def test_no_reserve_takes_room_from_what_is_there() -> None:
     assert 20.0 <= second < 40.0
     (record,) = fleet.store.plans.values()
     assert [demand.reserve_rps for demand in record.demands] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "other_rps"),
+    [
+        ("stock", 25.2),  # GPUs are short: nobody holds room for bursts.
+        ("slo", 100.0),  # Only `chat` cannot be served: what `search` holds takes nothing from it.
+        ("replicas", 100.0),
+    ],
+)
+def test_what_one_service_lacks_by_its_own_limits_costs_no_other_its_reserve(
+    reason: UnservedReason, other_rps: float
+) -> None:
+    solver = Answering(plan=lambda problem: up_to(60.0, problem, reason=reason))
+    fleet = a_fleet(a_service(), a_service("search"), solver=solver)
+    for name in ("chat", "search"):
+        fleet.store.choices[name] = TechniqueChoice(reserve_rps=100.0)
+    fleet.pass_time(20.0, rates_rps={"chat": 20.0, "search": 20.0})
+    fleet.tick()
+    problem = solver.asked[-1].problem
+    assert problem.service("chat").arrival_rate_rps == pytest.approx(25.2, rel=0.01)
+    assert problem.service("search").arrival_rate_rps == pytest.approx(
+        other_rps, rel=0.01
+    )
 
 
 def up_to(rate_rps: float, problem: Problem, *, reason: UnservedReason) -> Plan:
