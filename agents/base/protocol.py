@@ -37,6 +37,7 @@ MAX_GPUS = 128
 """Sixteen GPUs in seven or eight slices each."""
 MAX_PROBLEMS = 64
 MAX_LAUNCH_FAILURES = 64
+MAX_LAUNCH_TIMES = 64
 BatchSize: TypeAlias = Annotated[int, Meta(ge=1, le=65_536)]
 Bucket: TypeAlias = Annotated[int, Meta(ge=0, le=BUCKET_COUNT - 1)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e12)]
@@ -179,6 +180,16 @@ class LaunchFailure(Wire, frozen=True, kw_only=True, omit_defaults=True):
     detail: Text = ""
 
 
+class LaunchTime(Wire, frozen=True, kw_only=True):
+    """A replica that an agent started and that is ready."""
+
+    replica: Name
+    service: Name
+    gpu_index: GpuIndex
+    seconds: Amount
+    """From the start until it was seen ready."""
+
+
 class Ack(Wire, frozen=True, kw_only=True):
     """What became of the command of one generation."""
 
@@ -220,6 +231,8 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
         tuple[LaunchFailure, ...], Meta(max_length=MAX_LAUNCH_FAILURES)
     ] = ()
     """Launches that failed since the last observation."""
+    launches: Annotated[tuple[LaunchTime, ...], Meta(max_length=MAX_LAUNCH_TIMES)] = ()
+    """Launches that succeeded since then."""
 
 
 # Defaults are omitted: agents that know no projects take commands where all is of the default one.

@@ -164,6 +164,7 @@ class NodeAgent:
             repartition=self._governing.asks(),
             uses=readings.uses,
             failures=self._enforcing.failed_launches.take(readings.problems),
+            launches=self._enforcing.launch_times.take(),
         )
         self.outbox.add(sendable(observation))
         # The window moves on even where the device fails: its counts come with the next one.

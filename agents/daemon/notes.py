@@ -11,7 +11,16 @@ from msgspec import structs
 from agents.base.protocol import MAX_PROBLEMS, MAX_TEXT, Ack, Observation, Wire
 from agents.processes.logs import plain
 
-READINGS = ("gpus", "replicas", "services", "tasks", "uses", "failures", "acks")
+READINGS = (
+    "gpus",
+    "replicas",
+    "services",
+    "tasks",
+    "uses",
+    "failures",
+    "launches",
+    "acks",
+)
 """Fields of an observation of which it can do without single items, and without all of them."""
 
 

@@ -35,6 +35,7 @@ from agents.enforce.actions import (
 )
 from agents.enforce.diff import actions, is_settled
 from agents.enforce.failed_launches import FailedLaunches
+from agents.enforce.launch_times import LaunchTimes
 from agents.enforce.progress import Progress
 
 _STARTS = (StartReplica, StartTask)
@@ -76,6 +77,7 @@ class Enforcing:
         self._hands, self._turn = hands, asyncio.Lock()
         self._restarts = Restarts()
         self.failed_launches = FailedLaunches()
+        self.launch_times = LaunchTimes()
         self._unwanted_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
@@ -120,6 +122,7 @@ class Enforcing:
             wanted.update(("replica", replica.id) for replica in gpu.replicas)
             wanted.update(("task", task.name) for task in gpu.tasks)
         self.failed_launches.look(state, wanted, now_s)
+        self.launch_times.look(state, now_s)
         held = self._restarts.held(now_s)
         handover = self._handover(command, state, now_s)
         return actions(command, state, held=held, handover=handover)
@@ -145,6 +148,7 @@ class Enforcing:
             if isinstance(start, StartReplica):
                 part = ("replica", start.replica.id)
                 service = start.replica.service
+                self.launch_times.start(start.replica.id, now_s)
             else:
                 part = ("task", start.task.name)
                 service = ""

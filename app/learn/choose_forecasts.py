@@ -5,9 +5,11 @@ its scores are added to the earlier ones, which count less from day to day. The 
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 from typing import Literal, Protocol
 
 from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
@@ -38,8 +40,8 @@ JUDGED_S = 3600.0
 MAX_ORIGINS = 120
 """Forecasts of each technique in one judgement: every 2.5 s of the five minutes."""
 
-START_S = 10.0
-"""From a plan to the first answer of what it starts: small networks with their weights in the page cache."""
+MIN_OF_PROJECT = 3
+"""So many services of a project that are heard say how unsteady its load is; with fewer all services say it."""
 
 SHOWN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -49,6 +51,7 @@ class Case:
     """One service to be judged."""
 
     service: str
+    project: str
     choice: TechniqueChoice
     windows: RequestSeries | None
     """The loop's windows of the last hour and a little more; None: nothing was heard."""
@@ -60,6 +63,8 @@ class Case:
     burst_confidence: float
     slo: Slo
     scaling: Scaling
+    launch_s: float
+    """From the start of a new replica until it is ready."""
 
 
 class ForecastHistory(Protocol):
@@ -79,11 +84,18 @@ async def choose_forecasts(
 ) -> Mapping[str, TechniqueChoice]:
     """Judge up to MAX_SERVICES services that are due, and keep what was chosen; returns it by service."""
     cases = await history.load_cases(now, MAX_SERVICES)
-    heard = [case.windows for case in cases if case.windows is not None]
+    heard = [
+        HeardLoad(project=case.project, windows=case.windows, launch_s=case.launch_s)
+        for case in cases
+        if case.windows is not None
+    ]
     unsteady = await asyncio.to_thread(unsteadiness_of, heard)
     # One by one: between two services the tick gets its turn.
     chosen = {
-        case.service: await asyncio.to_thread(judge, case, unsteady) for case in cases
+        case.service: await asyncio.to_thread(
+            judge, case, unsteady.get(case.project, 0.0)
+        )
+        for case in cases
     }
     await history.save_choices(chosen)
     return chosen
@@ -92,7 +104,7 @@ async def choose_forecasts(
 def judge(case: Case, unsteady: float = 0.0) -> TechniqueChoice:
     """The choice after what came since the last judgement; the old one, where nothing was heard.
 
-    unsteady: `unsteadiness_of` the services that are judged with it.
+    unsteady: `unsteadiness_of` its project, by the services that are judged with it.
     """
     old, windows = case.choice, case.windows
     seasons_now = () if case.rates is None else make_seasons(case.rates)
@@ -119,11 +131,35 @@ def _first_origin(windows: RequestSeries, from_s: float, horizon_s: float) -> in
     return seen - windows_ahead(windows, horizon_s) + 1
 
 
-def unsteadiness_of(histories: Sequence[RequestSeries]) -> float:
-    """How unsteady the load of these services is (`solvers.forecast.reserve`); histories: of the last hour."""
-    if not histories:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardLoad:
+    """What was heard of one service in the last hour."""
+
+    project: str
+    windows: RequestSeries
+    launch_s: float
+
+
+def unsteadiness_of(loads: Sequence[HeardLoad]) -> Mapping[str, float]:
+    """How unsteady the load of each project is (`solvers.forecast.reserve`), by project.
+
+    A service that nobody knows yet is expected to burst as the others of its project do.
+    """
+    overall = _unsteadiness(loads)
+    of_project: defaultdict[str, list[HeardLoad]] = defaultdict(list)
+    for load in loads:
+        of_project[load.project].append(load)
+    return {
+        project: _unsteadiness(mine) if len(mine) >= MIN_OF_PROJECT else overall
+        for project, mine in of_project.items()
+    }
+
+
+def _unsteadiness(loads: Sequence[HeardLoad]) -> float:
+    if not loads:
         return 0.0
-    return unsteadiness(histories, histories[0].window_s + START_S)
+    reaction_s = loads[0].windows.window_s + median(load.launch_s for load in loads)
+    return unsteadiness([load.windows for load in loads], reaction_s)
 
 
 def needed_reserve_rps(
@@ -131,18 +167,19 @@ def needed_reserve_rps(
     *,
     slo: Slo,
     scaling: Scaling,
+    launch_s: float,
     confidence: float,
     unsteady: float,
 ) -> float:
     """The reserve that one service's windows of the last hour ask for.
 
-    confidence: the policy's `burst_confidence`. unsteady: `unsteadiness_of` it and the others.
+    launch_s: of a new replica. confidence: the policy's `burst_confidence`. unsteady: `unsteadiness_of` its project.
     """
     if windows is None:
         return 0.0
     # A burst must be carried by what runs until a plan that knows of it has started more. The loop is woken by the
     # first window in which it shows, not by its period.
-    reaction_s = scaling.upscale_delay_s + windows.window_s + START_S
+    reaction_s = scaling.upscale_delay_s + windows.window_s + launch_s
     return reserve_rps(
         windows,
         percentile=slo.percentile,
@@ -171,6 +208,7 @@ def _chosen(
             case.windows,
             slo=case.slo,
             scaling=case.scaling,
+            launch_s=case.launch_s,
             confidence=case.burst_confidence,
             unsteady=unsteady,
         ),

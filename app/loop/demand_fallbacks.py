@@ -153,11 +153,11 @@ async def _decide_for(
     points: tuple[OperatingPoints, ...],
     promises_may_break: bool,
 ) -> DecidedOn:
-    """What is decided on which problem and demands; where GPUs are short without limits for losses, then without
-    reserves, and then without headroom.
+    """What is decided on which problem and demands.
 
-    What is kept for losses or bursts must not take room from what is there, nor one service's headroom what another will
-    need.
+    Where GPUs are short it is decided again, without limits for losses, then without reserves, then without headroom:
+    what is kept for losses or bursts must not take room from what is there, nor one service's headroom what another
+    will need.
     """
 
     async def decide_on(

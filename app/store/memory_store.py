@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import Conflict, NotFound
 from app.store.launch_book import LaunchBook
+from app.store.launch_times import LaunchTimes
 from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
 from app.store.reportable import (
@@ -76,6 +77,7 @@ class MemoryStore:
     _gpu_types: dict[str, GpuType] = field(default_factory=dict)
     _nodes: NodeBook = field(default_factory=NodeBook)
     _launches: LaunchBook = field(default_factory=LaunchBook)
+    launch_times: LaunchTimes = field(default_factory=LaunchTimes)
     _services: dict[str, Service] = field(default_factory=dict)
     _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
     _memory: dict[str, Json] = field(default_factory=dict)
@@ -393,5 +395,8 @@ class MemoryStore:
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
         self._launches.take(observation, received)
+        if observation.launches:
+            types = {gpu.id: gpu.gpu_type for gpu in self._nodes.gpus()}
+            self.launch_times.take(observation, types)
         dropped = add_counts(admitted.dropped, {"acks": len(acks) - len(made)})
         return replace(admitted, dropped=dropped)

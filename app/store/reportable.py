@@ -147,6 +147,13 @@ def _own(
             ended,
         )
     ]
+    launches = [
+        each
+        for each in observation.launches
+        if holds(
+            (gpu_id(node, each.gpu_index), "replica", each.replica, each.service), ended
+        )
+    ]
     uses = [
         each
         for each in observation.uses
@@ -158,6 +165,7 @@ def _own(
         "replicas": tuple(replicas),
         "uses": tuple(uses),
         "failures": tuple(failures),
+        "launches": tuple(launches),
     }
 
 

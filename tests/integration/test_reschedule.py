@@ -20,13 +20,15 @@ from agents.base.protocol import (
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
+from app.db.base.engine import make_engine
+from app.db.predictions.forecasts import PostgresForecasts
 from app.store.launch_book import FIRST
 from tests.agents.factories import (
     an_empty_gpu,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
-from tests.integration.api_harness import Api, Prepared, node, service
+from tests.integration.api_harness import Api, Prepared, node, run_apart, service
 from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration
@@ -242,3 +244,39 @@ def test_a_node_that_reports_failures_of_what_it_never_ran_is_not_believed(
     )
     assert answer.status_code == 200
     assert not fleet.events("task/nightly")
+
+
+def test_how_long_a_launch_took_is_known_to_whoever_judges_the_service(
+    fleet: Fleet,
+) -> None:
+    fleet.step(4)
+    (used,) = fleet.places()
+    (other,) = fleet.devices.keys() - {used}
+    # The device is ready when it is read a step later, and the agent sees that in the step after.
+    assert launch_s(fleet) == 2.0 * STEP_S
+    lie = {"replica": "chat-g1-1", "service": "chat", "gpu_index": 0, "seconds": 500.0}
+    answer = fleet.api.sync(
+        other,
+        sequence=1,
+        boot="liar",
+        window_start_s=fleet.api.clock.now().timestamp() - STEP_S,
+        gpus=[],
+        launches=[lie] * 9,
+    )
+    assert answer.status_code == 200
+    assert launch_s(fleet) == 2.0 * STEP_S
+
+
+def launch_s(fleet: Fleet) -> float:
+    """What the judgement of `chat` reckons with."""
+
+    async def load() -> float:
+        engine = make_engine(fleet.api.url, pool_size=2)
+        try:
+            forecasts = PostgresForecasts(engine)
+            (case,) = await forecasts.load_cases(fleet.api.clock.now(), 1)
+        finally:
+            await engine.dispose()
+        return case.launch_s
+
+    return run_apart(load())

@@ -1,8 +1,8 @@
 """Observations into the database: many in one transaction, each exactly once, rows by COPY.
 
 COPY has no ON CONFLICT, so new observations are told from replayed ones first, while their nodes are locked. Rows are
-locked in one order everywhere (node, then service_window, service_step, service_hour, then task, each sorted by key):
-two processes that ingest at once wait for each other and never deadlock.
+locked in one order everywhere (node, then launch_time, service_window, service_step, service_hour, then task, each
+sorted by key): two processes that ingest at once wait for each other and never deadlock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from app.db.fleet.agent_boots import (
     save_sequences,
 )
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
-from app.db.fleet.launches import note_failures
+from app.db.fleet.launches import note_failures, note_launch_times
 from app.db.fleet.nodes import MAX_AHEAD
 from app.db.fleet.overuses import note_overuses
 from app.db.workloads.task_progress import note_reports
@@ -123,6 +123,7 @@ async def _write(
     await save_health(connection, reports, received, limited)
     await note_overuses(connection, newest, received, limited)
     await note_failures(connection, fresh, received)
+    await note_launch_times(connection, fresh)
     strange_acks = await _save_acks(connection, fresh, received, limited)
     await add_windows(connection, fresh)
     await add_hours(connection, fresh)

@@ -1,5 +1,7 @@
-"""Failed launches as they are reported, counted per service or task and GPU; too many make a line of the audit."""
+"""Launches as they are reported: how long they took by service and GPU type, and how many failed by service or task and
+GPU; too many failures make a line of the audit."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -19,6 +21,7 @@ from app.store.launch_book import (
     key_of,
     with_failure,
 )
+from app.store.launch_times import KEPT, SecondsByType, seconds_of
 from solvers.types.state import GpuId, gpu_id
 
 
@@ -55,6 +58,41 @@ async def note_failures(
     if new:
         # The next period would do, but meanwhile nobody serves in the replica's place.
         await wake(connection, "launches fail")
+
+
+async def note_launch_times(
+    connection: AsyncConnection, fresh: Iterable[WindowedObservation]
+) -> None:
+    """Keep the newest launches of each service and GPU type; of GPUs that are gone nothing is kept."""
+    launches = [
+        (
+            launch.service,
+            gpu_id(entry.observation.node, launch.gpu_index),
+            seconds_of(launch),
+        )
+        for entry in fresh
+        for launch in entry.observation.launches
+    ]
+    if launches:
+        services, gpus, seconds = zip(*launches, strict=True)
+        values = {
+            "services": list(services),
+            "gpus": list(gpus),
+            "seconds": list(seconds),
+            "kept": KEPT,
+        }
+        await connection.execute(text(_ADD_TIMES), values)
+
+
+async def load_launch_times(
+    connection: AsyncConnection, services: Sequence[str]
+) -> dict[str, SecondsByType]:
+    """The newest launches of these services, by service; those that were never seen to start are missing."""
+    rows = await all_rows(connection, _TIMES, services=list(services))
+    found: defaultdict[str, dict[str, Sequence[float]]] = defaultdict(dict)
+    for row in rows:
+        found[row.service][row.gpu_type] = row.seconds
+    return dict(found)
 
 
 async def load_avoided(
@@ -100,6 +138,18 @@ _AVOIDED = """
 SELECT service, gpu, avoided_until AS until, detail FROM launch_failure WHERE avoided_until > :now
 ORDER BY service COLLATE "C", gpu COLLATE "C"
 """
+
+# In order, so that two processes that ingest at once lock the rows in the same one.
+_ADD_TIMES = """
+INSERT INTO launch_time AS t (service, gpu_type, seconds)
+SELECT s.name, g.gpu_type, array_agg(l.seconds)
+FROM unnest(CAST(:services AS text[]), CAST(:gpus AS text[]), CAST(:seconds AS float8[])) AS l (service, gpu, seconds)
+JOIN service s ON s.name = l.service JOIN gpu g ON g.id = l.gpu
+GROUP BY s.name, g.gpu_type ORDER BY s.name, g.gpu_type
+ON CONFLICT (service, gpu_type) DO UPDATE SET seconds = (excluded.seconds || t.seconds)[1:CAST(:kept AS integer)]
+"""
+
+_TIMES = "SELECT service, gpu_type, seconds FROM launch_time WHERE service = ANY(CAST(:services AS text[]))"
 
 _OF_GPUS = "SELECT * FROM launch_failure WHERE gpu = ANY(CAST(:gpus AS text[]))"
 

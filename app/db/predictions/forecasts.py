@@ -11,10 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from app.db.base.tables import AnyRow, forecast_choice, service
 from app.db.decisions import policies
+from app.db.fleet.launches import load_launch_times
 from app.db.predictions.rates import load_rates, load_windows, roll_up_rates
 from app.db.workloads import services
 from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, Case
 from app.loop.forecast import horizon_s
+from app.store.launch_times import usual_launch_s
 from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
@@ -112,9 +114,11 @@ class PostgresForecasts:
             rates = await load_rates(
                 connection, list(due), since=season_start, until=now
             )
+            launches = await load_launch_times(connection, list(due))
         return tuple(
             Case(
                 service=name,
+                project=nouns[name].project,
                 choice=choice,
                 windows=windows.get(name),
                 rates=rates.get(name),
@@ -123,6 +127,7 @@ class PostgresForecasts:
                 burst_confidence=settings.burst_confidence,
                 slo=nouns[name].slo,
                 scaling=nouns[name].scaling,
+                launch_s=usual_launch_s(launches.get(name, {})),
             )
             # Read in two statements: a service may have been deleted between them.
             for name, choice in due.items()

@@ -24,6 +24,7 @@ from app.dispatch.kernel_classes import load_kernel_ratios
 from app.learn.choose_forecasts import (
     JUDGED_S,
     REJUDGE_S,
+    HeardLoad,
     needed_reserve_rps,
     unsteadiness_of,
 )
@@ -35,6 +36,7 @@ from app.loop.observe import age_s
 from app.loop.tick import Loop, TickOutcome, tick
 from app.simulate.run.timer import Timer
 from app.solver.process import Solver
+from app.store.launch_times import LaunchTimes, usual_launch_s
 from app.store.memory_store import MemoryStore
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from app.store.trained_actors import wants_actor
@@ -104,7 +106,7 @@ class ClosedLoop:
             solver=solver,
             clock=clock,
             promises_may_break=promises_may_break,
-            forecast=RememberedForecast(),
+            forecast=RememberedForecast(self.store.launch_times),
             layers=load_training_layers(),
         )
         self.dispatcher = JobDispatcher(
@@ -253,6 +255,7 @@ def gpus_of(spec: SimulatedNodeSpec) -> Sequence[Gpu]:
 class RememberedForecast:
     """Makes the demands of one snapshot after the other; reserves are renewed every REJUDGE_S."""
 
+    _launch_times: LaunchTimes = field(default_factory=LaunchTimes)
     _windows: dict[str, deque[ServiceWindow]] = field(
         default_factory=lambda: defaultdict(deque)
     )
@@ -288,19 +291,26 @@ class RememberedForecast:
 
     def _reserves(self, snapshot: Snapshot) -> dict[str, float]:
         """What each service's windows ask for, where they ask for any."""
-        heard = {
-            name: make_series(mine) for name, mine in self._windows.items() if mine
-        }
-        unsteady = unsteadiness_of(list(heard.values()))
-        found = {
-            service.name: needed_reserve_rps(
-                heard[service.name],
-                slo=service.slo,
-                scaling=service.scaling,
-                confidence=snapshot.settings.burst_confidence,
-                unsteady=unsteady,
+        loads = {
+            service.name: HeardLoad(
+                project=service.project,
+                windows=make_series(self._windows[service.name]),
+                launch_s=usual_launch_s(self._launch_times.of(service.name)),
             )
             for service in snapshot.state.services
-            if service.name in heard
+            if self._windows.get(service.name)
+        }
+        unsteady = unsteadiness_of(list(loads.values()))
+        found = {
+            service.name: needed_reserve_rps(
+                loads[service.name].windows,
+                slo=service.slo,
+                scaling=service.scaling,
+                launch_s=loads[service.name].launch_s,
+                confidence=snapshot.settings.burst_confidence,
+                unsteady=unsteady[service.project],
+            )
+            for service in snapshot.state.services
+            if service.name in loads
         }
         return {name: reserve_rps for name, reserve_rps in found.items() if reserve_rps}

@@ -54,9 +54,21 @@ def test_a_rate_above_the_reserve_stays() -> None:
 def test_the_judgement_says_how_much_to_keep_for_the_slo(
     percentile: float, reserve_rps: float
 ) -> None:
+    judged = judge(a_bursting_case(percentile=percentile, launch_s=10.0))
+    assert judged.reserve_rps == pytest.approx(reserve_rps, rel=0.03)
+
+
+def test_a_service_that_starts_fast_keeps_less() -> None:
+    slow = judge(a_bursting_case(percentile=0.8, launch_s=10.0))
+    fast = judge(a_bursting_case(percentile=0.8, launch_s=2.0))
+    assert 0.0 < fast.reserve_rps < slow.reserve_rps
+
+
+def a_bursting_case(*, percentile: float, launch_s: float) -> Case:
     counts = np.array(burst_counts(1800), dtype=float)
-    case = Case(
+    return Case(
         service="chat",
+        project="default",
         choice=TechniqueChoice(),
         windows=RequestSeries(
             start_s=NOW.timestamp() - WINDOW_S * len(counts),
@@ -69,8 +81,8 @@ def test_the_judgement_says_how_much_to_keep_for_the_slo(
         burst_confidence=0.5,
         slo=Slo(latency_ms=100.0, percentile=percentile),
         scaling=Scaling(),
+        launch_s=launch_s,
     )
-    assert judge(case).reserve_rps == pytest.approx(reserve_rps, rel=0.03)
 
 
 def test_no_reserve_takes_room_from_what_is_there() -> None:
@@ -92,7 +104,10 @@ def test_no_reserve_takes_room_from_what_is_there() -> None:
     ("reason", "other_rps"),
     [
         ("stock", 25.2),  # GPUs are short: nobody holds room for bursts.
-        ("slo", 100.0),  # Only `chat` cannot be served: what `search` holds takes nothing from it.
+        (
+            "slo",
+            100.0,
+        ),  # Only `chat` cannot be served: what `search` holds takes nothing from it.
         ("replicas", 100.0),
     ],
 )

@@ -1,0 +1,51 @@
+"""How long replicas took from their start until they were ready: what the control plane keeps room for meanwhile.
+
+Only what this agent started counts: of what an earlier one started the beginning is not known.
+"""
+
+from dataclasses import dataclass, field
+
+from agents.base.device import NodeState
+from agents.base.protocol import MAX_LAUNCH_TIMES, LaunchTime
+from agents.base.successors import base_id
+
+
+@dataclass(slots=True)
+class LaunchTimes:
+    """Each launch is told once, when its replica is seen ready for the first time."""
+
+    _begun_s: dict[str, float] = field(default_factory=dict)
+    """By id of the replica; those that have not been ready yet."""
+    _found: list[LaunchTime] = field(default_factory=list)
+
+    def start(self, replica: str, now_s: float) -> None:
+        """A launch begins; one that begins again counts from now on."""
+        self._begun_s[replica] = now_s
+
+    def look(self, state: NodeState, now_s: float) -> None:
+        """Note which of them are ready by now, and forget those that will not be."""
+        begun_s, self._begun_s = self._begun_s, {}
+        for gpu in state.gpus:
+            for each in gpu.replicas:
+                since_s = begun_s.get(each.id)
+                if since_s is None:
+                    continue
+                if each.state == "ready":
+                    self._note(each.id, each.service, gpu.index, now_s - since_s)
+                elif each.state == "starting":
+                    self._begun_s[each.id] = since_s
+
+    def _note(self, replica: str, service: str, gpu_index: int, seconds: float) -> None:
+        # The clock may have been set back meanwhile.
+        launch = LaunchTime(
+            replica=base_id(replica),
+            service=service,
+            gpu_index=gpu_index,
+            seconds=max(0.0, seconds),
+        )
+        self._found = [*self._found, launch][-MAX_LAUNCH_TIMES:]
+
+    def take(self) -> tuple[LaunchTime, ...]:
+        """All since the last call."""
+        found, self._found = self._found, []
+        return tuple(found)

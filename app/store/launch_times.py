@@ -1,0 +1,53 @@
+"""How long new replicas of a service take until they are ready, by GPU type, as agents measured it lately.
+
+Room for bursts must last until a new replica can serve; which GPU type that will be on is not known beforehand, so the
+slowest counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from agents.base.protocol import LaunchTime, Observation
+from solvers.types.state import GpuId, gpu_id
+
+KEPT = 16
+"""Launches of a service on one GPU type that are remembered, the newest."""
+MAX_LAUNCH_S = 600.0
+"""A longer one is a launch that went wrong, or a report of it that did."""
+USUAL_LAUNCH_S = 10.0
+"""Of a service that was never seen to start: small networks with their weights in the page cache."""
+
+SecondsByType = Mapping[str, Sequence[float]]
+"""The newest launches of one service in seconds, by GPU type."""
+
+
+def usual_launch_s(seconds: SecondsByType) -> float:
+    """How long the next launch is expected to take: the median of those on the slowest GPU type."""
+    # The median, so that a launch that met a cold disk does not keep GPUs busy for hours.
+    medians = (median(each) for each in seconds.values() if each)
+    return max(medians, default=USUAL_LAUNCH_S)
+
+
+class LaunchTimes:
+    """The newest launches of all services, for `MemoryStore`."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, dict[str, list[float]]] = {}
+
+    def take(self, observation: Observation, gpu_types: Mapping[GpuId, str]) -> None:
+        """Note what a node says of launches; gpu_types: of the GPUs that are known."""
+        for launch in observation.launches:
+            gpu_type = gpu_types.get(gpu_id(observation.node, launch.gpu_index))
+            if gpu_type is not None:
+                known = self._seconds.setdefault(launch.service, {})
+                newest = [seconds_of(launch), *known.get(gpu_type, ())]
+                known[gpu_type] = newest[:KEPT]
+
+    def of(self, service: str) -> SecondsByType:
+        """Those of one service."""
+        return self._seconds.get(service, {})
+
+
+def seconds_of(launch: LaunchTime) -> float:
+    """What a launch counts as."""
+    return min(launch.seconds, MAX_LAUNCH_S)

@@ -1,0 +1,70 @@
+"""Times of launches: told once each, from the start until the replica was seen ready."""
+
+from dataclasses import replace
+
+from agents.base.device import NodeState, RunningReplica
+from agents.base.protocol import MAX_LAUNCH_TIMES, LaunchTime, ReplicaState
+from agents.enforce.launch_times import LaunchTimes
+from tests.agents.factories import a_replica, an_empty_node
+
+
+def a_node_with(*replicas: tuple[str, ReplicaState]) -> NodeState:
+    wanted = a_replica("r1")
+    running = tuple(
+        RunningReplica(
+            id=name,
+            service=wanted.service,
+            network=wanted.network,
+            state=state,
+            sm_percent=wanted.sm_percent,
+            batch=wanted.batch,
+            memory_mib=wanted.memory_mib,
+        )
+        for name, state in replicas
+    )
+    node = an_empty_node()
+    return replace(node, gpus=(replace(node.gpus[0], replicas=running),))
+
+
+def test_a_launch_is_told_once_when_the_replica_is_ready() -> None:
+    launches = LaunchTimes()
+    launches.start("r1", 100.0)
+    launches.look(a_node_with(("r1", "starting")), 101.0)
+    assert launches.take() == ()
+    launches.look(a_node_with(("r1", "ready")), 112.5)
+    launches.look(a_node_with(("r1", "ready")), 113.0)
+    told = LaunchTime(replica="r1", service="chat", gpu_index=0, seconds=12.5)
+    assert launches.take() == (told,)
+    assert launches.take() == ()
+
+
+def test_what_failed_or_was_there_before_tells_nothing() -> None:
+    launches = LaunchTimes()
+    launches.start("r1", 0.0)
+    launches.look(a_node_with(("r1", "failed"), ("r2", "ready")), 5.0)
+    launches.look(a_node_with(("r1", "ready"), ("r2", "ready")), 6.0)
+    assert launches.take() == ()
+
+
+def test_a_launch_that_begins_again_counts_from_then_on() -> None:
+    launches = LaunchTimes()
+    launches.start("r1", 0.0)
+    launches.start("r1", 30.0)
+    launches.look(a_node_with(("r1", "ready")), 34.0)
+    assert [each.seconds for each in launches.take()] == [4.0]
+
+
+def test_a_successor_tells_of_the_replica_that_the_control_plane_knows() -> None:
+    launches = LaunchTimes()
+    launches.start("r1~8", 0.0)
+    launches.look(a_node_with(("r1", "ready"), ("r1~8", "ready")), 2.0)
+    assert [each.replica for each in launches.take()] == ["r1"]
+
+
+def test_of_too_many_the_oldest_are_forgotten() -> None:
+    launches = LaunchTimes()
+    for number in range(MAX_LAUNCH_TIMES + 3):
+        launches.start(f"r{number}", 0.0)
+        launches.look(a_node_with((f"r{number}", "ready")), 1.0)
+    told = launches.take()
+    assert (len(told), told[0].replica) == (MAX_LAUNCH_TIMES, "r3")

@@ -1,0 +1,59 @@
+"""How long launches are expected to take: by what was measured lately, on the slowest GPU type."""
+
+import pytest
+
+from agents.base.protocol import LaunchTime, Observation
+from app.store.launch_times import (
+    KEPT,
+    MAX_LAUNCH_S,
+    USUAL_LAUNCH_S,
+    LaunchTimes,
+    SecondsByType,
+    usual_launch_s,
+)
+from solvers.types.state import gpu_id
+
+TYPES = {gpu_id("n1", 0): "big", gpu_id("n1", 1): "small"}
+
+
+def a_report(*launches: tuple[int, float]) -> Observation:
+    """(GPU index, seconds) of launches of `chat` on n1."""
+    return Observation(
+        node="n1",
+        boot="b1",
+        sequence=1,
+        window_start_s=0.0,
+        window_s=5.0,
+        generation=1,
+        launches=tuple(
+            LaunchTime(replica="r1", service="chat", gpu_index=index, seconds=seconds)
+            for index, seconds in launches
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected_s"),
+    [
+        ({}, USUAL_LAUNCH_S),
+        ({"big": (4.0,)}, 4.0),
+        ({"big": (4.0, 5.0, 300.0)}, 5.0),  # One cold disk says little.
+        ({"big": (4.0, 5.0, 6.0), "small": (40.0,)}, 40.0),
+    ],
+)
+def test_the_median_of_the_slowest_type_is_expected(
+    seconds: SecondsByType, expected_s: float
+) -> None:
+    assert usual_launch_s(seconds) == expected_s
+
+
+def test_the_newest_are_kept_by_type_and_none_counts_for_hours() -> None:
+    times = LaunchTimes()
+    for number in range(KEPT + 2):
+        times.take(a_report((0, float(number))), TYPES)
+    times.take(a_report((1, 1e9), (7, 1.0)), TYPES)
+    assert times.of("chat") == {
+        "big": [float(number) for number in range(KEPT + 1, 1, -1)],
+        "small": [MAX_LAUNCH_S],
+    }
+    assert times.of("search") == {}
