@@ -1,10 +1,12 @@
-"""How soon a node has a new command after a service's rate jumped, at the default period.
+"""How soon a node has a new command after a service's rate jumped, and when the new capacity is there.
 
-Run: `python -m bench.reaction`. Prints a table and writes bench/results/reaction.json.
+Run: `python -m bench.reaction`, at the default period. Prints a table and writes bench/results/reaction.json.
 
 Real: PostgreSQL, controller with its period and wake-ups, solver process, agents' loops, group commit, long poll. In
 this one process instead of over HTTP: the call between agent and control plane. Simulated: GPUs and requests, at the
-wall's speed. Each service's rate triples once, at a moment that has nothing to do with any period.
+wall's speed. Each service's rate triples once, at a moment that has nothing to do with any period. A request is late
+from the end of the first report that has it; the capacity is in force when all replicas are ready that the plan for the
+new rate has. LAUNCH_S of that are the simulated start of a replica.
 """
 
 import asyncio
@@ -39,7 +41,7 @@ from app.solver.process import SolverWorker
 from app.store.ingest_queue import IngestQueue
 from app.store.store import PolicySettings
 from bench.real_store import GPU_TYPES, Fleet, open_fleet, temporary_database
-from bench.report import Figures, print_table, write_results
+from bench.report import Figure, Figures, print_table, write_results
 from bench.sim_engine import measure_queue
 
 FLEET = Fleet(nodes=6, gpus_per_node=2, services=6)
@@ -48,7 +50,11 @@ JUMP = 3.0
 FIRST_JUMP_S = 12
 BETWEEN_JUMPS_S = 7
 """Whole seconds, as the load's rates are; no multiple of the loop's 5 s or the agents' 2 s, to meet every phase."""
-SETTLE_S = 6
+SETTLE_S = 15
+SAME_PLAN_S = 0.2
+"""Within so long all nodes have their commands of one plan."""
+LAUNCH_S = 5.0
+"""Of a simulated replica."""
 SERVED_SHARE = 0.9
 """A command answers a jump fully when it plans for this share of the new rate; the new rate itself is random."""
 
@@ -61,10 +67,56 @@ class Arrivals:
     start_s: float = 0.0
     """The clock's time at which the trace began."""
     commands: list[tuple[float, NodeCommand]] = field(default_factory=list)
+    reports: list[tuple[float, Observation]] = field(default_factory=list)
 
     def note(self, command: NodeCommand) -> None:
         """A node received a command now."""
         self.commands.append((self.clock.now_s() - self.start_s, command))
+
+    def hear(self, observation: Observation) -> None:
+        """A node reported now."""
+        self.reports.append((self.clock.now_s() - self.start_s, observation))
+
+    def first_late_after(self, at_s: float, service: str) -> float | None:
+        """Seconds from trace time `at_s` until a report had a request of the service that missed its SLO."""
+        for heard_s, observation in self.reports:
+            if heard_s >= at_s and any(
+                each.service == service and each.in_slo < each.served + each.rejected
+                for each in observation.services
+            ):
+                return heard_s - at_s
+        return None
+
+    def in_force_after(
+        self, at_s: float, service: str, rate_rps: float
+    ) -> float | None:
+        """Seconds from trace time `at_s` until all replicas were ready that the first plan for that rate has."""
+        answered_s = self.first_after(at_s, service, rate_rps)
+        if answered_s is None:
+            return None
+        # The newest command of each node that had come by then.
+        commands = {
+            command.node: command
+            for received_s, command in self.commands
+            if received_s <= at_s + answered_s + SAME_PLAN_S
+        }
+        waiting = {
+            (node, replica.id)
+            for node, command in commands.items()
+            for gpu in command.gpus
+            for replica in gpu.replicas
+            if replica.service == service and not replica.is_spare
+        }
+        for heard_s, observation in self.reports:
+            if heard_s >= at_s:
+                waiting -= {
+                    (observation.node, each.id)
+                    for each in observation.replicas
+                    if each.state == "ready"
+                }
+                if not waiting:
+                    return heard_s - at_s
+        return None
 
     def first_after(self, at_s: float, service: str, rate_rps: float) -> float | None:
         """Seconds from trace time `at_s` until a node had a command that plans for at least that rate."""
@@ -102,17 +154,23 @@ async def measure(url: str) -> list[Figures]:
         _agents(arrivals, ingest, board),
     ):
         await clock.sleep(max(jump_times_s().values()) + SETTLE_S)
-    return [
-        {
-            "service": service,
-            "jump_at_s": at_s,
-            "new_command_s": arrivals.first_after(at_s, service, 1.5 * MEAN_RPS),
-            "full_answer_s": arrivals.first_after(
-                at_s, service, SERVED_SHARE * JUMP * MEAN_RPS
-            ),
-        }
-        for service, at_s in jump_times_s().items()
-    ]
+    return [_row(arrivals, service, at_s) for service, at_s in jump_times_s().items()]
+
+
+def _row(arrivals: Arrivals, service: str, at_s: float) -> Figures:
+    full_rps = SERVED_SHARE * JUMP * MEAN_RPS
+    late_s = arrivals.first_late_after(at_s, service)
+    in_force_s = arrivals.in_force_after(at_s, service, full_rps)
+    return {
+        "service": service,
+        "jump_at_s": at_s,
+        "new_command_s": arrivals.first_after(at_s, service, 1.5 * MEAN_RPS),
+        "full_answer_s": arrivals.first_after(at_s, service, full_rps),
+        "first_late_s": late_s,
+        "late_to_force_s": None
+        if late_s is None or in_force_s is None
+        else max(0.0, in_force_s - late_s),
+    }
 
 
 @asynccontextmanager
@@ -159,7 +217,11 @@ async def _agents(
     }
     nodes = tuple(
         make_node(
-            name, gpu_type, gpus=FLEET.gpus_per_node, memory_mib=memory_mib[gpu_type]
+            name,
+            gpu_type,
+            gpus=FLEET.gpus_per_node,
+            memory_mib=memory_mib[gpu_type],
+            launch_s=LAUNCH_S,
         )
         for name, gpu_type in FLEET.node_types().items()
     )
@@ -172,6 +234,7 @@ async def _agents(
     )
 
     async def sync(observation: Observation, wait_s: float) -> SyncReply:
+        arrivals.hear(observation)
         acknowledged = await ingest.add(observation)
         within = partial(clock.sleep, wait_s)
         command = await board.wait_for(observation.node, observation.generation, within)
@@ -227,15 +290,15 @@ def _summary(
     label: str, rows: list[Figures], of: Callable[[list[float]], float]
 ) -> Figures:
     """One figure per column; None where a command never came."""
-    columns = {
-        name: [row[name] for row in rows] for name in ("new_command_s", "full_answer_s")
-    }
-    figures = {
-        name: of([value for value in values if isinstance(value, float)])
-        if None not in values
-        else None
-        for name, values in columns.items()
-    }
+    figures: dict[str, Figure] = {}
+    for name in ("new_command_s", "full_answer_s", "first_late_s", "late_to_force_s"):
+        found = [value for row in rows if isinstance(value := row[name], float)]
+        # A jump that made nobody late has no time from there on; a command that never came has none at all.
+        is_whole = len(found) == len(rows) or name in (
+            "first_late_s",
+            "late_to_force_s",
+        )
+        figures[name] = of(found) if found and is_whole else None
     return {"service": label, "jump_at_s": None, **figures}
 
 
