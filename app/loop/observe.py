@@ -183,7 +183,7 @@ def silent_nodes(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def silence_due_at(snapshot: Snapshot) -> datetime | None:
-    """When the next node comes to count as silent, unless it is heard; None where the next tick sees it early enough."""
+    """When the next node comes to count as silent, unless it is heard; None where the next tick is early enough."""
     limit_s = snapshot.settings.stale_after_s
     # One that was heard just now is most likely heard again, and looked at by the next tick; where the period is long,
     # that one would come too late.
