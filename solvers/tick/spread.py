@@ -243,7 +243,20 @@ def _moves(
     free: Sequence[Sequence[GpuPlace]],
     may_start: MayStart,
 ) -> Iterator[_Step]:
-    """A slot to empty places, of which those in the same domains are as good as each other."""
+    """A slot to empty places."""
+    for target in islice(_targets(losses, at, free, may_start), MAX_PLACES):
+        gain = losses.gain(at, target, None)
+        if gain > MIN_GAIN * stops + _ROUNDING:
+            yield _Step(at=at, place=target, other=None, gain=gain, moved=stops)
+
+
+def _targets(
+    losses: _Losses,
+    at: int,
+    free: Sequence[Sequence[GpuPlace]],
+    may_start: MayStart,
+) -> Iterator[GpuPlace]:
+    """The first empty place that a slot may go to in other domains: those in the same ones are as good."""
     place, slot = losses.taken[at]
     seen = {losses.domains(at, place)}
     for places in free:
@@ -251,40 +264,40 @@ def _moves(
         if places[0].gpu.gpu_type != place.gpu.gpu_type or domains in seen:
             continue
         target = next((each for each in places if may_start(each, slot)), None)
-        if target is None:
-            continue
-        gain = losses.gain(at, target, None)
-        if gain > MIN_GAIN * stops + _ROUNDING:
-            yield _Step(at=at, place=target, other=None, gain=gain, moved=stops)
-        seen.add(domains)
-        if len(seen) > MAX_PLACES:
-            break
+        if target is not None:
+            seen.add(domains)
+            yield target
 
 
 def _exchanges(
     losses: _Losses, at: int, loose: Sequence[int], may_start: MayStart
 ) -> Iterator[_Step]:
     """Two slots that keep nothing where they are; loose: the numbers of such slots."""
+    for other in islice(_partners(losses, at, loose, may_start), MAX_PLACES):
+        target, _ = losses.taken[other]
+        gain = losses.gain(at, target, other)
+        if gain > _ROUNDING:
+            yield _Step(at=at, place=target, other=other, gain=gain, moved=0)
+
+
+def _partners(
+    losses: _Losses, at: int, loose: Sequence[int], may_start: MayStart
+) -> Iterator[int]:
+    """Slots in other domains that a slot may change places with, the first of those that serve alike on a node."""
     place, slot = losses.taken[at]
     here = losses.domains(at, place)
     seen: set[tuple[object, ...]] = set()
     for other in loose:
         target, back = losses.taken[other]
-        if target.gpu.gpu_type != place.gpu.gpu_type:
+        kind = target.gpu.node, losses.load(other)
+        if target.gpu.gpu_type != place.gpu.gpu_type or kind in seen:
             continue
         # In the same domains the slot would take as much with it as here.
-        domains = losses.domains(at, target)
-        kind = target.gpu.node, losses.load(other)
-        if domains == here or kind in seen:
+        if losses.domains(at, target) == here:
             continue
-        if not may_start(target, slot) or not may_start(place, back):
-            continue
-        gain = losses.gain(at, target, other)
-        if gain > _ROUNDING:
-            yield _Step(at=at, place=target, other=other, gain=gain, moved=0)
-        seen.add(kind)
-        if len(seen) >= MAX_PLACES:
-            break
+        if may_start(target, slot) and may_start(place, back):
+            seen.add(kind)
+            yield other
 
 
 def _kept(place: GpuPlace, slot: PlanSlot) -> int:
