@@ -6,7 +6,6 @@ Wake-ups that come while a tick runs are answered by one more tick, however many
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -103,7 +102,7 @@ class Controller:
         self._maintain = maintain
         self._slow_jobs = tuple(slow_jobs)
         self._wake = asyncio.Event()
-        self._silence: asyncio.TimerHandle | None = None
+        self._silence: asyncio.Task[None] | None = None
         """Wakes the loop when a node comes to count as silent."""
         self.last: TickOutcome | None = None
         """The newest tick's outcome, for health checks and the live view."""
@@ -137,6 +136,7 @@ class Controller:
         finally:
             # The lead goes last: nothing may be decided here once another process can take it.
             scheduler.shutdown(wait=False)
+            self._stop_silence()
             listener.cancel()
             await asyncio.wait([listener])
             await self._lead.release()
@@ -169,27 +169,44 @@ class Controller:
                 # The dispatcher of jobs pushes targets, too; whoever is second would lose its plan.
                 async with self._loop.turn:
                     self.last = await tick(self._loop)
-                self._wake_at_silence()
+                self._stop_silence()
+                self._silence = asyncio.create_task(
+                    self._wake_at_silence(), name="plimsoll-silence"
+                )
                 self.on_tick(self.last)
                 await self._note_lead()
             else:
+                self._stop_silence()
                 # Another process decides: what failed here is no reason for a lead that is taken later.
                 self._is_noted, self._fault = False, ""
         except Exception as error:
             await self._hold_after_fault(error)
 
-    def _wake_at_silence(self) -> None:
+    async def _wake_at_silence(self) -> None:
         """Not at the next period: what ran on a node that is gone is missing until others are started."""
+        telemetry = self._loop.telemetry
+        while (due_at := telemetry.silence_due_at) is not None:
+            # From now: the tick that looked may have taken long.
+            wait_s = max(0.0, (due_at - self._clock.now()).total_seconds())
+            await asyncio.sleep(self._wall(wait_s) + MIN_GAP_S)
+            # Most nodes were heard meanwhile. To look costs little; a tick for nothing would cost a plan.
+            if await self._has_new_silence():
+                self.wake()
+                return
+
+    async def _has_new_silence(self) -> bool:
+        try:
+            snapshot = await self._loop.store.load_snapshot(self._clock.now())
+        except Exception as error:
+            # The tick fails as well, and has its way to deal with it.
+            log.warning("silent nodes cannot be looked for", error=str(error))
+            return True
+        return self._loop.telemetry.has_new_silence(snapshot)
+
+    def _stop_silence(self) -> None:
         if self._silence is not None:
             self._silence.cancel()
-        due_s = self._loop.telemetry.silence_due_s
-        self._silence = (
-            asyncio.get_running_loop().call_later(
-                self._wall(due_s) + MIN_GAP_S, self.wake
-            )
-            if math.isfinite(due_s)
-            else None
-        )
+            self._silence = None
 
     async def _note_lead(self) -> None:
         """Say in the audit that this process decides, and why nobody could before: while that lasted nobody wrote."""

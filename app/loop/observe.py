@@ -4,7 +4,6 @@ A quiet service and a missing metric are different things: a node that reports z
 not. Silence of one node takes its GPUs out of the plan; silence of all nodes makes the loop hold.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -183,16 +182,20 @@ def silent_nodes(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-def silence_due_s(snapshot: Snapshot) -> float:
-    """Seconds until the next node that misses reports counts as silent; infinite where none does."""
+def silence_due_at(snapshot: Snapshot) -> datetime | None:
+    """When the next node comes to count as silent, unless it is heard; None where the next tick is early enough."""
     limit_s = snapshot.settings.stale_after_s
-    # One that was heard just now would cost a tick for nothing each time.
-    quiet = (
+    # One that was heard just now is most likely heard again, and looked at by the next tick; where the period is long,
+    # that one would come too late.
+    longest_s = min(_QUIET * limit_s, limit_s - snapshot.settings.period_s)
+    silent_s = [
         node.silent_for_s
         for node in snapshot.state.nodes
-        if _QUIET * limit_s < node.silent_for_s <= limit_s
-    )
-    return limit_s - max(quiet, default=-math.inf)
+        if longest_s < node.silent_for_s <= limit_s
+    ]
+    if not silent_s:
+        return None
+    return snapshot.at + timedelta(seconds=limit_s - max(silent_s))
 
 
 def usable_state(snapshot: Snapshot, *, is_patient: bool = False) -> ClusterState:
@@ -270,8 +273,10 @@ class HeardNodes:
     """When each node that is late now was first seen to be."""
     silences: dict[str, tuple[datetime, ...]] = field(default_factory=dict)
     """When each node fell silent, the last FLAPS times."""
-    silence_due_s: float = math.inf
-    """From the last look on, until a node that misses reports counts as silent."""
+    silent: frozenset[str] = frozenset()
+    """Who counted as silent when it looked."""
+    silence_due_at: datetime | None = None
+    """When it is to be seen whether another node does; None: the next tick is early enough."""
 
     def late_too_long(self, snapshot: Snapshot) -> frozenset[str]:
         """Nodes that are late for LONGEST_LAG; asked at every tick."""
@@ -290,6 +295,17 @@ class HeardNodes:
         """These nodes have just fallen silent."""
         for node in nodes:
             self.silences[node] = (*self.silences.get(node, ()), at)[-FLAPS:]
+
+    def _forget_removed(self, snapshot: Snapshot) -> None:
+        nodes = {node.id for node in snapshot.state.nodes}
+        self.silences = {
+            node: times for node, times in self.silences.items() if node in nodes
+        }
+
+    def has_new_silence(self, snapshot: Snapshot) -> bool:
+        """Whether a node came to count as silent since the last tick; if not, the next time to see is noted."""
+        self.silence_due_at = silence_due_at(snapshot)
+        return not self.silent.issuperset(silent_nodes(snapshot))
 
     def flapping(self, snapshot: Snapshot) -> frozenset[str]:
         """Nodes that come and go; none where that is true of many."""
@@ -319,7 +335,9 @@ class HeardNodes:
         reason = hold_reason(snapshot)
         was_away = self._was_away(snapshot)
         self.looked_at = snapshot.at
-        self.silence_due_s = silence_due_s(snapshot)
+        self.silence_due_at = silence_due_at(snapshot)
+        self.silent = frozenset(silent_nodes(snapshot))
+        self._forget_removed(snapshot)
         if reason is not None:
             self.flows_since = None
             return reason

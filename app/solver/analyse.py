@@ -10,6 +10,7 @@ from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.solve_relaxed import solved_reliefs
 from solvers.explain.types import Alternative
 from solvers.joint.relaxation.dual_prices import relax
+from solvers.joint.reserved import split, split_plan
 from solvers.types.plan import GpuPlan
 
 MAX_ALTERNATIVES = 4
@@ -25,8 +26,11 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     def over(share: float) -> Callable[[], bool]:
         return lambda: now_s() - began >= share * seconds
 
-    # The plan's own columns start it: the relaxation is at once as good as the plan.
-    base = relax(problem, start=plan, is_over=over(_FIRST_SHARE))
+    # The plan's own columns start it: the relaxation is at once as good as the plan. Both pay for a reserved type
+    # beyond what is reserved only, as the policy does.
+    base = relax(
+        split(problem), start=split_plan(problem, plan), is_over=over(_FIRST_SHARE)
+    )
     if base is None:
         return Findings(prices=None)
     prices = base.prices()

@@ -30,6 +30,7 @@ from solvers.joint.patterns.decode import SAFE, patterns_of
 from solvers.joint.patterns.formulation import priced_problem
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.pricing import Pricer
+from solvers.joint.reserved import merged_name, split
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.outcome import Prices
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -42,11 +43,11 @@ _NO_THRESHOLD = 1e-9
 
 
 class Neighbourhood:
-    """Finds alternatives to the GPUs of one plan."""
+    """Finds alternatives to the GPUs of one plan, which are those of `split_plan(problem, plan)`."""
 
     def __init__(self, problem: Problem, plan: Plan, prices: Prices) -> None:
         # As the plan that runs, so that its own rows are candidates whatever dominates them.
-        self._problem = replace(problem, current=plan)
+        self._problem = split(replace(problem, current=plan))
         self._prices = prices
         self._tables = _tables(self._problem, prices)
         self._valuation = Valuation(self._problem, self._tables, prices)
@@ -86,7 +87,9 @@ class Neighbourhood:
             return valuation.loss(make_column(tables, pattern))
 
         for mode, priced in zip(tables.modes, _priced(tables, valuation), strict=True):
-            is_same_type = part.gpu_types[mode.gpu_type].name == gpu.gpu_type
+            # The other half of its own type is no other type.
+            name = part.gpu_types[mode.gpu_type].name
+            is_same_type = merged_name(name) == merged_name(gpu.gpu_type)
             is_same_clock = abs(mode.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
             if priced.patterns and not (is_same_type and is_same_clock):
                 change: ChangeKind = "clock" if is_same_type else "gpu_type"
@@ -160,7 +163,7 @@ class Valuation:
         mode = self._tables.modes[pattern.mode]
         return Alternative(
             change=change,
-            gpu_type=self._problem.gpu_types[mode.gpu_type].name,
+            gpu_type=merged_name(self._problem.gpu_types[mode.gpu_type].name),
             clock_mhz=mode.clock_mhz,
             replicas=tuple(self._replicas(column)),
             price=self.price(column),

@@ -3,6 +3,9 @@
 The price of a request is what one more of it per second costs when everything else may adjust, in fractions of GPUs. At
 those prices every GPU earns about what it costs, where the relaxation would choose it; what earns less is there because
 GPUs come in whole numbers, where the relaxation takes fractions.
+
+The price of a GPU is what the plan pays for it: of a type that is owned, and of the first GPUs of a reserved one, the
+energy only. So GPUs of a reserved type that run the same are two kinds where some of them are rented.
 """
 
 import math
@@ -12,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from solvers.explain.neighbours import NeighbourReader, ReplicaRow
 from solvers.explain.types import Alternative, Earning, GpuExplanation
+from solvers.joint.reserved import merged_name, split, split_plan
 from solvers.laws.cost import gpu_power_w
 from solvers.types.outcome import Prices
 from solvers.types.plan import GpuPlan, Plan
@@ -25,7 +29,7 @@ class GpuExplanations:
     """Why the GPUs of a plan run what they run."""
 
     kinds: tuple[GpuExplanation, ...] = ()
-    """The kinds that cost most first."""
+    """The kinds with the highest list prices first."""
     left_out: int = 0
     """Kinds beyond those."""
 
@@ -49,7 +53,12 @@ def explain_gpus(
     """What the GPUs of a plan cost and earn, at most so many kinds of them.
 
     GPUs with a replica that the problem has no row for (of a plan that was made for another one) are left out.
+    alternatives: of a GPU of `split_plan`, since what is paid for has another price than what is rented.
     """
+    halves = split(reader.problem)
+    if halves is not reader.problem:
+        plan = split_plan(reader.problem, plan)
+        reader = NeighbourReader(halves)
     kinds = _sorted_kinds(reader, plan)
     # Alternatives are looked for only where they are shown: each takes a search.
     explained = tuple(
@@ -59,7 +68,7 @@ def explain_gpus(
 
 
 def _sorted_kinds(reader: NeighbourReader, plan: Plan) -> list[GpuPlan]:
-    """The GPUs that the problem has rows for, alike ones together, those that cost most first."""
+    """The GPUs that the problem has rows for, alike ones together, the highest list prices first."""
     counts = Counter[GpuPlan]()
     for gpu in plan.gpus:
         counts[replace(gpu, count=1)] += gpu.count
@@ -89,7 +98,7 @@ def _explain_gpu(
         _earning(reader.problem, seat, prices) for seat in reader.seats(gpu) or ()
     )
     return GpuExplanation(
-        gpu_type=gpu.gpu_type,
+        gpu_type=merged_name(gpu.gpu_type),
         count=gpu.count,
         clock_mhz=gpu.clock_mhz,
         unit=prices.unit,
@@ -103,9 +112,11 @@ def _explain_gpu(
 
 
 def _price(problem: Problem, gpu: GpuPlan) -> float:
-    """USD per hour of one GPU, energy at full load included."""
+    """USD per hour that the plan pays for one GPU, energy at full load included."""
     energy = problem.energy_price_usd_per_kwh * gpu_power_w(problem, gpu) / _W_PER_KW
-    return problem.gpu_type(gpu.gpu_type).price_usd_per_hour + energy
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    # What is paid for anyway costs the plan nothing.
+    return energy if gpu_type.is_owned else gpu_type.price_usd_per_hour + energy
 
 
 def _earning(problem: Problem, seat: ReplicaRow, prices: Prices) -> Earning:

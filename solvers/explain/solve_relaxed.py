@@ -16,6 +16,7 @@ from solvers.explain.relaxed_limits import (
 from solvers.explain.types import Relief, ReliefKind
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
+from solvers.joint.reserved import split
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.tick.survive import without_goal
 from solvers.types.outcome import Prices
@@ -52,7 +53,7 @@ def solved_reliefs(
 ) -> tuple[Relief, ...]:
     """The same with the most promising ones solved again while there is time; those that save nothing are left out.
 
-    base: the relaxation of the problem that the prices come from.
+    base: the relaxation that the prices come from, of `split(reader.problem)`.
     """
     known = {
         (relief.kind, relief.subject): relief
@@ -65,7 +66,8 @@ def solved_reliefs(
     for question in _questions(reader, plan, prices, tuple(known.values())):
         if is_over():
             break
-        found = relax(question.problem, start=start, is_over=is_over)
+        # Limits are loosened on whole types, since people know no halves.
+        found = relax(split(question.problem), start=start, is_over=is_over)
         # Time ran out in the middle: the questions that follow would fare no better.
         if found is None or not found.relaxation.is_exact:
             break

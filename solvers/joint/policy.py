@@ -48,7 +48,7 @@ from solvers.joint.drafts import (
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.replan.change import change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
-from solvers.joint.reserved import merged, merged_report, split
+from solvers.joint.reserved import merged, split
 from solvers.joint.shortage import (
     as_promised,
     at_medians,
@@ -106,7 +106,7 @@ def make_plan(
     may_soften = _has_next(budget) and problem.objective == "min_cost"
     if may_soften and is_short(found.draft.plan):
         found, kept = _by_medians(problem, observed, (found, kept), memory, budget)
-    return merged(found.draft.plan), merged_report(_report(problem, found)), kept
+    return merged(found.draft.plan), _report(problem, found), kept
 
 
 def _by_medians(

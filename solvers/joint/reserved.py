@@ -8,21 +8,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from solvers.types.outcome import PlanReport, Prices
 from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 PAID = " (paid)"
-"""Ends the name of the owned half: no type's name has a blank."""
+"""Ends the name of the owned half: no type's name has a blank. A report's prices name both halves."""
 
 
 def split(problem: Problem) -> Problem:
     """The problem with two types for each of which some GPUs are paid for; the same where there is none."""
-    partly = {
-        one.name for one in problem.gpu_types if one.paid_count and not one.is_owned
-    }
-    if not partly or problem.objective == "max_goodput":
+    partly = _partly_paid(problem)
+    if not partly:
         return problem
     types = [half for one in problem.gpu_types for half in _halves(one)]
     points = [
@@ -40,8 +37,19 @@ def split(problem: Problem) -> Problem:
         gpu_types=tuple(types),
         services=services,
         points=tuple(points),
-        current=_split_plan(problem, partly),
+        current=None
+        if problem.current is None
+        else split_plan(problem, problem.current),
     )
+
+
+def _partly_paid(problem: Problem) -> set[str]:
+    """Names of the types to divide; none under `max_goodput`, where all GPUs are paid for anyway."""
+    if problem.objective == "max_goodput":
+        return set()
+    return {
+        one.name for one in problem.gpu_types if one.paid_count and not one.is_owned
+    }
 
 
 def _allowed_on_halves(service: ServiceDemand, partly: set[str]) -> ServiceDemand:
@@ -62,37 +70,27 @@ def _halves(gpu_type: GpuType) -> Iterator[GpuType]:
     yield replace(gpu_type, count=rest, paid_count=0)
 
 
-def _split_plan(problem: Problem, partly: set[str]) -> Plan | None:
-    """What runs, the first GPUs of each type on its owned half."""
-    if problem.current is None:
-        return None
+def split_plan(problem: Problem, plan: Plan) -> Plan:
+    """A plan of the problem in the types of `split(problem)`, the first GPUs of each type on its owned half."""
+    partly = _partly_paid(problem)
     free = Counter({name: problem.gpu_type(name).paid_count for name in partly})
     gpus: list[GpuPlan] = []
-    for gpu in problem.current.gpus:
+    for gpu in plan.gpus:
         paid = min(free[gpu.gpu_type], gpu.count)
         free[gpu.gpu_type] -= paid
         if paid:
             gpus.append(replace(gpu, gpu_type=gpu.gpu_type + PAID, count=paid))
         if gpu.count > paid:
             gpus.append(replace(gpu, count=gpu.count - paid))
-    return replace(problem.current, gpus=tuple(gpus))
+    return replace(plan, gpus=tuple(gpus))
 
 
 def merged(plan: Plan) -> Plan:
     """The plan in the types that there are."""
-    gpus = tuple(
-        replace(gpu, gpu_type=gpu.gpu_type.removesuffix(PAID)) for gpu in plan.gpus
-    )
+    gpus = tuple(replace(gpu, gpu_type=merged_name(gpu.gpu_type)) for gpu in plan.gpus)
     return replace(plan, gpus=gpus)
 
 
-def merged_report(report: PlanReport) -> PlanReport:
-    """The report without prices of owned halves: one more GPU of a type would be a rented one."""
-    if report.prices is None:
-        return report
-    return replace(report, prices=_merged_prices(report.prices))
-
-
-def _merged_prices(prices: Prices) -> Prices:
-    kept = tuple(one for one in prices.gpu_types if not one.gpu_type.endswith(PAID))
-    return replace(prices, gpu_types=kept)
+def merged_name(gpu_type: str) -> str:
+    """The name of the type that there is, of either half."""
+    return gpu_type.removesuffix(PAID)

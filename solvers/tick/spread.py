@@ -12,10 +12,12 @@ they start before they stop.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from solvers.tick.matching import GpuPlace, PlanSlot
+from solvers.types.state import NodeId
 from solvers.types.survival import SurvivalGoal
 
 Taken = list[tuple[GpuPlace, PlanSlot]]
@@ -28,9 +30,9 @@ MAX_MOVED = 2
 """GPUs with running replicas that one plan moves: every move starts replicas, and the next plan may move more."""
 MAX_STEPS = 16
 MAX_LOOKED_AT = 32
-"""Slots at fault that one step chooses from, and"""
+"""Slots at fault that one step chooses from, of those that differ in what a move gains, and"""
 MAX_PLACES = 128
-"""empty GPUs, and taken ones, that it may send each to: a large fleet is spread over several plans."""
+"""empty GPUs, and taken ones, that it may send each to, likewise: a large fleet is spread over several plans."""
 _ROUNDING, _DIGITS = 1e-9, 9
 """Gains that differ by less are the same, so that the order of GPUs decides and not rounding."""
 
@@ -57,7 +59,7 @@ def spread(
     """The match with the GPUs exchanged so that losses take less; the same where nothing helps.
 
     empty: GPUs that the match leaves free and that may start something. may_start: whether a slot may start on a place,
-    beyond their types. Complexity: O(steps · slots looked at · places · services on a GPU).
+    beyond their types. Complexity: O(steps · slots looked at · (places + gains looked at · services on a GPU)).
     """
     wanted = [goal for goal in goals if goal.loss in ("node", "zone")]
     if not wanted or len(taken) < 2:
@@ -89,7 +91,9 @@ def _take(found: Taken, rest: list[GpuPlace], step: _Step) -> None:
     found[step.at] = (step.place, slot)
     if step.other is None:
         rest.remove(step.place)
-        rest.append(place)
+        # Where something runs until its successor is ready, nothing may start in this plan.
+        if not place.replicas:
+            rest.append(place)
     else:
         found[step.other] = (place, found[step.other][1])
 
@@ -105,18 +109,27 @@ class _Losses:
         self.domain_of = domain_of
         self._rps: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._total: defaultdict[str, float] = defaultdict(float)
-        for place, slot in taken:
-            for service, rps in self.rates(slot).items():
+        self.rates = [self._rates(slot) for _, slot in taken]
+        """By slot, what it serves of each service with a goal."""
+        for (place, _), rates in zip(taken, self.rates, strict=True):
+            for service, rps in rates.items():
                 self._rps[service, self.domain(place, service)] += rps
                 self._total[service] += rps
 
-    def rates(self, slot: PlanSlot) -> dict[str, float]:
-        """What a GPU serves, of services with a goal."""
+    def _rates(self, slot: PlanSlot) -> dict[str, float]:
         return {
             each.service: each.arrival_rate_rps
             for each in slot.gpu.replicas
             if each.service in self.goals
         }
+
+    def domains(self, at: int, place: GpuPlace) -> tuple[str, ...]:
+        """What would be lost with the place, for each service of a slot; never empty for a slot at fault."""
+        return tuple(self.domain(place, service) for service in self.rates[at])
+
+    def load(self, at: int) -> tuple[tuple[str, float], ...]:
+        """What a slot serves, of services with a goal."""
+        return tuple(self.rates[at].items())
 
     def domain(self, place: GpuPlace, service: str) -> str:
         """What would be lost with the place, as the service sees it."""
@@ -135,22 +148,22 @@ class _Losses:
         the first GPUs are used before others."""
         return [
             at
-            for at, (place, slot) in reversed([*enumerate(self.taken)])
+            for at, (place, _) in reversed([*enumerate(self.taken)])
             if any(
                 self.excess(service, self.domain(place, service)) > _ROUNDING
                 # Where one GPU has all of a service, it takes everything wherever it stands.
                 and rps < self._total[service] * (1.0 - _ROUNDING)
-                for service, rps in self.rates(slot).items()
+                for service, rps in self.rates[at].items()
             )
         ]
 
     def gain(self, here: int, place: GpuPlace, other: int | None) -> float:
         """By how much less is lost when a slot goes to another place, in shares of services' rates."""
         more: defaultdict[tuple[str, str], float] = defaultdict(float)
-        old, slot = self.taken[here]
-        self._shift(more, slot, old, place)
+        old, _ = self.taken[here]
+        self._shift(more, here, old, place)
         if other is not None:
-            self._shift(more, self.taken[other][1], place, old)
+            self._shift(more, other, place, old)
         return sum(
             self.excess(service, domain) - self.excess(service, domain, rps)
             for (service, domain), rps in more.items()
@@ -159,12 +172,12 @@ class _Losses:
     def _shift(
         self,
         more: defaultdict[tuple[str, str], float],
-        slot: PlanSlot,
+        at: int,
         old: GpuPlace,
         new: GpuPlace,
     ) -> None:
         """Add what domains gain of services when a slot goes from one place to another."""
-        for service, rps in self.rates(slot).items():
+        for service, rps in self.rates[at].items():
             more[service, self.domain(old, service)] -= rps
             more[service, self.domain(new, service)] += rps
 
@@ -175,10 +188,12 @@ def _steps(
     may_start: MayStart,
 ) -> Iterator[_Step]:
     """Every step that helps and stops nothing, in the order of the match."""
-    for at in losses.at_fault()[:MAX_LOOKED_AT]:
-        if not _kept(*losses.taken[at]):
-            yield from _moves(losses, at, 0, empty, may_start)
-            yield from _exchanges(losses, at, may_start)
+    free = _by_node(empty)
+    loose = [at for at, pair in enumerate(losses.taken) if not _kept(*pair)]
+    is_loose = set(loose)
+    for at in _looked_at(losses, (at for at in losses.at_fault() if at in is_loose)):
+        yield from _moves(losses, at, 0, free, may_start)
+        yield from _exchanges(losses, at, loose, may_start)
 
 
 def _moves_of_running(
@@ -187,46 +202,104 @@ def _moves_of_running(
     may_start: MayStart,
 ) -> Iterator[_Step]:
     """Running replicas to empty GPUs, where that helps enough."""
-    for at in losses.at_fault()[:MAX_LOOKED_AT]:
+    free = _by_node(empty)
+    running = (at for at in losses.at_fault() if _kept(*losses.taken[at]))
+    for at in _looked_at(losses, running):
         stops = _kept(*losses.taken[at])
-        if stops:
-            yield from _moves(losses, at, stops, empty, may_start)
+        yield from _moves(losses, at, stops, free, may_start)
+
+
+def _looked_at(losses: _Losses, at_fault: Iterable[int]) -> Iterator[int]:
+    """The first of the slots at fault that are alike: each gains the same by the same move."""
+
+    def kind(at: int) -> tuple[object, ...]:
+        place, slot = losses.taken[at]
+        return (
+            place.gpu.gpu_type,
+            place.gpu.node,
+            losses.load(at),
+            _kept(place, slot),
+        )
+
+    # Backwards, so that the first of each kind stays.
+    at_fault = list(at_fault)
+    first = {kind(at): at for at in reversed(at_fault)}
+    kept = set(first.values())
+    return islice((at for at in at_fault if at in kept), MAX_LOOKED_AT)
+
+
+def _by_node(places: Sequence[GpuPlace]) -> list[list[GpuPlace]]:
+    """The places of each type and node together, in the order of their first ones."""
+    groups: defaultdict[tuple[str, NodeId], list[GpuPlace]] = defaultdict(list)
+    for place in places:
+        groups[place.gpu.gpu_type, place.gpu.node].append(place)
+    return list(groups.values())
 
 
 def _moves(
     losses: _Losses,
     at: int,
     stops: int,
-    empty: Sequence[GpuPlace],
+    free: Sequence[Sequence[GpuPlace]],
     may_start: MayStart,
 ) -> Iterator[_Step]:
     """A slot to empty places."""
-    place, slot = losses.taken[at]
-    for target in empty[:MAX_PLACES]:
-        if not _is_alike(place, target) or not may_start(target, slot):
-            continue
+    for target in islice(_targets(losses, at, free, may_start), MAX_PLACES):
         gain = losses.gain(at, target, None)
         if gain > MIN_GAIN * stops + _ROUNDING:
             yield _Step(at=at, place=target, other=None, gain=gain, moved=stops)
 
 
-def _exchanges(losses: _Losses, at: int, may_start: MayStart) -> Iterator[_Step]:
-    """Two slots that keep nothing where they are."""
+def _targets(
+    losses: _Losses,
+    at: int,
+    free: Sequence[Sequence[GpuPlace]],
+    may_start: MayStart,
+) -> Iterator[GpuPlace]:
+    """The first empty place that a slot may go to in other domains: those in the same ones are as good."""
     place, slot = losses.taken[at]
-    for other, (target, back) in enumerate(losses.taken[:MAX_PLACES]):
-        if not _is_alike(place, target) or _kept(target, back):
+    seen = {losses.domains(at, place)}
+    for places in free:
+        domains = losses.domains(at, places[0])
+        if places[0].gpu.gpu_type != place.gpu.gpu_type or domains in seen:
             continue
-        if not may_start(target, slot) or not may_start(place, back):
-            continue
+        target = next((each for each in places if may_start(each, slot)), None)
+        if target is not None:
+            seen.add(domains)
+            yield target
+
+
+def _exchanges(
+    losses: _Losses, at: int, loose: Sequence[int], may_start: MayStart
+) -> Iterator[_Step]:
+    """Two slots that keep nothing where they are; loose: the numbers of such slots."""
+    for other in islice(_partners(losses, at, loose, may_start), MAX_PLACES):
+        target, _ = losses.taken[other]
         gain = losses.gain(at, target, other)
         if gain > _ROUNDING:
             yield _Step(at=at, place=target, other=other, gain=gain, moved=0)
 
 
+def _partners(
+    losses: _Losses, at: int, loose: Sequence[int], may_start: MayStart
+) -> Iterator[int]:
+    """Slots in other domains that a slot may change places with, the first of those that serve alike on a node."""
+    place, slot = losses.taken[at]
+    here = losses.domains(at, place)
+    seen: set[tuple[object, ...]] = set()
+    for other in loose:
+        target, back = losses.taken[other]
+        kind = target.gpu.node, losses.load(other)
+        if target.gpu.gpu_type != place.gpu.gpu_type or kind in seen:
+            continue
+        # In the same domains the slot would take as much with it as here.
+        if losses.domains(at, target) == here:
+            continue
+        if may_start(target, slot) and may_start(place, back):
+            seen.add(kind)
+            yield other
+
+
 def _kept(place: GpuPlace, slot: PlanSlot) -> int:
     """Running replicas that the slot keeps at the place."""
     return len(place.replicas.keys() & slot.replicas.keys())
-
-
-def _is_alike(one: GpuPlace, other: GpuPlace) -> bool:
-    return one.gpu.gpu_type == other.gpu.gpu_type and one.gpu.id != other.gpu.id

@@ -106,6 +106,11 @@ class BoundGpu:
     replicas of its service cannot keep up. They are no capacity, and nobody pays for them."""
 
     @property
+    def is_used(self) -> bool:
+        """Whether it is paid for because of what is to run here: spares alone rest on what is free."""
+        return bool(self.replicas or self.tasks)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing at all is to run here."""
         return not (self.replicas or self.tasks or self.spares)

@@ -56,7 +56,9 @@ def set_up(problem: Problem, *, has_stock: bool = True) -> Setting:
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))
     return Setting(
-        tables, make_demand(problem, tables, cheapest_rps(tables, columns)), columns
+        tables,
+        make_demand(problem, tables, cheapest_rps(problem, tables, columns)),
+        columns,
     )
 
 

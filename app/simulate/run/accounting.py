@@ -42,7 +42,7 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
     ends = [*(at for at, _ in pushed), until][1:]
     for (begin, plan), end in zip(pushed, ends, strict=True):
         hours = (end - begin).total_seconds() / 3600.0
-        for gpu in plan.gpus:
+        for gpu in (each for each in plan.gpus if each.is_used):
             gpu_hours[gpu.gpu_type] += hours
             _charge(gpu, types[gpu.gpu_type], hours, entire, memory)
             # Tasks beside replicas use what is paid for already.
@@ -110,4 +110,5 @@ def _charge_tasks(
 def hourly_cost_usd(plan: BoundPlan | None, gpu_types: Iterable[GpuType]) -> float:
     """Price of the used GPUs of one target, USD per hour."""
     prices = {gpu_type.name: gpu_type.price_usd_per_hour for gpu_type in gpu_types}
-    return sum(prices[gpu.gpu_type] for gpu in plan.gpus) if plan else 0.0
+    used = (gpu for gpu in plan.gpus if gpu.is_used) if plan else ()
+    return sum(prices[gpu.gpu_type] for gpu in used)

@@ -92,8 +92,6 @@ class ClosedLoop:
         """Those of the period, in seconds since the loop was made. The first one comes after the first reports: without
         any it could only hold."""
         self._is_woken = False
-        self._silence_s = math.inf
-        """When a node comes to count as silent: a tick is due then."""
         self.store.on_wake = self._wake
         self.cluster = SimulatedCluster(
             plan.nodes,
@@ -161,10 +159,17 @@ class ClosedLoop:
         """A round where the period's is due, or where something woke the loop after its first one; else None."""
         # As a controller does: whatever woke it is answered at once, and the next period's tick comes all the same.
         is_due = self.ticks.rings(self.clock.now_s() - self._begun_s)
-        is_woken = self._is_woken or self.clock.now_s() > self._silence_s
+        is_woken = self._is_woken or await self._has_new_silence()
         if is_due or (is_woken and self.ticks.rung):
             return await self.tick()
         return None
+
+    async def _has_new_silence(self) -> bool:
+        now, due_at = self.clock.now(), self.loop.telemetry.silence_due_at
+        if due_at is None or now <= due_at:
+            return False
+        snapshot = await self.store.load_snapshot(now)
+        return self.loop.telemetry.has_new_silence(snapshot)
 
     async def tick(self) -> TickOutcome:
         """One round of the control loop, after one of learning where that is due."""
@@ -173,7 +178,6 @@ class ClosedLoop:
             await learn_once(self.learner)
         self._is_woken = False
         outcome = await tick(self.loop)
-        self._silence_s = self.clock.now_s() + self.loop.telemetry.silence_due_s
         if outcome.state == "target":
             await self._deliver_commands()
         return outcome

@@ -115,16 +115,33 @@ def priced_problem(problem: Problem) -> Problem:
     )
 
 
-def cheapest_rps(tables: Tables, columns: Iterable[Column]) -> Reals:
-    """(S,) USD per hour of one rps on the best single replica at hand; infinite where nothing can serve."""
+def cheapest_rps(problem: Problem, tables: Tables, columns: Iterable[Column]) -> Reals:
+    """(S,) USD per hour of one rps on the best single replica at hand; infinite where nothing can serve.
+
+    Of a service that may run on rented GPUs, the best of those: once owned ones are used up it is they that serve.
+    """
+    is_owned = [one.is_owned for one in problem.gpu_types]
+    singles = [column for column in columns if len(column.service) == 1]
+    rented = _cheapest(
+        tables,
+        (
+            column
+            for column in singles
+            if not is_owned[tables.modes[column.pattern.mode].gpu_type]
+        ),
+    )
+    # A shortage that costs a multiple of next to nothing would be cheaper than any rented GPU.
+    return np.where(np.isfinite(rented), rented, _cheapest(tables, singles))
+
+
+def _cheapest(tables: Tables, singles: Iterable[Column]) -> Reals:
     best = np.full(len(tables.rate), np.inf)
-    for column in columns:
-        if len(column.service) == 1:
-            service = int(column.service[0])
-            # Capacity that nobody wants makes no request cheaper.
-            served = min(float(column.capacity[0]), tables.rate[service])
-            if served > 0.0:
-                best[service] = min(best[service], column.price / served)
+    for column in singles:
+        service = int(column.service[0])
+        # Capacity that nobody wants makes no request cheaper.
+        served = min(float(column.capacity[0]), tables.rate[service])
+        if served > 0.0:
+            best[service] = min(best[service], column.price / served)
     return best
 
 

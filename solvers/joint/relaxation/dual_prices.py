@@ -94,7 +94,7 @@ def relax(
     tables = make_tables(priced_problem(problem))
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))
-    demand = make_demand(problem, tables, cheapest_rps(tables, columns))
+    demand = make_demand(problem, tables, cheapest_rps(problem, tables, columns))
     if is_met(demand):
         return None
     patterns = patterns_of(problem, tables, start) if start is not None else {}

@@ -112,7 +112,7 @@ class WarmStart:
         """What the problem asks for."""
         tables = self.tables(problem)
         singles = (self.columns[number] for number in self.singles)
-        return make_demand(problem, tables, cheapest_rps(tables, singles))
+        return make_demand(problem, tables, cheapest_rps(problem, tables, singles))
 
     def cheapest(self, demand: CoverDemand, most: int = _CHEAPEST) -> list[int]:
         """Numbers of the columns that are cheapest for a demand under the duals of the last relaxation."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from app.loop.controller import Controller, SlowJob
 from app.loop.tick import Loop, TickOutcome
 from app.store.memory_store import MemoryStore
 from app.store.store import Snapshot
-from tests.app.fleets import Failing, a_fleet
+from tests.app.fleets import Answering, Failing, a_fleet
 
 NEVER_S = 1e6
 
@@ -22,6 +23,10 @@ class StandingClock(ManualControlClock):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Only when a test says so."""
+        await super().sleep(seconds)
 
 
 @dataclass
@@ -157,13 +162,32 @@ def test_it_ticks_every_period_without_a_wake_up() -> None:
     play(scenario, period_s=0.01)
 
 
-def test_it_ticks_when_a_node_comes_to_count_as_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("app.loop.observe.silence_due_s", lambda _: 0.01)
-
+def test_it_ticks_when_a_node_comes_to_count_as_silent_however_long_a_tick_takes() -> (
+    None
+):
     async def scenario(scene: Scene) -> None:
+        clock = scene.loop.clock
+        assert isinstance(clock, StandingClock)
+        scene.loop.solver = Answering(meanwhile=partial(clock.pass_time, 15.0))
+        # Nobody is heard any more: for 5 s at the first look, for 20 s when its plan is there.
+        clock.advance(5.0)
         await scene.ticks(2)
+        assert scene.loop.telemetry.silent == {"n1", "n2"}
+
+    play(scenario)
+
+
+def test_it_does_not_tick_for_a_node_that_was_heard_meanwhile() -> None:
+    async def scenario(scene: Scene) -> None:
+        clock, telemetry = scene.loop.clock, scene.loop.telemetry
+        assert isinstance(clock, StandingClock)
+        clock.speed = 1000.0
+        clock.advance(10.0)
+        await scene.ticks(1)
+        # So that the time to look is over, while nobody is silent.
+        telemetry.silence_due_at = clock.now()
+        await scene.until(lambda: telemetry.silence_due_at != clock.now())
+        assert len(scene.outcomes) == 1
 
     play(scenario)
 

@@ -1,6 +1,5 @@
 """Readings from windows, and when telemetry is too old to decide on."""
 
-import math
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,7 +14,7 @@ from app.loop.observe import (
     latency_percentile_ms,
     make_reading,
     observe,
-    silence_due_s,
+    silence_due_at,
     silent_nodes,
     usable_state,
 )
@@ -100,20 +99,51 @@ def test_one_fresh_node_is_enough_to_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("silent_for_s", "due_s"),
+    ("silent_for_s", "period_s", "due_s"),
     [
-        ((1.0, 4.5), math.inf),
-        ((1.0, 9.0), 6.0),
-        ((12.0, 9.0), 3.0),
-        ((15.0, 1.0), 0.0),
-        ((15.1, 1.0), math.inf),
+        ((1.0, 4.5), 2.0, None),
+        ((1.0, 9.0), 2.0, 6.0),
+        ((12.0, 9.0), 2.0, 3.0),
+        ((15.0, 1.0), 2.0, 0.0),
+        ((15.1, 1.0), 2.0, None),
+        # The next tick sees one that was heard 1 s ago when it is silent for 15 s, or for 16.
+        ((1.0, 1.0), 14.0, None),
+        ((1.0, 0.5), 15.0, 14.0),
+        ((1.0, 0.5), 3600.0, 14.0),
     ],
 )
-def test_a_node_that_misses_reports_is_looked_at_when_it_comes_to_count_as_silent(
-    silent_for_s: tuple[float, float], due_s: float
+def test_a_node_is_looked_at_when_it_comes_to_count_as_silent(
+    silent_for_s: tuple[float, float], period_s: float, due_s: float | None
 ) -> None:
-    snapshot = a_snapshot(state=a_state(silent_for_s=silent_for_s))
-    assert silence_due_s(snapshot) == pytest.approx(due_s)
+    snapshot = a_snapshot(
+        state=a_state(silent_for_s=silent_for_s),
+        settings=replace(SETTINGS, period_s=period_s),
+    )
+    due_at = silence_due_at(snapshot)
+    assert due_at == (None if due_s is None else snapshot.at + timedelta(seconds=due_s))
+
+
+def test_only_a_silence_that_began_after_the_last_tick_is_new() -> None:
+    heard = HeardNodes()
+    heard.hold_reason(a_snapshot(state=a_state(silent_for_s=(1.0, 16.0, 10.0))))
+
+    def is_new(*silent_for_s: float) -> bool:
+        return heard.has_new_silence(
+            a_snapshot(state=a_state(silent_for_s=silent_for_s))
+        )
+
+    assert is_new(1.0, 21.0, 15.5)
+    # The third is heard again, and the first misses reports.
+    assert not is_new(6.0, 21.0, 0.5)
+    assert heard.silence_due_at == NOW + timedelta(seconds=9.0)
+
+
+def test_what_is_remembered_of_a_removed_node_is_forgotten() -> None:
+    snapshot = a_snapshot(state=a_state(silent_for_s=(0.0, 0.0)))
+    heard = HeardNodes()
+    heard.note_silences(("n1", "gone"), snapshot.at)
+    heard.hold_reason(snapshot)
+    assert set(heard.silences) == {"n1"}
 
 
 def test_a_silent_nodes_gpus_count_as_not_healthy() -> None:

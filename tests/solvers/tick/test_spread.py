@@ -8,6 +8,7 @@ import pytest
 
 from solvers.check_survival import survival_gaps
 from solvers.tick.bind import Bound, bind
+from solvers.tick.spread import MAX_LOOKED_AT, MAX_PLACES
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.state import Gpu, GpuId, Node, NodeId
 from solvers.types.survival import SurvivalGoal
@@ -21,6 +22,19 @@ def blocks(*nodes: str, gpus: int = 2) -> list[Gpu]:
         Gpu(id=GpuId(f"{node}/{index}"), node=NodeId(node), gpu_type="big", index=index)
         for node in nodes
         for index in range(gpus)
+    ]
+
+
+def free_gpus(gpu_type: str, count: int) -> list[Gpu]:
+    """On a node whose ids come first."""
+    return [
+        Gpu(
+            id=GpuId(f"a/{index:03}"),
+            node=NodeId("a"),
+            gpu_type=gpu_type,
+            index=index,
+        )
+        for index in range(count)
     ]
 
 
@@ -68,6 +82,48 @@ def test_two_services_exchange_gpus_where_none_is_free() -> None:
     goals = (a_goal("a", rate_rps=20.0), a_goal("b", rate_rps=20.0))
     found = spread_over(plan, blocks("n1", "n2"), *goals)
     assert nodes_of(found, "a") == nodes_of(found, "b") == ["n1", "n2"]
+
+
+def test_many_free_gpus_of_another_type_hide_none() -> None:
+    gpus = [*free_gpus("small", MAX_PLACES + 2), *blocks("n1", "n2")]
+    found = spread_over(a_plan(on_gpu("a", count=2)), gpus, a_goal(rate_rps=20.0))
+    assert nodes_of(found, "a") == ["n1", "n2"]
+
+
+def test_many_free_gpus_of_the_same_zone_hide_none() -> None:
+    gpus = [*free_gpus("big", MAX_PLACES + 2), *blocks("n1", gpus=1)]
+    goal = a_goal(rate_rps=20.0, loss="zone")
+    zones = {"a": "east", "n1": "west"}
+    found = spread_over(a_plan(on_gpu("a", count=2)), gpus, goal, zones=zones)
+    assert nodes_of(found, "a") == ["a", "n1"]
+
+
+def test_many_slots_that_stay_hide_none_that_may_go() -> None:
+    """More replicas of a run on n1 than one step looks at, and two of b are new there."""
+    count = MAX_LOOKED_AT + 2
+    goals = (
+        a_goal("a", rate_rps=10.0 * count, is_asked=False),
+        a_goal("b", rate_rps=20.0),
+    )
+    on_a = [on_gpu("a", count=count)]
+    gpus = [*blocks("n1", gpus=count + 2), *blocks("n2", gpus=1)]
+    # Gpus of b come before those of a, which is at fault, too.
+    first = [gpu for gpu in gpus if gpu.node == "n1"][2:]
+    running = spread_over(a_plan(*on_a), first)
+    plan = a_plan(*on_a, on_gpu("b", count=2))
+    found = spread_over(plan, gpus, *goals, running=running.plan)
+    assert nodes_of(found, "b") == ["n1", "n2"]
+
+
+def test_nothing_starts_where_what_moves_still_runs() -> None:
+    """A replica of a moves to the only free GPU; one of b would go where it came from."""
+    plan = a_plan(on_gpu("a", count=2), on_gpu("b", count=2))
+    goals = (a_goal("a", rate_rps=20.0), a_goal("b", rate_rps=20.0))
+    packed = spread_over(plan, blocks("n1", "n2"))
+    gpus = [*blocks("n1"), *blocks("n2", gpus=3)]
+    found = spread_over(plan, gpus, *goals, running=packed.plan)
+    assert nodes_of(found, "a") == ["n1", "n2"]
+    assert nodes_of(found, "b") == ["n2", "n2"]
 
 
 def test_zones_are_kept_apart_and_not_only_nodes() -> None:

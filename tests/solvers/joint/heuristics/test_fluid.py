@@ -95,7 +95,7 @@ def attempted(problem: Problem) -> tuple[Plan, FluidPlan] | None:
     tables = make_tables(problem)
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))
-    demand = make_demand(problem, tables, cheapest_rps(tables, columns))
+    demand = make_demand(problem, tables, cheapest_rps(problem, tables, columns))
     assert is_fluid(tables, demand)
     found = solve_fluid(tables, demand, columns, is_over=never)
     return (
@@ -174,7 +174,9 @@ def fluid(problem: Problem) -> bool:
     tables = make_tables(problem)
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))
-    return is_fluid(tables, make_demand(problem, tables, cheapest_rps(tables, columns)))
+    return is_fluid(
+        tables, make_demand(problem, tables, cheapest_rps(problem, tables, columns))
+    )
 
 
 def with_rows(problem: Problem, **changes: float) -> Problem:
