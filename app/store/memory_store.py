@@ -392,6 +392,6 @@ class MemoryStore:
         made = [(key, ack) for key, ack in acks if key in self._commanded]
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
-        self._launches.take(observation, received)
+        self._launches.take(observation, received, target=self._target)
         dropped = add_counts(admitted.dropped, {"acks": len(acks) - len(made)})
         return replace(admitted, dropped=dropped)

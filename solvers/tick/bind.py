@@ -172,7 +172,7 @@ def _empty(places: Sequence[GpuPlace], used: Set[GpuId]) -> list[GpuPlace]:
         and not (place.running and place.running.replicas)
         and not place.cordoned
     ]
-    # Where others do as well, no spare has to go.
+    # Where another one does as well, no spare has to go.
     return sorted(found, key=lambda place: bool(place.replicas))
 
 

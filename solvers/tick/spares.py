@@ -27,6 +27,7 @@ from solvers.laws.colocation import alone_rps
 from solvers.laws.operating_rows import OperatingRows
 from solvers.tick.bind import new_replica_id
 from solvers.types.plan import (
+    SPARE_NUMBER,
     BoundGpu,
     BoundPlan,
     BoundReplica,
@@ -311,8 +312,8 @@ def _spare(
     service: ServiceDemand, row: OperatingPoint, generation: int
 ) -> BoundReplica:
     return BoundReplica(
-        # Replicas are numbered from 1 on, and a service has one spare.
-        id=new_replica_id(service.name, generation, 0),
+        # A service has one spare.
+        id=new_replica_id(service.name, generation, SPARE_NUMBER),
         service=service.name,
         network=service.network,
         sm_percent=row.sm_percent,
