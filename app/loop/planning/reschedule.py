@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from app.store.launch_book import spare_key, task_key
-from app.store.store import Snapshot
+from app.store.store import PolicySettings, Snapshot
 from solvers.types.plan import BoundPlan, BoundReplica
-from solvers.types.state import ClusterState, GpuId, Task
+from solvers.types.state import ClusterState, GpuId, Mode, Service, Task
 
 MAX_NODES = 3
 MAX_SPARE_GPUS = 3
@@ -40,7 +40,7 @@ class AvoidedGpus:
     failing_spares: Mapping[str, Set[GpuId]] = field(default_factory=dict)
     """GPUs on which its spares failed: they leave."""
     no_new_spares: Set[str] = frozenset()
-    """Services that get no other spare than the one that runs."""
+    """Services that get no other spare than the one that runs: theirs fail, or a person decides on them."""
 
     def without(self, services: Set[str]) -> "AvoidedGpus":
         """The same for all but these services."""
@@ -64,8 +64,22 @@ def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
     return replace(
         _avoided(snapshot, _services(snapshot)),
         failing_spares=spares,
-        no_new_spares=failing,
+        no_new_spares=failing | _waiting(snapshot.settings, snapshot.state.services),
     )
+
+
+def _waiting(settings: PolicySettings, services: Iterable[Service]) -> set[str]:
+    """Services whose changes wait for a person while all others are pushed; none where the policy has all wait."""
+    if settings.mode is not Mode.AUTO:
+        return set()
+
+    def waits(service: Service) -> bool:
+        group = settings.group_of(service)
+        modes = {service.mode, group.mode if group else Mode.AUTO}
+        return modes != {Mode.AUTO}
+
+    # A spare would start unasked, or a person be asked whenever what is left over changes.
+    return {service.name for service in services if waits(service)}
 
 
 def avoiding_tasks(snapshot: Snapshot, state: ClusterState) -> tuple[Task, ...]:
