@@ -119,15 +119,18 @@ def _names(kind: Literal["replica", "task"], parts: Collection[Part]) -> set[str
     return {name for part, name in parts if part == kind}
 
 
-def is_settled(wanted: NodeCommand, actual: NodeState) -> bool:
+def is_settled(
+    wanted: NodeCommand, actual: NodeState, *, without: Collection[str] = ()
+) -> bool:
     """Whether the node is exactly as wanted: every replica ready and routed, every task running or where it is to
-    wait, nothing else alive, every knob set."""
+    wait, nothing else alive, every knob set. `without`: spares that may be missing, since they do not start."""
+    held: list[Part] = [("replica", each) for each in without]
     return (
-        not actions(wanted, actual)
+        not actions(wanted, actual, held=held)
         and are_tasks_settled(wanted, actual)
         and all(
-            not gpu.missing
-            and not gpu.retired
+            all(want.id in without for want in gpu.missing)
+            and all(old.id in without and old.state == "failed" for old in gpu.retired)
             and all(running.state == "ready" for _, running in gpu.kept)
             for gpu in compare_gpus(with_successors(wanted, actual), actual, ())
         )

@@ -11,7 +11,7 @@ meanwhile. What is in force is asked anew in each round, so that what they have 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from operator import attrgetter
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from agents.base.device import (
     RunningReplica,
 )
 from agents.base.protocol import MAX_TEXT, Ack, AckStatus, NodeCommand
+from agents.base.successors import base_id
 from agents.enforce.actions import (
     Action,
     StartReplica,
@@ -163,21 +164,26 @@ class Enforcing:
         self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float
     ) -> None:
         """Say how far the command has come."""
-        # What is held back must show in the answer, else the command would seem to hang without a reason.
-        held = (
+        held = self._restarts.held(now_s)
+        spares = _spares(command, held)
+        # What is held back must show in the answer, else the command would seem to hang without a reason. All that is
+        # planned is served without spares, which do not hold it up.
+        reasons = (
             f"{kind} {name}: {reason}"
-            for (kind, name), reason in self._restarts.held(now_s).items()
+            for (kind, name), reason in held.items()
+            if (kind, name) not in spares
         )
-        ack = _ack(command, state, [*failures, *held])
+        without = {name for _, name in spares}
+        ack = _ack(command, state, [*failures, *reasons], without)
         if ack != self.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
             log.log(
                 level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail
             )
         self.ack = ack
-        self._settled = (
-            (command, _without_load(state)) if ack.status == "applied" else None
-        )
+        # Spares that are held back are to be started again when their time has come.
+        is_done = ack.status == "applied" and not spares
+        self._settled = (command, _without_load(state)) if is_done else None
 
     def _handover(
         self, command: NodeCommand, state: NodeState, now_s: float
@@ -195,8 +201,23 @@ class Enforcing:
         }
 
 
-def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
-    """How far the command has come."""
+def _spares(command: NodeCommand, parts: Iterable[Part]) -> set[Part]:
+    """Those of the parts that are spares of the command."""
+    spares = {each.id for gpu in command.gpus for each in gpu.replicas if each.is_spare}
+    return {
+        (kind, name)
+        for kind, name in parts
+        if kind == "replica" and base_id(name) in spares
+    }
+
+
+def _ack(
+    command: NodeCommand,
+    state: NodeState,
+    failures: list[str],
+    without: Collection[str],
+) -> Ack:
+    """How far the command has come; `without`: spares that do not start."""
     # An empty GPU that does not answer keeps no part of the command from being carried out.
     lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
     broken = [
@@ -207,7 +228,7 @@ def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
     status: AckStatus = "applying"
     if failures or broken:
         status = "failed"
-    elif is_settled(command, state):
+    elif is_settled(command, state, without=without):
         status = "applied"
     detail = "; ".join([*failures, *broken])[:MAX_TEXT]
     return Ack(generation=command.generation, status=status, detail=detail)

@@ -297,10 +297,12 @@ class ServiceQueue:
         counts.latency_ms_sum += latency_ms
         counts.buckets[bucket_of(latency_ms)] += 1
 
-    def reject(self, reason: Reason = "lost") -> None:
-        """Count a request that was refused or lost."""
+    def reject(self, reason: Reason = "lost", waited_ms: float = 0.0) -> None:
+        """Count a request that was refused or lost; waited_ms: since it came."""
         self._counts.rejected[reason] += 1
-        if reason in ("full", "expired"):
+        # A client may give less time than the SLO does: then nobody is late.
+        is_late = reason == "expired" and waited_ms >= self._route.slo_ms
+        if reason == "full" or is_late:
             self._late_until_s = self._now_s() + SPARE_CALM_S
 
     def read(self) -> ServiceReading:

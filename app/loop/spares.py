@@ -1,5 +1,6 @@
 """Spares beside a decision: proposed, judged by the checker, and no reason to refuse anything. Pure."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def with_spares_of(
         generation=generation,
         # Under a limit on watts all of them are given away.
         may_open=not is_limited(problem, state.nodes),
-        avoided=_closed(avoided),
+        avoided=_closed(avoided, state),
     )
     gpus = (_checked(problem, gpu) for gpu in proposed.gpus)
     checked = replace(proposed, gpus=tuple(gpu for gpu in gpus if not gpu.is_empty))
@@ -62,12 +63,15 @@ def with_spares_of(
     )
 
 
-def _closed(avoided: AvoidedGpus) -> Mapping[str, Set[GpuId]]:
-    """GPUs that start nothing of a service: those where it fails among them."""
-    return {
-        service: gpus | avoided.failing.get(service, frozenset())
-        for service, gpus in avoided.closed.items()
-    }
+def _closed(avoided: AvoidedGpus, state: ClusterState) -> Mapping[str, Set[GpuId]]:
+    """GPUs that start no spare of a service: those where it or its spare fails among them."""
+    closed: defaultdict[str, Set[GpuId]] = defaultdict(frozenset)
+    for gpus_of in (avoided.closed, avoided.failing, avoided.failing_spares):
+        for service, gpus in gpus_of.items():
+            closed[service] |= gpus
+    everywhere = {gpu.id for gpu in state.gpus}
+    closed.update((service, everywhere) for service in avoided.no_new_spares)
+    return closed
 
 
 def _checked(problem: Problem, gpu: BoundGpu) -> BoundGpu:

@@ -394,7 +394,7 @@ class MemoryStore:
         made = [(key, ack) for key, ack in acks if key in self._commanded]
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
-        self._launches.take(observation, received)
+        self._launches.take(observation, received, target=self._target)
         if observation.launches:
             types = {gpu.id: gpu.gpu_type for gpu in self._nodes.gpus()}
             self.launch_times.take(observation, types)

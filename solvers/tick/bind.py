@@ -164,12 +164,16 @@ def _spread(
 
 
 def _empty(places: Sequence[GpuPlace], used: Set[GpuId]) -> list[GpuPlace]:
-    # A GPU that carries something else would have to stop it first, so that only free ones count as empty.
-    return [
+    # A GPU that carries replicas would have to stop them first, so that only free ones count as empty. Spares give way.
+    found = [
         place
         for place in places
-        if place.gpu.id not in used and not place.replicas and not place.cordoned
+        if place.gpu.id not in used
+        and not (place.running and place.running.replicas)
+        and not place.cordoned
     ]
+    # Where another one does as well, no spare has to go.
+    return sorted(found, key=lambda place: bool(place.replicas))
 
 
 def _still_there(

@@ -4,18 +4,21 @@ A spare costs memory and no SMs as long as it rests, so that it is there within 
 replica takes the time of a launch. One for each service, at most:
 
     where    on GPUs in use, and on idle ones that are paid for anyway; not beside a replica of its own service, nor
-             where tasks run, whose left-over it would be; on another node than all replicas of the service if there is
-             room on one, so that it is left when that node is lost
+             where tasks run, whose left-over it would be. Nodes' routers give requests to the replicas of their own
+             node alone, so that a spare helps only where its service stands: on one of those nodes, first on the one
+             that carries most of its rate, where queues grow. A service that stands on a single node and is to survive
+             the loss of it has its spare on another one, so that something is left. Where there is no room on such a
+             node, on any other
     size     the smallest share of a GPU that carries as much as the largest replica of the service, else the largest
              that there is room for
     order    services whose spare runs already, then those on a single node, then by priority and rate
 
-A spare stays where it runs for as long as there is room; `bind` makes it a replica where the plan wants one on its GPU.
+A spare stays where it runs for as long as there is room, unless it is on the wrong side of that choice of nodes and
+another place is not; `bind` makes it a replica where the plan wants one on its GPU.
 What is physical is judged with it (`solvers.check_residents`), promises without it.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -24,6 +27,7 @@ from solvers.laws.colocation import alone_rps
 from solvers.laws.operating_rows import OperatingRows
 from solvers.tick.bind import new_replica_id
 from solvers.types.plan import (
+    SPARE_NUMBER,
     BoundGpu,
     BoundPlan,
     BoundReplica,
@@ -50,15 +54,14 @@ def with_spares(
     """The plan with spares, whatever it had of them; its replicas and tasks stay as they are.
 
     running: the target, of whose spares those that still fit keep their ids; the others get new ones, of that
-    generation. may_open: whether idle GPUs that are paid
-    for may be used. avoided: GPUs that start no replica of a service, by service. The order of the items changes
-    nothing.
+    generation. may_open: whether idle GPUs that are paid for may be used. avoided: GPUs that start no spare of a
+    service, by service; what runs there stays. The order of the items changes nothing.
     """
     bare = _without_spares(bound)
     places = _places(problem, bare, gpus, nodes, may_open=may_open)
     finder = _Finder(problem, places, avoided or {}, generation)
     former = _former(running, {place.gpu.id for place in places})
-    served = _served(bare)
+    served = _served(problem, bare)
     for service in _in_turn(problem, served, former):
         finder.place(service, served[service.name], former.get(service.name))
     used = {place.gpu.id: place.with_spares() for place in places if place.spares}
@@ -131,7 +134,10 @@ class _Size:
 class _Served:
     """What the plan has of one service."""
 
-    nodes: set[NodeId] = field(default_factory=set)
+    must_survive: bool
+    """Whether something of it must be left when a node or a zone is lost."""
+    node_rps: dict[NodeId, float] = field(default_factory=dict)
+    """What each node that has replicas of it is planned for."""
     rates_rps: list[float] = field(default_factory=list)
     """What each replica is planned for."""
 
@@ -139,6 +145,11 @@ class _Served:
     def largest_rps(self) -> float:
         """What the spare should carry."""
         return max(self.rates_rps)
+
+    def is_right(self, node: NodeId) -> bool:
+        """Whether the spare belongs on that node: on another one where all would be lost with one, else on its own."""
+        is_elsewhere = self.must_survive and len(self.node_rps) == 1
+        return (node not in self.node_rps) is is_elsewhere
 
 
 class _Offer(NamedTuple):
@@ -150,11 +161,14 @@ class _Offer(NamedTuple):
 
     def worth(
         self, served: _Served, former: "_Former | None"
-    ) -> tuple[bool, bool, bool, float]:
+    ) -> tuple[bool, bool, float, bool, float]:
         """The larger, the better."""
+        node = self.place.gpu.node
         return (
-            served.nodes != {self.place.gpu.node},
+            served.is_right(node),
+            # Before the rates, which change with every plan: a spare would move to and fro with them.
             former is not None and self.spare.id == former.spare.id,
+            served.node_rps.get(node, 0.0),
             self.size.rps >= served.largest_rps,
             self.size.rps,
         )
@@ -238,14 +252,21 @@ def _sizes(problem: Problem, service: ServiceDemand, gpu: BoundGpu) -> list[_Siz
     return [best[share] for share in sorted(best)]
 
 
-def _served(bound: BoundPlan) -> dict[str, _Served]:
+def _served(problem: Problem, bound: BoundPlan) -> dict[str, _Served]:
     """By service."""
-    found: defaultdict[str, _Served] = defaultdict(_Served)
-    for gpu in bound.gpus:
+    surviving = {
+        goal.service for goal in problem.survival if goal.loss in ("node", "zone")
+    }
+    found: dict[str, _Served] = {}
+    # By id, so that sums do not depend on the order of the plan.
+    for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id):
         for each in gpu.replicas:
-            found[each.service].nodes.add(gpu.node)
-            found[each.service].rates_rps.append(each.arrival_rate_rps)
-    return dict(found)
+            new = _Served(must_survive=each.service in surviving)
+            served = found.setdefault(each.service, new)
+            before_rps = served.node_rps.get(gpu.node, 0.0)
+            served.node_rps[gpu.node] = before_rps + each.arrival_rate_rps
+            served.rates_rps.append(each.arrival_rate_rps)
+    return found
 
 
 def _in_turn(
@@ -257,7 +278,7 @@ def _in_turn(
         mine = served[service.name]
         return (
             service.name not in former,
-            len(mine.nodes) > 1,
+            len(mine.node_rps) > 1,
             -service.priority,
             -math.fsum(mine.rates_rps),
             service.name,
@@ -291,8 +312,8 @@ def _spare(
     service: ServiceDemand, row: OperatingPoint, generation: int
 ) -> BoundReplica:
     return BoundReplica(
-        # Replicas are numbered from 1 on, and a service has one spare.
-        id=new_replica_id(service.name, generation, 0),
+        # A service has one spare.
+        id=new_replica_id(service.name, generation, SPARE_NUMBER),
         service=service.name,
         network=service.network,
         sm_percent=row.sm_percent,

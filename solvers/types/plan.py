@@ -73,6 +73,15 @@ class BoundReplica:
     memory_mib: float
 
 
+SPARE_NUMBER = 0
+"""At the end of a spare's id; replicas are numbered from 1 on."""
+
+
+def is_spare_id(replica_id: str) -> bool:
+    """Whether it was given to a spare, which keeps it where it becomes a replica."""
+    return replica_id.endswith(f"-{SPARE_NUMBER}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundTask:
     """One task on what a GPU's replicas leave over; everything that an agent needs to run it."""

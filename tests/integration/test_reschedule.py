@@ -28,7 +28,14 @@ from tests.agents.factories import (
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
-from tests.integration.api_harness import Api, Prepared, node, run_apart, service
+from tests.integration.api_harness import (
+    Api,
+    Prepared,
+    gpu_type,
+    node,
+    run_apart,
+    service,
+)
 from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration
@@ -280,3 +287,23 @@ def launch_s(fleet: Fleet) -> float:
         return case.launch_s
 
     return run_apart(load())
+
+
+def test_a_spare_that_cannot_start_is_done_without_and_nothing_is_said(
+    fleet: Fleet,
+) -> None:
+    fleet.step(3)
+    (used,) = fleet.running()
+    (other,) = fleet.devices.keys() - {used}
+    fleet.devices[other].why_not = "no weights"
+    # There is room for a spare from now on: on the other node, since the service stands on one alone.
+    fleet.api.put("gpu-types/T4", gpu_type(paid="all"))
+    fleet.api.put("services/chat", service(scaling={"max_replicas": 2}))
+    fleet.step(3)
+    assert (fleet.places(), fleet.running()) == ({used, other}, {used})
+    fleet.step(12)
+    assert (fleet.places(), fleet.running()) == ({used}, {used})
+    kinds = [line["kind"] for line in fleet.events("service/chat")]
+    assert "LaunchesFail" not in kinds
+    conditions = fleet.api.get("services/chat")["status"]["conditions"]
+    assert "Launches" not in [each["type"] for each in conditions]

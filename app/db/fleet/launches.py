@@ -1,5 +1,8 @@
-"""Launches as they are reported: how long they took by service and GPU type, and how many failed by service or task and
-GPU; too many failures make a line of the audit."""
+"""Launches as they are reported: how long they took by service and GPU type, and how many failed by GPU and service,
+spare or task; too many failures make a line of the audit.
+
+Spares make none: without them everything is served as planned.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,6 +21,7 @@ from app.store.launch_book import (
     AvoidedGpu,
     LaunchRecord,
     avoided,
+    is_spare_key,
     key_of,
     with_failure,
 )
@@ -31,14 +35,19 @@ async def note_failures(
     received: datetime,
 ) -> None:
     """Count the launches that failed; the nodes are locked. The loop is woken when a GPU is avoided from now on."""
-    reported = [
-        (key_of(failure), gpu_id(entry.observation.node, failure.gpu_index), failure)
+    failed = [
+        (entry.observation.node, failure)
         for entry in fresh
         for failure in entry.observation.failures
     ]
     # Nearly always: nothing fails.
-    if not reported:
+    if not failed:
         return
+    replicas = await _replicas(connection, {failure.replica for _, failure in failed})
+    reported = [
+        (key_of(failure, replicas), gpu_id(node, failure.gpu_index), failure)
+        for node, failure in failed
+    ]
     # A GPU may have been taken out since; its row would break the foreign key.
     gpus = await _known_gpus(connection, {gpu for _, gpu, _ in reported})
     before = await _load(connection, gpus)
@@ -52,6 +61,7 @@ async def note_failures(
         avoided(*key, record)
         for key, record in sorted(after.items())
         if record.times > (before[key].times if key in before else 0)
+        and not is_spare_key(key[0])
     ]
     for each in new:
         await events.add(connection, launches_fail_event(received, each))
@@ -103,6 +113,12 @@ async def load_avoided(
     return tuple(AvoidedGpu(**row._mapping) for row in rows)
 
 
+async def _replicas(connection: AsyncConnection, ids: set[str]) -> set[str]:
+    """Those that are replicas of the target in force."""
+    rows = await all_rows(connection, _OF_TARGET, ids=sorted(ids))
+    return {row.replica for row in rows}
+
+
 async def _known_gpus(connection: AsyncConnection, gpus: set[GpuId]) -> set[GpuId]:
     statement = "SELECT id FROM gpu WHERE id = ANY(CAST(:gpus AS text[]))"
     rows = await all_rows(connection, statement, gpus=sorted(gpus))
@@ -133,6 +149,11 @@ async def _save(
     if values:
         await connection.execute(text(_UPSERT), values)
 
+
+_OF_TARGET = """
+SELECT r.replica FROM plan_replica r JOIN target t USING (plan_id)
+WHERE upper_inf(t.valid) AND r.replica = ANY(CAST(:ids AS text[]))
+"""
 
 _AVOIDED = """
 SELECT service, gpu, avoided_until AS until, detail FROM launch_failure WHERE avoided_until > :now

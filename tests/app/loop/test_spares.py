@@ -8,13 +8,19 @@ from _pytest.monkeypatch import MonkeyPatch
 from app.loop import spares
 from app.loop.make_commands import make_commands
 from app.loop.plan import Decision
-from app.loop.planning.reschedule import AvoidedGpus
+from app.loop.planning.reschedule import (
+    AvoidedGpus,
+    avoided_gpus,
+    without_avoided,
+)
 from app.loop.spares import with_spares_of
+from app.store.store import PolicyGroup, PolicySettings, Snapshot
 from solvers.tick.spares import spares_of
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, anonymous
-from solvers.types.state import ClusterState, GpuId, Node, NodeId
+from solvers.types.state import ClusterState, GpuId, Mode, Node, NodeId
 from tests.app.fleets import a_service
+from tests.app.snapshots import a_snapshot
 from tests.solvers.factories import (
     PROBLEM,
     a_gpu,
@@ -112,6 +118,64 @@ def test_a_spare_that_does_not_start_on_a_gpu_leaves_it() -> None:
     assert after.bound is not None
     assert spares_of(after.bound) == frozenset()
     assert [gpu.id for gpu in after.bound.gpus] == [GPU.id]
+
+
+def test_a_spare_that_fails_leaves_its_gpu_to_the_replicas_of_its_service() -> None:
+    first = spared(decided(None, "kept"))
+    fails = AvoidedGpus(failing_spares={"web": {GpuId(OTHER.id)}})
+    after = spared(decided(None, "kept"), target=first.bound, avoided=fails)
+    assert after.bound is not None
+    assert spares_of(after.bound) == frozenset()
+    replicas = replace(TARGET, gpus=(*TARGET.gpus, bound_gpu(OTHER, rate_rps=1.0)))
+    kept = without_avoided(replicas, fails)
+    assert kept == replicas
+
+
+def test_a_service_that_gets_no_new_spare_keeps_the_one_that_runs() -> None:
+    avoided = AvoidedGpus(no_new_spares={"web"})
+    new = spared(decided(None, "kept"), avoided=avoided)
+    assert (new.state, new.bound) == ("kept", None)
+    first = spared(decided(None, "kept"))
+    assert first.bound is not None
+    kept = spared(decided(None, "kept"), target=first.bound, avoided=avoided)
+    assert (kept.state, kept.bound) == ("kept", None)
+    following = replace(TARGET, generation=3, parent=2)
+    pushed = spared(decided(following), target=first.bound, avoided=avoided)
+    assert pushed.bound is not None
+    assert spares_of(pushed.bound) == spares_of(first.bound)
+
+
+def modes(
+    policy: Mode = Mode.AUTO, *, service: Mode = Mode.AUTO, group: Mode = Mode.AUTO
+) -> Snapshot:
+    """Of the services chat and other; chat has that mode and group."""
+    services = (replace(a_service("chat"), mode=service), a_service("other"))
+    services = (replace(services[0], labels=(("tier", "gold"),)), services[1])
+    grouped = PolicyGroup(
+        name="gold", policy="joint", labels=(("tier", "gold"),), mode=group
+    )
+    return replace(
+        a_snapshot(state=replace(STATE, services=services)),
+        settings=PolicySettings(mode=policy, groups=(grouped,)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "without"),
+    [
+        (modes(), set()),
+        (modes(service=Mode.APPROVE), {"chat"}),
+        (modes(service=Mode.ADVISE), {"chat"}),
+        (modes(group=Mode.APPROVE), {"chat"}),
+        # The whole plan waits for the person anyway.
+        (modes(Mode.APPROVE, service=Mode.ADVISE), set()),
+    ],
+    ids=["auto", "approve", "advise", "group", "all wait"],
+)
+def test_a_service_that_a_person_decides_on_gets_no_new_spare(
+    snapshot: Snapshot, without: set[str]
+) -> None:
+    assert avoided_gpus(snapshot).no_new_spares == without
 
 
 def test_what_the_checker_refuses_is_left_out(monkeypatch: MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from solvers.types.state import (
     NodeId,
     ReplicaId,
 )
+from solvers.types.survival import LossKind, SurvivalGoal
 
 SHARES = (25.0, 50.0, 75.0, 100.0)
 
@@ -128,6 +129,17 @@ def a_plan(*gpus: BoundGpu, generation: int = 1) -> BoundPlan:
     )
 
 
+def a_goal(service: str, loss: LossKind = "node") -> SurvivalGoal:
+    return SurvivalGoal(
+        service=service, loss=loss, share=0.5, needed_rps=10.0, is_asked=False
+    )
+
+
+def surviving(problem: Problem, *services: str, loss: LossKind = "node") -> Problem:
+    goals = tuple(a_goal(service, loss) for service in services)
+    return replace(problem, survival=goals)
+
+
 def spared(plan: BoundPlan, problem: Problem, **changes: Any) -> BoundPlan:
     gpus = changes.pop("gpus", None) or fleet(*(gpu.id for gpu in plan.gpus))
     options: dict[str, Any] = {"running": None, "generation": 2, "may_open": True}
@@ -139,16 +151,62 @@ def places(plan: BoundPlan) -> dict[str, tuple[str, float]]:
     return {each.service: (gpu, each.sm_percent) for gpu, each in spares_of(plan)}
 
 
-def test_a_spare_stands_on_another_node_and_carries_what_the_largest_replica_does() -> (
-    None
-):
+@pytest.mark.parametrize("loss", ["node", "zone"])
+def test_the_spare_of_a_service_on_one_node_that_must_survive_stands_on_another(
+    loss: LossKind,
+) -> None:
     plan = a_plan(
         a_gpu("n1/0", a_replica("a", 50.0)),
         a_gpu("n1/1", a_replica("b")),
         a_gpu("n2/0", a_replica("b")),
     )
-    found = spared(plan, a_problem())
+    found = spared(plan, surviving(a_problem(), "a", loss=loss))
     assert places(found)["a"] == ("n2/0", 50.0)
+
+
+@pytest.mark.parametrize("loss", ["none", "gpu"])
+def test_where_nothing_must_survive_a_node_the_spare_helps_its_own(
+    loss: LossKind,
+) -> None:
+    plan = a_plan(a_gpu("n1/0", a_replica("b")), a_gpu("n2/0", a_replica("a")))
+    gpus = fleet("n1/0", "n2/0", "n2/1")
+    problem = surviving(a_problem(paid_count=ALL_PAID), "a", loss=loss)
+    assert places(spared(plan, problem, gpus=gpus))["a"] == ("n2/1", 25.0)
+
+
+def test_the_spare_of_a_service_on_two_nodes_stands_where_most_of_its_rate_is() -> None:
+    plan = a_plan(
+        a_gpu("n1/0", a_replica("b")),
+        a_gpu("n2/0", a_replica("a", 25.0)),
+        a_gpu("n2/1", a_replica("b")),
+        a_gpu("n3/0", a_replica("a", 50.0)),
+        a_gpu("n3/1", a_replica("b")),
+    )
+    problem = surviving(a_problem(), "a")
+    assert places(spared(plan, problem))["a"] == ("n3/1", 50.0)
+    # Without room there the other node of its own comes before one that serves nothing of it.
+    full = replace(plan.gpus[4], replicas=(a_replica("b", 100.0),))
+    left = a_plan(*plan.gpus[:4], full)
+    assert places(spared(left, problem))["a"] == ("n2/1", 50.0)
+
+
+def test_a_spare_moves_to_the_node_that_it_helps_but_not_after_the_rates() -> None:
+    plan = a_plan(
+        a_gpu("n1/0", a_replica("b")),
+        a_gpu("n2/0", a_replica("a", 25.0)),
+        a_gpu("n2/1", a_replica("b")),
+        a_gpu("n3/0", a_replica("a", 50.0)),
+        a_gpu("n3/1", a_replica("b")),
+    )
+
+    def after(runs_at: int) -> str:
+        spare = replace(a_replica("a"), id=ReplicaId("x"), arrival_rate_rps=0.0)
+        gpus = list(plan.gpus)
+        gpus[runs_at] = replace(gpus[runs_at], spares=(spare,))
+        running = a_plan(*gpus)
+        return places(spared(plan, a_problem(), running=running))["a"][0]
+
+    assert [after(at) for at in (0, 2, 4)] == ["n3/1", "n2/1", "n3/1"]
 
 
 def test_none_stands_beside_its_own_service_or_beside_tasks_that_run() -> None:
@@ -246,7 +304,7 @@ def test_a_spare_stays_where_it_runs_and_leaves_where_there_is_no_room() -> None
         a_gpu("n2/0", a_replica("b")),
         a_gpu("n3/0", a_replica("b")),
     )
-    problem = a_problem()
+    problem = surviving(a_problem(), "a")
     first = spared(plan, problem)
     # Alone it would choose the first node of equal ones; it runs on the last.
     moved = replace(
@@ -316,6 +374,7 @@ def random_case(seed: int) -> tuple[BoundPlan, Problem, list[Gpu]]:
         if replicas:
             used.append(a_gpu(gpu.id, *replicas))
     problem = a_problem(*services, paid_count=drawn.choice((0, 5, ALL_PAID)))
+    problem = surviving(problem, *"abc"[: drawn.randint(0, 3)])
     return a_plan(*used), problem, gpus
 
 
