@@ -147,10 +147,6 @@ class GpuState:
     tasks: tuple[RunningTask, ...] = ()
 
 
-SPARE_CALM_S = 2.0
-"""Spares take requests for so long after the last sign of lateness: while they help there is no such sign."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRoute:
     """Where this node's router sends one service's requests."""
@@ -162,8 +158,6 @@ class ServiceRoute:
     All weights zero: the replicas share evenly."""
     spares: tuple[str, ...] = ()
     """Ids of ready replicas that take requests while those cannot keep up, or while there are none."""
-    batches: tuple[int, ...] = ()
-    """Batch size of each replica in `shares`; empty: 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

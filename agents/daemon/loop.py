@@ -164,7 +164,7 @@ class NodeAgent:
             repartition=self._governing.asks(),
             uses=readings.uses,
             failures=self._enforcing.failed_launches.take(readings.problems),
-            launches=self._enforcing.launch_times.take(),
+            launches=self._enforcing.launch_timer.take(),
         )
         self.outbox.add(sendable(observation))
         # The window moves on even where the device fails: its counts come with the next one.
@@ -381,10 +381,7 @@ class NodeAgent:
         if reason:
             log.error("generation %d is refused: %s", command.generation, reason)
             detail = reason[:MAX_TEXT]
-            refusal = Ack(
-                generation=command.generation, status="refused", detail=detail
-            )
-            self._notes.refusals.append(refusal)
+            self._notes.refuse(command.generation, detail)
             return
         log.info("generation %d is in force", command.generation)
         # What failed under the old command may work under the new one, and must not wait for its back-off.

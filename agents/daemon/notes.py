@@ -33,6 +33,12 @@ class AgentNotes:
     governor_problems: tuple[str, ...] = ()
     power_problems: tuple[str, ...] = ()
 
+    def refuse(self, generation: int, detail: str) -> None:
+        """Note a command that is not carried out."""
+        self.refusals.append(
+            Ack(generation=generation, status="refused", detail=detail)
+        )
+
     def problems(
         self, steps: Iterable[str], *others: str, lost: int
     ) -> tuple[str, ...]:

@@ -65,10 +65,8 @@ def routes_for_now(
     }
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
     spares: dict[str, list[str]] = {}
-    batches: dict[str, int] = {}
     for gpu in gpus:
         for want, running in gpu.kept:
-            batches[want.id] = want.batch
             if running.state == "ready" and want.is_spare:
                 spares.setdefault(want.service, []).append(want.id)
             elif running.state == "ready":
@@ -76,19 +74,18 @@ def routes_for_now(
         for old in gpu.retired:
             if old.id in serving:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
-                batches[old.id] = old.batch
-    routes = []
-    for route in sorted(wanted.routes, key=attrgetter("service")):
-        mine = sorted(shares[route.service].items())
-        now = ServiceRoute(
-            service=route.service,
-            slo_ms=route.slo_ms,
-            shares=tuple(mine),
-            spares=tuple(sorted(spares.get(route.service, ()))),
-            batches=tuple(batches[replica_id] for replica_id, _ in mine),
+    return tuple(
+        _route(
+            ServiceRoute(
+                service=route.service,
+                slo_ms=route.slo_ms,
+                shares=tuple(sorted(shares[route.service].items())),
+                spares=tuple(sorted(spares.get(route.service, ()))),
+            ),
+            before.get(route.service),
         )
-        routes.append(_route(now, before.get(route.service)))
-    return tuple(routes)
+        for route in sorted(wanted.routes, key=attrgetter("service"))
+    )
 
 
 def _route(route: ServiceRoute, before: ServiceRoute | None) -> ServiceRoute:

@@ -36,7 +36,7 @@ from agents.enforce.actions import (
 )
 from agents.enforce.diff import actions, is_settled
 from agents.enforce.failed_launches import FailedLaunches
-from agents.enforce.launch_times import LaunchTimes
+from agents.enforce.launch_timer import LaunchTimer
 from agents.enforce.progress import Progress
 
 _STARTS = (StartReplica, StartTask)
@@ -78,7 +78,7 @@ class Enforcing:
         self._hands, self._turn = hands, asyncio.Lock()
         self._restarts = Restarts()
         self.failed_launches = FailedLaunches()
-        self.launch_times = LaunchTimes()
+        self.launch_timer = LaunchTimer()
         self._unwanted_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
@@ -118,12 +118,8 @@ class Enforcing:
         self, command: NodeCommand, state: NodeState, now_s: float
     ) -> tuple[Action, ...]:
         self._restarts.look(state, now_s)
-        wanted: set[Part] = set()
-        for gpu in command.gpus:
-            wanted.update(("replica", replica.id) for replica in gpu.replicas)
-            wanted.update(("task", task.name) for task in gpu.tasks)
-        self.failed_launches.look(state, wanted, now_s)
-        self.launch_times.look(state, now_s)
+        self.failed_launches.look(state, _wanted(command), now_s)
+        self.launch_timer.look(state, now_s)
         held = self._restarts.held(now_s)
         handover = self._handover(command, state, now_s)
         return actions(command, state, held=held, handover=handover)
@@ -149,7 +145,7 @@ class Enforcing:
             if isinstance(start, StartReplica):
                 part = ("replica", start.replica.id)
                 service = start.replica.service
-                self.launch_times.start(start.replica.id, now_s)
+                self.launch_timer.start(start.replica.id, now_s)
             else:
                 part = ("task", start.task.name)
                 service = ""
@@ -209,6 +205,15 @@ def _spares(command: NodeCommand, parts: Iterable[Part]) -> set[Part]:
         for kind, name in parts
         if kind == "replica" and base_id(name) in spares
     }
+
+
+def _wanted(command: NodeCommand) -> set[Part]:
+    """All replicas and tasks of a command."""
+    wanted: set[Part] = set()
+    for gpu in command.gpus:
+        wanted.update(("replica", replica.id) for replica in gpu.replicas)
+        wanted.update(("task", task.name) for task in gpu.tasks)
+    return wanted
 
 
 def _ack(

@@ -191,13 +191,8 @@ class Router:
 
     async def _ready(self, request: web.Request) -> web.Response:
         service = request.match_info["service"]
-        # A balancer's backups are asked only where no other node has a replica: spares serve there.
-        counts_spares = request.query.get("backup") == "true"
-        for route in self._routes:
-            if route.service == service and (
-                route.shares or (counts_spares and route.spares)
-            ):
-                return web.Response()
+        if any(route.service == service and route.shares for route in self._routes):
+            return web.Response()
         return problem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             f"service {service} has no ready replica on this node",
@@ -278,11 +273,10 @@ class Router:
             response, outcome = await self._serve(job)
             return response
         finally:  # also when the client gave up: every arrival is counted once more, as served or as rejected
-            took_ms = 1000.0 * (self._now_s() - job.came_s)
             if outcome == "served":
-                service_queue.finish(took_ms)
+                service_queue.finish(1000.0 * (self._now_s() - job.came_s))
             else:
-                service_queue.reject(outcome, took_ms)
+                service_queue.reject(outcome)
 
     async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from agents.base.device import SPARE_CALM_S, ServiceRoute
+from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading, bucket_of
 from agents.router.health import ReplicaHealth
 
@@ -19,6 +19,8 @@ Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 """Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""
 
 RATE_WINDOW_S = 5.0
+CALM_S = 2.0
+"""Spares take requests for so long after the last sign that replicas cannot keep up: while they do, there is none."""
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
 
@@ -87,8 +89,6 @@ class _Target:
 
     replica_id: str
     weight: float
-    batch: int = 1
-    is_spare: bool = False
     credit: float = 0.0
 
 
@@ -115,8 +115,6 @@ class ServiceQueue:
         self._spares: list[_Target] = []
         """The route's spares that are not left out either."""
         self._planned_rps = 0.0
-        self._never_late = 0
-        """So many requests ahead make nobody late: whoever comes joins the batch after the one that runs."""
         self._late_until_s = -math.inf
         """Until then the emptiest replica has the next turn, spares among them."""
         self._health = ReplicaHealth()
@@ -153,10 +151,9 @@ class ServiceQueue:
         self._route = route
         # A plan without rates still has replicas, which then share evenly.
         is_weightless = all(weight <= 0.0 for _, weight in route.shares)
-        batches = route.batches or (1,) * len(route.shares)
         self._targets = [
-            _Target(replica_id, 1.0 if is_weightless else weight, batch)
-            for (replica_id, weight), batch in zip(route.shares, batches, strict=True)
+            _Target(replica_id, 1.0 if is_weightless else weight)
+            for replica_id, weight in route.shares
             if is_weightless or weight > 0.0
         ]
         self._planned_rps = sum(weight for _, weight in route.shares)
@@ -297,13 +294,11 @@ class ServiceQueue:
         counts.latency_ms_sum += latency_ms
         counts.buckets[bucket_of(latency_ms)] += 1
 
-    def reject(self, reason: Reason = "lost", waited_ms: float = 0.0) -> None:
-        """Count a request that was refused or lost; waited_ms: since it came."""
+    def reject(self, reason: Reason = "lost") -> None:
+        """Count a request that was refused or lost."""
         self._counts.rejected[reason] += 1
-        # A client may give less time than the SLO does: then nobody is late.
-        is_late = reason == "expired" and waited_ms >= self._route.slo_ms
-        if reason == "full" or is_late:
-            self._late_until_s = self._now_s() + SPARE_CALM_S
+        if reason in ("full", "expired"):
+            self._late_until_s = self._now_s() + CALM_S
 
     def read(self) -> ServiceReading:
         """The counts since the last reading; starts a new window."""
@@ -325,11 +320,8 @@ class ServiceQueue:
         # A spare is large enough for the largest replica's part.
         weight = max((each.weight for each in self._targets), default=1.0)
         self._spares = [
-            _Target(each, weight, is_spare=True)
-            for each in self._route.spares
-            if each not in out
+            _Target(each, weight) for each in self._route.spares if each not in out
         ]
-        self._never_late = 2 * sum(each.batch for each in self._open)
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -359,12 +351,8 @@ class ServiceQueue:
         now_s = self._now_s()
         ahead = len(self._waiting) + self._in_flight.total()
         pace_rps = max(self._planned_rps, self._rate.rps(now_s))
-        # In a calm of few requests two at once are more than the planned rate, but one batch does both.
-        is_behind = ahead >= self._never_late and (
-            1000.0 * ahead > pace_rps * self._route.slo_ms
-        )
-        if not self._open or is_behind:
-            self._late_until_s = now_s + SPARE_CALM_S
+        if not self._open or 1000.0 * ahead > pace_rps * self._route.slo_ms:
+            self._late_until_s = now_s + CALM_S
         return now_s < self._late_until_s
 
     def _emptiest(self) -> str | None:
@@ -378,7 +366,7 @@ class ServiceQueue:
         )
         if chosen is None:
             return None
-        self._counts.to_spares += chosen.is_spare
+        self._counts.to_spares += chosen in self._spares
         return chosen.replica_id
 
     def _with_room(self, targets: Iterable[_Target]) -> Iterator[_Target]:

@@ -336,7 +336,7 @@ class SimulatedCluster:
         each.queue.advance(window, share, each.pace, tally)
         # Counted where somebody asks for it: this is the innermost loop.
         if self._laid_out.spares and not node.is_spare(each):
-            self.spares.count_rejected(service, node, tally.rejected - rejected)
+            self.spares.count_rejected(service, tally.rejected - rejected)
 
     def _step_clients(
         self,

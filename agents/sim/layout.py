@@ -1,9 +1,7 @@
-"""Who serves what on a simulated cluster: replicas by weight, and spares while those of their node cannot keep up.
+"""Who serves what on a simulated cluster: ordinary replicas by weight, and spares while the others cannot keep up.
 
-The layout is looked up once for all steps in which nothing changes. Spares are decided on every LOOK_S, for each node
-by itself, as its router does: what a balancer sent to one node never reaches a spare on another. Only when no node has
-a ready replica of a service, requests go to nodes that have a spare of it. Replicas that reject what would be late
-never have long queues, so rejections say as much as a backlog does.
+The layout is looked up once for all steps in which nothing changes. Spares are decided on every LOOK_S. Replicas that
+reject what would be late never have long queues, so rejections say as much as a backlog does.
 """
 
 import math
@@ -12,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from agents.base.device import SPARE_CALM_S
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.replica_queue import ExecutionPace
 from agents.sim.tasks import SimTask
 
 LOOK_S = 0.1
 """How often queues are looked at: a fraction of the SLOs, which are some hundred milliseconds."""
+CALM_S = 5.0
+"""Spares work on for so long after the last sign of need: while they help, the others keep up."""
 _ROUNDING = 1e-6
 """In looks: the third one is at 0.3 s, although three times 0.1 is somewhat more in binary fractions."""
 
@@ -90,8 +89,8 @@ def make_layout(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLoad:
-    """What the replicas of a service on one node have to do together, spares aside."""
+class OrdinaryLoad:
+    """What a service's ordinary replicas, those that are no spares, have to do together."""
 
     backlog: int
     """Requests that wait or run."""
@@ -101,8 +100,9 @@ class ReplicaLoad:
     """Requests that they have rejected since the last look."""
 
 
-def cannot_keep_up(load: ReplicaLoad) -> bool:
-    """Whether a spare must help."""
+def cannot_keep_up(load: OrdinaryLoad) -> bool:
+    """Whether spares must help."""
+    # Without an ordinary replica there is no room, and requests may come at any moment.
     return load.room <= 0.0 or load.rejected > 0 or load.backlog > load.room
 
 
@@ -118,78 +118,70 @@ def service_rate_rps(pace: ExecutionPace) -> float:
     return pace.batch / float(pace.batch_s[pace.batch])
 
 
-_Place: TypeAlias = tuple[str, str]
-"""A service and a node that has a spare of it."""
-
-
 class ClusterSpares:
     """The spares of all services, from look to look."""
 
     def __init__(self) -> None:
         self.next_look_s = 0.0
         """In trace time; there is none while no replica is a spare."""
-        self._help_until_s: dict[_Place, float] = {}
-        self._rejected: Counter[_Place] = Counter()
+        self._help_until_s: dict[str, float] = {}
+        self._helping: set[str] = set()
+        self._rejected: Counter[str] = Counter()
 
-    def count_rejected(self, service: str, node: SimNode, requests: int) -> None:
-        """Requests that replicas of a service, which are no spares, have rejected on a node."""
-        self._rejected[service, node.spec.name] += requests
+    def count_rejected(
+        self,
+        service: str,
+        requests: int,
+    ) -> None:
+        """Requests that ordinary replicas of a service have rejected."""
+        self._rejected[service] += requests
 
-    def look(self, layout: WorkLayout, now_s: float) -> None:
+    def look(
+        self,
+        layout: WorkLayout,
+        now_s: float,
+    ) -> None:
         """Put spares to work where they must help, and to rest where they need not and have nothing left to do."""
         if now_s < self.next_look_s:
             return
         # On a grid, so that it does not matter how others cut the time.
         self.next_look_s = (math.floor(now_s / LOOK_S + _ROUNDING) + 1) * LOOK_S
         for service, spares in layout.spares.items():
-            targets = layout.targets.get(service, [])
+            ordinary = [each for _, each, _ in layout.targets.get(service, ())]
+            if cannot_keep_up(self._load(service, ordinary)):
+                self._help_until_s[service] = now_s + CALM_S
+            helps = now_s < self._help_until_s.get(service, -math.inf)
             for node, each in spares:
-                place = service, node.spec.name
-                if self._must_help(place, node, targets):
-                    self._help_until_s[place] = now_s + SPARE_CALM_S
-                helps = now_s < self._help_until_s.get(place, -math.inf)
                 node.let_work(each, works=helps or each.queue.in_flight > 0)
-                if not helps:
-                    self._help_until_s.pop(place, None)
+            (self._helping.add if helps else self._helping.discard)(service)
         self._rejected.clear()
 
-    def targets(self, layout: WorkLayout, service: str) -> Sequence[RoutedTarget]:
-        """Where requests of a service go, with weights: a spare takes a part of what its node is dealt."""
-        replicas = layout.targets.get(service, [])
-        found = list(replicas)
-        for node, each in layout.spares.get(service, ()):
-            # One that became ready since the last look has no pace yet.
-            helps = (service, node.spec.name) in self._help_until_s
-            if not helps or each.pace is None or each.rests:
-                continue
-            mine = [target for target in found if target[0] is node]
-            if mine:
-                found = [target for target in found if target[0] is not node]
-                found += _shared(node, mine, each)
-            elif not replicas:
-                found.append((node, each, service_rate_rps(each.pace)))
-        return found
+    def targets(
+        self,
+        layout: WorkLayout,
+        service: str,
+    ) -> Sequence[RoutedTarget]:
+        """Where requests of a service go, with weights: ordinary replicas by their plan, spares by what they can do."""
+        ordinary = layout.targets.get(service, ())
+        if service not in self._helping:
+            return ordinary
+        return [
+            *ordinary,
+            *(
+                (node, each, service_rate_rps(each.pace))
+                for node, each in layout.spares.get(service, ())
+                # One that became ready since the last look has none yet.
+                if each.pace is not None and not each.rests
+            ),
+        ]
 
-    def _must_help(
-        self, place: _Place, node: SimNode, targets: Sequence[RoutedTarget]
-    ) -> bool:
-        here = [each for other, each, _ in targets if other is node]
-        if not here:
-            return not targets
-        load = ReplicaLoad(
-            backlog=sum(each.queue.in_flight for each in here),
-            room=sum(room_of(each.pace) for each in here if each.pace is not None),
-            rejected=self._rejected[place],
+    def _load(
+        self,
+        service: str,
+        ordinary: Sequence[SimReplica],
+    ) -> OrdinaryLoad:
+        return OrdinaryLoad(
+            backlog=sum(each.queue.in_flight for each in ordinary),
+            room=sum(room_of(each.pace) for each in ordinary if each.pace is not None),
+            rejected=self._rejected[service],
         )
-        return cannot_keep_up(load)
-
-
-def _shared(
-    node: SimNode, mine: Sequence[RoutedTarget], spare: SimReplica
-) -> list[RoutedTarget]:
-    """The targets of one node with its spare, which weighs as much as the largest: together as much as before."""
-    dealt = sum(weight for _, _, weight in mine)
-    of_spare = max(weight for _, _, weight in mine)
-    part = dealt / (dealt + of_spare) if dealt > 0.0 else 1.0
-    shared = [(node, each, weight * part) for _, each, weight in mine]
-    return [*shared, (node, spare, of_spare * part)]

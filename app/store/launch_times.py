@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from agents.base.protocol import LaunchTime, Observation
-from solvers.types.state import GpuId, gpu_id
+from solvers.types.state import Gpu, GpuId, gpu_id
 
 KEPT = 16
 """Launches of a service on one GPU type that are remembered, the newest."""
 MAX_LAUNCH_S = 600.0
 """A longer one is a launch that went wrong, or a report of it that did."""
 USUAL_LAUNCH_S = 10.0
-"""Of a service that was never seen to start: small networks with their weights in the page cache."""
+"""A service that was never seen to start is taken for a small network with its weights in the page cache."""
 
 SecondsByType = Mapping[str, Sequence[float]]
 """The newest launches of one service in seconds, by GPU type."""
@@ -34,14 +34,14 @@ class LaunchTimes:
     def __init__(self) -> None:
         self._seconds: dict[str, dict[str, list[float]]] = {}
 
-    def take(self, observation: Observation, gpu_types: Mapping[GpuId, str]) -> None:
-        """Note what a node says of launches; gpu_types: of the GPUs that are known."""
+    def take(self, observation: Observation, gpus: Mapping[GpuId, Gpu]) -> None:
+        """Note what a node says of launches; gpus: those that are known."""
         for launch in observation.launches:
-            gpu_type = gpu_types.get(gpu_id(observation.node, launch.gpu_index))
-            if gpu_type is not None:
+            gpu = gpus.get(gpu_id(observation.node, launch.gpu_index))
+            if gpu is not None:
                 known = self._seconds.setdefault(launch.service, {})
-                newest = [seconds_of(launch), *known.get(gpu_type, ())]
-                known[gpu_type] = newest[:KEPT]
+                newest = [seconds_of(launch), *known.get(gpu.gpu_type, ())]
+                known[gpu.gpu_type] = newest[:KEPT]
 
     def of(self, service: str) -> SecondsByType:
         """Those of one service."""

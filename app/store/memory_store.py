@@ -374,7 +374,7 @@ class MemoryStore:
 
     def _take(self, observation: Observation, received: datetime) -> Admitted:
         known = Reportable(
-            services=self._services, gpus=self._nodes.gpu_ids, places=self._places
+            services=self._services, gpus=self._nodes.gpus_by_id, places=self._places
         )
         admitted = admit(observation, known, received)
         observation = admitted.observation
@@ -395,8 +395,6 @@ class MemoryStore:
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
         self._launches.take(observation, received, target=self._target)
-        if observation.launches:
-            types = {gpu.id: gpu.gpu_type for gpu in self._nodes.gpus()}
-            self.launch_times.take(observation, types)
+        self.launch_times.take(observation, self._nodes.gpus_by_id)
         dropped = add_counts(admitted.dropped, {"acks": len(acks) - len(made)})
         return replace(admitted, dropped=dropped)

@@ -1,6 +1,6 @@
 """The node book: nodes, their GPUs, and what their agents last reported of them, for `MemoryStore`."""
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -45,9 +45,9 @@ class NodeBook:
         return self._rows
 
     @property
-    def gpu_ids(self) -> Collection[GpuId]:
+    def gpus_by_id(self) -> Mapping[GpuId, Gpu]:
         """The GPUs that are registered."""
-        return self._gpus.keys()
+        return self._gpus
 
     def put(self, node: Node, gpus: Iterable[Gpu], *, at: datetime) -> None:
         """Add or replace a node with all its GPUs."""

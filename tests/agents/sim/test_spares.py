@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from agents.base.clock import ManualClock
-from agents.base.device import SPARE_CALM_S, ServiceRoute
+from agents.base.device import ServiceRoute
 from agents.base.protocol import ReplicaCommand
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.layout import (
-    ReplicaLoad,
+    CALM_S,
+    OrdinaryLoad,
     cannot_keep_up,
     room_of,
     service_rate_rps,
@@ -23,8 +24,8 @@ from tests.agents.sim.worlds import a_cluster, a_node
 SLO_MS = 100.0
 
 
-def a_load(*, backlog: int = 0, room: float = 8.0, rejected: int = 0) -> ReplicaLoad:
-    return ReplicaLoad(backlog=backlog, room=room, rejected=rejected)
+def a_load(*, backlog: int = 0, room: float = 8.0, rejected: int = 0) -> OrdinaryLoad:
+    return OrdinaryLoad(backlog=backlog, room=room, rejected=rejected)
 
 
 def a_pace(*, slo_s: float) -> ExecutionPace:
@@ -45,7 +46,7 @@ def a_pace(*, slo_s: float) -> ExecutionPace:
     ],
 )
 def test_spares_must_help_where_the_others_have_more_than_they_can_finish_or_are_none(
-    load: ReplicaLoad,
+    load: OrdinaryLoad,
     expected: bool,
 ) -> None:
     assert cannot_keep_up(load) is expected
@@ -137,18 +138,18 @@ def test_a_spare_rests_again_when_calm_has_lasted() -> None:
     cluster, clock = with_spare(a_replica(), rates_rps={"chat": 50.0})
     clock.advance(1.0)
     cluster.advance()
-    # As if the replica had been busy with a burst until now.
-    cluster.spares.count_rejected("chat", cluster.node("n1"), 1)
+    # As if the ordinary replica had been busy with a burst until now.
+    cluster.spares.count_rejected("chat", 1)
     clock.advance(0.2)
     cluster.advance()
     assert not replica(cluster, "spare").rests
-    clock.advance(SPARE_CALM_S + 0.5)
+    clock.advance(CALM_S + 0.5)
     cluster.advance()
     assert replica(cluster, "spare").rests
     assert batch_ms(cluster, "r1") == 10.0
 
 
-def test_a_spare_that_gets_a_rate_is_a_replica_like_the_others() -> None:
+def test_a_spare_that_gets_a_rate_is_an_ordinary_replica() -> None:
     cluster, clock = with_spare(a_replica(rate_rps=10.0), rates_rps={"chat": 50.0})
     shares = (("r1", 10.0), ("spare", 30.0))
     cluster.node("n1").routes = (
@@ -172,32 +173,3 @@ def test_a_cluster_with_spares_comes_to_the_same_however_often_somebody_looks() 
         (chat,) = cluster.totals()
         counts.append((chat.arrivals, chat.served, chat.rejected, chat.in_slo))
     assert counts[0] == counts[1]
-
-
-def two_nodes(
-    rate_rps: float, *, has_replica: bool
-) -> tuple[SimulatedCluster, ManualClock]:
-    """A replica of chat on n1, or none, and a spare of it on n2."""
-    nodes = (a_node("n1", launch_s=0.0), a_node("n2", launch_s=0.0))
-    cluster, clock = a_cluster(*nodes, rates_rps={"chat": rate_rps})
-    placed = {"n1": [a_replica()] if has_replica else [], "n2": [a_spare()]}
-    for name, commands in placed.items():
-        node = cluster.node(name)
-        for command in commands:
-            node.start(0, command, 0.0)
-        shares = tuple((each.id, 1.0) for each in commands if not each.is_spare)
-        node.routes = (ServiceRoute(service="chat", slo_ms=SLO_MS, shares=shares),)
-        for gpu in node.gpus:
-            node.set_paces(gpu)
-    return cluster, clock
-
-
-@pytest.mark.parametrize(("has_replica", "helps"), [(True, False), (False, True)])
-def test_a_spare_on_another_node_helps_only_where_no_replica_is_left(
-    has_replica: bool, helps: bool
-) -> None:
-    # 450 requests per second are more than the replica does, but they are dealt to its node.
-    cluster, clock = two_nodes(450.0, has_replica=has_replica)
-    clock.advance(5.0)
-    cluster.advance()
-    assert (cluster.node("n2").find("spare")[1].queue.requests > 0) is helps

@@ -11,9 +11,15 @@ from app.store.launch_times import (
     SecondsByType,
     usual_launch_s,
 )
-from solvers.types.state import gpu_id
+from solvers.types.state import Gpu, NodeId, gpu_id
 
-TYPES = {gpu_id("n1", 0): "big", gpu_id("n1", 1): "small"}
+GPUS = {
+    gpu.id: gpu
+    for gpu in (
+        Gpu(id=gpu_id("n1", 0), node=NodeId("n1"), gpu_type="big", index=0),
+        Gpu(id=gpu_id("n1", 1), node=NodeId("n1"), gpu_type="small", index=1),
+    )
+}
 
 
 def a_report(*launches: tuple[int, float]) -> Observation:
@@ -50,8 +56,8 @@ def test_the_median_of_the_slowest_type_is_expected(
 def test_the_newest_are_kept_by_type_and_none_counts_for_hours() -> None:
     times = LaunchTimes()
     for number in range(KEPT + 2):
-        times.take(a_report((0, float(number))), TYPES)
-    times.take(a_report((1, 1e9), (7, 1.0)), TYPES)
+        times.take(a_report((0, float(number))), GPUS)
+    times.take(a_report((1, 1e9), (7, 1.0)), GPUS)
     assert times.of("chat") == {
         "big": [float(number) for number in range(KEPT + 1, 1, -1)],
         "small": [MAX_LAUNCH_S],

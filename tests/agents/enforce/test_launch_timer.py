@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agents.base.device import NodeState, RunningReplica
 from agents.base.protocol import MAX_LAUNCH_TIMES, LaunchTime, ReplicaState
-from agents.enforce.launch_times import LaunchTimes
+from agents.enforce.launch_timer import LaunchTimer
 from tests.agents.factories import a_replica, an_empty_node
 
 
@@ -27,7 +27,7 @@ def a_node_with(*replicas: tuple[str, ReplicaState]) -> NodeState:
 
 
 def test_a_launch_is_told_once_when_the_replica_is_ready() -> None:
-    launches = LaunchTimes()
+    launches = LaunchTimer()
     launches.start("r1", 100.0)
     launches.look(a_node_with(("r1", "starting")), 101.0)
     assert launches.take() == ()
@@ -39,7 +39,7 @@ def test_a_launch_is_told_once_when_the_replica_is_ready() -> None:
 
 
 def test_what_failed_or_was_there_before_tells_nothing() -> None:
-    launches = LaunchTimes()
+    launches = LaunchTimer()
     launches.start("r1", 0.0)
     launches.look(a_node_with(("r1", "failed"), ("r2", "ready")), 5.0)
     launches.look(a_node_with(("r1", "ready"), ("r2", "ready")), 6.0)
@@ -47,7 +47,7 @@ def test_what_failed_or_was_there_before_tells_nothing() -> None:
 
 
 def test_a_launch_that_begins_again_counts_from_then_on() -> None:
-    launches = LaunchTimes()
+    launches = LaunchTimer()
     launches.start("r1", 0.0)
     launches.start("r1", 30.0)
     launches.look(a_node_with(("r1", "ready")), 34.0)
@@ -55,14 +55,14 @@ def test_a_launch_that_begins_again_counts_from_then_on() -> None:
 
 
 def test_a_successor_tells_of_the_replica_that_the_control_plane_knows() -> None:
-    launches = LaunchTimes()
+    launches = LaunchTimer()
     launches.start("r1~8", 0.0)
     launches.look(a_node_with(("r1", "ready"), ("r1~8", "ready")), 2.0)
     assert [each.replica for each in launches.take()] == ["r1"]
 
 
 def test_of_too_many_the_oldest_are_forgotten() -> None:
-    launches = LaunchTimes()
+    launches = LaunchTimer()
     for number in range(MAX_LAUNCH_TIMES + 3):
         launches.start(f"r{number}", 0.0)
         launches.look(a_node_with((f"r{number}", "ready")), 1.0)

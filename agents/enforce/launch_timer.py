@@ -11,7 +11,7 @@ from agents.base.successors import base_id
 
 
 @dataclass(slots=True)
-class LaunchTimes:
+class LaunchTimer:
     """Each launch is told once, when its replica is seen ready for the first time."""
 
     _begun_s: dict[str, float] = field(default_factory=dict)
