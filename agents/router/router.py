@@ -276,7 +276,7 @@ class Router:
             if outcome == "served":
                 service_queue.finish(1000.0 * (self._now_s() - job.came_s))
             else:
-                service_queue.reject(outcome)
+                service_queue.reject(outcome, has_waited=job.has_waited)
 
     async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""
@@ -287,6 +287,7 @@ class Router:
             left_s = job.left_s(self._now_s())
             if left_s < 0.001:
                 return expired("before a replica had the request"), "expired"
+            job.has_waited = True
             try:
                 replica_id = service_queue.take() or await _turn(service_queue, left_s)
             except Overloaded as error:

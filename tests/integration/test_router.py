@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -299,6 +300,27 @@ def test_a_router_knows_its_services_and_which_are_ready() -> None:
         assert await node.infer(1) == 200
 
     on_node(Node(), scenario)
+
+
+@pytest.mark.parametrize(("deadline_ms", "spare_requests"), [("0", 0), ("50", 1)])
+def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
+    deadline_ms: str, spare_requests: int
+) -> None:
+    async def scenario(node: Node) -> None:
+        # Plenty is planned, so that nothing else makes the service late.
+        route = replace(a_route(("a", 1000.0)), spares=("b",))
+        node.router.switch((route,), node.addresses)
+        async with node.client.post(
+            f"{node.url}/v2/models/chat/infer",
+            json=a_body(0),
+            headers={"Plimsoll-Deadline-Ms": deadline_ms},
+        ) as response:
+            assert response.status == 504
+        # While a service is late, turns go to the emptiest one: of two at once one goes to the spare.
+        assert await asyncio.gather(node.infer(1), node.infer(2)) == [200, 200]
+        assert node.router.total("chat").to_spares == spare_requests
+
+    on_node(Node(execution_ms=200.0), scenario)
 
 
 async def wait_ready(device: FakeDevice, wanted: NodeCommand) -> None:
