@@ -246,9 +246,12 @@ def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
 
 def _has_same_replicas(task: _Task, old: _Task) -> bool:
     """Whether the same replicas have the GPU as before, but for resting spares."""
-    now, before = ({each.id for each in every.limits.replicas} for every in (task, old))
+    now = {each.id for each in task.limits.replicas}
+    before = {each.id for each in old.limits.replicas}
+    appeared = now - before
+    gone = before - now
     # A spare that becomes a replica comes when load jumps: to begin anew then would set all others back to batch 1.
-    return now <= before | old.spares and before <= now | task.spares
+    return appeared <= old.spares and gone <= task.spares
 
 
 def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:
@@ -288,7 +291,7 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
 
 
 def _period(poll: GpuPoll, task: _Task) -> GpuPeriod:
-    """What was measured, in the governors' words; spares and replicas of an earlier command count with their power only."""
+    """What was measured, in the governors' words; of spares and replicas of an earlier command only their power."""
     percentiles = dict(task.percentiles)
     by_id = {
         base_id(each.id): each

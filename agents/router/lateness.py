@@ -28,10 +28,13 @@ class _Rate:
 
     def rps(self, now_s: float) -> float:
         self._turn(now_s)
-        return (self.before + self.count) / (RATE_WINDOW_S + now_s - self.start_s)
+        answers = self.before + self.count
+        seconds = RATE_WINDOW_S + now_s - self.start_s
+        return answers / seconds
 
     def _turn(self, now_s: float) -> None:
-        if (windows := int((now_s - self.start_s) / RATE_WINDOW_S)) > 0:
+        windows = int((now_s - self.start_s) / RATE_WINDOW_S)
+        if windows > 0:
             self.before = self.count if windows == 1 else 0
             self.start_s += windows * RATE_WINDOW_S
             self.count = 0
@@ -80,5 +83,6 @@ class Lateness:
         if not self._joinable:
             return True
         # By Little's law the one that comes now waits for what is ahead of it, at this pace.
-        pace_rps = max(self._planned_rps, self._rate.rps(now_s))
+        answered_rps = self._rate.rps(now_s)
+        pace_rps = max(self._planned_rps, answered_rps)
         return 1000.0 * ahead > pace_rps * self._slo_ms

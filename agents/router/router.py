@@ -191,8 +191,12 @@ class Router:
 
     async def _ready(self, request: web.Request) -> web.Response:
         service = request.match_info["service"]
-        if any(route.service == service and route.shares for route in self._routes):
-            return web.Response()
+        # A balancer sends to backups only when no other node is ready: then spares serve as well as replicas.
+        with_spares = request.query.get("backup") == "true"
+        for route in self._routes:
+            serves = route.shares or (with_spares and route.spares)
+            if route.service == service and serves:
+                return web.Response()
         return problem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             f"service {service} has no ready replica on this node",

@@ -224,7 +224,8 @@ class ServiceQueue:
         # Without a recent answer nothing says how fast the queue goes by.
         if rps <= 0.0:
             return MIN_RETRY_S
-        return max(MIN_RETRY_S, min(MAX_RETRY_S, math.ceil(len(self._waiting) / rps)))
+        seconds = math.ceil(len(self._waiting) / rps)
+        return max(MIN_RETRY_S, min(MAX_RETRY_S, seconds))
 
     def take(self) -> str | None:
         """A replica with room, where nobody waits for one."""
@@ -297,10 +298,12 @@ class ServiceQueue:
         ]
         # Summed up here, because the rule is asked for every request.
         batches = dict(self._route.batches)
+        batch_sum = sum(batches.get(each.replica_id, 1) for each in self._open)
+        planned_rps = sum(each for _, each in self._route.shares)
         self._lateness.expect(
-            planned_rps=sum(each for _, each in self._route.shares),
+            planned_rps=planned_rps,
             slo_ms=self._route.slo_ms,
-            batch_sum=sum(batches.get(each.replica_id, 1) for each in self._open),
+            batch_sum=batch_sum,
         )
         self._hand_out()
 
