@@ -158,6 +158,8 @@ class ServiceRoute:
     All weights zero: the replicas share evenly."""
     spares: tuple[str, ...] = ()
     """Ids of ready replicas that take requests while those cannot keep up, or while there are none."""
+    batches: tuple[tuple[str, int], ...] = ()
+    """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

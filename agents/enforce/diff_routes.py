@@ -65,15 +65,19 @@ def routes_for_now(
     }
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
     spares: dict[str, list[str]] = {}
+    # The command in force has what a governor has turned, and the same actions set it.
+    batches: dict[str, int] = {}
     for gpu in gpus:
         for want, running in gpu.kept:
             if running.state == "ready" and want.is_spare:
                 spares.setdefault(want.service, []).append(want.id)
             elif running.state == "ready":
                 shares[want.service][want.id] = want.arrival_rate_rps
+                batches[want.id] = want.batch
         for old in gpu.retired:
             if old.id in serving:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
+                batches[old.id] = old.batch
     return tuple(
         _route(
             ServiceRoute(
@@ -81,6 +85,9 @@ def routes_for_now(
                 slo_ms=route.slo_ms,
                 shares=tuple(sorted(shares[route.service].items())),
                 spares=tuple(sorted(spares.get(route.service, ()))),
+                batches=tuple(
+                    (each, batches[each]) for each in sorted(shares[route.service])
+                ),
             ),
             before.get(route.service),
         )

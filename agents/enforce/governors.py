@@ -9,12 +9,15 @@ a throttling board would hide every breach. Before its first step, and when the 
 board holds the cap. Knobs last as long as the GPU's command asks for the same (but for its rates); they are not kept on
 disk, and a restarted agent begins anew. A governor that has a start of its own begins there with its first measurement,
 and goes on from where it is when the same replicas get other limits.
+
+Spares keep their commanded batch: they rest, so that a governor would never measure what a larger batch of theirs does,
+and when load jumps they must do at once what they were put there for. Their watts count as everybody's.
 """
 
 import asyncio
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -42,6 +45,8 @@ class _Task:
     limits: GovernorLimits
     percentiles: tuple[tuple[str, float], ...]
     """(replica, percentile of its SLO)."""
+    spares: frozenset[str] = field(compare=False)
+    """Spares on the GPU; nothing of theirs is turned."""
 
 
 @dataclass(slots=True)
@@ -162,10 +167,7 @@ class Governing:
         for index, gpu, governor in _governed(command):
             if governor.name in GOVERNORS:
                 task = _task(gpu, governor, slos)
-                old = self._seats.get(index)
-                seats[index] = (
-                    old if old and old.task == task else _new_seat(task, old, now_s)
-                )
+                seats[index] = _seat_for(task, self._seats.get(index), now_s)
         # Such a command is refused when it comes; one on disk may be of a newer agent.
         self._unknown = tuple(
             f"GPU {index} is not governed: no governor is called {governor.name}"
@@ -188,7 +190,10 @@ def _governed(
 def _task(
     gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[float, float]]
 ) -> _Task:
-    replicas = sorted(gpu.replicas, key=lambda replica: replica.id)
+    replicas = sorted(
+        (each for each in gpu.replicas if not each.is_spare),
+        key=lambda replica: replica.id,
+    )
     limits = GovernorLimits(
         power_cap_w=gpu.power_cap_w,
         clocks_mhz=governor.clocks_mhz,
@@ -207,7 +212,17 @@ def _task(
         begins=within(begins, limits),
         limits=limits,
         percentiles=tuple((each.id, slos[each.service][1]) for each in replicas),
+        spares=frozenset(each.id for each in gpu.replicas if each.is_spare),
     )
+
+
+def _seat_for(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
+    """The GPU's seat: the one that it has where its task is the same."""
+    if old is None or old.task != task:
+        return _new_seat(task, old, now_s)
+    # Equal tasks may have other spares.
+    old.task = task
+    return old
 
 
 def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
@@ -217,23 +232,26 @@ def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
     if start is None:
         return seat
     # With the same replicas what it has found out is still right, within the new limits.
-    has_same = (
-        old is not None
-        and old.task.governor.name == task.governor.name
-        and _ids(old.task) == _ids(task)
-    )
-    if old is None or not has_same:
+    if (
+        old is None
+        or old.task.governor.name != task.governor.name
+        or not _has_same_replicas(task, old.task)
+    ):
         seat.start = start(task.limits)
         return seat
-    seat.knobs, seat.start = (
-        within(replace(old.knobs, memory={}), task.limits),
-        old.start,
-    )
+    seat.knobs = within(replace(old.knobs, memory={}), task.limits)
+    seat.start = None if old.start is None else start(task.limits)
     return seat
 
 
-def _ids(task: _Task) -> tuple[str, ...]:
-    return tuple(each.id for each in task.limits.replicas)
+def _has_same_replicas(task: _Task, old: _Task) -> bool:
+    """Whether the same replicas have the GPU as before, but for resting spares."""
+    now = {each.id for each in task.limits.replicas}
+    before = {each.id for each in old.limits.replicas}
+    appeared = now - before
+    gone = before - now
+    # A spare that becomes a replica comes when load jumps: to begin anew then would set all others back to batch 1.
+    return appeared <= old.spares and gone <= task.spares
 
 
 def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:
@@ -248,7 +266,7 @@ def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:
         else gpu.power_cap_w,
         replicas=tuple(
             each
-            if each.id in seat.fixed
+            if each.id in seat.fixed or each.id not in batches
             else msgspec.structs.replace(each, batch=batches[each.id])
             for each in gpu.replicas
         ),
@@ -262,7 +280,7 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
     if gpu.clock_mhz != seat.knobs.clock_mhz:
         yield LockClock(gpu_index=gpu.index, clock_mhz=seat.knobs.clock_mhz)
     for replica in gpu.replicas:
-        # Replicas of an earlier command are not in the knobs and keep their batch.
+        # Spares and replicas of an earlier command are not in the knobs and keep their batch.
         batch = seat.knobs.batches.get(replica.id, replica.batch)
         if (
             replica.state in ("starting", "ready")
@@ -273,7 +291,7 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
 
 
 def _period(poll: GpuPoll, task: _Task) -> GpuPeriod:
-    """What was measured, in the governors' words; replicas of an earlier command count with their power only."""
+    """What was measured, in the governors' words; of spares and replicas of an earlier command only their power."""
     percentiles = dict(task.percentiles)
     by_id = {
         base_id(each.id): each

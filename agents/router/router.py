@@ -191,8 +191,12 @@ class Router:
 
     async def _ready(self, request: web.Request) -> web.Response:
         service = request.match_info["service"]
-        if any(route.service == service and route.shares for route in self._routes):
-            return web.Response()
+        # A balancer sends to backups only when no other node is ready: then spares serve as well as replicas.
+        with_spares = request.query.get("backup") == "true"
+        for route in self._routes:
+            serves = route.shares or (with_spares and route.spares)
+            if route.service == service and serves:
+                return web.Response()
         return problem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             f"service {service} has no ready replica on this node",
@@ -276,7 +280,7 @@ class Router:
             if outcome == "served":
                 service_queue.finish(1000.0 * (self._now_s() - job.came_s))
             else:
-                service_queue.reject(outcome)
+                service_queue.reject(outcome, has_waited=job.has_waited)
 
     async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""
@@ -287,6 +291,7 @@ class Router:
             left_s = job.left_s(self._now_s())
             if left_s < 0.001:
                 return expired("before a replica had the request"), "expired"
+            job.has_waited = True
             try:
                 replica_id = service_queue.take() or await _turn(service_queue, left_s)
             except Overloaded as error:

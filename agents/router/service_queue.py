@@ -14,13 +14,11 @@ from typing import Literal, TypeAlias
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading, bucket_of
 from agents.router.health import ReplicaHealth
+from agents.router.lateness import Lateness
 
 Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 """Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""
 
-RATE_WINDOW_S = 5.0
-CALM_S = 2.0
-"""Spares take requests for so long after the last sign that replicas cannot keep up: while they do, there is none."""
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
 
@@ -61,29 +59,6 @@ class Counts:
 
 
 @dataclass(slots=True)
-class _Rate:
-    """Good answers per second: those of the current window and of the one before it."""
-
-    start_s: float
-    count: int = 0
-    before: int = 0
-
-    def note(self, now_s: float) -> None:
-        self._turn(now_s)
-        self.count += 1
-
-    def rps(self, now_s: float) -> float:
-        self._turn(now_s)
-        return (self.before + self.count) / (RATE_WINDOW_S + now_s - self.start_s)
-
-    def _turn(self, now_s: float) -> None:
-        if (windows := int((now_s - self.start_s) / RATE_WINDOW_S)) > 0:
-            self.before = self.count if windows == 1 else 0
-            self.start_s += windows * RATE_WINDOW_S
-            self.count = 0
-
-
-@dataclass(slots=True)
 class _Target:
     """One replica that takes new requests; `credit` is the state of the smooth weighted round robin."""
 
@@ -114,9 +89,8 @@ class ServiceQueue:
         """Those of them that are not left out for their failures."""
         self._spares: list[_Target] = []
         """The route's spares that are not left out either."""
-        self._planned_rps = 0.0
-        self._late_until_s = -math.inf
-        """Until then the emptiest replica has the next turn, spares among them."""
+        self._lateness = Lateness(now_s())
+        """While it is late, the emptiest replica has the next turn, spares among them."""
         self._health = ReplicaHealth()
         self._in_flight: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[str]] = deque()
@@ -125,7 +99,6 @@ class ServiceQueue:
         """The counts of all windows before this one."""
         # NaN compares false to everything, so that the first arrival counts no gap.
         self._last_arrival_s = math.nan
-        self._rate = _Rate(now_s())
         self.switch(route)
 
     @property
@@ -156,7 +129,6 @@ class ServiceQueue:
             for replica_id, weight in route.shares
             if is_weightless or weight > 0.0
         ]
-        self._planned_rps = sum(weight for _, weight in route.shares)
         members = {each.replica_id for each in self._targets}
         self._health.set_members(frozenset(members.union(route.spares)))
         self._reopen()
@@ -221,7 +193,7 @@ class ServiceQueue:
 
     def succeed(self, replica_id: str) -> None:
         """The replica answered well."""
-        self._rate.note(self._now_s())
+        self._lateness.note_answers(1, self._now_s())
         self._health.succeed(replica_id)
 
     def fail(self, replica_id: str, *, is_unreachable: bool) -> bool:
@@ -248,11 +220,12 @@ class ServiceQueue:
 
     def retry_after_s(self) -> int:
         """When whoever is turned away should come again: when the queue has gone by, as fast as answers came lately."""
-        rps = self._rate.rps(self._now_s())
+        rps = self._lateness.answered_rps(self._now_s())
         # Without a recent answer nothing says how fast the queue goes by.
         if rps <= 0.0:
             return MIN_RETRY_S
-        return max(MIN_RETRY_S, min(MAX_RETRY_S, math.ceil(len(self._waiting) / rps)))
+        seconds = math.ceil(len(self._waiting) / rps)
+        return max(MIN_RETRY_S, min(MAX_RETRY_S, seconds))
 
     def take(self) -> str | None:
         """A replica with room, where nobody waits for one."""
@@ -294,11 +267,12 @@ class ServiceQueue:
         counts.latency_ms_sum += latency_ms
         counts.buckets[bucket_of(latency_ms)] += 1
 
-    def reject(self, reason: Reason = "lost") -> None:
-        """Count a request that was refused or lost."""
+    def reject(self, reason: Reason = "lost", *, has_waited: bool = True) -> None:
+        """Count a request that was refused or lost; `has_waited`: for its turn, or for a replica's answer."""
         self._counts.rejected[reason] += 1
-        if reason in ("full", "expired"):
-            self._late_until_s = self._now_s() + CALM_S
+        # One that came with its deadline passed already says nothing of the replicas, however often a client does it.
+        if reason == "full" or (reason == "expired" and has_waited):
+            self._lateness.note_miss(self._now_s())
 
     def read(self) -> ServiceReading:
         """The counts since the last reading; starts a new window."""
@@ -322,6 +296,15 @@ class ServiceQueue:
         self._spares = [
             _Target(each, weight) for each in self._route.spares if each not in out
         ]
+        # Summed up here, because the rule is asked for every request.
+        batches = dict(self._route.batches)
+        batch_sum = sum(batches.get(each.replica_id, 1) for each in self._open)
+        planned_rps = sum(each for _, each in self._route.shares)
+        self._lateness.expect(
+            planned_rps=planned_rps,
+            slo_ms=self._route.slo_ms,
+            batch_sum=batch_sum,
+        )
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -346,14 +329,8 @@ class ServiceQueue:
         # With one replica there is nothing to choose.
         if len(self._open) + len(self._spares) < 2:
             return not self._open
-        # By Little's law the one that comes now waits for what is ahead of it, at the pace of what is planned for or
-        # of what was answered lately, if that is more.
-        now_s = self._now_s()
         ahead = len(self._waiting) + self._in_flight.total()
-        pace_rps = max(self._planned_rps, self._rate.rps(now_s))
-        if not self._open or 1000.0 * ahead > pace_rps * self._route.slo_ms:
-            self._late_until_s = now_s + CALM_S
-        return now_s < self._late_until_s
+        return self._lateness.is_late(ahead, self._now_s())
 
     def _emptiest(self) -> str | None:
         """The one that has least to do for its weight, spares among them: turns by weight suit a steady load alone."""

@@ -270,6 +270,7 @@ class SimulatedCluster:
         window = (start_s, end_s)
         if layout.spares:
             self.spares.look(layout, start_s)
+        before = self.spares.read_counts(layout)
         handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
         for service in self._balancers:
             handed_to.update(self._hand_out(service, window))
@@ -281,6 +282,12 @@ class SimulatedCluster:
             if each.command.service not in self._clients:
                 share = handed_to.get(each, _NOTHING)
                 self._work(node, each, share, window)
+        for place, (served, rejected) in self.spares.read_counts(layout).items():
+            self.spares.count(
+                place,
+                answered=served - before[place][0],
+                rejected=rejected - before[place][1],
+            )
 
     def _hand_out(
         self,
@@ -288,8 +295,8 @@ class SimulatedCluster:
         window: tuple[float, float],
     ) -> Iterator[tuple[SimReplica, tuple[Floats, Floats]]]:
         """Deal a service's requests; every replica that gets some, with them."""
-        targets = self.spares.targets(self._layout(), service)
         lost = self._faults.lost_targets(service, window[0])
+        targets = self.spares.targets(self._layout(), service, knows_losses=not lost)
         weights = [weight for _, _, weight in targets]
         weights += [each.weight for each in lost]
         handed = self._balancers[service].step(*window, weights)
@@ -330,13 +337,8 @@ class SimulatedCluster:
         """Let a replica serve; `share`: what was handed to it."""
         if each.pace is None:
             return
-        service = each.command.service
-        tally = node.tally(service)
-        rejected = tally.rejected
+        tally = node.tally(each.command.service)
         each.queue.advance(window, share, each.pace, tally)
-        # Counted where somebody asks for it: this is the innermost loop.
-        if self._laid_out.spares and not node.is_spare(each):
-            self.spares.count_rejected(service, tally.rejected - rejected)
 
     def _step_clients(
         self,

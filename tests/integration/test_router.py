@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -299,6 +300,49 @@ def test_a_router_knows_its_services_and_which_are_ready() -> None:
         assert await node.infer(1) == 200
 
     on_node(Node(), scenario)
+
+
+def test_a_balancer_is_told_of_nodes_with_spares_alone_where_it_asks_for_backups() -> (
+    None
+):
+    async def status(node: Node, path: str) -> int:
+        async with node.client.get(f"{node.url}/v2/models/{path}") as response:
+            return response.status
+
+    async def scenario(node: Node) -> None:
+        only_spares = replace(a_route(service="chat"), spares=("b",))
+        routes = (only_spares, a_route(("a", 1.0), service="full"))
+        node.router.switch((*routes, a_route(service="idle")), node.addresses)
+        expected = {"chat": (503, 200), "full": (200, 200), "idle": (503, 503)}
+        for service, (plain, backup) in expected.items():
+            assert await status(node, f"{service}/ready") == plain
+            assert await status(node, f"{service}/ready?backup=false") == plain
+            assert await status(node, f"{service}/ready?backup=true") == backup
+        # What a backup is sent, its spares serve.
+        assert await node.infer(1) == 200
+
+    on_node(Node(), scenario)
+
+
+@pytest.mark.parametrize(("deadline_ms", "spare_requests"), [("0", 0), ("50", 1)])
+def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
+    deadline_ms: str, spare_requests: int
+) -> None:
+    async def scenario(node: Node) -> None:
+        # Plenty is planned, so that nothing else makes the service late.
+        route = replace(a_route(("a", 1000.0)), spares=("b",))
+        node.router.switch((route,), node.addresses)
+        async with node.client.post(
+            f"{node.url}/v2/models/chat/infer",
+            json=a_body(0),
+            headers={"Plimsoll-Deadline-Ms": deadline_ms},
+        ) as response:
+            assert response.status == 504
+        # While a service is late, turns go to the emptiest one: of two at once one goes to the spare.
+        assert await asyncio.gather(node.infer(1), node.infer(2)) == [200, 200]
+        assert node.router.total("chat").to_spares == spare_requests
+
+    on_node(Node(execution_ms=200.0), scenario)
 
 
 async def wait_ready(device: FakeDevice, wanted: NodeCommand) -> None:

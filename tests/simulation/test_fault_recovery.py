@@ -128,9 +128,21 @@ def test_services_on_other_gpus_notice_nothing_until_the_next_plan(kind: str) ->
     assert others and services_on(calm, "n1", 0)
     for service, totals in struck.counts[-1].items():
         before = calm.counts[-1][service]
-        # Where a spare of the lost ones works, answers take somewhat longer; as many are in time.
-        same = replace(totals, latency_buckets=before.latency_buckets)
-        assert (same == before) == (service in others)
+        if service not in others:
+            assert totals != before
+            continue
+        # Where a spare of the lost ones works, answers take somewhat longer: perhaps a few more are under way now, but
+        # as many are late or turned away.
+        under_way = totals.queued - before.queued
+        assert abs(under_way) < 10
+        same = replace(
+            totals,
+            served=totals.served + under_way,
+            in_slo=totals.in_slo + under_way,
+            queued=before.queued,
+            latency_buckets=before.latency_buckets,
+        )
+        assert same == before
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -80,7 +80,14 @@ def test_a_new_replica_is_started_and_routed_only_when_ready() -> None:
     device.make_ready()
     assert carry_out(device, wanted) == (
         SwitchRoutes(
-            routes=(ServiceRoute(service="chat", slo_ms=100.0, shares=(("r1", 7.0),)),)
+            routes=(
+                ServiceRoute(
+                    service="chat",
+                    slo_ms=100.0,
+                    shares=(("r1", 7.0),),
+                    batches=(("r1", 4),),
+                ),
+            )
         ),
     )
 
@@ -205,7 +212,11 @@ def test_an_old_replica_serves_until_every_new_one_of_its_service_on_the_node_is
 def test_a_batch_changes_at_once_and_without_a_restart() -> None:
     device = settled(a_command(a_gpu(a_replica("r1", batch=4))))
     todo = carry_out(device, a_command(a_gpu(a_replica("r1", batch=8)), generation=2))
-    assert todo == (SetBatch(replica_id="r1", batch=8),)
+    # The router is told, too: by the batch it knows who still joins the next one.
+    assert todo[0] == SetBatch(replica_id="r1", batch=8)
+    assert device.log == ["batch r1 8", "route {'chat': ['r1']}"]
+    (route,) = run(device.state()).routes
+    assert route.batches == (("r1", 8),)
 
 
 def test_a_clock_rises_at_once_and_falls_only_after_the_old_replicas_are_gone() -> None:

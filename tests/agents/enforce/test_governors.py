@@ -385,6 +385,47 @@ def test_it_goes_on_from_where_it_is_when_the_same_replicas_get_other_limits_and
     assert bench.batches()["r2"] == 1
 
 
+@pytest.mark.parametrize("name", ["power_latency", "clipper_power", "batch_dvfs"])
+def test_a_spare_keeps_its_commanded_batch_under_a_governor(name: str) -> None:
+    spare = a_replica("s", rate_rps=0.0, batch=8, is_spare=True)
+    bench = Bench(a_command(governed(a_replica(batch=8), spare, name=name)))
+    bench.settle()
+    # 500 W are far above the cap of 300 W: every governor of power turns the replica's batch down.
+    for _ in range(20):
+        bench.pass_s(1, power_w=500.0)
+        assert bench.batches()["s"] == 8
+    assert bench.batches()["r1"] < 8
+    assert bench.status == "applied"
+
+
+def test_a_gpu_with_nothing_but_a_spare_is_governed_by_its_clock() -> None:
+    spare = a_replica("s", rate_rps=0.0, batch=8, is_spare=True)
+    for name in ("power_latency", "clipper_power", "batch_dvfs", "dfs"):
+        bench = Bench(a_command(governed(spare, name=name)))
+        bench.settle()
+        bench.pass_s(3, power_w=500.0)
+        assert bench.batches() == {"s": 8}
+        assert bench.status == "applied"
+
+
+def test_a_spare_that_becomes_a_replica_sets_no_other_back_to_batch_1() -> None:
+    def command(*, rate_rps: float, generation: int) -> NodeCommand:
+        spare = a_replica("s", rate_rps=rate_rps, batch=8, is_spare=not rate_rps)
+        gpu = governed(a_replica(batch=8), spare, name="power_latency")
+        return a_command(gpu, generation=generation)
+
+    bench = Bench(command(rate_rps=0.0, generation=1))
+    bench.settle()
+    bench.pass_s(4, power_w=100.0)
+    assert bench.batches() == {"r1": 8, "s": 8}
+    for generation, rate_rps in ((2, 5.0), (3, 0.0)):
+        bench.plane.command = command(rate_rps=rate_rps, generation=generation)
+        for _ in range(3):
+            # Between 98 % of the cap and the cap nothing is turned.
+            bench.pass_s(1, power_w=298.0)
+            assert bench.batches() == {"r1": 8, "s": 8}
+
+
 def test_after_three_failing_periods_the_node_asks_for_another_partition_and_no_longer_when_it_is_well() -> (
     None
 ):

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from agents.base.device import ServiceRoute
-from agents.router.service_queue import CALM_S, ServiceQueue
+from agents.router.lateness import CALM_S
+from agents.router.service_queue import ServiceQueue
 
 
 class Clock:
@@ -23,8 +24,15 @@ def a_queue(
     spares: tuple[str, ...] = ("spare",),
     slo_ms: float = 100.0,
     replica_limit: int = 1000,
+    batch: int = 1,
 ) -> ServiceQueue:
-    route = ServiceRoute(service="chat", slo_ms=slo_ms, shares=shares, spares=spares)
+    route = ServiceRoute(
+        service="chat",
+        slo_ms=slo_ms,
+        shares=shares,
+        spares=spares,
+        batches=tuple((each, batch) for each, _ in shares),
+    )
     return ServiceQueue(route, queue_limit=4, replica_limit=replica_limit, now_s=clock)
 
 
@@ -75,6 +83,29 @@ def test_what_was_answered_lately_counts_where_it_is_more_than_what_was_planned(
         clock.now_s += 0.01
     # 10 rps are planned, for which two in the queue are too many; 200 were answered in the 7 s of two windows.
     assert taken(service_queue, 4) == ["a", "a", "a", "spare"]
+
+
+@pytest.mark.parametrize(("planned_rps", "slo_ms"), [(2.0, 400.0), (20.0, 100.0)])
+def test_a_newcomer_that_joins_the_next_batch_is_never_late(
+    planned_rps: float, slo_ms: float
+) -> None:
+    # At these rates one or two are done within the SLO; but eight are the batch that runs and the one that waits.
+    service_queue = a_queue(Clock(), ("a", planned_rps), slo_ms=slo_ms, batch=4)
+    assert taken(service_queue, 9) == ["a"] * 8 + ["spare"]
+
+
+def test_the_next_batches_are_those_of_all_replicas_that_are_not_out() -> None:
+    service_queue = a_queue(Clock(), ("a", 1.0), ("b", 1.0), batch=3)
+    assert "spare" not in taken(service_queue, 12)
+    service_queue = a_queue(Clock(), ("a", 1.0), ("b", 1.0), batch=3)
+    assert service_queue.fail("b", is_unreachable=True)
+    assert taken(service_queue, 7) == ["a"] * 6 + ["spare"]
+
+
+def test_a_request_that_came_with_its_deadline_passed_does_not_call_the_spare() -> None:
+    service_queue = a_queue(Clock(), ("a", 100.0))
+    service_queue.reject("expired", has_waited=False)
+    assert taken(service_queue, 3) == ["a"] * 3
 
 
 @pytest.mark.parametrize("reason", ["full", "expired"])
