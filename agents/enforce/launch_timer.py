@@ -5,7 +5,7 @@ Only what this agent started counts: of what an earlier one started the beginnin
 
 from dataclasses import dataclass, field
 
-from agents.base.device import NodeState
+from agents.base.device import NodeState, RunningReplica
 from agents.base.protocol import MAX_LAUNCH_TIMES, LaunchTime
 from agents.base.successors import base_id
 
@@ -24,28 +24,33 @@ class LaunchTimer:
 
     def look(self, state: NodeState, now_s: float) -> None:
         """Note which of them are ready by now, and forget those that will not be."""
-        begun_s, self._begun_s = self._begun_s, {}
+        begun_s = self._begun_s
+        self._begun_s = {}
         for gpu in state.gpus:
             for each in gpu.replicas:
                 since_s = begun_s.get(each.id)
+                # An earlier agent started it, or it was ready before.
                 if since_s is None:
                     continue
-                if each.state == "ready":
-                    self._note(each.id, each.service, gpu.index, now_s - since_s)
-                elif each.state == "starting":
+                if each.state == "starting":
                     self._begun_s[each.id] = since_s
+                elif each.state == "ready":
+                    self._note(each, gpu.index, now_s - since_s)
 
-    def _note(self, replica: str, service: str, gpu_index: int, seconds: float) -> None:
+    def _note(self, replica: RunningReplica, gpu_index: int, seconds: float) -> None:
         # The clock may have been set back meanwhile.
+        seconds = max(0.0, seconds)
         launch = LaunchTime(
-            replica=base_id(replica),
-            service=service,
+            replica=base_id(replica.id),
+            service=replica.service,
             gpu_index=gpu_index,
-            seconds=max(0.0, seconds),
+            seconds=seconds,
         )
-        self._found = [*self._found, launch][-MAX_LAUNCH_TIMES:]
+        self._found.append(launch)
+        del self._found[:-MAX_LAUNCH_TIMES]
 
     def take(self) -> tuple[LaunchTime, ...]:
         """All since the last call."""
-        found, self._found = self._found, []
-        return tuple(found)
+        found = tuple(self._found)
+        self._found.clear()
+        return found

@@ -38,8 +38,6 @@ class RouterJob:
     came_s: float
     deadline_ms: float | None
     timeout_s: float
-    has_waited: bool = False
-    """For its turn, or for a replica's answer."""
 
     def left_s(self, now_s: float) -> float:
         """Until its deadline, or as long as anybody waits."""

@@ -277,10 +277,11 @@ class Router:
             response, outcome = await self._serve(job)
             return response
         finally:  # also when the client gave up: every arrival is counted once more, as served or as rejected
+            took_ms = 1000.0 * (self._now_s() - job.came_s)
             if outcome == "served":
-                service_queue.finish(1000.0 * (self._now_s() - job.came_s))
+                service_queue.finish(took_ms)
             else:
-                service_queue.reject(outcome, has_waited=job.has_waited)
+                service_queue.reject(outcome, took_ms)
 
     async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
         """The answer, and whether it is a replica's own and whole."""
@@ -291,7 +292,6 @@ class Router:
             left_s = job.left_s(self._now_s())
             if left_s < 0.001:
                 return expired("before a replica had the request"), "expired"
-            job.has_waited = True
             try:
                 replica_id = service_queue.take() or await _turn(service_queue, left_s)
             except Overloaded as error:

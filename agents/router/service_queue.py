@@ -267,11 +267,12 @@ class ServiceQueue:
         counts.latency_ms_sum += latency_ms
         counts.buckets[bucket_of(latency_ms)] += 1
 
-    def reject(self, reason: Reason = "lost", *, has_waited: bool = True) -> None:
-        """Count a request that was refused or lost; `has_waited`: for its turn, or for a replica's answer."""
+    def reject(self, reason: Reason = "lost", waited_ms: float = 0.0) -> None:
+        """Count a request that was refused or lost; waited_ms: since it came."""
         self._counts.rejected[reason] += 1
-        # One that came with its deadline passed already says nothing of the replicas, however often a client does it.
-        if reason == "full" or (reason == "expired" and has_waited):
+        # A deadline may be shorter than the SLO: that it passed says nothing of the replicas then.
+        is_late = reason == "expired" and waited_ms >= self._route.slo_ms
+        if reason == "full" or is_late:
             self._lateness.note_miss(self._now_s())
 
     def read(self) -> ServiceReading:

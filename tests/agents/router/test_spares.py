@@ -7,7 +7,7 @@ import pytest
 
 from agents.base.device import ServiceRoute
 from agents.router.lateness import CALM_S
-from agents.router.service_queue import ServiceQueue
+from agents.router.service_queue import Reason, ServiceQueue
 
 
 class Clock:
@@ -102,17 +102,19 @@ def test_the_next_batches_are_those_of_all_replicas_that_are_not_out() -> None:
     assert taken(service_queue, 7) == ["a"] * 6 + ["spare"]
 
 
-def test_a_request_that_came_with_its_deadline_passed_does_not_call_the_spare() -> None:
+def test_a_deadline_shorter_than_the_slo_does_not_call_the_spare() -> None:
     service_queue = a_queue(Clock(), ("a", 100.0))
-    service_queue.reject("expired", has_waited=False)
+    service_queue.reject("expired", 99.0)
     assert taken(service_queue, 3) == ["a"] * 3
 
 
-@pytest.mark.parametrize("reason", ["full", "expired"])
-def test_a_request_that_was_turned_away_calls_the_spare(reason: str) -> None:
+@pytest.mark.parametrize(("reason", "waited_ms"), [("full", 0.0), ("expired", 100.0)])
+def test_a_request_that_was_turned_away_calls_the_spare(
+    reason: Reason, waited_ms: float
+) -> None:
     service_queue = a_queue(Clock(), ("a", 100.0))
     assert service_queue.take() == "a"
-    service_queue.reject(reason)  # type: ignore[arg-type]
+    service_queue.reject(reason, waited_ms)
     assert service_queue.take() == "spare"
 
 
