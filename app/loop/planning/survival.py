@@ -1,11 +1,12 @@
 """What services must survive: their goals in the problem, and what is said where a plan falls short of them. Pure."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from app.store.store import PolicySettings
 from solvers.check_survival import survival_gaps
-from solvers.tick.survive import make_goal, with_limits
+from solvers.tick.survive import LossDomains, make_goal, with_limits
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand
@@ -44,20 +45,19 @@ def with_survival(
     return with_limits(found, _domains(state)) if has_limits else found
 
 
-def _domains(state: ClusterState) -> dict[LossKind, int]:
-    """How many GPUs, nodes and zones may be used."""
+def _domains(state: ClusterState) -> LossDomains:
+    """The GPUs that may be used, with their nodes and zones."""
     cordoned = {node.id for node in state.nodes if node.cordoned}
-    usable = [
-        gpu
-        for gpu in state.gpus
-        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
-    ]
     zones = {node.id: node.zone for node in state.nodes}
-    return {
-        "gpu": len(usable),
-        "node": len({gpu.node for gpu in usable}),
-        "zone": len({zones[gpu.node] for gpu in usable}),
+    found: dict[LossKind, defaultdict[str, set[str]]] = {
+        kind: defaultdict(set) for kind in ("gpu", "node", "zone")
     }
+    for gpu in state.gpus:
+        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned:
+            found["gpu"][gpu.gpu_type].add(gpu.id)
+            found["node"][gpu.gpu_type].add(gpu.node)
+            found["zone"][gpu.gpu_type].add(zones[gpu.node])
+    return found
 
 
 def survival_messages(

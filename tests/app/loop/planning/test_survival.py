@@ -5,10 +5,11 @@ from dataclasses import replace
 from app.answers.status import service_statuses
 from app.loop.make_problem import make_problem
 from app.loop.plan import Decision, decide
-from solvers.types.problem import Problem
+from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import ClusterState, Demand, Observed
 from solvers.types.survival import Survival
 from tests.app.fleets import (
+    FAST,
     POINTS,
     SETTINGS,
     Answering,
@@ -37,10 +38,15 @@ def a_state_of(nodes: int, **zones: str) -> ClusterState:
     )
 
 
-def problem_of(state: ClusterState, **changes: object) -> Problem:
+def problem_of(
+    state: ClusterState,
+    *,
+    points: tuple[OperatingPoints, ...] = (POINTS,),
+    **changes: object,
+) -> Problem:
     return make_problem(
         state,
-        (POINTS,),
+        points,
         DEMANDS,
         SETTINGS,
         target=None,
@@ -85,6 +91,26 @@ def test_one_node_or_one_zone_is_planned_as_if_nobody_had_asked() -> None:
         services=(replace(ASKING, survival=Survival(loss="zone")),),
     )
     assert problem_of(zoned).services[0].max_replica_rps is None
+
+
+def test_gpus_that_a_service_cannot_use_are_no_place_to_survive_on() -> None:
+    """Two nodes; the GPU of the second is of a type for which its network has no points, or that it may not use."""
+    state = a_state_of(2)
+    slow = replace(FAST, name="slow")
+    mixed = replace(
+        state,
+        gpu_types=(FAST, slow),
+        gpus=(state.gpus[0], replace(state.gpus[1], gpu_type="slow")),
+    )
+    of_both = (POINTS, replace(POINTS, gpu_type="slow"))
+    excluding = replace(ASKING, excluded_gpu_types=("slow",))
+    for services, points, replicas in (
+        ((ASKING,), of_both, 2),
+        ((ASKING,), (POINTS,), 0),
+        ((excluding,), of_both, 0),
+    ):
+        problem = problem_of(replace(mixed, services=services), points=points)
+        assert problem.services[0].min_replicas == replicas
 
 
 def test_where_gpus_are_short_serving_comes_before_surviving() -> None:
