@@ -25,6 +25,7 @@ from typing import TypeAlias
 
 from solvers.laws.colocation import alone_rps
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import GpuType
 from solvers.types.survival import LossKind, Survival, SurvivalGoal
 
 MAX_REPLICAS = 4
@@ -143,25 +144,15 @@ def _with_goal(
     reach = _reach(problem, service)
     if not goal.is_asked and reach.largest_rps >= service.arrival_rate_rps:
         return service
-    by_type = domains[goal.loss]
-    usable = set().union(*(by_type.get(name, ()) for name in reach.gpu_types))
-    # A team's own limit of replicas comes first: fewer of them share the loss, and each is larger.
-    most = len(usable)
-    if service.max_replicas is not None:
-        most = min(most, service.max_replicas)
-    if most < 2:
+    places = _places(service, reach, domains[goal.loss])
+    if places < 2:
         return service
     limits = survival_limits(
-        service.arrival_rate_rps, goal, most, smallest_rps=reach.smallest_rps
+        service.arrival_rate_rps, goal, places, smallest_rps=reach.smallest_rps
     )
     # A default plans for nothing more: what rounding takes from the share, only who asks for it pays for.
     rate_rps = limits.rate_rps if goal.is_asked else service.arrival_rate_rps
-    # So few replicas may be unable to carry what must be planned for then; what that leaves undone, the plan's
-    # losses say.
-    if (
-        service.max_replicas is not None
-        and service.max_replicas * reach.largest_rps < rate_rps
-    ):
+    if not _can_carry(service, reach, rate_rps):
         return service
     return replace(
         service,
@@ -181,27 +172,56 @@ class _Reach:
     largest_rps: float
 
 
+def _places(
+    service: ServiceDemand, reach: _Reach, by_type: Mapping[str, Set[str]]
+) -> int:
+    """The number of domains that its replicas can stand in."""
+    usable: set[str] = set()
+    for name in reach.gpu_types:
+        usable |= by_type.get(name, set())
+    # A team's own limit of replicas comes first: fewer of them share the loss, and each is larger.
+    if service.max_replicas is None:
+        return len(usable)
+    return min(len(usable), service.max_replicas)
+
+
+def _can_carry(service: ServiceDemand, reach: _Reach, rate_rps: float) -> bool:
+    """Whether as many replicas as its team allows can; what they cannot do, the plan's losses say."""
+    if service.max_replicas is None:
+        return True
+    return service.max_replicas * reach.largest_rps >= rate_rps
+
+
 def _reach(problem: Problem, service: ServiceDemand) -> _Reach:
-    """Of GPU types that it may use and has operating points for."""
+    """What the GPU types give that it may use and has operating points for."""
     found: dict[float, float] = {}
     gpu_types = []
     for gpu_type in problem.gpu_types:
-        points = problem.points_of(service.network, gpu_type.name)
-        if points is None or not points.rows or not service.allows(gpu_type.name):
-            continue
-        rows = _rows_at_ends(points.rows)
-        rates = [alone_rps(problem, service, gpu_type, row) for row in rows]
-        if max(rates) <= 0.0:
-            continue
-        gpu_types.append(gpu_type.name)
-        for row, rps in zip(rows, rates, strict=True):
-            found[row.sm_percent] = max(rps, found.get(row.sm_percent, 0.0))
-    useful = {share: rps for share, rps in found.items() if rps > 0.0}
+        rates = _useful_rps(problem, service, gpu_type)
+        if rates:
+            gpu_types.append(gpu_type.name)
+        for share, rps in rates.items():
+            found[share] = max(rps, found.get(share, 0.0))
     return _Reach(
         gpu_types=tuple(gpu_types),
-        smallest_rps=useful[min(useful)] if useful else 0.0,
-        largest_rps=max(useful.values(), default=0.0),
+        smallest_rps=found[min(found)] if found else 0.0,
+        largest_rps=max(found.values(), default=0.0),
     )
+
+
+def _useful_rps(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType
+) -> dict[float, float]:
+    """What a replica carries there at most, by its share of the GPU; none where it carries nothing."""
+    points = problem.points_of(service.network, gpu_type.name)
+    if points is None or not points.rows or not service.allows(gpu_type.name):
+        return {}
+    found: dict[float, float] = {}
+    for row in _rows_at_ends(points.rows):
+        rps = alone_rps(problem, service, gpu_type, row)
+        if rps > 0.0:
+            found[row.sm_percent] = max(rps, found.get(row.sm_percent, 0.0))
+    return found
 
 
 def _rows_at_ends(rows: Sequence[OperatingPoint]) -> list[OperatingPoint]:

@@ -112,7 +112,7 @@ class _Course(NamedTuple):
 
     table: str
     column: str
-    words: str
+    noun: str
 
 
 _PRICE = _Course("gpu_price", "price_usd_per_hour", "a price")
@@ -142,7 +142,7 @@ async def _set_from(
         return
     if not present.is_open:
         raise Conflict(
-            f"{name} has {course.words} that starts after {at.isoformat()}; they are set in order of time"
+            f"{name} has {course.noun} that starts after {at.isoformat()}; they are set in order of time"
         )
     if present.value == value:
         return

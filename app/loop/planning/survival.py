@@ -114,8 +114,8 @@ def would_more_gpus_help(
         for gpu in bound.gpus
         if any(replica.service == gap.service for replica in gpu.replicas)
     }
-    most = service.scaling.max_replicas
-    return most is None or len(places) < most
+    limit = service.scaling.max_replicas
+    return limit is None or len(places) < limit
 
 
 def cheapest_help(
