@@ -10,7 +10,7 @@ from app.loop.events import describe_avoided
 from app.loop.make_problem import PlannedPoints
 from app.loop.observe import observe
 from app.loop.planning.reschedule import MAX_NODES, failing_everywhere
-from app.loop.planning.survival import describe_gap
+from app.loop.planning.survival import cheapest_help, describe_gap
 from app.store.node_book import AgentStatus
 from app.store.store import Snapshot
 from solvers.check_survival import survival_gaps
@@ -281,23 +281,10 @@ def _survives(
         message = f"after the loss of any {goal.loss}, {100 * goal.share:g} % of what arrives is planned elsewhere"
         yield _condition("Survives", "True", "Spread", message)
         return
-    message = f"{describe_gap(gaps[0])}{_cheapest_gpu(snapshot, service)}"
+    (gap,) = gaps
+    message = describe_gap(gap, target, snapshot.state)
+    message += cheapest_help(gap, target, snapshot.state, snapshot.points)
     yield _condition("Survives", "False", "LossTakesTooMuch", message)
-
-
-def _cheapest_gpu(snapshot: Snapshot, service: Service) -> str:
-    """What a GPU more costs that it may run on."""
-    allowed = service.allowed_gpu_types
-    prices = [
-        (gpu_type.price_usd_per_hour, gpu_type.name)
-        for gpu_type in snapshot.state.gpu_types
-        if (allowed is None or gpu_type.name in allowed)
-        and gpu_type.name not in service.excluded_gpu_types
-    ]
-    if not prices:
-        return ""
-    usd, name = min(prices)
-    return f", from {usd:.2f} USD per hour ({name})"
 
 
 def _carrying(target: BoundPlan | None, service: str) -> set[GpuId]:

@@ -15,10 +15,12 @@ the next one is touched: with priorities 1 and 10 the steps are
 A service that is degraded for several budgets gets the least share of them.
 
 When (`next_step`, once a minute, by the leader): a budget is *exceeded* when it is spent, or, a budget of an hour, when
-the plan in force costs more than the budget per hour. Then it goes one step down, and another one each SETTLE_S, until
-the plan costs no more than the budget's own pace (its limit spread evenly over its period): money that was spent is
-gone, so that is all there is to reach. It takes no further step before the loop has decided with the last one and what
-it came to is in force: not while the loop is paused, not between two slow ticks, not while a person has yet to approve.
+the plan in force costs more than the budget per hour. GPUs that are paid for anyway count at list price for what is
+spent, and not at all for what a plan costs here: a service that gets less of them saves nothing. Then it goes one step
+down, and another one each SETTLE_S, until the plan costs no more than the budget's own pace (its limit spread evenly
+over its period): money that was spent is gone, so that is all there is to reach. It takes no further step before the
+loop has decided with the last one and what it came to is in force: not while the loop is paused, not between two slow
+ticks, not while a person has yet to approve.
 
 How it comes back, without flapping: a budget of a day or a month that is no longer exceeded (its period is over, or an
 admin raised it) gives everything back at once; while a period runs, spending never falls, so this happens once a
@@ -67,7 +69,7 @@ class Spending:
     is_hourly: bool
     """Its period is an hour."""
     usd_per_hour: float
-    """The plan in force costs this."""
+    """The plan in force costs this, without GPUs that are paid for anyway."""
     pace_usd_per_hour: float
     """The limit, spread evenly over the period."""
 
@@ -210,7 +212,9 @@ class BudgetState:
     spent_usd: Decimal
     spent_percent: Decimal
     usd_per_hour: Decimal
-    """The plan in force costs this."""
+    """The plan in force costs this, at list price also on GPUs that are paid for anyway."""
+    avoidable_usd_per_hour: Decimal
+    """The part of it that is of other GPUs."""
     projected_usd: Decimal
     """Spent when the period ends, if that plan stays."""
     protected_priority: float = math.inf
@@ -275,7 +279,8 @@ def spending_of(state: BudgetState, at: datetime) -> Spending:
         is_in_force=state.is_in_force,
         is_spent=level_of(state) == 100,
         is_hourly=state.period == "hour",
-        usd_per_hour=float(state.usd_per_hour),
+        # A service that gets less of an owned GPU saves nothing.
+        usd_per_hour=float(state.avoidable_usd_per_hour),
         pace_usd_per_hour=float(state.limit_usd) / hours,
     )
 
@@ -285,6 +290,8 @@ def step_event(
 ) -> AuditEvent:
     """What the audit says when it takes or gives back a step. shares: of demand by service, from now on."""
     rate = f"the plan in force costs {state.usd_per_hour:.2f} USD per hour"
+    if state.avoidable_usd_per_hour != state.usd_per_hour:
+        rate += f", {state.avoidable_usd_per_hour:.2f} of them for GPUs that are not paid for anyway"
     return AuditEvent(
         at=at,
         actor="controller",

@@ -1,7 +1,7 @@
 """Deciding where GPUs are short: with everything first, then without room for losses, reserves, and headroom.
 
-Draining nodes and GPUs on which launches fail are done without, unless something would be left out for it.
-Each attempt does without cordoned GPUs where there is no place for them.
+Draining nodes, nodes that come and go, and GPUs on which launches fail are done without, unless something would be
+left out for it. Each attempt does without cordoned GPUs where there is no place for them.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from app.loop.planning.reschedule import (
     cordoned,
     with_shared_cordons,
     without_avoided,
+    without_starts_on,
 )
 from app.solver.process import Solver
 from app.store.store import Snapshot
@@ -48,9 +49,10 @@ async def decide_with_fallbacks(
     points: tuple[OperatingPoints, ...],
     promises_may_break: bool,
 ) -> DecidedOn:
-    """What is decided without silent and draining nodes and avoided GPUs.
+    """What is decided without silent and draining nodes, starts on nodes that come and go, and avoided GPUs.
 
-    Draining nodes serve on until their deadline where others cannot; after that, what failed stays where it is.
+    Draining nodes serve on until their deadline where others cannot; then nodes that come and go are started on; after
+    that, what failed stays where it is.
     """
 
     decide_for = partial(
@@ -75,7 +77,7 @@ async def decide_with_fallbacks(
                 best = _Attempt(fleet, relaxed)
         return best
 
-    # At most five fleets, each with at most three demands and two problems; nearly always one of each.
+    # At most seven fleets, each with at most three demands and two problems; nearly always one of each.
     best = await improve(best, patient)
     best = await improve(best, _with_some_avoided(best))
     if avoided.closed:
@@ -100,10 +102,14 @@ class _Attempt(NamedTuple):
 
 
 def _fleets(snapshot: Snapshot, avoided: AvoidedGpus) -> list[_Fleet]:
-    """Without draining nodes, and with them; mostly they are the same, and one."""
-    states = (usable_state(snapshot), usable_state(snapshot, is_patient=True))
-    fleets = [_Fleet(state, avoided) for state in states]
-    return fleets[:1] if fleets[0] == fleets[1] else fleets
+    """Without draining nodes, with them, and with starts on nodes that come and go; mostly all of them are one."""
+    patient = usable_state(snapshot, is_patient=True)
+    states = [without_starts_on(usable_state(snapshot), snapshot.flapping)]
+    # What a draining node serves is there already; what starts on a node that falls silent again is lost.
+    for state in (without_starts_on(patient, snapshot.flapping), patient):
+        if state != states[-1]:
+            states.append(state)
+    return [_Fleet(state, avoided) for state in states]
 
 
 def _with_some_avoided(best: _Attempt) -> list[_Fleet]:
@@ -128,6 +134,16 @@ def _describe(
         nodes = ", ".join(draining_nodes(snapshot))
         messages.append(
             f"draining waits for room elsewhere, at most until its deadline: {nodes}"
+        )
+    opened = {
+        gpu.node
+        for gpu, strict in zip(chosen.state.gpus, strictest.state.gpus, strict=True)
+        if strict.cordoned and not gpu.cordoned
+    }
+    if opened:
+        messages.append(
+            f"replicas may start on nodes that come and go, since there is too little room without them: "
+            f"{', '.join(sorted(opened))}"
         )
     for service, closed in sorted(strictest.avoided.closed.items()):
         gpus = ", ".join(sorted(closed))

@@ -70,7 +70,7 @@ def silence_events(
     )
     again = (
         f"{silent}. It fell silent {FLAPS} times within an hour: when it is heard again, what runs there stays, "
-        "and nothing starts before that hour is over"
+        "and nothing starts before that hour is over, unless GPUs are short without it"
     )
     return (
         *(

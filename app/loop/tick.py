@@ -130,7 +130,7 @@ async def tick(loop: Loop) -> TickOutcome:
     snapshot = replace(
         snapshot,
         late_too_long=loop.telemetry.late_too_long(snapshot),
-        state=without_starts_on(snapshot.state, loop.telemetry.flapping(snapshot)),
+        flapping=loop.telemetry.flapping(snapshot),
     )
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
@@ -169,12 +169,14 @@ async def _decide(
         promises_may_break=loop.promises_may_break,
     )
     degraded = describe_degraded(snapshot.state.services, snapshot.degradations)
+    # To serve comes before the fear of another silence; tasks and spares can wait.
+    state = without_starts_on(outcome.state, snapshot.flapping)
     decision = await asyncio.to_thread(
         with_tasks_of,
         snapshot,
         with_messages(outcome.decision, (*degraded, *describe_late(snapshot))),
         outcome.problem,
-        outcome.state,
+        state,
         layers=loop.layers,
         promises_may_break=loop.promises_may_break,
     )
@@ -183,7 +185,7 @@ async def _decide(
         with_spares_of,
         renewed(snapshot, decision),
         outcome.problem,
-        outcome.state,
+        state,
         policy=snapshot.settings.policy,
         target=snapshot.target,
         avoided=avoided_gpus(snapshot),

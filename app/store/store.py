@@ -238,8 +238,7 @@ class Snapshot:
     """A plan that a person approved and that is not yet the target."""
     approved_id: int | None = None
     proposed: BoundPlan | None = None
-    """The newest plan that was made and not pushed, where it still could be: made from `target` and from the catalogue
-    as they are. Any other target makes it lose."""
+    """The newest plan that was made and not pushed, where it still could be: `target` and catalogue are the same."""
     memory: "Json" = None
     """What the policy wrote down at the last tick."""
     group_memory: Mapping[str, Json] = field(default_factory=dict)
@@ -256,6 +255,8 @@ class Snapshot:
     """GPUs on which a service's launches failed again and again, by service and GPU."""
     late_too_long: frozenset[str] = frozenset()
     """Nodes whose late windows the forecast waits for no longer; set by the loop (`app.loop.observe.HeardNodes`)."""
+    flapping: frozenset[str] = frozenset()
+    """Nodes that come and go, on which nothing starts where others have room; set by the loop, too."""
     must_renew: bool = False
     """Nodes may hold commands that this store never made: the target is pushed again even if nothing would change."""
     actor: bytes | None = None
@@ -391,8 +392,7 @@ class Store(Protocol):
         rows: tuple[FitHealth, ...],
         catalogue_revision: int,
     ) -> bool:
-        """Keep these, in place of those of the same groups that were read less far. False, and nothing kept: the
-        catalogue changed."""
+        """Keep these in place of those of their groups that were read less far; False: the catalogue changed."""
         ...
 
     async def add_samples(self, rows: tuple[SampleRow, ...], at: datetime) -> int:

@@ -19,15 +19,19 @@ besides. Where the N replicas stand is up to `solvers.tick.spread`; what each lo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from solvers.laws.colocation import alone_rps
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.state import GpuType
 from solvers.types.survival import LossKind, Survival, SurvivalGoal
 
 MAX_REPLICAS = 4
 """Replicas over which a loss is shared: 4 of λ/3 survive any one whole, and cost a third more than λ."""
+LossDomains: TypeAlias = Mapping[LossKind, Mapping[str, Set[str]]]
+"""By kind of loss and GPU type, what may be lost at once: the ids of GPUs or nodes, or zones."""
 _MIN_RPS = 1e-6
 """No limit is below it, where a service is hardly asked anything."""
 _GRID = 1.1
@@ -64,20 +68,21 @@ def make_goal(
     )
 
 
-def with_limits(problem: Problem, domains: Mapping[LossKind, int]) -> Problem:
+def with_limits(problem: Problem, domains: LossDomains) -> Problem:
     """The problem whose services are planned so that its goals can be reached.
 
-    domains: how many GPUs, nodes and zones there are to choose from. Where there is only one, nothing would help, and
-    nothing is asked for. A default goal asks for nothing where one replica could carry everything: it would take a
-    second one.
+    domains: of all GPUs that may be used. Where those on which a service can run are lost all at once, nothing would
+    help, and nothing is asked for. A default goal asks for nothing where one replica could carry everything: it would
+    take a second one.
     """
     by_name = {goal.service: goal for goal in problem.survival}
     services = []
     for service in problem.services:
         goal = by_name.get(service.name)
-        limited = service
-        if goal is not None and domains[goal.loss] > 1:
-            limited = _with_goal(problem, service, goal, domains[goal.loss])
+        limited = (
+            service if goal is None else _with_goal(problem, service, goal, domains)
+        )
+        if goal is not None and limited is not service:
             by_name[service.name] = replace(
                 goal,
                 rate_rps=service.arrival_rate_rps,
@@ -130,20 +135,25 @@ def survival_limits(
 
 
 def _with_goal(
-    problem: Problem, service: ServiceDemand, goal: SurvivalGoal, domains: int
+    problem: Problem,
+    service: ServiceDemand,
+    goal: SurvivalGoal,
+    domains: LossDomains,
 ) -> ServiceDemand:
-    smallest_rps, largest_rps = _replica_rps(problem, service)
-    if not goal.is_asked and largest_rps >= service.arrival_rate_rps:
+    """The service as it must be planned for the goal; itself where nothing can be done, or need be."""
+    reach = _reach(problem, service)
+    if not goal.is_asked and reach.largest_rps >= service.arrival_rate_rps:
+        return service
+    places = _places(service, reach, domains[goal.loss])
+    if places < 2:
         return service
     limits = survival_limits(
-        service.arrival_rate_rps, goal, domains, smallest_rps=smallest_rps
+        service.arrival_rate_rps, goal, places, smallest_rps=reach.smallest_rps
     )
-    allowed = math.inf if service.max_replicas is None else service.max_replicas
-    # A team's own limit of replicas comes first; what that leaves undone, the plan's losses say.
-    if allowed < limits.min_replicas:
-        return service
     # A default plans for nothing more: what rounding takes from the share, only who asks for it pays for.
     rate_rps = limits.rate_rps if goal.is_asked else service.arrival_rate_rps
+    if not _can_carry(service, reach, rate_rps):
+        return service
     return replace(
         service,
         arrival_rate_rps=rate_rps,
@@ -152,20 +162,66 @@ def _with_goal(
     )
 
 
-def _replica_rps(problem: Problem, service: ServiceDemand) -> tuple[float, float]:
-    """What a replica on the smallest share of a GPU, and one on the largest, can carry at most, alone on it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reach:
+    """Where a service can keep its SLO, and what a replica carries there at most, alone on a GPU."""
+
+    gpu_types: tuple[str, ...]
+    smallest_rps: float
+    """On the smallest share of a GPU."""
+    largest_rps: float
+
+
+def _places(
+    service: ServiceDemand, reach: _Reach, by_type: Mapping[str, Set[str]]
+) -> int:
+    """The number of domains that its replicas can stand in."""
+    usable: set[str] = set()
+    for name in reach.gpu_types:
+        usable |= by_type.get(name, set())
+    # A team's own limit of replicas comes first: fewer of them share the loss, and each is larger.
+    if service.max_replicas is None:
+        return len(usable)
+    return min(len(usable), service.max_replicas)
+
+
+def _can_carry(service: ServiceDemand, reach: _Reach, rate_rps: float) -> bool:
+    """Whether as many replicas as its team allows can; what they cannot do, the plan's losses say."""
+    if service.max_replicas is None:
+        return True
+    return service.max_replicas * reach.largest_rps >= rate_rps
+
+
+def _reach(problem: Problem, service: ServiceDemand) -> _Reach:
+    """What the GPU types give that it may use and has operating points for."""
     found: dict[float, float] = {}
+    gpu_types = []
     for gpu_type in problem.gpu_types:
-        points = problem.points_of(service.network, gpu_type.name)
-        if points is None or not points.rows or not service.allows(gpu_type.name):
-            continue
-        for row in _rows_at_ends(points.rows):
-            rps = alone_rps(problem, service, gpu_type, row)
+        rates = _useful_rps(problem, service, gpu_type)
+        if rates:
+            gpu_types.append(gpu_type.name)
+        for share, rps in rates.items():
+            found[share] = max(rps, found.get(share, 0.0))
+    return _Reach(
+        gpu_types=tuple(gpu_types),
+        smallest_rps=found[min(found)] if found else 0.0,
+        largest_rps=max(found.values(), default=0.0),
+    )
+
+
+def _useful_rps(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType
+) -> dict[float, float]:
+    """What a replica carries there at most, by its share of the GPU; none where it carries nothing."""
+    points = problem.points_of(service.network, gpu_type.name)
+    if points is None or not points.rows or not service.allows(gpu_type.name):
+        return {}
+    found: dict[float, float] = {}
+    for row in _rows_at_ends(points.rows):
+        rps = alone_rps(problem, service, gpu_type, row)
+        if rps > 0.0:
             found[row.sm_percent] = max(rps, found.get(row.sm_percent, 0.0))
-    useful = {share: rps for share, rps in found.items() if rps > 0.0}
-    if not useful:
-        return 0.0, 0.0
-    return useful[min(useful)], max(useful.values())
+    return found
 
 
 def _rows_at_ends(rows: Sequence[OperatingPoint]) -> list[OperatingPoint]:

@@ -9,7 +9,14 @@ import pytest
 from app.db.base.engine import make_engine
 from app.db.workloads.budgets import step_degraded
 from tests.app.runner import cli
-from tests.integration.api_harness import Api, Prepared, reading, run_apart, service
+from tests.integration.api_harness import (
+    Api,
+    Prepared,
+    gpu_type,
+    reading,
+    run_apart,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -117,6 +124,16 @@ def test_a_spent_budget_plans_the_least_important_service_for_less_until_its_day
     assert planned(api)["nightly"][0] == pytest.approx(whole["nightly"][0], rel=0.01)
     assert planned(api)["nightly"][1] != "degraded"
     assert told(api) == ["BudgetDegrades", "BudgetRestores"]
+
+
+def test_nothing_is_cut_on_gpus_that_are_paid_for_anyway(api: Api) -> None:
+    spend(api)
+    price = api.get("gpu-types/T4")["spec"]["price_usd_per_hour"]
+    api.put("gpu-types/T4", gpu_type(price_usd_per_hour=price, paid="all"))
+    assert (look(api), status(api)["degraded"]) == (0, [])
+    # Where they are rented the same budget is exceeded.
+    api.put("gpu-types/T4", gpu_type(price_usd_per_hour=price, paid=0))
+    assert look(api) == 1
 
 
 def status_of_rate(api: Api) -> float:

@@ -101,26 +101,6 @@ def test_cost_by_service_is_right_to_the_cent_in_three_accountings(
     ]
 
 
-def test_what_is_paid_for_anyway_is_told_from_what_is_rented(database: str) -> None:
-    async def a_reserved_gpu(engine: AsyncEngine) -> None:
-        await a_busy_morning(engine)
-        async with engine.begin() as connection:
-            await connection.execute(text("UPDATE gpu_type SET paid_count = 1"))
-
-    (rows,) = query(
-        database,
-        a_reserved_gpu,
-        "SELECT used_hours, paid_gpus, standing_cost_usd, on_demand_cost_usd FROM report.cost_by_payment_hour "
-        "ORDER BY hour",
-    )
-    assert rows == [
-        # 1.25 GPU-hours for 2.40 USD, of which 1 is paid for: a fifth of the bill is rented.
-        (Decimal("1.25"), 1, Decimal("1.20"), Decimal("0.48")),
-        # Half an hour in all: less than what is paid for, at the price since 10:30.
-        (Decimal("0.5"), 1, Decimal("2.40"), Decimal(0)),
-    ]
-
-
 def test_cost_by_project_type_and_bill_agree(database: str) -> None:
     projects, types, bill = query(
         database,

@@ -10,7 +10,7 @@ from solvers.tick.survive import with_limits
 from solvers.types.state import ZONE_LABEL
 from tests.integration.api_harness import Api, Prepared, node, reading, service
 from tests.integration.test_repositories import with_connection
-from tests.solvers.tick.test_survive import a_goal, a_problem
+from tests.solvers.tick.test_survive import DOMAINS, a_goal, a_problem
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +79,7 @@ def test_the_policys_default_is_kept_and_checked(api: Api) -> None:
 
 def test_a_stored_problem_keeps_its_goals_and_limits(database: str) -> None:
     goal = a_goal(rate_rps=3000.0)
-    problem = with_limits(a_problem(3000.0, goal), {"gpu": 8, "node": 4, "zone": 1})
+    problem = with_limits(a_problem(3000.0, goal), DOMAINS)
 
     async def work(connection: AsyncConnection) -> None:
         packed = problem_archive.pack(problem, problem_archive.PartCache())

@@ -1,10 +1,10 @@
-"""GPU types and their prices over time."""
+"""GPU types, with their prices and how many are paid for anyway over time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -76,7 +76,7 @@ async def save(
     provenance: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Add or replace a GPU type; a price that differs holds from `at` on, a first price since ever."""
+    """Add or replace a GPU type; a price or number of paid ones that differs holds from `at` on, a first since ever."""
     values = {
         **{name: getattr(noun, name) for name in _FIGURES},
         "clocks_mhz": list(noun.clocks_mhz),
@@ -90,15 +90,46 @@ async def save(
     await set_price(
         connection, noun.name, Decimal(repr(noun.price_usd_per_hour)), at=at
     )
+    await set_paid(connection, noun.name, noun.paid_count, at=at)
 
 
 async def set_price(
     connection: AsyncConnection, name: str, price_usd_per_hour: Decimal, *, at: datetime
 ) -> None:
     """The price from `at` on; the first price of a type holds since ever. Raises Conflict where later prices stand."""
+    await _set_from(connection, _PRICE, name, price_usd_per_hour, at=at)
+
+
+async def set_paid(
+    connection: AsyncConnection, name: str, paid_count: int, *, at: datetime
+) -> None:
+    """So many count as paid for in reports from `at` on, else as `set_price`; plans go by what the type itself says."""
+    await _set_from(connection, _PAID, name, paid_count, at=at)
+
+
+class _Course(NamedTuple):
+    """A table of what held for a GPU type when."""
+
+    table: str
+    column: str
+    noun: str
+
+
+_PRICE = _Course("gpu_price", "price_usd_per_hour", "a price")
+_PAID = _Course("gpu_paid", "paid_count", "a number of paid GPUs")
+
+
+async def _set_from(
+    connection: AsyncConnection,
+    course: _Course,
+    name: str,
+    value: Decimal | int,
+    *,
+    at: datetime,
+) -> None:
     found = await connection.execute(
         text(
-            "SELECT price_usd_per_hour, lower(valid) AS start, upper_inf(valid) AS is_open FROM gpu_price "
+            f"SELECT {course.column} AS value, lower(valid) AS start, upper_inf(valid) AS is_open FROM {course.table} "
             "WHERE gpu_type = :name AND (valid @> CAST(:at AS timestamptz) OR lower(valid) > :at) "
             "ORDER BY lower(valid) NULLS FIRST"
         ),
@@ -107,23 +138,23 @@ async def set_price(
     present = found.first()
     # Without a beginning: hours from before the type was registered have a cost, too.
     if present is None:
-        await _insert_price(connection, name, price_usd_per_hour, start=None)
+        await _insert(connection, course, name, value, start=None)
         return
     if not present.is_open:
         raise Conflict(
-            f"{name} has a price that starts after {at.isoformat()}; prices are set in order of time"
+            f"{name} has {course.noun} that starts after {at.isoformat()}; they are set in order of time"
         )
-    if present.price_usd_per_hour == price_usd_per_hour:
+    if present.value == value:
         return
-    # A price that began at this very moment was never in force: its period would be empty.
+    # What began at this very moment was never in force: its period would be empty.
     statement = (
-        "DELETE FROM gpu_price WHERE gpu_type = :name AND lower(valid) = :at"
+        f"DELETE FROM {course.table} WHERE gpu_type = :name AND lower(valid) = :at"
         if present.start == at
-        else "UPDATE gpu_price SET valid = tstzrange(lower(valid), :at) "
+        else f"UPDATE {course.table} SET valid = tstzrange(lower(valid), :at) "
         "WHERE gpu_type = :name AND valid @> CAST(:at AS timestamptz)"
     )
     await connection.execute(text(statement), {"name": name, "at": at})
-    await _insert_price(connection, name, price_usd_per_hour, start=at)
+    await _insert(connection, course, name, value, start=at)
 
 
 async def remove(connection: AsyncConnection, name: str) -> None:
@@ -142,19 +173,20 @@ async def remove(connection: AsyncConnection, name: str) -> None:
     )
 
 
-async def _insert_price(
+async def _insert(
     connection: AsyncConnection,
+    course: _Course,
     name: str,
-    price_usd_per_hour: Decimal,
+    value: Decimal | int,
     *,
     start: datetime | None,
 ) -> None:
     await connection.execute(
         text(
-            "INSERT INTO gpu_price (gpu_type, valid, price_usd_per_hour) "
-            "VALUES (:name, tstzrange(CAST(:start AS timestamptz), NULL), :price)"
+            f"INSERT INTO {course.table} (gpu_type, valid, {course.column}) "
+            "VALUES (:name, tstzrange(CAST(:start AS timestamptz), NULL), :value)"
         ),
-        {"name": name, "start": start, "price": price_usd_per_hour},
+        {"name": name, "start": start, "value": value},
     )
 
 

@@ -186,7 +186,8 @@ async def _update(
 # force, however often it is kept meanwhile.
 _STATES = """
 SELECT b.name, b.project, b.period, b.action, b.limit_usd, b.created_at, s.since, s.until, s.spent_usd, s.spent_percent,
-       s.usd_per_hour, s.projected_usd, b.protected_priority, b.degrade_step, b.degrade_at, b.degrade_at IS NULL
+       s.usd_per_hour, s.avoidable_usd_per_hour, s.projected_usd, b.protected_priority, b.degrade_step, b.degrade_at,
+       b.degrade_at IS NULL
        OR EXISTS (SELECT FROM demand d JOIN plan p ON p.id = d.plan_id
                   WHERE d.at > b.degrade_at AND p.state IN ('target', 'superseded', 'kept'))
           AND NOT EXISTS (SELECT FROM plan p WHERE p.state IN ('proposed', 'approved') AND p.at > b.degrade_at)

@@ -1,14 +1,16 @@
 """What services must survive: their goals in the problem, and what is said where a plan falls short of them. Pure."""
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from app.loop.planning.networks import networks_of
 from app.store.store import PolicySettings
 from solvers.check_survival import survival_gaps
-from solvers.tick.survive import make_goal, with_limits
-from solvers.types.plan import BoundPlan
-from solvers.types.problem import Problem
-from solvers.types.state import ClusterState, Demand
+from solvers.tick.survive import LossDomains, make_goal, with_limits
+from solvers.types.plan import BoundGpu, BoundPlan
+from solvers.types.problem import OperatingPoints, Problem
+from solvers.types.state import ClusterState, Demand, Gpu, NodeId
 from solvers.types.survival import LossKind, Survival, SurvivalGap
 
 
@@ -44,20 +46,30 @@ def with_survival(
     return with_limits(found, _domains(state)) if has_limits else found
 
 
-def _domains(state: ClusterState) -> dict[LossKind, int]:
-    """How many GPUs, nodes and zones may be used."""
-    cordoned = {node.id for node in state.nodes if node.cordoned}
-    usable = [
-        gpu
-        for gpu in state.gpus
-        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
-    ]
-    zones = {node.id: node.zone for node in state.nodes}
-    return {
-        "gpu": len(usable),
-        "node": len({gpu.node for gpu in usable}),
-        "zone": len({zones[gpu.node] for gpu in usable}),
+def _domains(state: ClusterState) -> LossDomains:
+    """The GPUs that may be used, with their nodes and zones."""
+    found: dict[LossKind, defaultdict[str, set[str]]] = {
+        kind: defaultdict(set) for kind in ("gpu", "node", "zone")
     }
+    zones = {node.id: node.zone for node in state.nodes}
+    for gpu in _usable(state):
+        for kind, by_type in found.items():
+            by_type[gpu.gpu_type].add(_domain(gpu, kind, zones))
+    return found
+
+
+def _usable(state: ClusterState) -> Iterator[Gpu]:
+    cordoned = {node.id for node in state.nodes if node.cordoned}
+    for gpu in state.gpus:
+        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned:
+            yield gpu
+
+
+def _domain(gpu: Gpu | BoundGpu, loss: LossKind, zones: Mapping[NodeId, str]) -> str:
+    """What is lost together with the GPU."""
+    if loss == "gpu":
+        return gpu.id
+    return gpu.node if loss == "node" else zones.get(gpu.node, "")
 
 
 def survival_messages(
@@ -66,18 +78,88 @@ def survival_messages(
     """A line for each service that a loss would leave less of than its team asked for."""
     asked = {goal.service for goal in problem.survival if goal.is_asked}
     return tuple(
-        describe_gap(gap)
+        describe_gap(gap, bound, state)
         for gap in survival_gaps(bound, state.nodes, problem.survival)
         if gap.service in asked
     )
 
 
-def describe_gap(gap: SurvivalGap) -> str:
+def describe_gap(gap: SurvivalGap, bound: BoundPlan, state: ClusterState) -> str:
     """What is lost, and what would help."""
     where = f"zone {gap.lost or '(nodes without a zone)'}" if gap.loss == "zone" else ""
     lost = where or f"{gap.loss} {gap.lost}"
     return (
         f"{gap.service} would not survive the loss of {lost}: {gap.left_rps:.1f} requests per second are planned "
-        f"elsewhere, {gap.needed_rps:.1f} ({100.0 * gap.share:g} %) are asked for; "
-        f"more free GPUs on another {gap.loss} would help"
+        f"elsewhere, {gap.needed_rps:.1f} ({100.0 * gap.share:g} %) are asked for; {_advice(gap, bound, state)}"
+    )
+
+
+def _advice(gap: SurvivalGap, bound: BoundPlan, state: ClusterState) -> str:
+    if not would_more_gpus_help(gap, bound, state):
+        return (
+            "it has as many replicas as its max_replicas allows, each in another place"
+        )
+    place = "" if gap.loss == "gpu" else f" on another {gap.loss}"
+    return f"more free GPUs of a type that it can use{place} would help"
+
+
+def would_more_gpus_help(
+    gap: SurvivalGap, bound: BoundPlan, state: ClusterState
+) -> bool:
+    """Whether the service may stand in more places than it does."""
+    (service,) = (each for each in state.services if each.name == gap.service)
+    zones = {node.id: node.zone for node in state.nodes}
+    places = {
+        _domain(gpu, gap.loss, zones)
+        for gpu in bound.gpus
+        if any(replica.service == gap.service for replica in gpu.replicas)
+    }
+    limit = service.scaling.max_replicas
+    return limit is None or len(places) < limit
+
+
+def cheapest_help(
+    gap: SurvivalGap,
+    bound: BoundPlan,
+    state: ClusterState,
+    points: Sequence[OperatingPoints],
+) -> str:
+    """What a GPU more costs that the service can run on, after `describe_gap`; empty where none would help."""
+    (service,) = (each for each in state.services if each.name == gap.service)
+    if not would_more_gpus_help(gap, bound, state):
+        return ""
+    networks = networks_of([service])
+    known = {each.gpu_type for each in points if each.network in networks and each.rows}
+    free = _idle_and_paid(gap, bound, state)
+    allowed = service.allowed_gpu_types
+    prices = [
+        (0.0 if each.name in free else each.price_usd_per_hour, each.name)
+        for each in state.gpu_types
+        if each.name in known
+        and (allowed is None or each.name in allowed)
+        and each.name not in service.excluded_gpu_types
+    ]
+    if not prices:
+        return ""
+    usd, name = min(prices)
+    why = ", paid for and idle" if name in free else ""
+    return f", from {usd:.2f} USD per hour ({name}{why})"
+
+
+def _idle_and_paid(
+    gap: SurvivalGap, bound: BoundPlan, state: ClusterState
+) -> frozenset[str]:
+    """GPU types of which GPUs stand idle, beyond the loss, that are paid for anyway."""
+    busy = {gpu.id for gpu in bound.gpus if gpu.replicas or gpu.tasks}
+    used = Counter(gpu.gpu_type for gpu in bound.gpus if gpu.id in busy)
+    zones = {node.id: node.zone for node in state.nodes}
+    idle = {
+        gpu.gpu_type
+        for gpu in _usable(state)
+        if gpu.id not in busy and _domain(gpu, gap.loss, zones) != gap.lost
+    }
+    return frozenset(
+        each.name
+        for each in state.gpu_types
+        if each.name in idle and used[each.name] < each.paid_count
     )

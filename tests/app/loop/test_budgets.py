@@ -236,7 +236,8 @@ STATE = BudgetState(
     until=NOW + timedelta(hours=12),
     spent_usd=Decimal(50),
     spent_percent=Decimal(104),
-    usd_per_hour=Decimal(5),
+    usd_per_hour=Decimal(7),
+    avoidable_usd_per_hour=Decimal(5),
     projected_usd=Decimal(110),
     protected_priority=100.0,
     degrade_step=1,
@@ -261,7 +262,8 @@ def test_it_is_told_in_words() -> None:
     event = step_event(STATE, 2, shares_of(SERVICES, [down(2)]), NOW)
     assert (event.kind, event.subject) == ("BudgetDegrades", "budget/b")
     assert event.reason == (
-        "50.00 of 48.00 USD of this day are spent by project web; the plan in force costs 5.00 USD per hour; "
+        "50.00 of 48.00 USD of this day are spent by project web; the plan in force costs 7.00 USD per hour, "
+        "5.00 of them for GPUs that are not paid for anyway; "
         "planned of the demand: batch for 25 %"
     )
     back = step_event(STATE, 0, {}, NOW)

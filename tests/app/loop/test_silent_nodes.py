@@ -1,13 +1,16 @@
 """Nodes that fall silent, come back, and come and go."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
+from app.loop.tick import TickOutcome
 from app.store.memory_store import MemoryStore
-from solvers.types.plan import Plan
-from tests.app.fleets import Answering, a_fleet, run
+from solvers.types.plan import Plan, Unserved
+from solvers.types.problem import Problem
+from tests.app.fleets import Answering, a_fleet, on_half_gpus, run, with_rates
 
 CHAT = {"chat": 20.0}
 
@@ -60,6 +63,52 @@ def test_on_a_node_that_comes_and_goes_nothing_starts_for_an_hour() -> None:
     fleet.pass_time(heard=names, rates_rps=CHAT)
     fleet.tick()
     assert stock() == 3
+
+
+def test_where_gpus_are_short_a_node_that_comes_and_goes_is_started_on_after_all() -> (
+    None
+):
+    """A third of the demand fits on each of three GPUs, and two of them are on nodes that stay."""
+    names = ("n1", "n2", "n3")
+    demand = dict(CHAT)
+
+    def on_thirds(problem: Problem) -> Plan:
+        rate_rps = problem.services[0].arrival_rate_rps
+        full = on_half_gpus(problem)
+        wanted = 3 if rate_rps > 15.0 else 1
+        usable = min(wanted, problem.gpu_types[0].count or 0)
+        left_rps = rate_rps * (1.0 - usable / wanted)
+        unserved = Unserved(service="chat", rate_rps=left_rps, reason="stock")
+        return replace(
+            with_rates(full, 1.0 / wanted),
+            gpus=with_rates(full, 1.0 / wanted).gpus * usable,
+            unserved=(unserved,) if left_rps > 1e-9 else (),
+        )
+
+    fleet = a_fleet(solver=Answering(plan=on_thirds), nodes=names)
+
+    def after(heard: Sequence[str] = names) -> TickOutcome:
+        fleet.pass_time(10.0 if heard != names else 2.0, heard=heard, rates_rps=demand)
+        return fleet.tick()
+
+    after()
+    for _ in range(3):
+        after(names[1:])
+        after(names[1:])
+        short = after()
+    # The node has just come back for the third time. Without it, a third of the demand would not be served.
+    assert short.unserved_rps == 0.0
+    assert {gpu.node for gpu in fleet.store.pushed[-1][1].gpus} == set(names)
+    assert short.report is not None
+    assert "come and go, since there is too little room without them: n1" in " ".join(
+        short.report.messages
+    )
+    # With less to serve nothing is left out without it.
+    demand["chat"] = 5.0
+    for _ in range(40):
+        less = after()
+    assert less.report is not None
+    assert "come and go" not in " ".join(less.report.messages)
 
 
 def test_what_went_on_at_a_node_that_falls_silent_ends_once() -> None:

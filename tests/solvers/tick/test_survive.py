@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 
 from solvers.joint import policy as joint
-from solvers.tick.survive import make_goal, survival_limits, with_limits
+from solvers.tick.survive import (
+    LossDomains,
+    make_goal,
+    survival_limits,
+    with_limits,
+)
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -13,7 +18,17 @@ from solvers.types.state import Observed
 from solvers.types.survival import LossKind, Survival, SurvivalGoal
 from tests.solvers.tick.test_bind import PROBLEM
 
-DOMAINS: dict[LossKind, int] = {"gpu": 8, "node": 4, "zone": 1}
+
+def domains_of(**counts: int) -> LossDomains:
+    """So many things to lose of each kind, all of which have GPUs of the type big."""
+    kinds: tuple[LossKind, ...] = ("gpu", "node", "zone")
+    return {
+        kind: {"big": {f"{kind}-{index}" for index in range(counts.get(kind, 1))}}
+        for kind in kinds
+    }
+
+
+DOMAINS = domains_of(gpu=8, node=4)
 
 
 def a_goal(
@@ -92,6 +107,60 @@ def test_nothing_is_asked_for_that_could_not_help(
     """There is one zone; or the team allows one replica."""
     problem = a_problem(100.0, goal)
     service = replace(problem.services[0], max_replicas=most)
+    problem = replace(problem, services=(service,))
+    assert with_limits(problem, DOMAINS).services == (service,)
+
+
+def test_a_loss_of_all_that_a_service_may_use_is_not_planned_for() -> None:
+    """Four nodes, one of them with the type that it may use, or that its network has points for."""
+    nodes = {"big": {"n1"}, "small": {"n2", "n3", "n4"}}
+    free = a_problem(100.0, a_goal())
+    (service,) = free.services
+    bound = replace(service, allowed_gpu_types=("big",))
+    of_big = tuple(each for each in free.points if each.gpu_type == "big")
+    for problem in (
+        replace(free, services=(bound,)),
+        replace(free, points=of_big),
+    ):
+        assert with_limits(problem, {"node": nodes}).services == problem.services
+    (limited,) = with_limits(free, {"node": nodes}).services
+    assert limited.min_replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("most", "replica_rps"),
+    [
+        # Everything is to be left: of four replicas three carry a third each, of three two a half, and of two one all.
+        (4, 100.0),
+        (3, 150.0),
+        (2, 300.0),
+    ],
+)
+def test_as_many_replicas_share_a_loss_as_the_team_allows(
+    most: int, replica_rps: float
+) -> None:
+    problem = a_problem(300.0, a_goal(share=1.0, rate_rps=300.0))
+    # On the smallest share of a GPU a replica carries 4000 / 40 = 100 rps, so that four of them are of use.
+    points = tuple(
+        replace(
+            each,
+            rows=tuple(
+                row.slower(40.0) if row.sm_percent == 25.0 else row for row in each.rows
+            ),
+        )
+        for each in problem.points
+    )
+    service = replace(problem.services[0], max_replicas=most)
+    problem = replace(problem, services=(service,), points=points)
+    (limited,) = with_limits(problem, DOMAINS).services
+    assert limited.min_replicas == most
+    assert replica_rps <= (limited.max_replica_rps or 0.0) < 1.1 * replica_rps
+
+
+def test_replicas_too_few_to_carry_the_load_after_a_loss_are_not_asked_for() -> None:
+    # Two replicas of 4000 rps carry 6000, but one of them does not.
+    problem = a_problem(6000.0, a_goal(share=1.0, rate_rps=6000.0))
+    service = replace(problem.services[0], max_replicas=2)
     problem = replace(problem, services=(service,))
     assert with_limits(problem, DOMAINS).services == (service,)
 

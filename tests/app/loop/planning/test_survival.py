@@ -2,13 +2,25 @@
 
 from dataclasses import replace
 
+import pytest
+
 from app.answers.status import service_statuses
 from app.loop.make_problem import make_problem
 from app.loop.plan import Decision, decide
-from solvers.types.problem import Problem
-from solvers.types.state import ClusterState, Demand, Observed
+from solvers.types.problem import OperatingPoints, Problem
+from solvers.types.state import (
+    ClusterState,
+    Demand,
+    Gpu,
+    GpuId,
+    NodeId,
+    Observed,
+    Scaling,
+    Service,
+)
 from solvers.types.survival import Survival
 from tests.app.fleets import (
+    FAST,
     POINTS,
     SETTINGS,
     Answering,
@@ -37,10 +49,15 @@ def a_state_of(nodes: int, **zones: str) -> ClusterState:
     )
 
 
-def problem_of(state: ClusterState, **changes: object) -> Problem:
+def problem_of(
+    state: ClusterState,
+    *,
+    points: tuple[OperatingPoints, ...] = (POINTS,),
+    **changes: object,
+) -> Problem:
     return make_problem(
         state,
-        (POINTS,),
+        points,
         DEMANDS,
         SETTINGS,
         target=None,
@@ -87,6 +104,26 @@ def test_one_node_or_one_zone_is_planned_as_if_nobody_had_asked() -> None:
     assert problem_of(zoned).services[0].max_replica_rps is None
 
 
+def test_gpus_that_a_service_cannot_use_are_no_place_to_survive_on() -> None:
+    """Two nodes; the GPU of the second is of a type for which its network has no points, or that it may not use."""
+    state = a_state_of(2)
+    slow = replace(FAST, name="slow")
+    mixed = replace(
+        state,
+        gpu_types=(FAST, slow),
+        gpus=(state.gpus[0], replace(state.gpus[1], gpu_type="slow")),
+    )
+    of_both = (POINTS, replace(POINTS, gpu_type="slow"))
+    excluding = replace(ASKING, excluded_gpu_types=("slow",))
+    for services, points, replicas in (
+        ((ASKING,), of_both, 2),
+        ((ASKING,), (POINTS,), 0),
+        ((excluding,), of_both, 0),
+    ):
+        problem = problem_of(replace(mixed, services=services), points=points)
+        assert problem.services[0].min_replicas == replicas
+
+
 def test_where_gpus_are_short_serving_comes_before_surviving() -> None:
     problem = problem_of(a_state_of(2), survives=False)
     assert problem.services[0].max_replica_rps is None
@@ -98,7 +135,7 @@ def test_the_plan_says_which_loss_takes_too_much_and_what_would_help() -> None:
     (message,) = decided(a_state_of(1)).report.messages
     assert message == (
         "chat would not survive the loss of node n1: 0.0 requests per second are planned elsewhere, 10.0 (50 %) are "
-        "asked for; more free GPUs on another node would help"
+        "asked for; more free GPUs of a type that it can use on another node would help"
     )
 
 
@@ -116,3 +153,58 @@ def test_the_condition_tells_what_a_gpu_more_would_cost() -> None:
         conditions = service_statuses(snapshot, ["chat"])["chat"].conditions
         (found,) = [each for each in conditions if each.type == "Survives"]
         assert found.status == status and text in found.message
+
+
+SLOW = replace(FAST, name="slow", price_usd_per_hour=0.5)
+AN_OWNED_SLOW_GPU = Gpu(
+    id=GpuId("n3/gpu-0"), node=NodeId("n3"), gpu_type="slow", index=0
+)
+
+
+@pytest.mark.parametrize(
+    ("service", "points", "paid", "told"),
+    [
+        (ASKING, "both", 0, "would help, from 0.50 USD per hour (slow)"),
+        # Nobody has measured its network on the slow type; or it may not run there.
+        (ASKING, "fast", 1, "would help, from 2.00 USD per hour (fast)"),
+        (
+            replace(ASKING, excluded_gpu_types=("slow",)),
+            "both",
+            1,
+            "would help, from 2.00 USD per hour (fast)",
+        ),
+        (ASKING, "both", 1, "from 0.00 USD per hour (slow, paid for and idle)"),
+        # No GPU changes what its team's own limit forbids.
+        (
+            replace(ASKING, scaling=Scaling(max_replicas=1)),
+            "both",
+            1,
+            "it has as many replicas as its max_replicas allows, each in another place",
+        ),
+    ],
+)
+def test_advice_is_of_gpus_that_the_service_can_use(
+    service: Service, points: str, paid: int, told: str
+) -> None:
+    """It stands on n1 alone; n2 is busy with another service, and n3 has an idle GPU of the slow type."""
+    fleet = a_state_of(3)
+    state = replace(
+        fleet,
+        gpu_types=(FAST, replace(SLOW, paid_count=paid)),
+        gpus=(*fleet.gpus[:2], AN_OWNED_SLOW_GPU),
+        services=(service,),
+    )
+    of_both = (POINTS, replace(POINTS, gpu_type="slow"))
+    snapshot = replace(
+        a_snapshot(
+            windows=windows_of("chat", [40] * 5),
+            target=a_bound_plan(
+                (a_replica("chat-1"),), (a_replica("other-1", service="other"),)
+            ),
+        ),
+        state=state,
+        points=of_both if points == "both" else (POINTS,),
+    )
+    conditions = service_statuses(snapshot, ["chat"])["chat"].conditions
+    (found,) = [each for each in conditions if each.type == "Survives"]
+    assert found.message.endswith(told)
