@@ -78,21 +78,19 @@ def routes_for_now(
             if old.id in serving:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
-    return tuple(
-        _route(
-            ServiceRoute(
-                service=route.service,
-                slo_ms=route.slo_ms,
-                shares=tuple(sorted(shares[route.service].items())),
-                spares=tuple(sorted(spares.get(route.service, ()))),
-                batches=tuple(
-                    (each, batches[each]) for each in sorted(shares[route.service])
-                ),
-            ),
-            before.get(route.service),
+    routes = []
+    for route in sorted(wanted.routes, key=attrgetter("service")):
+        mine = sorted(shares[route.service].items())
+        resting = sorted(spares.get(route.service, ()))
+        now = ServiceRoute(
+            service=route.service,
+            slo_ms=route.slo_ms,
+            shares=tuple(mine),
+            spares=tuple(resting),
+            batches=tuple((each, batches[each]) for each, _ in mine),
         )
-        for route in sorted(wanted.routes, key=attrgetter("service"))
-    )
+        routes.append(_route(now, before.get(route.service)))
+    return tuple(routes)
 
 
 def _route(route: ServiceRoute, before: ServiceRoute | None) -> ServiceRoute:

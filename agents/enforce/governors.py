@@ -190,10 +190,9 @@ def _governed(
 def _task(
     gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[float, float]]
 ) -> _Task:
-    replicas = sorted(
-        (each for each in gpu.replicas if not each.is_spare),
-        key=lambda replica: replica.id,
-    )
+    by_id = sorted(gpu.replicas, key=lambda replica: replica.id)
+    replicas = [each for each in by_id if not each.is_spare]
+    spares = [each.id for each in by_id if each.is_spare]
     limits = GovernorLimits(
         power_cap_w=gpu.power_cap_w,
         clocks_mhz=governor.clocks_mhz,
@@ -212,7 +211,7 @@ def _task(
         begins=within(begins, limits),
         limits=limits,
         percentiles=tuple((each.id, slos[each.service][1]) for each in replicas),
-        spares=frozenset(each.id for each in gpu.replicas if each.is_spare),
+        spares=frozenset(spares),
     )
 
 

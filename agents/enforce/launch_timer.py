@@ -35,9 +35,15 @@ class LaunchTimer:
                 if each.state == "starting":
                     self._begun_s[each.id] = since_s
                 elif each.state == "ready":
-                    self._note(each, gpu.index, now_s - since_s)
+                    seconds = now_s - since_s
+                    self._note(each, gpu.index, seconds)
 
-    def _note(self, replica: RunningReplica, gpu_index: int, seconds: float) -> None:
+    def _note(
+        self,
+        replica: RunningReplica,
+        gpu_index: int,
+        seconds: float,
+    ) -> None:
         # The clock may have been set back meanwhile.
         seconds = max(0.0, seconds)
         launch = LaunchTime(

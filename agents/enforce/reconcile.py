@@ -199,7 +199,11 @@ class Enforcing:
 
 def _spares(command: NodeCommand, parts: Iterable[Part]) -> set[Part]:
     """Those of the parts that are spares of the command."""
-    spares = {each.id for gpu in command.gpus for each in gpu.replicas if each.is_spare}
+    spares = set()
+    for gpu in command.gpus:
+        for each in gpu.replicas:
+            if each.is_spare:
+                spares.add(each.id)
     return {
         (kind, name)
         for kind, name in parts
@@ -211,8 +215,10 @@ def _wanted(command: NodeCommand) -> set[Part]:
     """All replicas and tasks of a command."""
     wanted: set[Part] = set()
     for gpu in command.gpus:
-        wanted.update(("replica", replica.id) for replica in gpu.replicas)
-        wanted.update(("task", task.name) for task in gpu.tasks)
+        for replica in gpu.replicas:
+            wanted.add(("replica", replica.id))
+        for task in gpu.tasks:
+            wanted.add(("task", task.name))
     return wanted
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from agents.base.device import ServiceRoute
+from agents.base.lateness import Lateness
 from agents.base.protocol import ServiceReading, bucket_of
 from agents.router.health import ReplicaHealth
-from agents.router.lateness import Lateness
 
 Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 """Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""

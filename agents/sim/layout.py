@@ -1,7 +1,7 @@
 """Who serves what on a simulated cluster: ordinary replicas by weight, and spares while the others cannot keep up.
 
 Routers are their nodes' own, so a spare takes requests only of those that the balancer deals its node by the plan's
-weights: while the service is late there, by the rule of the real router (`agents.router.lateness`). A node without
+weights: while the service is late there, by the rule of the real router (`agents.base.lateness`). A node without
 another replica of the service is dealt none, but where no node has one left, the balancer sends to spares as backups.
 
 The layout is looked up once for all steps in which nothing changes. Spares are decided on every LOOK_S.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from agents.base.device import ServiceRoute
-from agents.router.lateness import Lateness
+from agents.base.lateness import Lateness
 from agents.sim.node import SimNode, SimReplica
 from agents.sim.replica_queue import ExecutionPace
 from agents.sim.tasks import SimTask
@@ -126,12 +126,12 @@ def _make_site(
     spares: Sequence[SimReplica],
 ) -> SpareSite:
     planned_rps = sum(weight for _, weight in route.shares)
-    # As the router does: where the plan gives rates, a replica without one gets no turn.
-    replicas = [
-        each
-        for each, weight in _ready_shares(route, ready)
-        if weight > 0.0 or planned_rps <= 0.0
-    ]
+    has_rates = planned_rps > 0.0
+    replicas = []
+    for each, weight in _ready_shares(route, ready):
+        # As the router does: where the plan gives rates, a replica without one gets no turn.
+        if weight > 0.0 or not has_rates:
+            replicas.append(each)
     return SpareSite(
         place=(route.service, node.spec.name),
         node=node,
@@ -161,12 +161,12 @@ class ClusterSpares:
 
     def read_counts(self, layout: WorkLayout) -> dict[Place, tuple[int, int]]:
         """Requests that were answered and rejected so far, where there are spares."""
-        tallies = {
-            site.place: site.node.tally(service)
-            for service, sites in layout.spares.items()
-            for site in sites
-        }
-        return {place: (each.served, each.rejected) for place, each in tallies.items()}
+        counts = {}
+        for service, sites in layout.spares.items():
+            for site in sites:
+                tally = site.node.tally(service)
+                counts[site.place] = (tally.served, tally.rejected)
+        return counts
 
     def count(
         self,
@@ -194,7 +194,8 @@ class ClusterSpares:
             for site in sites:
                 # Without another replica here, the balancer sends only what no node has one for.
                 is_dealt = bool(site.replicas) or is_backup
-                helps = self._is_late(site, now_s) and is_dealt
+                is_late = self._is_late(site, now_s)
+                helps = is_late and is_dealt
                 for each in site.spares:
                     site.node.let_work(each, works=helps or each.queue.in_flight > 0)
                 if helps:

@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0116"
-down_revision = "0114"
+down_revision = "0115"
 branch_labels = None
 depends_on = None
 

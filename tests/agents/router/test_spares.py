@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from agents.base.device import ServiceRoute
-from agents.router.lateness import CALM_S
+from agents.base.lateness import CALM_S
 from agents.router.service_queue import Reason, ServiceQueue
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from agents.base.clock import ManualClock
 from agents.base.device import ServiceRoute
+from agents.base.lateness import CALM_S
 from agents.base.protocol import ReplicaCommand
-from agents.router.lateness import CALM_S
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.load_balancer import DETECTION_S
 from agents.sim.node import SimReplica
