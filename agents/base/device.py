@@ -27,7 +27,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from agents.base.protocol import (
+    Amount,
     GpuReading,
+    Iterations,
     ReplicaCommand,
     ReplicaReading,
     ReplicaState,
@@ -36,7 +38,12 @@ from agents.base.protocol import (
     TaskReading,
     TaskState,
     UseReading,
+    within,
 )
+
+SWAP_MIB_PER_S = 10e9 / 2**20
+"""What a copy between GPU and host reaches over PCIe 3 x16: 10 GB/s, as iGniter measured on a V100. Newer
+boards are faster; 10 GiB take about a second here. Only simulated and fake tasks need it."""
 
 Part: TypeAlias = tuple[Literal["replica", "task"], str]
 """A replica by its id or a task by its name: people name tasks, perhaps as some replica is called."""
@@ -300,3 +307,40 @@ class Device(Protocol):
     async def close(self) -> None:
         """Stop every replica and restore the defaults of every GPU."""
         ...
+
+
+def running_task(command: TaskCommand, state: TaskState) -> RunningTask:
+    """The task as enforcement sees it."""
+    # Without a UID: only real processes have a user, and whoever runs them adds it.
+    return RunningTask(
+        name=command.name,
+        network=command.network,
+        batch=command.batch,
+        state=state,
+        sm_percent=command.sm_percent,
+        memory_mib=command.memory_mib,
+    )
+
+
+def task_reading(
+    command: TaskCommand,
+    state: TaskState,
+    gpu_index: int,
+    *,
+    done_iterations: float,
+    window_iterations: float,
+    busy_s: float,
+) -> TaskReading:
+    """A task's reading; `window_iterations` in `busy_s` seconds are what it did since the reading before."""
+    # A window without a step has no mean: 0 says so on the wire.
+    has_steps = window_iterations > 0.0
+    iteration_ms = 1000.0 * busy_s / window_iterations if has_steps else 0.0
+    return TaskReading(
+        name=command.name,
+        gpu_index=gpu_index,
+        state=state,
+        sm_percent=command.sm_percent,
+        batch=command.batch,
+        done_iterations=within(done_iterations, Iterations),
+        iteration_ms=within(iteration_ms, Amount),
+    )

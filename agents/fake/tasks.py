@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from agents.base.clock import Clock
-from agents.base.device import GpuState, LaunchFailed, RunningTask, UnknownPart
+from agents.base.device import (
+    SWAP_MIB_PER_S,
+    GpuState,
+    LaunchFailed,
+    RunningTask,
+    UnknownPart,
+    running_task,
+    task_reading,
+)
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
-from agents.base.tasks import SWAP_MIB_PER_S, running_task, task_reading
 
 IterationTime: TypeAlias = Callable[[TaskCommand, GpuState], float]
 """(task, its GPU as it is now) → seconds. Raises LaunchFailed where nobody knows."""

@@ -13,9 +13,8 @@ import math
 
 import numpy as np
 
-from agents.base.device import RunningTask
+from agents.base.device import SWAP_MIB_PER_S, RunningTask, running_task, task_reading
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
-from agents.base.tasks import SWAP_MIB_PER_S, running_task, task_reading
 from agents.sim.pace import SimulatedPart, TaskPace
 from agents.sim.replica_queue import draw_noise
 

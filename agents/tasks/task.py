@@ -10,9 +10,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from agents.base.device import DeviceError, LaunchFailed, RunningTask
+from agents.base.device import (
+    DeviceError,
+    LaunchFailed,
+    RunningTask,
+    running_task,
+    task_reading,
+)
 from agents.base.protocol import Iterations, TaskCommand, TaskReading, TaskState
-from agents.base.tasks import running_task, task_reading
 from agents.processes.launch import HOST, LaunchPlace, make_ready
 from agents.processes.process import WorkerProcess
 from agents.processes.records import VERSION, Identity, Records

@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from agents.base.clock import ManualClock, ScaledClock
-from agents.base.device import DeviceError, DeviceReadings, GpuPoll, NodeState
+from agents.base.device import (
+    DeviceError,
+    DeviceReadings,
+    GpuPoll,
+    NodeState,
+    task_reading,
+)
 from agents.base.protocol import (
     Amount,
     Count,
@@ -20,7 +26,6 @@ from agents.base.protocol import (
     TaskReading,
     within,
 )
-from agents.base.tasks import task_reading
 from agents.daemon.notes import sendable
 from agents.daemon.steps import LOG_PERIOD_S, Steps
 from agents.gpu.node.polls import work_between

@@ -4,9 +4,14 @@ import msgspec
 import pytest
 
 from agents.base.clock import ManualClock
-from agents.base.device import GpuState, LaunchFailed, RunningTask, UnknownPart
+from agents.base.device import (
+    SWAP_MIB_PER_S,
+    GpuState,
+    LaunchFailed,
+    RunningTask,
+    UnknownPart,
+)
 from agents.base.protocol import TaskCommand, TaskReading
-from agents.base.tasks import SWAP_MIB_PER_S
 from agents.daemon.build import make_device
 from agents.fake.device import FakeDevice
 from agents.main import make_parser

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
 from agents.base.device import (
+    SWAP_MIB_PER_S,
     DeviceError,
     DeviceReadings,
     GpuLost,
@@ -17,7 +18,6 @@ from agents.base.device import (
     UnknownPart,
 )
 from agents.base.protocol import NodeCommand, TaskCommand, TaskReading
-from agents.base.tasks import SWAP_MIB_PER_S
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault, make_node
