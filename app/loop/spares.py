@@ -11,7 +11,7 @@ from app.loop.planning.power_caps import is_limited
 from app.loop.planning.reschedule import AvoidedGpus, without_avoided
 from solvers.check_residents import spare_violations
 from solvers.policies.registry import has_spares
-from solvers.tick.spares import spares_of, with_spares
+from solvers.tick.spares import spares_of, with_spares, without_spares
 from solvers.types.plan import BoundGpu, BoundPlan
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, GpuId
@@ -30,24 +30,26 @@ def with_spares_of(
 ) -> Decision:
     """The decision with spares on what it leaves over; a new proposal where nothing but spares changes.
 
-    A policy that has none, and a decision that refuses, stay as they are.
+    A policy that has none ends those that an earlier policy left; a decision that refuses stays as it is.
     """
     bound = decision.bound or (target if decision.state == "kept" else None)
-    if bound is None or not has_spares(policy):
+    if bound is None or not (has_spares(policy) or spares_of(bound)):
         return decision
     # A plan that is kept becomes a new one, with the next number, if its spares change.
     generation = bound.generation + (decision.bound is None)
-    proposed = with_spares(
-        problem,
-        bound,
-        state.gpus,
-        state.nodes,
-        running=without_avoided(target, avoided),
-        generation=generation,
-        # Under a limit on watts all of them are given away.
-        may_open=not is_limited(problem, state.nodes),
-        avoided=_closed(avoided, state),
-    )
+    proposed = without_spares(bound)
+    if has_spares(policy):
+        proposed = with_spares(
+            problem,
+            bound,
+            state.gpus,
+            state.nodes,
+            running=without_avoided(target, avoided),
+            generation=generation,
+            # Under a limit on watts all of them are given away.
+            may_open=not is_limited(problem, state.nodes),
+            avoided=_closed(avoided, state),
+        )
     gpus = (_checked(problem, gpu) for gpu in proposed.gpus)
     checked = replace(proposed, gpus=tuple(gpu for gpu in gpus if not gpu.is_empty))
     if decision.bound is not None:

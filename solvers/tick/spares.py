@@ -57,7 +57,7 @@ def with_spares(
     generation. may_open: whether idle GPUs that are paid for may be used. avoided: GPUs that start no spare of a
     service, by service; what runs there stays. The order of the items changes nothing.
     """
-    bare = _without_spares(bound)
+    bare = without_spares(bound)
     places = _places(problem, bare, gpus, nodes, may_open=may_open)
     finder = _Finder(problem, places, avoided or {}, generation)
     former = _former(running, {place.gpu.id for place in places})
@@ -69,7 +69,8 @@ def with_spares(
     return replace(bound, gpus=tuple(gpu for _, gpu in sorted((kept | used).items())))
 
 
-def _without_spares(bound: BoundPlan) -> BoundPlan:
+def without_spares(bound: BoundPlan) -> BoundPlan:
+    """The plan with nothing but its replicas and tasks."""
     gpus = (replace(gpu, spares=()) for gpu in bound.gpus)
     return replace(bound, gpus=tuple(gpu for gpu in gpus if not gpu.is_empty))
 
@@ -215,9 +216,12 @@ class _Finder:
     ) -> _Offer | None:
         """The spare that the service would have there: the one that runs, else one of the right size."""
         gpu = place.gpu
+        sizes = self._sizes_of(service, gpu)
+        # Asked first, since most GPUs of a rented fleet have less left than the smallest share.
+        if not sizes or not place.fits(sizes[0].row, 0.0):
+            return None
         if not service.allows(gpu.gpu_type) or place.has(service.name):
             return None
-        sizes = self._sizes_of(service, gpu)
         if former is not None and former.gpu == gpu.id:
             again = _again(former.spare, place, sizes, service.network)
             if again is not None:
@@ -373,7 +377,8 @@ def _idle_paid(
     """The first idle GPU of each node, as far as so many more of its type are paid for than are in use."""
     for gpu_type in problem.gpu_types:
         of_type = [gpu for gpu in usable if gpu.gpu_type == gpu_type.name]
-        taken = sum(gpu.id in used for gpu in of_type)
+        # What runs on a cordoned GPU takes one of those that are paid for, too.
+        taken = sum(gpu.gpu_type == gpu_type.name for gpu in used.values())
         first = {gpu.node: gpu for gpu in reversed(of_type) if gpu.id not in used}
         for _, gpu in sorted(first.items())[: max(0, gpu_type.paid_count - taken)]:
             yield idle_gpu(gpu, gpu_type)

@@ -101,6 +101,14 @@ def test_a_baseline_has_none(policy: str) -> None:
     assert spared(decision, policy=policy) is decision
 
 
+def test_a_baseline_ends_what_the_policy_before_it_left() -> None:
+    first = spared(decided(None, "kept"))
+    after = spared(decided(None, "kept"), target=first.bound, policy="k8s_hpa")
+    assert after.state == "proposed"
+    assert after.bound is not None
+    assert spares_of(after.bound) == frozenset()
+
+
 @pytest.mark.parametrize("state", ["refused", "lost"])
 def test_a_plan_that_is_not_to_be_pushed_gets_none(state: str) -> None:
     decision = decided(None, state)

@@ -267,7 +267,10 @@ def test_idle_gpus_are_used_only_where_they_are_paid_for() -> None:
     assert places(spared(plan, owned, gpus=gpus)) == {"a": ("n2/0", 50.0)}
     assert places(spared(plan, owned, gpus=gpus, may_open=False)) == {}
     # The one that is paid for is in use.
-    assert places(spared(plan, a_problem(paid_count=1), gpus=gpus)) == {}
+    reserved = a_problem(paid_count=1)
+    assert places(spared(plan, reserved, gpus=gpus)) == {}
+    cordoned = [replace(gpus[0], cordoned=True), *gpus[1:]]
+    assert places(spared(plan, reserved, gpus=cordoned)) == {}
 
 
 def test_cordoned_broken_and_avoided_gpus_get_none() -> None:
