@@ -134,7 +134,7 @@ class ClusterFaults:
             node.lose_gpu(gpu, now_s)
         # A GPU that comes back is empty: its replicas failed when it was lost.
         gpu.is_healthy = not is_lost
-        # Looking execution times up is the dear part, so it is done after changes alone.
+        # Looking execution times up is the expensive part, so it is done after changes alone.
         if slowdown != gpu.slowdown:
             gpu.slowdown = slowdown
             node.set_paces(gpu)

@@ -26,13 +26,7 @@ from typing import NamedTuple
 from solvers.laws.colocation import alone_rps
 from solvers.laws.operating_rows import OperatingRows
 from solvers.tick.bind import new_replica_id
-from solvers.types.plan import (
-    SPARE_NUMBER,
-    BoundGpu,
-    BoundPlan,
-    BoundReplica,
-    idle_gpu,
-)
+from solvers.types.plan import SPARE_NUMBER, BoundGpu, BoundPlan, BoundReplica, idle_gpu
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Gpu, GpuId, Node, NodeId
 
@@ -101,7 +95,7 @@ class _Place:
         )
 
     def fits(self, row: OperatingPoint, memory_mib: float) -> bool:
-        """Whether a spare of that row may sit down."""
+        """Whether a spare of that row fits."""
         return (
             self.replicas >= 1
             and row.sm_percent <= self.sm_percent + _ROUNDING * 100.0
@@ -218,9 +212,8 @@ class _Finder:
         gpu = place.gpu
         sizes = self._sizes_of(service, gpu)
         # Asked first, since most GPUs of a rented fleet have less left than the smallest share.
-        if not sizes or not place.fits(sizes[0].row, 0.0):
-            return None
-        if not service.allows(gpu.gpu_type) or place.has(service.name):
+        has_room = sizes and place.fits(sizes[0].row, 0.0)
+        if not (has_room and service.allows(gpu.gpu_type)) or place.has(service.name):
             return None
         if former is not None and former.gpu == gpu.id:
             again = _again(former.spare, place, sizes, service.network)

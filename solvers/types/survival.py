@@ -28,9 +28,9 @@ class SurvivalGoal:
     is_asked: bool
     """Whether the service's team asked for it; else it is the policy's default, which costs no replica of its own."""
     rate_rps: float = 0.0
-    """What would be planned for without it, with at least"""
+    """The rate that would be planned for without the goal."""
     min_replicas: int = 0
-    """so many replicas; both 0 where replicas were not limited for it."""
+    """The minimum number of replicas without the goal; both are 0 where it limits nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
