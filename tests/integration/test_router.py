@@ -329,8 +329,8 @@ def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
     deadline_ms: str, spare_requests: int
 ) -> None:
     async def scenario(node: Node) -> None:
-        # Plenty is planned, so that nothing else makes the service late.
-        route = replace(a_route(("a", 1000.0)), spares=("b",))
+        # Plenty is planned, so that nothing else makes the service late; the longer deadline is beyond the SLO.
+        route = replace(a_route(("a", 1000.0)), spares=("b",), slo_ms=40.0)
         node.router.switch((route,), node.addresses)
         async with node.client.post(
             f"{node.url}/v2/models/chat/infer",
