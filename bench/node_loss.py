@@ -51,13 +51,14 @@ class Asked:
     survive: str | None
     """None: nothing of their own, so that the policy's default holds."""
     share: float | None = None
+    """None: as who states none, all of the forecast where the service asks, the policy's share where it does not."""
 
 
 ASKED = (
     Asked(name="nothing", survive="none"),
     Asked(name="default", survive=None),
     Asked(name="node, 50 %", survive="node", share=0.5),
-    Asked(name="node, 100 %", survive="node", share=1.0),
+    Asked(name="node", survive="node"),
 )
 
 

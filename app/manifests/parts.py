@@ -93,7 +93,7 @@ class SurvivalSpec(Strict):
     )
     survive_share: SurviveShare | None = Field(
         default=None,
-        description="Part of the forecast rate that is left after the loss; absent: 0.5",
+        description="Part of the forecast rate that is left after the loss; absent: 1, so that the SLO is kept",
     )
 
     @field_validator("survive_share")

@@ -46,7 +46,7 @@ def test_a_service_that_asks_is_spread_over_zones_and_says_so(api: Api) -> None:
     assert api.tick().state == "target"
     shown = api.get("services/chat")
     assert shown["spec"]["survive"] == "zone"
-    assert shown["spec"]["survive_share"] == 0.5
+    assert shown["spec"]["survive_share"] == 1.0
     conditions = {each["type"]: each for each in shown["status"]["conditions"]}
     assert conditions["Survives"]["status"] == "True"
 
