@@ -29,7 +29,7 @@ help:
 	@echo "make test-nightly  the same with more random examples, and the slowest tests"
 	@echo "make check    formatting, lint, types, import arrows, known vulnerabilities of what is pinned"
 	@echo "make sbom     SBOM_KEY=FILE: CycloneDX lists of what the agent and the control plane are made of, signed"
-	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
+	@echo "make bench    measure the figures of docs/figures.md; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"
 	@echo "make bench-compare  fair opponents on the demo's load, then experiments of papers, simulated (about 20 minutes)"
