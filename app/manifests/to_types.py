@@ -52,9 +52,9 @@ def to_service(manifest: manifests.ServiceManifest) -> Service:
 def _survival(spec: manifests.ServiceSpec) -> Survival | None:
     if spec.survive is None:
         return None
-    # A team that asks to survive a loss and says no more means all of it: half would break the SLO for that long.
-    share = 1.0 if spec.survive_share is None else spec.survive_share
-    return Survival(loss=spec.survive, share=share)
+    if spec.survive_share is None:
+        return Survival(loss=spec.survive)
+    return Survival(loss=spec.survive, share=spec.survive_share)
 
 
 def to_task(manifest: task_manifests.TaskManifest) -> Task:

@@ -10,9 +10,9 @@ LossKind = Literal["none", "gpu", "node", "zone"]
 class Survival:
     """What a service must survive: the loss of any one GPU, node or zone."""
 
-    loss: LossKind = "node"
-    share: float = 0.5
-    """The part of its demand that must still be served afterwards; 0 < share <= 1."""
+    loss: LossKind
+    share: float = 1.0
+    """The part of its demand that must still be served afterwards; 0 < share <= 1. Below 1 its SLO breaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

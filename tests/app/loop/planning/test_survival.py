@@ -99,7 +99,7 @@ def test_one_node_or_one_zone_is_planned_as_if_nobody_had_asked() -> None:
     assert (alone.min_replicas, alone.max_replica_rps) == (0, None)
     zoned = replace(
         a_state_of(2, n1="east", n2="east"),
-        services=(replace(ASKING, survival=Survival(loss="zone")),),
+        services=(replace(ASKING, survival=Survival(loss="zone", share=0.5)),),
     )
     assert problem_of(zoned).services[0].max_replica_rps is None
 
