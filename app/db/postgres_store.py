@@ -123,6 +123,9 @@ class PostgresStore:
         # Packed before the transaction, which should not stay open while the problem is compressed.
         packed = None if record.problem is None else pack(record.problem, self._parts)
         async with self._engine.begin() as connection:
+            if record.waits:
+                # Before everything else, as a restored plan does: the two never wait for each other.
+                await plans.lock_target(connection)
             if packed is not None:
                 await save_parts(connection, packed.parts)
             plan_id = await plans.record(connection, record, packed)

@@ -158,7 +158,7 @@ def _awaits_approval(snapshot: Snapshot) -> bool:
     is_wanted = proposed.policy in (snapshot.target.policy, settings.planner)
     return (
         is_wanted
-        and effective_mode(settings, snapshot.state, snapshot.target, proposed)
+        and effective_mode(settings, snapshot.state.services, snapshot.target, proposed)
         is Mode.APPROVE
     )
 

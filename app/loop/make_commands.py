@@ -1,7 +1,7 @@
 """Deliver: a bound plan → one NodeCommand per node. A pure function; the Store writes and the sync endpoint sends."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from agents.base.protocol import (
@@ -15,7 +15,7 @@ from agents.base.protocol import (
 from app.store.store import PolicySettings
 from solvers.governors.registry import GOVERNORS
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, planned_rates_rps
-from solvers.types.state import ClusterState, GpuType, Mode
+from solvers.types.state import ClusterState, GpuType, Mode, Service
 
 NET = 1.1
 """The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
@@ -135,7 +135,7 @@ CAUTION = (Mode.OFF, Mode.ADVISE, Mode.APPROVE, Mode.AUTO)
 
 def effective_mode(
     settings: PolicySettings,
-    state: ClusterState,
+    services: Sequence[Service],
     target: BoundPlan | None,
     bound: BoundPlan,
 ) -> Mode:
@@ -146,15 +146,36 @@ def effective_mode(
     """
     changed = changed_services(target, bound)
     # Only services that the plan touches may slow it down.
-    services = [service for service in state.services if service.name in changed]
-    groups = [group for group in map(settings.group_of, services) if group is not None]
+    touched = [service for service in services if service.name in changed]
+    groups = [group for group in map(settings.group_of, touched) if group is not None]
     # No change of an off service waits for a person: it only ends replicas.
-    modes = [service.mode for service in services if service.mode is not Mode.OFF]
+    modes = [service.mode for service in touched if service.mode is not Mode.OFF]
     if settings.approve_switch and target is not None and target.policy != bound.policy:
         modes.append(Mode.APPROVE)
     return min(
         [settings.mode, *modes, *(group.mode for group in groups)], key=CAUTION.index
     )
+
+
+def advised_services(
+    settings: PolicySettings,
+    services: Sequence[Service],
+    target: BoundPlan | None,
+    bound: BoundPlan,
+) -> tuple[str, ...]:
+    """Services that the plan changes and for which plans are advice only, by their own mode or their group's."""
+    changed = changed_services(target, bound)
+    touched = [service for service in services if service.name in changed]
+    return tuple(
+        service.name
+        for service in touched
+        if Mode.ADVISE in (service.mode, _group_mode(settings, service))
+    )
+
+
+def _group_mode(settings: PolicySettings, service: Service) -> Mode | None:
+    group = settings.group_of(service)
+    return None if group is None else group.mode
 
 
 def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:

@@ -14,7 +14,7 @@ from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import usable_state
 from app.loop.plan import Decision, check_and_bind, check_plan, make_record
 from app.solver.process import PlanAnswer
-from app.store.store import PlanRecord, Snapshot
+from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport
@@ -38,12 +38,12 @@ class Restored:
         return make_record(snapshot, decision, self.demands, self.problem)
 
 
-def hold_reason(snapshot: Snapshot) -> str | None:
-    """Why the loop would not push anything now."""
-    if snapshot.settings.paused:
+def hold_reason(settings: PolicySettings) -> str | None:
+    """Why the loop would not push anything now, not even what a person approved."""
+    if settings.paused:
         return "the control loop is paused; `plimsoll resume` lets it go on"
-    if snapshot.settings.mode is Mode.OFF:
-        return f"policy {snapshot.settings.policy} is in mode off"
+    if settings.mode is Mode.OFF:
+        return f"policy {settings.policy} is in mode off; apply a Policy with mode approve or auto"
     return None
 
 

@@ -140,12 +140,13 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("decide")
 
     # 6. Write the decision down, then what the policy wants to remember.
-    plan_id = await loop.store.record_plan(_record(snapshot, outcome))
+    mode = _mode(snapshot, outcome.decision)
+    plan_id = await loop.store.record_plan(_record(snapshot, outcome, mode))
     await _save_memory(loop.store, snapshot, outcome.decision)
     watch.lap("record")
 
     # 7. Push it where the mode says so.
-    return await _finish(loop, snapshot, outcome.decision, plan_id, watch)
+    return await _finish(loop, snapshot, outcome.decision, plan_id, mode, watch)
 
 
 async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
@@ -193,11 +194,21 @@ async def _decide(
     return outcome._replace(decision=_unless_proposed(loop, snapshot, decision))
 
 
-def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
+def _mode(snapshot: Snapshot, decision: Decision) -> Mode | None:
+    """How far the loop may go with the decision; None: there is nothing to push."""
+    if decision.bound is None:
+        return None
+    return effective_mode(
+        snapshot.settings, snapshot.state.services, snapshot.target, decision.bound
+    )
+
+
+def _record(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRecord:
     problem, decision, demands, *_ = outcome
     # A loop that keeps its plan would store the same problem in every tick.
     stored = None if decision.state == "kept" else problem
-    return make_record(snapshot, decision, demands, stored)
+    record = make_record(snapshot, decision, demands, stored)
+    return replace(record, waits=mode not in (None, Mode.AUTO))
 
 
 async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
@@ -307,9 +318,7 @@ async def _push_approved(
     )
     return TickOutcome(
         state="target" if won else "lost",
-        reason=""
-        if won
-        else "the fleet, the target, the policy or the leader changed since the plan was made",
+        reason="" if won else _LOST,
         generation=snapshot.approved.generation if won else _generation(snapshot),
         plan_id=snapshot.approved_id,
         seconds=watch.done(),
@@ -329,6 +338,7 @@ async def _finish(
     snapshot: Snapshot,
     decision: Decision,
     plan_id: int,
+    mode: Mode | None,
     watch: Stopwatch,
 ) -> TickOutcome:
     # A decision without a bound plan, kept or refused, is over once it is written down: the target stays.
@@ -338,8 +348,8 @@ async def _finish(
         await loop.store.add_events(
             refused_event(snapshot.at, plan_id, decision.reason)
         )
-    if decision.bound is not None:
-        pushed = await _push_or_propose(loop, snapshot, decision.bound, plan_id)
+    if decision.bound is not None and mode is not None:
+        pushed = await _push_or_propose(loop, snapshot, decision.bound, plan_id, mode)
         # Making commands takes time on a large fleet, whether or not the push wins; advice makes none.
         if pushed.state != "proposed":
             watch.lap("push")
@@ -360,10 +370,9 @@ async def _finish(
 
 
 async def _push_or_propose(
-    loop: Loop, snapshot: Snapshot, bound: BoundPlan, plan_id: int
+    loop: Loop, snapshot: Snapshot, bound: BoundPlan, plan_id: int, mode: Mode
 ) -> _Pushed:
     """Push the plan in mode auto; in any other mode it waits for a person, or is advice only."""
-    mode = effective_mode(snapshot.settings, snapshot.state, snapshot.target, bound)
     if mode is not Mode.AUTO:
         # Remembered, so that the next ticks do not propose the same to the person again.
         loop.proposed = Proposal(
@@ -378,12 +387,11 @@ async def _push_or_propose(
     if await push_target(loop.store, snapshot, bound, plan_id):
         return _Pushed("target", "", bound.generation)
     # Nothing is lost: the next tick sees what came first, and decides on top of it.
-    return _Pushed(
-        "lost",
-        "the fleet, the target, the policy or the leader changed, or a person approved another plan; "
-        "the next tick decides again",
-        _generation(snapshot),
-    )
+    return _Pushed("lost", _LOST, _generation(snapshot))
+
+
+_LOST = "what the plan was made from changed, or another plan goes first; the next tick decides again"
+"""The audit and the plan itself say which."""
 
 
 def _generation(snapshot: Snapshot) -> int:

@@ -5,11 +5,25 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from agents.base.protocol import Ack, NodeCommand, Observation
-from app.base.errors import Conflict, NotFound
+from app.base.errors import NotFound
 from app.store.launch_book import LaunchBook
 from app.store.launch_times import LaunchTimes
 from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
+from app.store.plan_rules import (
+    HELD,
+    UNDECIDED,
+    PlanBasis,
+    forget_oldest,
+    judge,
+    lost_event,
+    newest_fresh,
+    overtaken_by,
+    plan_of,
+    reason_with,
+    supersede,
+    why_lost,
+)
 from app.store.reportable import (
     Admitted,
     Places,
@@ -25,7 +39,6 @@ from app.store.store import (
     FitHealth,
     Ingested,
     PlanRecord,
-    PlanState,
     PolicySettings,
     SampleRow,
     Snapshot,
@@ -132,11 +145,13 @@ class MemoryStore:
 
     def approve(self, plan_id: int) -> None:
         """A person says yes to a proposed plan. Raises NotFound, Conflict."""
-        self._judge(plan_id, "approved", of=("proposed",))
+        judge(self.plans, plan_id, "approved", of=("proposed",))
+        self.on_wake()
 
     def reject(self, plan_id: int) -> None:
         """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
-        self._judge(plan_id, "rejected", of=("proposed", "approved"))
+        judge(self.plans, plan_id, "rejected", of=UNDECIDED)
+        self.on_wake()
 
     async def load_snapshot(self, now: datetime) -> Snapshot:
         """Everything for one tick."""
@@ -157,7 +172,7 @@ class MemoryStore:
             statuses=self._nodes.statuses(now),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
-            proposed=self._fresh("proposed"),
+            proposed=newest_fresh(self.plans, "proposed", self._basis()),
             memory=self._memory.get(self.settings.policy),
             group_memory={
                 group.name: self._memory[group.memory_key]
@@ -175,37 +190,31 @@ class MemoryStore:
             else None,
         )
 
-    def _fresh(self, state: PlanState) -> BoundPlan | None:
-        """The newest plan of a state that can still be pushed: made from the target and the catalogue in force."""
-        made_from = (self._target.generation if self._target else 0, self._revision)
-        for _, record in sorted(self.plans.items(), reverse=True):
-            bound = record.bound
-            if record.state != state or bound is None:
-                continue
-            if (bound.parent, record.catalogue_revision) == made_from:
-                return bound
-        return None
+    def _basis(self) -> PlanBasis:
+        """What a plan of now is made from."""
+        return PlanBasis(
+            generation=self._target.generation if self._target else 0,
+            catalogue_revision=self._revision,
+            policy_version=self.settings.version,
+        )
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""
         # Counted apart from the number of plans, since old plans are forgotten.
         self._newest_plan_id += 1
+        if record.waits:
+            supersede(self.plans, "proposed")
         self.plans[self._newest_plan_id] = record
         self._observations.plan_for(record.demands)
         if self.max_plans is not None and len(self.plans) > self.max_plans:
-            self._forget_a_plan()
+            forget_oldest(self.plans)
         return self._newest_plan_id
 
-    def _forget_a_plan(self) -> None:
-        """The oldest goes that is neither in force nor still to be decided on."""
-        # The target is compared with, and a proposal may still be decided on.
-        lasting = ("target", "proposed", "approved")
-        older = (key for key in self.plans if key != self._newest_plan_id)
-        oldest = next(
-            (key for key in older if self.plans[key].state not in lasting), None
-        )
-        if oldest is not None:
-            del self.plans[oldest]
+    def _lose(self, plan_id: int, why: str, at: datetime) -> None:
+        record = self.plans[plan_id]
+        reason = reason_with(record.reason, why)
+        self.plans[plan_id] = replace(record, state="lost", reason=reason)
+        self.events.append(lost_event(at, plan_id, why))
 
     async def push_target(
         self,
@@ -215,32 +224,35 @@ class MemoryStore:
         at: datetime,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
-        record = self._plan(plan_id)
-        if record.state not in ("proposed", "approved"):
+        record = plan_of(self.plans, plan_id)
+        if record.state not in UNDECIDED:
             return False
         if self.settings.holds:
             # What a person approved waits until the loop may go on.
             if record.state == "proposed":
-                self.plans[plan_id] = replace(record, state="lost")
+                self._lose(plan_id, HELD, at)
             return False
-        generation = self._target.generation if self._target else 0
-        made_from = (bound.parent, record.catalogue_revision)
-        is_fresh = made_from == (generation, self._revision)
-        # A plan that a person approved goes before one that nobody has seen.
-        is_outdated = record.policy_version != self.settings.version
-        gives_way = record.state == "proposed" and (
-            is_outdated or self._fresh("approved") is not None
+        made_from = PlanBasis(
+            generation=bound.parent,
+            catalogue_revision=record.catalogue_revision,
+            policy_version=record.policy_version,
         )
-        if not is_fresh or gives_way or bound.generation <= generation:
-            self.plans[plan_id] = replace(record, state="lost")
+        now = self._basis()
+        why = why_lost(
+            bound,
+            made_from,
+            now,
+            is_approved=record.state == "approved",
+            one_is_approved=newest_fresh(self.plans, "approved", now) is not None,
+        )
+        if why is not None:
+            self._lose(plan_id, why, at)
             return False
-
         # One target at a time: all others were made from what is no longer in force.
-        for key, other in self.plans.items():
-            if other.state == "target":
-                self.plans[key] = replace(other, state="superseded")
-            elif other.state in ("proposed", "approved"):
-                self.plans[key] = replace(other, state="lost")
+        supersede(self.plans, "target")
+        for key in [key for key in self.plans if key != plan_id]:
+            if self.plans[key].state in UNDECIDED:
+                self._lose(key, overtaken_by(plan_id), at)
         self.plans[plan_id] = replace(record, state="target", bound=bound)
         self._target = bound
         self._places = places_under(self._places, bound, at)
@@ -344,22 +356,6 @@ class MemoryStore:
 
     def _revise(self) -> None:
         self._revision += 1
-        self.on_wake()
-
-    def _plan(self, plan_id: int) -> PlanRecord:
-        if plan_id not in self.plans:
-            raise NotFound(f"there is no plan {plan_id}")
-        return self.plans[plan_id]
-
-    def _judge(
-        self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
-    ) -> None:
-        record = self._plan(plan_id)
-        if record.state not in of:
-            raise Conflict(
-                f"plan {plan_id} is {record.state}; only {' or '.join(of)} plans can become {state}"
-            )
-        self.plans[plan_id] = replace(record, state=state)
         self.on_wake()
 
     def _state(self, now: datetime) -> ClusterState:

@@ -33,8 +33,8 @@ PlanState = Literal[
     "lost",
 ]
 """proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
-target: in force; superseded: was in force; refused: the checker found a violation; rejected: a person said no;
-kept: the current plan stays, nothing new to push; lost: another plan became the target first."""
+target: in force; superseded: was in force, or waited and a newer proposal took its place; refused: the checker found a
+violation; rejected: a person said no; kept: the current plan stays; lost: never in force, and why is its reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +128,8 @@ class PolicySettings:
     @property
     def planner(self) -> str:
         """Who plans, as plans name it: `joint`, or `joint; web: other` with a group called web."""
-        return "; ".join(
-            (self.policy, *(f"{group.name}: {group.policy}" for group in self.groups))
-        )
+        names = (f"{group.name}: {group.policy}" for group in self.groups)
+        return "; ".join((self.policy, *names))
 
     @property
     def stability(self) -> Stability:
@@ -210,7 +209,6 @@ class Correction:
     group: Group
     health: FitState
     at: datetime
-    """Since when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,13 +272,15 @@ class PlanRecord:
     plan: Plan
     report: PlanReport
     bound: BoundPlan | None
+    waits: bool = False
+    """For a person: proposals that waited before it are superseded."""
     demands: tuple[Demand, ...] = ()
     """The forecast that the plan was made for."""
     problem: Problem | None
     """The input, for explain and replay; None where the tick held before it had one."""
     violations: tuple[Violation, ...] = ()
     reason: str = ""
-    """Why it was kept or refused, in words."""
+    """Why it was kept, refused or lost, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,8 +334,8 @@ class Store(Protocol):
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged.
 
-        Writes the commands in the same transaction; plans that still wait are lost. False: the target, the catalogue,
-        the policy or the leader changed, or a person paused the loop or approved another plan.
+        Writes the commands in the same transaction; lost plans get a reason and an event. False: the target, the
+        catalogue, the policy or the leader changed, or a person paused the loop or approved another plan.
         """
         ...
 

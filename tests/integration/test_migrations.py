@@ -71,6 +71,44 @@ def test_a_revision_that_changes_a_text_fails_where_it_does_not_find_it() -> Non
         dated._guarded("CREATE FUNCTION drop_observation_days() RETURNS int")
 
 
+def test_of_proposals_that_were_left_open_the_newest_goes_on_waiting(
+    database: str,
+) -> None:
+    command.downgrade(migrate._config(database), "0116")
+    _execute(database, _THREE_PROPOSALS)
+    migrate.upgrade(database)
+    shown = "SELECT state, superseded_by - id FROM plan ORDER BY id"
+    assert _execute(database, shown) == [
+        ("superseded", 2),
+        ("superseded", 1),
+        ("proposed", None),
+    ]
+    command.downgrade(migrate._config(database), "0116")
+    assert [
+        row[0] for row in _execute(database, "SELECT state FROM plan ORDER BY id")
+    ] == [
+        "lost",
+        "lost",
+        "proposed",
+    ]
+
+
+_THREE_PROPOSALS = """
+INSERT INTO plan (at, state, policy, policy_version, catalogue_revision, generation, parent, document, bound, status,
+                  cost_usd_per_hour, seconds, method)
+SELECT now(), 'proposed', 'joint', 1, 1, 1, 0, '{}', '{}', 'optimal', 1, 0.1, 'test' FROM generate_series(1, 3)
+RETURNING id
+"""
+
+
+def _execute(url: str, sql: str) -> list[tuple[object, ...]]:
+    engine = create_engine(url, poolclass=pool.NullPool)
+    with engine.begin() as connection:
+        rows = [tuple(row) for row in connection.execute(text(sql))]
+    engine.dispose()
+    return rows
+
+
 def test_two_upgrades_at_once_both_succeed(empty_database: str) -> None:
     with ProcessPoolExecutor(
         max_workers=2, mp_context=multiprocessing.get_context("spawn")

@@ -46,7 +46,12 @@ class PlanSummaryView(View):
     method: str = Field(
         description="How the policy found it; the policy's own name where it has one way only"
     )
-    reason: str
+    reason: str = Field(
+        description="Why it was kept, refused or lost, or what it was made for"
+    )
+    superseded_by: int | None = Field(
+        description="The newer plan that took its place while it waited; null for a plan that was in force"
+    )
 
 
 class StepView(View):

@@ -90,7 +90,7 @@ async def _bind(
 ) -> tuple[Snapshot, Restored]:
     earlier = await _earlier(connection, plan_id)
     snapshot = await context.snapshot()
-    if (reason := hold_reason(snapshot)) is not None:
+    if (reason := hold_reason(snapshot.settings)) is not None:
         raise Conflict(f"nothing would push plan {plan_id}: {reason}")
     restored = await restore(snapshot, earlier, layers=load_training_layers())
     _check(plan_id, restored)
@@ -102,7 +102,8 @@ async def _earlier(connection: Connection, plan_id: int) -> BoundPlan:
     if row.summary.state == "target":
         raise Conflict(f"plan {plan_id} is in force")
     # Of a plan that never was in force nobody knows whether the fleet would run it.
-    if row.summary.state != "superseded" or row.bound is None:
+    replaced_by = row.summary.superseded_by
+    if row.summary.state != "superseded" or replaced_by or row.bound is None:
         raise Conflict(
             f"plan {plan_id} is {row.summary.state} and never was in force; only plans that were can be restored"
         )

@@ -278,8 +278,15 @@ def plan_row(item: Document) -> Cells:
         text(item, "status"),
         usd(number(item, "cost_usd_per_hour"), 2),
         "-" if gap is None else f"{gap:.1f}",
-        text(item, "reason") or text(item, "method") or "-",
+        _plan_reason(item),
     )
+
+
+def _plan_reason(item: Document) -> str:
+    newer = number(item, "superseded_by")
+    if newer is not None:
+        return f"superseded by plan {newer:.0f}"
+    return text(item, "reason") or text(item, "method") or "-"
 
 
 def plan_wide_cells(item: Document) -> Cells:

@@ -20,7 +20,11 @@ POLICY = "default"
 
 
 def approve(context: typer.Context, plan: PlanId) -> None:
-    """Let a proposed plan become the target."""
+    """Let a proposed plan become the target.
+
+    It is refused, with what to do instead, where nothing would push the plan: in mode advise or off, while the loop is
+    paused, or when a newer plan, another target or another catalogue came first.
+    """
     _judge(context, plan, "approve")
 
 
@@ -45,7 +49,6 @@ def rollback(
     The next tick pushes it. Where the policy is in mode auto it is put in mode approve, else the loop would undo it.
     """
     with Api(cli_context(context)) as api:
-        # Superseded plans alone were in force; refused and rejected ones never were.
         chosen = _newest_before(api) if plan is None else plan
         answer = api.post(f"/api/v1/plans/{chosen}/restore")
     show_line(
@@ -65,7 +68,10 @@ def rollback(
 
 
 def _newest_before(api: Api) -> int:
-    found = api.first("/api/v1/plans", 1, {"state": "superseded"})
+    # Proposals are superseded, too, by newer ones.
+    found = api.first(
+        "/api/v1/plans", 1, {"state": "superseded", "was_in_force": "true"}
+    )
     if not found:
         raise CliError(
             "no plan was in force before the present one",

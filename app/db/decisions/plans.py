@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, NotFound
@@ -19,6 +19,7 @@ from app.db.decisions.plan_parts import (
     record_violations,
 )
 from app.db.decisions.problem_archive import PackedProblem, unpack
+from app.store.plan_rules import UNDECIDED, PlanBasis, outdated_by_fleet
 from app.store.store import PlanRecord, PlanState
 from solvers.types.outcome import PlanReport, Prices, Violation
 from solvers.types.plan import BoundPlan, Plan
@@ -46,6 +47,8 @@ class PlanSummary:
     seconds: float
     method: str
     reason: str
+    superseded_by: int | None
+    """The newer proposal that took its place; None for a plan that was in force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +68,22 @@ async def list_rows(
     connection: AsyncConnection,
     *,
     states: tuple[PlanState, ...] | None = None,
+    was_in_force: bool | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     before: int | None = None,
     limit: int | None = None,
 ) -> tuple[PlanSummary, ...]:
-    """Plans, newest first: of some states, made in [since, until), with an id below `before`, where given."""
+    """Plans, newest first: of some states, made in [since, until), with an id below `before`, where given.
+
+    `was_in_force`: those that are or were in force, or those that never were; None = both.
+    """
     # By id, not by time: it is unique, and a page goes on where the last one ended.
     statement = select(*_SUMMARY).order_by(plan.c.id.desc()).limit(limit)
     if states is not None:
         statement = statement.where(plan.c.state.in_(states))
+    if was_in_force is not None:
+        statement = statement.where(_WAS_IN_FORCE if was_in_force else ~_WAS_IN_FORCE)
     if since is not None:
         statement = statement.where(plan.c.at >= since)
     if until is not None:
@@ -167,7 +176,10 @@ async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:
 async def record(
     connection: AsyncConnection, noun: PlanRecord, problem: PackedProblem | None
 ) -> int:
-    """Write a decision down with its steps, violations and demands; returns its id."""
+    """Write a decision down with its steps, violations and demands; returns its id.
+
+    Of one that waits for a person the caller has locked the target (`lock_target`), as a push does.
+    """
     report, bound = noun.report, noun.bound
     # Null where the plan holds no GPU: a plan is bound to GPUs before it can be pushed.
     binding: dict[str, object] = {}
@@ -189,6 +201,12 @@ async def record(
         .returning(plan.c.id)
     )
     plan_id = int(inserted.scalar_one())
+    if noun.waits:
+        await connection.execute(
+            update(plan)
+            .where(plan.c.state == "proposed", plan.c.id < plan_id)
+            .values(state="superseded", superseded_by=plan_id)
+        )
     await record_steps(connection, plan_id, report.steps)
     await record_violations(connection, plan_id, noun.violations)
     await record_demands(connection, plan_id, noun)
@@ -218,15 +236,53 @@ def _decision(noun: PlanRecord) -> dict[str, object]:
 async def approve(connection: AsyncConnection, plan_id: int) -> None:
     """A person says yes to a proposed plan: the next tick pushes it.
 
-    Raises NotFound; Conflict when it is not proposed, or was made from another target than the present one.
+    Raises NotFound; Conflict, with what to do instead, when it does not wait or was made from another target or
+    catalogue than the present ones. Whether the policy lets anybody push it is for the caller to know.
     """
     # Before the plan's row, as a push does: a push either sees this plan approved, or is seen here.
-    present, _ = await lock_target(connection)
-    parent = await _judge(connection, plan_id, "approved", of=("proposed",))
-    if parent != present:
-        raise Conflict(
-            f"plan {plan_id} was made from generation {parent}, but {present} is in force; wait for a new one"
+    generation, revision = await lock_target(connection)
+    row = await _lock(connection, plan_id)
+    why = _why_not_approved(row)
+    if why is None:
+        made_from = PlanBasis(
+            generation=row.parent,
+            catalogue_revision=row.catalogue_revision,
+            policy_version=row.policy_version,
         )
+        now = replace(made_from, generation=generation, catalogue_revision=revision)
+        why = outdated_by_fleet(made_from, now)
+        why = why and f"plan {plan_id} can no longer be pushed: {why}"
+    if why is not None:
+        raise Conflict(f"{why}; {await _instead(connection, plan_id)}")
+    await _put_in(connection, plan_id, "approved")
+
+
+def _why_not_approved(row: AnyRow) -> str | None:
+    if row.superseded_by is not None:
+        return f"plan {row.id} was superseded by plan {row.superseded_by}"
+    told = {
+        "approved": "is approved already, and the next tick pushes it",
+        "target": "is in force already",
+        "superseded": "was in force before, and `plimsoll rollback` restores it",
+        "lost": f"is lost: {row.reason}",
+        "rejected": "was rejected",
+        "refused": "was refused by the checker",
+        "kept": "changes nothing",
+    }
+    return f"plan {row.id} {told[row.state]}" if row.state in told else None
+
+
+async def _instead(connection: AsyncConnection, plan_id: int) -> str:
+    """What a person can do who wanted to approve the plan."""
+    newer = await connection.execute(
+        select(func.max(plan.c.id)).where(
+            plan.c.state == "proposed", plan.c.id != plan_id
+        )
+    )
+    waiting: int | None = newer.scalar_one_or_none()
+    if waiting is None:
+        return "no other plan waits; `plimsoll get plans` lists the next one once the loop proposes it"
+    return f"look at plan {waiting}, which waits now, and approve that one"
 
 
 async def lock_target(connection: AsyncConnection) -> tuple[int, int]:
@@ -237,34 +293,41 @@ async def lock_target(connection: AsyncConnection) -> tuple[int, int]:
 
 async def reject(connection: AsyncConnection, plan_id: int) -> None:
     """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
-    await _judge(connection, plan_id, "rejected", of=("proposed", "approved"))
+    row = await _lock(connection, plan_id)
+    if row.state not in UNDECIDED:
+        raise Conflict(
+            f"plan {plan_id} is {row.state}; only {' or '.join(UNDECIDED)} plans can become rejected"
+        )
+    await _put_in(connection, plan_id, "rejected")
 
 
-async def _judge(
-    connection: AsyncConnection,
-    plan_id: int,
-    state: PlanState,
-    *,
-    of: tuple[PlanState, ...],
-) -> int | None:
-    is_bound = plan.c.bound.is_not(None).label("is_bound")
-    # Locked until the transaction ends: a push must not change the state in between.
-    row = await one_row(
+async def _lock(connection: AsyncConnection, plan_id: int) -> AnyRow:
+    """Until the transaction ends: a push must not change the state in between."""
+    return await one_row(
         connection,
-        select(plan.c.state, plan.c.parent, is_bound)
-        .where(plan.c.id == plan_id)
-        .with_for_update(),
+        select(*_JUDGED).where(plan.c.id == plan_id).with_for_update(),
         missing=f"there is no plan {plan_id}",
     )
-    if row.state not in of or not row.is_bound:
-        raise Conflict(
-            f"plan {plan_id} is {row.state}; only {' or '.join(of)} plans can become {state}"
-        )
+
+
+async def _put_in(connection: AsyncConnection, plan_id: int, state: PlanState) -> None:
     await connection.execute(
         update(plan).where(plan.c.id == plan_id).values(state=state)
     )
-    return int(row.parent)
 
+
+_JUDGED = (
+    plan.c.id,
+    plan.c.state,
+    plan.c.reason,
+    plan.c.superseded_by,
+    plan.c.parent,
+    plan.c.catalogue_revision,
+    plan.c.policy_version,
+)
+_WAS_IN_FORCE = plan.c.state.in_(("target", "superseded")) & plan.c.superseded_by.is_(
+    None
+)
 
 # Not `select(plan)`: documents and problems are long, and a list shows none of them.
 _SUMMARY = tuple(plan.c[name] for name in PlanSummary.__slots__)

@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 
 import msgspec
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import ColumnElement, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import DEFAULT_PROJECT, NodeCommand, digest_of
@@ -13,7 +13,18 @@ from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, command, node, plan
 from app.db.decisions import policies
+from app.db.operations import events
 from app.db.workloads.task_progress import note_places
+from app.store.plan_rules import (
+    HELD,
+    NOT_LEADING,
+    UNDECIDED,
+    PlanBasis,
+    lost_event,
+    overtaken_by,
+    reason_with,
+    why_lost,
+)
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
 
 COMMAND_CHANNEL = "plimsoll_command"
@@ -45,23 +56,33 @@ async def push(
         .with_for_update(),
         missing=f"there is no plan {plan_id}",
     )
-    if row.state not in ("proposed", "approved"):
+    if row.state not in UNDECIDED:
         return False
     policy = await policies.load_current(connection)
-    if policy.holds or not await holds_lead(connection, epoch):
+    leads = await holds_lead(connection, epoch)
+    if policy.holds or not leads:
         # What a person approved waits for whoever may push it.
         if row.state == "proposed":
-            await _lose(connection, plan_id)
+            why = HELD if policy.holds else NOT_LEADING
+            await _lose(connection, plan.c.id == plan_id, why, at)
         return False
-    made_from = (bound.parent, row.catalogue_revision)
-    is_fresh = made_from == (now.target_generation, now.catalogue_revision)
-    # A person who approves a plan means the plan, whatever the policy has become.
-    is_outdated = row.state == "proposed" and row.policy_version != policy.version
-    # A person's word goes before a plan that nobody has seen; the next tick pushes the approved one.
-    gives_way = row.state == "proposed" and await _is_one_approved(connection, now)
-    is_newer = bound.generation > now.target_generation
-    if gives_way or is_outdated or not (is_fresh and is_newer):
-        await _lose(connection, plan_id)
+    why_not = why_lost(
+        bound,
+        PlanBasis(
+            generation=bound.parent,
+            catalogue_revision=row.catalogue_revision,
+            policy_version=row.policy_version,
+        ),
+        PlanBasis(
+            generation=now.target_generation,
+            catalogue_revision=now.catalogue_revision,
+            policy_version=policy.version,
+        ),
+        is_approved=row.state == "approved",
+        one_is_approved=await _is_one_approved(connection, now),
+    )
+    if why_not is not None:
+        await _lose(connection, plan.c.id == plan_id, why_not, at)
         return False
     await _replace_target(connection, plan_id, bound, at)
     await _save_allocation(connection, plan_id, bound)
@@ -75,10 +96,17 @@ async def push(
     return True
 
 
-async def _lose(connection: AsyncConnection, plan_id: int) -> None:
-    await connection.execute(
-        update(plan).where(plan.c.id == plan_id).values(state="lost")
-    )
+async def _lose(
+    connection: AsyncConnection, which: ColumnElement[bool], why: str, at: datetime
+) -> None:
+    """These plans can never be pushed any more; each says why, and so does the audit."""
+    found = await connection.execute(select(plan.c.id, plan.c.reason).where(which))
+    for row in sorted(found.all()):
+        reason = reason_with(row.reason, why)
+        await connection.execute(
+            update(plan).where(plan.c.id == row.id).values(state="lost", reason=reason)
+        )
+        await events.add(connection, lost_event(at, row.id, why))
 
 
 async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:
@@ -126,11 +154,8 @@ async def _replace_target(
         update(plan).where(plan.c.state == "target").values(state="superseded")
     )
     # Plans that wait were made from the target that ends here: nobody can push them any more.
-    await connection.execute(
-        update(plan)
-        .where(plan.c.state.in_(("proposed", "approved")), plan.c.id != plan_id)
-        .values(state="lost")
-    )
+    waiting = plan.c.state.in_(UNDECIDED) & (plan.c.id != plan_id)
+    await _lose(connection, waiting, overtaken_by(plan_id), at)
     await connection.execute(
         update(plan)
         .where(plan.c.id == plan_id)

@@ -20,7 +20,8 @@ def test_without_a_plan_the_one_before_comes_back() -> None:
         "  not kept at the demand of now: service chat: 50 rps served and 0 listed as unserved, of 300",
         "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that.",
     ]
-    assert api.requests[0].url.params["state"] == "superseded"
+    asked = api.requests[0].url.params
+    assert (asked["state"], asked["was_in_force"]) == ("superseded", "true")
 
 
 def test_a_policy_that_asks_before_it_acts_stays_as_it_is() -> None:

@@ -104,6 +104,17 @@ def test_the_same_plan_is_not_proposed_twice(mode: Mode) -> None:
     assert states(fleet) == ["proposed", "kept"]
 
 
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
+def test_of_all_plans_that_were_proposed_the_newest_waits(mode: Mode) -> None:
+    fleet = a_fleet(mode=mode)
+    fleet.pass_time(rates_rps=CHAT)
+    fleet.tick()
+    for _ in range(3):
+        fleet.store.put_gpu_types(())
+        assert fleet.tick().state == "proposed"
+    assert states(fleet) == ["superseded"] * 3 + ["proposed"]
+
+
 def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_its_approval_counts() -> (
     None
 ):
@@ -115,7 +126,7 @@ def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_i
     assert again.plan_id is not None
     fleet.store.approve(again.plan_id)
     assert fleet.tick().state == "target"
-    assert states(fleet) == ["lost", "target"]
+    assert states(fleet) == ["superseded", "target"]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])

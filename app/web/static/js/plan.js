@@ -6,7 +6,7 @@ import { moment, number, rps, seconds, usd } from "./format.js";
 import { differences, planBar } from "./gpu_bars.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
-import { stateChip } from "./plan_states.js";
+import { stateChip, wasInForce } from "./plan_states.js";
 
 const MOST = 60;
 let plan = null;
@@ -38,7 +38,7 @@ function draw(diff) {
 
 function facts(diff) {
   const rows = [
-    ["State", [stateChip(plan.state), plan.reason ? ` ${plan.reason}` : ""]],
+    ["State", [stateChip(plan), plan.reason ? ` ${plan.reason}` : ""]],
     ["Made", `${moment(plan.at)} by ${plan.policy} (${plan.method}, ${plan.status}) in ${seconds(plan.seconds)}`],
     ["Cost", `${usd(plan.cost_usd_per_hour)} per hour${against(diff)}`],
     ["Proven bound", plan.lower_bound_usd_per_hour === null ? "none was proven" : `${usd(plan.lower_bound_usd_per_hour)} per hour: no plan that serves as much costs less (gap ${number(plan.gap_percent, 1)} %)`],
@@ -77,7 +77,7 @@ function decide() {
 
 /** A plan that was in force may be again: once asked, once confirmed, since it changes what runs. */
 function rollBack() {
-  if (!isOperator || plan.state !== "superseded") return null;
+  if (!isOperator || plan.state === "target" || !wasInForce(plan)) return null;
   const place = h("div", { class: "controls", role: "status" });
   const ask = () => show(place, h("span", {}, "It is bound to the GPUs of now and pushed by the next tick. A policy in mode auto is put in mode approve, else it would undo this."),
     h("button", { class: "danger", onclick: go }, `Yes, put plan ${plan.id} back in force`), h("button", { onclick: offer }, "No"));

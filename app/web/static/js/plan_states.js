@@ -11,5 +11,11 @@ const WORDS = {
 /** Every state, as the API names them. */
 export const STATES = Object.keys(WORDS);
 
-/** A state in words. */
-export const stateChip = (state) => h("span", { class: `chip ${KINDS[state] ?? ""}` }, WORDS[state] ?? state);
+/** The state of a plan in words; a proposal that never was in force names the one that took its place. */
+export const stateChip = ({ state, superseded_by: newer }) =>
+  newer === null || newer === undefined
+    ? h("span", { class: `chip ${KINDS[state] ?? ""}` }, WORDS[state] ?? state)
+    : h("span", { class: "chip" }, "superseded by ", h("a", { href: `/plans/${newer}` }, `plan ${newer}`));
+
+/** Whether it is, or was, in force. */
+export const wasInForce = (plan) => plan.state === "target" || (plan.state === "superseded" && plan.superseded_by === null);

@@ -6,7 +6,7 @@ import { h, keyed, show } from "./dom.js";
 import { moment, number, seconds, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content } from "./page.js";
-import { stateChip, STATES } from "./plan_states.js";
+import { stateChip, STATES, wasInForce } from "./plan_states.js";
 
 const SHOWN = 100;
 const NONE = "none";
@@ -58,7 +58,7 @@ function draw(plans, pushed) {
     proposed.map((plan) => h("a", { href: `/plans/${plan.id}` }, `plan ${plan.id} (${usd(plan.cost_usd_per_hour)}/h) `))));
   const byId = new Map(plans.map((plan) => [String(plan.id), plan]));
   keyed(rows, byId.size ? [...byId.keys()] : [NONE], () => h("tr", {}), (element, id) => fillRow(element, byId.get(id), pushed));
-  const inForce = plans.filter((plan) => plan.state === "target" || plan.state === "superseded").reverse();
+  const inForce = plans.filter(wasInForce).reverse();
   costs.set(() => timeline(inForce));
 }
 
@@ -74,7 +74,7 @@ function cells(plan, pushed) {
   return [
     h("td", {}, h("a", { href: `/plans/${plan.id}` }, `${plan.id}`)),
     h("td", {}, moment(plan.at)),
-    h("td", {}, stateChip(plan.state)),
+    h("td", {}, stateChip(plan)),
     h("td", { class: "number" }, usd(plan.cost_usd_per_hour)),
     h("td", { class: "number" }, usd(plan.lower_bound_usd_per_hour)),
     h("td", { class: "number" }, plan.gap_percent === null ? "–" : `${number(plan.gap_percent, 1)} %`),

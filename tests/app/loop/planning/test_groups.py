@@ -262,10 +262,13 @@ def test_a_plan_that_changes_a_group_s_services_needs_its_mode() -> None:
     settings = replace(SETTINGS, groups=(replace(WEB, mode=Mode.ADVISE),))
     cart, mail = a_replica("r1", service="cart"), a_replica("r2", service="mail")
     both = a_bound_plan([cart], [mail])
-    assert effective_mode(settings, state, None, both) is Mode.ADVISE
-    assert effective_mode(settings, state, a_bound_plan([cart]), both) is Mode.AUTO
+    assert effective_mode(settings, state.services, None, both) is Mode.ADVISE
+    assert (
+        effective_mode(settings, state.services, a_bound_plan([cart]), both)
+        is Mode.AUTO
+    )
     off = replace(settings, mode=Mode.OFF)
-    assert effective_mode(off, state, a_bound_plan([cart]), both) is Mode.OFF
+    assert effective_mode(off, state.services, a_bound_plan([cart]), both) is Mode.OFF
 
 
 @pytest.mark.parametrize(
@@ -287,12 +290,17 @@ def test_a_switch_that_wants_approval_holds_the_first_plan_of_another_policy(
         else replace(a_bound_plan([a_replica("r1")]), policy=before)
     )
     assert (
-        effective_mode(settings, a_state(), target, a_bound_plan([a_replica("r1")]))
+        effective_mode(
+            settings, a_state().services, target, a_bound_plan([a_replica("r1")])
+        )
         is effective
     )
     assert (
         effective_mode(
-            replace(settings, approve_switch=False), a_state(), target, a_bound_plan()
+            replace(settings, approve_switch=False),
+            a_state().services,
+            target,
+            a_bound_plan(),
         )
         is mode
     )
