@@ -146,7 +146,7 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("record")
 
     # 7. Push it where the mode says so.
-    return await _finish(loop, snapshot, outcome.decision, plan_id, mode, watch)
+    return await _finish(loop, snapshot, outcome.decision, plan_id, watch, mode=mode)
 
 
 async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
@@ -338,8 +338,9 @@ async def _finish(
     snapshot: Snapshot,
     decision: Decision,
     plan_id: int,
-    mode: Mode | None,
     watch: Stopwatch,
+    *,
+    mode: Mode | None,
 ) -> TickOutcome:
     # A decision without a bound plan, kept or refused, is over once it is written down: the target stays.
     pushed = _Pushed(decision.state, decision.reason, _generation(snapshot))

@@ -260,7 +260,7 @@ async def approve(connection: AsyncConnection, plan_id: int) -> None:
 def _why_not_approved(row: AnyRow) -> str | None:
     if row.superseded_by is not None:
         return f"plan {row.id} was superseded by plan {row.superseded_by}"
-    told = {
+    reasons = {
         "approved": "is approved already, and the next tick pushes it",
         "target": "is in force already",
         "superseded": "was in force before, and `plimsoll rollback` restores it",
@@ -269,7 +269,7 @@ def _why_not_approved(row: AnyRow) -> str | None:
         "refused": "was refused by the checker",
         "kept": "changes nothing",
     }
-    return f"plan {row.id} {told[row.state]}" if row.state in told else None
+    return f"plan {row.id} {reasons[row.state]}" if row.state in reasons else None
 
 
 async def _instead(connection: AsyncConnection, plan_id: int) -> str:

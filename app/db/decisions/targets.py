@@ -1,6 +1,7 @@
 """The target: which plan is in force, by compare-and-set, and the commands that carry it out."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 
@@ -11,9 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from agents.base.protocol import DEFAULT_PROJECT, NodeCommand, digest_of
 from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
-from app.db.base.tables import AnyRow, cluster, command, node, plan
+from app.db.base.tables import AnyRow, cluster, command, event, node, plan
 from app.db.decisions import policies
-from app.db.operations import events
 from app.db.workloads.task_progress import note_places
 from app.store.plan_rules import (
     HELD,
@@ -100,13 +100,17 @@ async def _lose(
     connection: AsyncConnection, which: ColumnElement[bool], why: str, at: datetime
 ) -> None:
     """These plans can never be pushed any more; each says why, and so does the audit."""
-    found = await connection.execute(select(plan.c.id, plan.c.reason).where(which))
+    # Locked: a person who rejects one at this moment comes first, and it is not lost then.
+    found = await connection.execute(
+        select(plan.c.id, plan.c.reason).where(which).with_for_update()
+    )
     for row in sorted(found.all()):
         reason = reason_with(row.reason, why)
         await connection.execute(
             update(plan).where(plan.c.id == row.id).values(state="lost", reason=reason)
         )
-        await events.add(connection, lost_event(at, row.id, why))
+        line = asdict(lost_event(at, row.id, why))
+        await connection.execute(insert(event).values(line))
 
 
 async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:
