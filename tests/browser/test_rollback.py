@@ -54,3 +54,27 @@ def test_a_viewer_cannot_roll_back(fresh_demo: Api, opened: Open) -> None:
     page = opened(fresh_demo, "plans/1", scope="viewer")
     page.locator("#content dl").wait_for()
     assert page.locator("button", has_text="Roll back").count() == 0
+
+
+def test_a_proposal_that_was_superseded_links_to_the_newer_one_and_is_not_rolled_back_to(
+    fresh_demo: Api, opened: Open
+) -> None:
+    fresh_demo.put(
+        "policies/default",
+        {
+            "kind": "Policy",
+            "metadata": {"name": "default"},
+            "spec": {"mode": "approve"},
+        },
+    )
+    ids = []
+    for name in ("extra", "more"):
+        fresh_demo.put(f"services/{name}", service(name, scaling={"min_replicas": 2}))
+        ids.append(fresh_demo.tick().plan_id)
+    page = opened(fresh_demo, "plans")
+    page.click(f".chip a[href='/plans/{ids[1]}']")
+    page.wait_for_url(f"**/plans/{ids[1]}")
+    page.goto(f"{fresh_demo.client.base_url}/plans/{ids[0]}")
+    page.locator("dd", has_text=f"superseded by plan {ids[1]}").wait_for()
+    assert page.locator("button", has_text="Roll back").count() == 0
+    assert page.locator("button", has_text="Approve").count() == 0
