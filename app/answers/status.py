@@ -2,9 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
+from app.answers.conditions import (
+    Condition,
+    ConditionType,
+    PlanFacts,
+    Truth,
+    WaitingPlan,
+    plan_conditions,
+)
 from app.answers.feasible import infeasibility
 from app.loop.events import describe_avoided
 from app.loop.make_problem import PlannedPoints
@@ -16,43 +23,9 @@ from app.store.store import Snapshot
 from solvers.check_survival import survival_gaps
 from solvers.predict.data.samples import Group
 from solvers.tick.survive import make_goal
-from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
-from solvers.types.state import GpuId, Service, ServiceObservation
+from solvers.types.plan import BoundPlan, planned_rates_rps
+from solvers.types.state import GpuId, Mode, Scaling, Service, ServiceObservation
 from solvers.types.survival import Survival
-
-ConditionType = Literal[
-    "Ready",
-    "TelemetryAvailable",
-    "Feasible",
-    "Applied",
-    "PredictionsHold",
-    "SLOMet",
-    "Launches",
-    "Survives",
-]
-Truth = Literal["True", "False", "Unknown"]
-
-UNSERVED_REASONS: dict[UnservedReason, str] = {
-    "slo": "SloOutOfReach",
-    "stock": "NoGpuLeft",
-    "sm": "NoSmLeft",
-    "memory": "NoMemoryLeft",
-    "power": "PowerCapReached",
-    "replicas": "ReplicaLimitReached",
-    "budget": "SolverOutOfTime",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One statement about a service or a node."""
-
-    type: ConditionType
-    status: Truth
-    reason: str
-    """CamelCase, for programs."""
-    message: str
-    """For people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +39,26 @@ class ServiceStatus:
     conditions: tuple[Condition, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanNews:
+    """What is known of the newest decision beside the snapshot."""
+
+    expected_rps: Mapping[str, float] = field(default_factory=dict)
+    """The rate that it was made for, by service, whether or not its plan came into force."""
+    waiting_id: int | None = None
+    """The id of the plan that the snapshot has as `proposed`."""
+
+
 def service_statuses(
-    snapshot: Snapshot, names: Sequence[str]
+    snapshot: Snapshot, names: Sequence[str], news: PlanNews | None = None
 ) -> dict[str, ServiceStatus]:
     """The status of each named service that the snapshot knows."""
     observed = observe(snapshot)
     services = {service.name: service for service in snapshot.state.services}
     return {
-        name: _service_status(snapshot, services[name], observed.reading(name))
+        name: _service_status(
+            snapshot, services[name], observed.reading(name), news or PlanNews()
+        )
         # Services may be gone between the question and the snapshot.
         for name in names
         if name in services
@@ -81,21 +66,24 @@ def service_statuses(
 
 
 def _service_status(
-    snapshot: Snapshot, service: Service, reading: ServiceObservation | None
+    snapshot: Snapshot,
+    service: Service,
+    reading: ServiceObservation | None,
+    news: PlanNews,
 ) -> ServiceStatus:
     telemetry = _telemetry(reading, snapshot.settings.stale_after_s)
-    feasible = _feasible(snapshot, service)
-    applied = _applied(snapshot, service.name)
     slo_met = _slo_met(service, reading, telemetry)
     replicas = _replicas(snapshot.target, service.name)
     holds = _predictions_hold(snapshot, service, replicas)
-    ready = _ready(feasible, applied, sum(replicas.values()))
+    facts = _plan_facts(snapshot, service, reading, news)
+    planned = plan_conditions(facts)
     return ServiceStatus(
         replicas=tuple(sorted(replicas.items())),
-        planned_rate_rps=planned_rates_rps(snapshot.target)[service.name],
+        planned_rate_rps=facts.planned_rps,
         reading=reading,
         conditions=(
-            *(ready, telemetry, feasible, applied, holds, slo_met),
+            *(planned.ready, telemetry, planned.feasible, planned.applied),
+            *(holds, slo_met),
             *_launches(snapshot, service.name),
             *_survives(snapshot, service, reading),
         ),
@@ -149,75 +137,81 @@ def slo_objection(snapshot: Snapshot, service: Service) -> str | None:
     return infeasibility(service, snapshot.state.gpu_types, points, present=present)
 
 
-def _feasible(snapshot: Snapshot, service: Service) -> Condition:
-    impossible = slo_objection(snapshot, service)
-    # What no plan could do is said before what this one does.
-    if impossible is not None:
-        return _condition("Feasible", "False", "SloOutOfReach", impossible)
-    return _served(snapshot.target, service.name)
+def _plan_facts(
+    snapshot: Snapshot,
+    service: Service,
+    reading: ServiceObservation | None,
+    news: PlanNews,
+) -> PlanFacts:
+    """What a service's plans are judged by."""
+    facts = PlanFacts(
+        objection=slo_objection(snapshot, service),
+        is_off=service.mode is Mode.OFF,
+        min_replicas=_min_replicas(service.scaling),
+        wanted_rps=_wanted_rps(snapshot, service.name, reading, news),
+        waiting=_waiting(snapshot, service.name, news),
+    )
+    if snapshot.target is None:
+        return facts
+    return _followed(_in_force(facts, snapshot.target, service.name), snapshot, service)
 
 
-def _served(target: BoundPlan | None, service: str) -> Condition:
-    """Whether the plan in force serves all of it."""
-    if target is None:
-        return _condition(
-            "Feasible", "Unknown", "NotPlanned", "there is no plan in force yet"
-        )
-    unserved = [entry for entry in target.unserved if entry.service == service]
-    if unserved:
-        reason = UNSERVED_REASONS[unserved[0].reason]
-        message = "; ".join(map(_unserved_text, unserved))
-        return _condition("Feasible", "False", reason, message)
-    return _condition(
-        "Feasible",
-        "True",
-        "DemandServed",
-        f"generation {target.generation} serves the whole forecast rate",
+def _in_force(facts: PlanFacts, target: BoundPlan, service: str) -> PlanFacts:
+    """With what the plan in force has of the service."""
+    return replace(
+        facts,
+        generation=target.generation,
+        replicas=_replicas(target, service).total(),
+        planned_rps=planned_rates_rps(target)[service],
+        unserved=tuple(entry for entry in target.unserved if entry.service == service),
     )
 
 
-def _unserved_text(entry: Unserved) -> str:
-    missing = (
-        f" and {entry.replicas_missing} replicas" if entry.replicas_missing else ""
-    )
-    return f"the plan leaves out {entry.rate_rps:.1f} requests per second{missing}; what binds: {entry.reason}"
-
-
-def _applied(snapshot: Snapshot, service: str) -> Condition:
-    target = snapshot.target
-    if target is None:
-        return _condition(
-            "Applied", "Unknown", "NoTarget", "there is no plan in force yet"
-        )
+def _followed(facts: PlanFacts, snapshot: Snapshot, service: Service) -> PlanFacts:
+    """With how the nodes follow that plan."""
+    generation = facts.generation or 0
     carrying = {
         gpu.node
-        for gpu in target.gpus
-        if any(replica.service == service for replica in gpu.replicas)
+        for gpu in (snapshot.target.gpus if snapshot.target else ())
+        if any(replica.service == service.name for replica in gpu.replicas)
     }
     # Nodes without a replica of it may lag behind: it is served all the same.
     carriers = [status for status in snapshot.statuses if status.node in carrying]
-    ahead = _names(carriers, lambda has: has > target.generation)
-    if ahead:
-        return _condition(
-            "Applied",
-            "False",
-            "NodesAhead",
-            f"{ahead} follow newer generations than {target.generation}, which this control plane never made",
-        )
-    behind = _names(carriers, lambda has: has < target.generation)
-    if behind:
-        return _condition(
-            "Applied",
-            "False",
-            "RollingOut",
-            f"generation {target.generation} is not yet on {behind}",
-        )
-    return _condition(
-        "Applied",
-        "True",
-        "NodesFollow",
-        f"generation {target.generation} is in force on its nodes: {len(carrying)}",
+    return replace(
+        facts,
+        carriers=len(carrying),
+        ahead=_names(carriers, lambda has: has > generation),
+        behind=_names(carriers, lambda has: has < generation),
     )
+
+
+def _min_replicas(scaling: Scaling) -> int:
+    """As plans take it: with the buffer, within what the team allows."""
+    ready = scaling.min_replicas + scaling.buffer_replicas
+    return ready if scaling.max_replicas is None else min(ready, scaling.max_replicas)
+
+
+def _wanted_rps(
+    snapshot: Snapshot,
+    service: str,
+    reading: ServiceObservation | None,
+    news: PlanNews,
+) -> float | None:
+    """What is expected of it; where the plan in force has nothing for it, what arrives, too."""
+    expected_rps = news.expected_rps.get(service)
+    # Of a service with replicas the forecast knows better: after a fall the last minute's mean is still high.
+    if expected_rps is not None and _carrying(snapshot.target, service):
+        return expected_rps
+    arriving_rps = None if reading is None else reading.arrival_rate_rps
+    known = [rate for rate in (expected_rps, arriving_rps) if rate is not None]
+    return max(known, default=None)
+
+
+def _waiting(snapshot: Snapshot, service: str, news: PlanNews) -> WaitingPlan | None:
+    if snapshot.proposed is None or news.waiting_id is None:
+        return None
+    replicas = _replicas(snapshot.proposed, service).total()
+    return WaitingPlan(id=news.waiting_id, replicas=replicas)
 
 
 def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:
@@ -363,19 +357,3 @@ def _slo_met(
     if reading.attainment >= service.slo.percentile:
         return _condition("SLOMet", "True", "AttainmentKept", figures)
     return _condition("SLOMet", "False", "AttainmentMissed", figures)
-
-
-def _ready(feasible: Condition, applied: Condition, replicas: int) -> Condition:
-    """The sum of the others: the plan serves all of it, the nodes have it, and somebody runs it."""
-    # Whether it can be served comes first: a plan that leaves it out has nothing to roll out.
-    for part in (feasible, applied):
-        if part.status != "True":
-            return replace(part, type="Ready")
-    if replicas == 0:
-        return _condition(
-            "Ready",
-            "True",
-            "ScaledToZero",
-            "no request is expected and no replica runs",
-        )
-    return _condition("Ready", "True", "Serving", f"replicas in service: {replicas}")

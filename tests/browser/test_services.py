@@ -82,6 +82,24 @@ def test_what_is_wrong_is_said_in_words(demo: Api, opened: Open) -> None:
     )
 
 
+def test_the_summary_does_not_praise_the_minute_where_budgets_burn(
+    fresh_demo: Api, opened: Open
+) -> None:
+    page = opened(fresh_demo, "services", scope="viewer")
+    summary = page.locator(".summary")
+    expect(summary).to_contain_text(
+        "SLO missed: search. Error budgets burn too fast: search."
+    )
+    fresh_demo.clock.advance(120.0)
+    report(fresh_demo, 12, one_late_in=1000)
+    expect(summary).to_contain_text(
+        "No SLO was missed in the last minute, but error budgets burn too fast: search."
+    )
+    expect(summary).not_to_contain_text("Every service")
+    page.get_by_label("Find").fill("chat")
+    expect(summary).to_contain_text("Every service kept its SLO in the last minute.")
+
+
 def test_a_service_shows_cost_of_today_replicas_and_why(
     demo: Api, opened: Open
 ) -> None:

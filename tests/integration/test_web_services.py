@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.api_harness import NOW, Api, Prepared
+from tests.integration.api_harness import NOW, Api, Prepared, service
 
 pytestmark = pytest.mark.integration
 
@@ -40,6 +40,51 @@ def test_a_token_that_is_bound_to_a_project_sees_its_services_only(api: Api) -> 
         first_data(api, "/services/search", "bound")["service"]["now"]["project"]
         == "team-b"
     )
+
+
+def test_a_new_service_is_shown_with_the_plan_that_waits_for_approval(api: Api) -> None:
+    api.put(
+        "services/late", service("late", project="team-a", scaling={"min_replicas": 1})
+    )
+    api.put(
+        "policies/default",
+        {
+            "kind": "Policy",
+            "metadata": {"name": "default"},
+            "spec": {"mode": "approve"},
+        },
+    )
+    plan_id = api.tick().plan_id
+    (trouble,) = first_data(api, "/services")["service_status"]["late"]["troubles"][1:]
+    assert (trouble["type"], trouble["reason"]) == ("Applied", "WaitsForApproval")
+    assert f"plan {plan_id}, with 1 replica of it" in trouble["message"]
+
+
+def test_a_service_waits_until_its_plan_is_in_force(api: Api) -> None:
+    def ready() -> tuple[str, str, str]:
+        told = api.get("services/late")["status"]["conditions"][0]
+        return told["status"], told["reason"], told["message"]
+
+    api.put(
+        "services/late", service("late", project="team-a", scaling={"min_replicas": 1})
+    )
+    # It is in no plan yet.
+    assert ready()[:2] == ("Unknown", "NotPlanned")
+    api.put("services/idle", service("idle", project="team-a"))
+    policy = {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"mode": "approve"},
+    }
+    api.put("policies/default", policy)
+    plan_id = api.tick().plan_id
+    assert ready()[:2] == ("False", "WaitsForApproval")
+    assert f"`plimsoll approve {plan_id}`" in ready()[2]
+    assert api.call("POST", f"plans/{plan_id}/approve").status_code == 200
+    assert api.tick().state == "target"
+    assert ready()[1] in ("RollingOut", "Serving")
+    idle = api.get("services/idle")["status"]["conditions"][0]
+    assert (idle["status"], idle["reason"]) == ("True", "ScaledToZero")
 
 
 def test_steps_count_requests_by_the_seconds_that_were_heard(api: Api) -> None:

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.answers.status import ConditionType, Truth
+from app.answers.conditions import ConditionType, Truth
 
 Item = TypeVar("Item")
 

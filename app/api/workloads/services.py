@@ -36,6 +36,7 @@ from app.base.errors import InvalidRequest, NotFound
 from app.catalogue.catalogue import not_for_services
 from app.db.base.transaction import Connection
 from app.db.predictions import forecasts, profiles
+from app.db.reports import service_board
 from app.db.workloads import quotas, services
 from app.learn.choose_forecasts import view_forecast
 from app.manifests import objects as manifests
@@ -143,8 +144,10 @@ async def _statuses(
     context: Context, names: Sequence[str]
 ) -> Mapping[str, ServiceStatus]:
     snapshot = await context.snapshot()
+    async with context.transaction() as connection:
+        news = await service_board.load_plan_news(connection, snapshot)
     # Those of hundreds of services take a while, and the server has other requests.
-    return await asyncio.to_thread(service_statuses, snapshot, names)
+    return await asyncio.to_thread(service_statuses, snapshot, names, news)
 
 
 async def _check_feasible(context: Context, service: Service) -> None:

@@ -7,8 +7,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.answers.status import PlanNews
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
+from app.db.decisions import plans
+from app.store.store import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,25 @@ async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, f
         row.service: (row.low_rps, row.high_rps)
         for row in await connection.execute(text(_EXPECTED))
     }
+
+
+async def load_plan_news(connection: AsyncConnection, snapshot: Snapshot) -> PlanNews:
+    """What the newest decision expected, and which plan it is that the snapshot has as proposed."""
+    # A snapshot without one asks nothing: a plan that was proposed since is not judged by it.
+    waiting_id = None
+    if snapshot.proposed is not None:
+        waiting_id = await plans.newest_proposed(
+            connection,
+            parent=snapshot.proposed.parent,
+            catalogue_revision=snapshot.state.catalogue_revision,
+        )
+    return PlanNews(
+        expected_rps={
+            row.service: row.arrival_rate_rps
+            for row in await connection.execute(text(_NEWEST_DEMANDS))
+        },
+        waiting_id=waiting_id,
+    )
 
 
 async def load_budgets(
@@ -146,6 +168,15 @@ FROM service s
 CROSS JOIN LATERAL (SELECT low_rps, high_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
                     ORDER BY at DESC LIMIT 1) AS d
 WHERE s.deleted_at IS NULL AND d.low_rps IS NOT NULL
+"""
+
+# Since the service was created: one that comes back under its name is not judged by what came before.
+_NEWEST_DEMANDS = """
+SELECT s.name AS service, d.arrival_rate_rps
+FROM service s
+CROSS JOIN LATERAL (SELECT at, arrival_rate_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
+                    ORDER BY at DESC LIMIT 1) AS d
+WHERE s.deleted_at IS NULL AND d.at >= s.created_at
 """
 
 _BUDGETS = """

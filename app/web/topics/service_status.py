@@ -2,7 +2,8 @@
 
 import asyncio
 
-from app.answers.status import Condition, service_statuses
+from app.answers.conditions import Condition
+from app.answers.status import service_statuses
 from app.db.reports import service_board
 from app.db.workloads import services
 from app.web.topics.feed import Items, Look, Topic
@@ -16,8 +17,10 @@ async def load_service_status(look: Look) -> Items:
         expected = await service_board.load_expected(connection)
     names = [entry.service.name for entry in entries]
     snapshot = await look.snapshot()
+    async with look.transaction() as connection:
+        news = await service_board.load_plan_news(connection, snapshot)
     # Hundreds of services take a while; the loop of the server has other things to do.
-    statuses = await asyncio.to_thread(service_statuses, snapshot, names)
+    statuses = await asyncio.to_thread(service_statuses, snapshot, names, news)
     return {
         name: {
             "expected_rps": [round(rate, 2) for rate in expected[name]]

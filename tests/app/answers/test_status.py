@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.answers.status import Condition, node_applied, service_statuses
+from app.answers.conditions import Condition
+from app.answers.status import PlanNews, node_applied, service_statuses
 from app.store.node_book import AgentStatus
 from app.store.store import Correction, Snapshot
 from solvers.predict.data.samples import Group
 from solvers.predict.learn.online import FitState, new_fit_state
 from solvers.types.plan import Unserved
-from solvers.types.state import Slo
+from solvers.types.state import Mode, Slo
 from tests.app.fleets import a_service
 from tests.app.snapshots import (
     NOW,
@@ -182,6 +183,68 @@ def test_a_service_scaled_to_zero_is_ready() -> None:
         "True",
         "ScaledToZero",
     )
+
+
+def _news(waiting_id: int | None = None, **expected_rps: float) -> PlanNews:
+    return PlanNews(expected_rps=expected_rps, waiting_id=waiting_id)
+
+
+def _told(snapshot: Snapshot, news: PlanNews) -> dict[str, tuple[str, str]]:
+    conditions = service_statuses(snapshot, ["chat"], news)["chat"].conditions
+    return {each.type: (each.status, each.reason) for each in conditions}
+
+
+def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
+    others = a_bound_plan([a_replica("r1", service="search")], generation=3)
+    proposed = a_bound_plan(
+        [a_replica("r1", service="search")], [a_replica("r2")], generation=4
+    )
+    for target in (None, others):
+        snapshot = replace(a_snapshot(windows=HEARD, target=target), proposed=proposed)
+        told = _told(snapshot, _news(12, chat=20.0))
+        assert told["Ready"] == ("False", "WaitsForApproval")
+        assert told["Feasible"] == ("Unknown", "WaitsForApproval")
+        assert told["Applied"] == ("False", "WaitsForApproval")
+    # Once somebody said no to it, the load is there all the same.
+    rejected = a_snapshot(windows=HEARD, target=others)
+    assert _told(rejected, _news(chat=20.0))["Ready"] == ("Unknown", "NotPlanned")
+
+
+def test_a_service_that_outgrew_its_plan_waits_for_the_one_with_more() -> None:
+    snapshot = replace(
+        _with_agents(a_snapshot(windows=HEARD, target=TARGET), n1=3, n2=3),
+        proposed=a_bound_plan([a_replica("r1", rate_rps=90.0)], generation=4),
+    )
+    # The plan in force serves 40 per second.
+    assert _told(snapshot, _news(12, chat=90.0))["Ready"] == (
+        "False",
+        "WaitsForApproval",
+    )
+    assert _told(snapshot, _news(12, chat=40.0))["Ready"] == ("True", "Serving")
+
+
+def test_a_service_that_nobody_has_looked_at_is_not_scaled_to_zero() -> None:
+    others = a_bound_plan([a_replica("r1", service="search")], generation=3)
+    unheard = a_snapshot(target=others)
+    assert _told(unheard, _news())["Ready"] == ("Unknown", "NotPlanned")
+    assert _told(unheard, _news(chat=0.0))["Ready"] == ("True", "ScaledToZero")
+    # Requests come, whatever was expected before the loop was paused.
+    heard = a_snapshot(windows=HEARD, target=others)
+    assert _told(heard, _news(chat=0.0))["Ready"] == ("Unknown", "NotPlanned")
+
+
+def test_replicas_that_must_stand_ready_are_missed_also_without_a_request() -> None:
+    others = a_bound_plan([a_replica("r1", service="search")], generation=3)
+    for service in (a_service(min_replicas=1), a_service(buffer_replicas=1)):
+        state = a_state(services=(service,))
+        snapshot = a_snapshot(state=state, target=others)
+        assert _told(snapshot, _news(chat=0.0))["Ready"] == ("Unknown", "NotPlanned")
+
+
+def test_a_service_in_mode_off_is_in_no_plan() -> None:
+    off = replace(a_service(), mode=Mode.OFF)
+    snapshot = a_snapshot(state=a_state(services=(off,)), windows=HEARD, target=TARGET)
+    assert _said(snapshot, "Feasible") == ("Unknown", "ModeOff")
 
 
 @pytest.mark.parametrize(

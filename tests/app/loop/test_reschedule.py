@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from agents.base.protocol import LaunchFailure, Observation
-from app.answers.status import Condition, service_statuses
+from app.answers.conditions import Condition
+from app.answers.status import service_statuses
 from app.loop.demand_fallbacks import decide_with_fallbacks
 from app.loop.fill import task_places
 from app.loop.forecast import make_demands

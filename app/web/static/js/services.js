@@ -4,7 +4,7 @@ import { h, keyed, show } from "./dom.js";
 import { count, ms, number, percent, rps, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, content, isOperator } from "./page.js";
-import { burnCell, few, latencyBar, leftOf, replicasText, sinceText, sloWords } from "./service_figures.js";
+import { burnCell, latencyBar, leftOf, replicasText, sinceText, sloWords } from "./service_figures.js";
 
 const MOST = 500;
 const LOW = Number.NEGATIVE_INFINITY;
@@ -147,8 +147,7 @@ function sum(found) {
   if (found.length === 0) return show(summary, "No service fits what is asked for.");
   const burning = found.filter(([name]) => budgetOf(name)?.alerts.length).map(([name]) => name);
   const cost = found.reduce((total, [, service]) => total + service.cost_usd_per_hour, 0);
-  return show(summary, `${count(found.length, "service")} for ${usd(cost)}/h. `, sloWords(found),
-    burning.length ? h("strong", { class: "bad" }, `Error budget burns too fast: ${few(burning)}. `) : "",
+  return show(summary, `${count(found.length, "service")} for ${usd(cost)}/h. `, sloWords(found, burning),
     found.length > MOST ? `The first ${MOST} are shown.` : "");
 }
 
