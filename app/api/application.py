@@ -66,6 +66,9 @@ RESOURCES = (
 """In the order in which paths are tried: the busiest first; `compare` and `preview` before `plans`, whose paths take
 any plan id."""
 
+VALUES = frozenset({"const", "default", "enum", "example", "examples"})
+"""What stands under these keys of a schema is data, not a schema."""
+
 DESCRIPTION = (
     "Errors are RFC 9457 problems. Lists have `limit` and `cursor`. Objects have an ETag; replacing or deleting one "
     "needs If-Match. Every answer has X-Request-ID, which the audit keeps. A body has 64 KiB at most, a manifest "
@@ -91,6 +94,7 @@ def make_api(
         # Its own route would make the document while everybody else waits.
         openapi_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
     )
     # First of all routes: routes are tried in turn, and nearly every request of a large fleet is a sync.
     app.router.routes.append(sync.QuickSync(PREFIX))
@@ -166,8 +170,14 @@ def _methods(path: str) -> set[str]:
     }
 
 
+def _operation_id(route: APIRoute) -> str:
+    """The name of the function that answers, as `put_service`: generators of clients make theirs of it."""
+    return route.name
+
+
 def openapi(app: FastAPI) -> dict[str, Any]:
-    """The document: FastAPI's, with the schemas that it cannot see, and without its own shape of errors."""
+    """The document: FastAPI's, with the schemas that it cannot see, without its own shape of errors, and as generators
+    of clients understand it."""
     # Made once: the document does not change while the process runs.
     if app.openapi_schema is None:
         document = get_openapi(
@@ -182,8 +192,47 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         # FastAPI documents its own errors, which `errors.install` replaces by problems.
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
+        for part in ("paths", "components"):
+            document[part] = _plain(document[part])
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _plain(part: Any) -> Any:
+    """That part of the document in the words that generators of clients know.
+
+    Titles go: many are the same, and generators name classes by them; a schema's name in the document is its own.
+    """
+    if isinstance(part, list):
+        return [_plain(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: _plain_value(key, value)
+        for key, value in part.items()
+        # A tuple's `maxItems` says as much as its `items: false`, which few generators read.
+        if key != "title" and not (key == "items" and value is False)
+    }
+
+
+def _plain_value(key: str, value: Any) -> Any:
+    """The same of what stands under that key."""
+    if key in VALUES:
+        return value
+    # Keys are names of fields here, and a field may be called title.
+    if key == "properties":
+        return {name: _plain(schema) for name, schema in value.items()}
+    if key == "anyOf":
+        return [_plain(_without_constant(schema)) for schema in value]
+    return _plain(value)
+
+
+def _without_constant(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same alternative as an enum of one: openapi-python-client reads `0` of "0, or all" as a wrong `all`."""
+    if "const" not in schema:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "const"}
+    return {**rest, "enum": [schema["const"]]}
 
 
 def _wire_schemas() -> dict[str, Any]:

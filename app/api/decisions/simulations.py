@@ -79,7 +79,7 @@ async def list_simulations(context: Viewer, paging: Paging) -> Page[SimulationVi
 
 
 @router.get("/examples", responses=LIST)
-async def list_examples(context: Viewer) -> ExamplesView:
+async def list_simulation_examples(context: Viewer) -> ExamplesView:
     """Shipped scenarios, and what a simulation may have at most."""
     checks = cast(ScenarioChecks, context.parts.simulations)
     items = await asyncio.to_thread(checks.examples)
@@ -165,7 +165,7 @@ async def get_simulation(
     response_class=Response,
     responses=problems(404, 409) | REPORT,
 )
-async def get_report(
+async def get_simulation_report(
     context: Viewer, simulation_id: SimulationId, request: Request
 ) -> Response:
     """The report as a page with charts, as `plimsoll simulate --html` writes it."""
@@ -177,7 +177,7 @@ async def get_report(
     response_class=Response,
     responses=problems(404, 409) | REPORT_JSON,
 )
-async def get_report_json(
+async def get_simulation_report_json(
     context: Viewer, simulation_id: SimulationId, request: Request
 ) -> Response:
     """The report with every figure and time series, as `plimsoll simulate -o` writes it."""

@@ -77,7 +77,7 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
     openapi_extra=_OPENAPI,
     responses=problems(400, 404, 413) | _ANSWER,
 )
-async def sync(
+async def sync_node(
     context: Agent,
     name: Name,
     request: Request,
@@ -96,7 +96,7 @@ async def sync(
 
 
 class QuickSync(Route):
-    """Takes the syncs of well-behaved agents before any other route is tried; all others go to `sync`.
+    """Takes the syncs of well-behaved agents before any other route is tried; all others go to `sync_node`.
 
     A thousand agents a second all come here, and FastAPI's routing and dependencies cost more than the answer.
     """

@@ -40,7 +40,7 @@ _UNREADY: Responses = {
 
 
 @router.get("/livez")
-async def livez() -> HealthView:
+async def get_livez() -> HealthView:
     """Whether this process answers at all."""
     # It asks no database: an orchestrator would else start every API anew while PostgreSQL is away.
     return HealthView(status="ok")
@@ -52,7 +52,7 @@ def _bare_flag(given: object) -> object:
 
 
 @router.get("/readyz", response_model=HealthView, responses=PUBLIC | _UNREADY)
-async def readyz(
+async def get_readyz(
     request: Request,
     verbose: Annotated[
         bool,
@@ -68,7 +68,7 @@ async def readyz(
 
 
 @router.get("/healthz", response_model=HealthView, responses=_UNREADY)
-async def healthz(request: Request) -> JSONResponse:
+async def get_healthz(request: Request) -> JSONResponse:
     """The same as /readyz, under the older name."""
     return await _readiness(request, verbose=False)
 
@@ -78,7 +78,7 @@ async def healthz(request: Request) -> JSONResponse:
     response_class=Response,
     responses=PROMETHEUS_TEXT | PUBLIC_LIMITED,
 )
-async def metrics(request: Request) -> Response:
+async def get_metrics(request: Request) -> Response:
     """Metrics of this process in Prometheus' text format."""
     # Not kept for a moment, as readiness is: two scrapes tell what happened between them.
     parts: ApiParts = request.app.state.parts

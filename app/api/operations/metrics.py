@@ -17,7 +17,7 @@ router = APIRouter(prefix="/metrics", tags=["metrics"])
 
 
 @router.get("", response_class=Response, responses=READ | PROMETHEUS_TEXT)
-async def cluster_metrics(context: ClusterViewer) -> Response:
+async def get_cluster_metrics(context: ClusterViewer) -> Response:
     """Nodes, GPUs, services, costs in Prometheus' text format; every process of the API says the same."""
     # Kept for some seconds: several scrapers cost as much as one.
     text = await context.parts.cluster_page.load(context.parts.engine, context.now())
@@ -37,7 +37,7 @@ class TargetGroup(BaseModel):
 
 
 @router.get("/targets", responses=READ)
-async def metrics_targets(context: ClusterViewer) -> list[TargetGroup]:
+async def list_metrics_targets(context: ClusterViewer) -> list[TargetGroup]:
     """The agents that show metrics, as Prometheus' HTTP service discovery reads them."""
     async with context.transaction() as connection:
         rows = await load_metrics_addresses(connection, MAX_SERIES)

@@ -116,7 +116,7 @@ TokenId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 @router.get("/auth/whoami", responses=problems())
-async def whoami(context: Anyone) -> CallerView:
+async def get_caller(context: Anyone) -> CallerView:
     """The caller's own token."""
     caller = context.caller
     return CallerView(

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -64,14 +66,31 @@ def test_the_document_is_written_once() -> None:
 
 
 def test_every_operation_has_a_name_of_its_own_and_a_description() -> None:
-    assert len({operation["operationId"] for operation in OPERATIONS.values()}) == len(
-        OPERATIONS
-    )
+    names = [operation["operationId"] for operation in OPERATIONS.values()]
+    assert sorted(names) == sorted(set(names))
+    # Generators of clients make functions and files of them.
+    wrong = [name for name in names if not re.fullmatch(r"[a-z]+(_[a-z0-9]+)*", name)]
+    assert wrong == []
+    assert {"put_service", "list_services", "get_plan", "sync_node"} < set(names)
     assert [
         name
         for name, operation in OPERATIONS.items()
         if not operation.get("description")
     ] == []
+
+
+def test_no_schema_has_what_generators_of_clients_stumble_over() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    parts = list(_schemas([schemas, DOCUMENT["paths"]]))
+    assert [part for part in parts if isinstance(part.get("title"), str)] == []
+    assert [part for part in parts if part.get("items") is False] == []
+    # What they say of tuples stands there as it did; so do fields that are called title.
+    buckets = schemas["ServiceReading"]["properties"]["latency_buckets"]["items"]
+    assert len(buckets["prefixItems"]) == buckets["minItems"] == buckets["maxItems"]
+    assert "title" in schemas["ProblemDetails"]["properties"]
+    # Such a generator reads no number where the alternative is a constant.
+    paid = schemas["GpuTypeSpec-Input"]["properties"]["paid"]["anyOf"]
+    assert paid[1] == {"enum": ["all"], "type": "string"}
 
 
 def test_every_resource_needs_a_token_and_says_what_is_answered_without() -> None:
@@ -140,6 +159,15 @@ def test_every_reference_leads_somewhere() -> None:
 def test_every_class_of_error_has_one_code() -> None:
     statuses = {kind.code: kind.status for _, kind in PROBLEMS}
     assert all(statuses[kind.code] == kind.status for _, kind in PROBLEMS)
+
+
+def _schemas(part: object) -> Iterator[dict[str, Any]]:
+    """Every object within; examples in it hold neither titles nor items."""
+    if isinstance(part, dict):
+        yield part
+    if isinstance(part, dict | list):
+        for value in part.values() if isinstance(part, dict) else part:
+            yield from _schemas(value)
 
 
 def _references(part: object) -> list[str]:
