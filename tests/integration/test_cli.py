@@ -1,6 +1,5 @@
 """The command against a real control plane: a real API on a socket, in front of a real PostgreSQL."""
 
-import asyncio
 import json
 import os
 import socket
@@ -8,24 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
-import httpx2
 import pytest
-from fastapi import FastAPI
 
-from app.base.settings import Settings
 from app.cli.main import run
-from app.db.base.engine import make_engine
-from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.postgres import server as postgres
-from app.serve.api_process import make_server
-from app.serve.plane import make_plane
 from tests.app.runner import Result, cli
-from tests.integration.api_harness import keep_solver
+from tests.integration.api_harness import ControlPlane, served_api
 
 pytestmark = pytest.mark.integration
 
@@ -66,45 +55,10 @@ spec:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPlane:
-    """Where it listens, and an admin's token."""
-
-    url: str
-    token: str
-
-
 @pytest.fixture
 def control_plane(database: str) -> Iterator[ControlPlane]:
-    """An API on a free port, served from a thread."""
-    # Who connects before the server is ready waits in the socket's backlog: one answer says that it is.
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = make_server(make_plane(Settings(), database))
-    thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
-    )
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        assert httpx2.get(f"{url}/livez", timeout=60.0).status_code == 200
-        keep_solver(cast(FastAPI, server.config.app))
-        yield ControlPlane(url=url, token=asyncio.run(_admin_token(database)))
-    finally:
-        server.should_exit = True
-        thread.join(timeout=30)
-        listening.close()
-
-
-async def _admin_token(url: str) -> str:
-    engine = make_engine(url, pool_size=2)
-    try:
-        return (
-            await create_locally(
-                engine, TokenOrder(name="admin", scope="admin"), at=datetime.now(UTC)
-            )
-        ).secret
-    finally:
-        await engine.dispose()
+    with served_api(database) as plane:
+        yield plane
 
 
 @pytest.fixture
