@@ -225,6 +225,17 @@ def test_prometheus_takes_the_rules_and_they_find_what_they_should() -> None:
 
 
 @needs_promtool
+def test_prometheus_takes_the_configuration_once_the_token_is_there(
+    tmp_path: Path,
+) -> None:
+    folder = shutil.copytree(ROOT / "deploy" / "prometheus", tmp_path / "prometheus")
+    # Its header says that the operator puts it there; without it Prometheus refuses to start.
+    (folder / "viewer.token").write_text("plm_a_token_of_scope_viewer")
+
+    promtool("check", "config", str(folder / "prometheus.yml"))
+
+
+@needs_promtool
 def test_prometheus_takes_every_query_of_the_dashboards(tmp_path: Path) -> None:
     queries = [query for path in BOARDS for query in asked(path)]
     listed = [

@@ -7,7 +7,9 @@ import pytest
 import schemathesis
 from httpx2 import Response
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import GenerationMode, checks
+from schemathesis.core.transport import Response as SchemaResponse
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from app.api.application import make_api
@@ -18,6 +20,8 @@ pytestmark = pytest.mark.integration
 
 EXAMPLES = 60 if IS_NIGHTLY else 4
 """Per operation."""
+CHAINS, STEPS = (200, 12) if IS_NIGHTLY else (25, 8)
+BASE_URL = "http://testserver"
 COSTLY = {"POST /api/v1/plans/compare": 4}
 """Parts of it: each call plans once by every policy."""
 
@@ -98,8 +102,40 @@ def test_every_answer_is_documented_and_none_is_a_server_error(
     call()
 
 
+def test_workflows_over_several_operations_meet_no_server_error(api: Api) -> None:
+    class Workflow(SCHEMA.as_state_machine()):  # type: ignore[misc]  # made at run time
+        """Chains that schemathesis infers: what one call creates or answers, later ones read, change and delete."""
+
+        def call(self, case: schemathesis.Case, **kwargs: Any) -> SchemaResponse:
+            labels.add(case.operation.label)
+            return SchemaResponse.from_any(_answer(api, case))
+
+        def validate_response(
+            self, response: SchemaResponse, case: schemathesis.Case, **kwargs: Any
+        ) -> None:
+            case.validate_response(response, checks=list(CHECKED))
+
+    labels: set[str] = set()
+
+    run_state_machine_as_test(
+        Workflow,
+        settings=settings(
+            max_examples=CHAINS,
+            stateful_step_count=STEPS,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+    # Otherwise the document would have lost what links one operation with the next.
+    assert len(labels) >= 10, labels
+
+
 def _answer(api: Api, case: schemathesis.Case) -> Response:
-    sent = case.as_transport_kwargs(base_url="http://testserver")
+    sent = case.as_transport_kwargs(base_url=BASE_URL)
     raw = sent.get("data")
     if "json" in sent and isinstance(sent["json"], dict):
         sent["json"] = _fitting(sent["json"], case)
