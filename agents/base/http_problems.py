@@ -1,28 +1,66 @@
-"""RFC 9457 answers of the node's own HTTP servers."""
+"""Errors of the node's own HTTP servers: RFC 9457 problems that clients of the Open Inference Protocol read, too."""
 
 import re
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
 
+PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
+COMES_AGAIN = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE)
+"""Both pass by themselves, when a replica becomes ready or another one takes over."""
+
+HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def problem(status: HTTPStatus, detail: str) -> web.Response:
     """An `application/problem+json` answer; with Retry-After where coming again makes sense."""
-    headers = {"Content-Type": "application/problem+json"}
-    # Both pass by themselves, when a replica becomes ready or another one takes over.
-    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY):
+    headers = {"Content-Type": PROBLEM_TYPE}
+    if status in COMES_AGAIN:
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    body = {
-        # RFC 9457: with this type the title is the status's own phrase.
-        "type": "about:blank",
-        "title": status.phrase,
-        "status": int(status),
-        "detail": detail,
-    }
-    return web.Response(status=status, body=msgspec.json.encode(body), headers=headers)
+    return web.Response(
+        status=status,
+        body=problem_body(status, detail),
+        headers=headers,
+    )
+
+
+def problem_body(status: HTTPStatus, detail: str) -> bytes:
+    """The JSON of a problem."""
+    return msgspec.json.encode(
+        {
+            # RFC 9457: with this type the title is the status's own phrase.
+            "type": "about:blank",
+            "title": status.phrase,
+            "status": int(status),
+            "detail": detail,
+            # What the Open Inference Protocol asks for, and all that its clients show.
+            "error": detail,
+        }
+    )
+
+
+@web.middleware
+async def refusals_as_problems(
+    request: web.Request, handler: HttpHandler
+) -> web.StreamResponse:
+    """What aiohttp refuses by itself (no such path, a body that is too large) is answered with a problem, too."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        # Redirections are exceptions of aiohttp, too, and no problems.
+        if error.status < HTTPStatus.BAD_REQUEST:
+            raise
+        reason = (error.text or error.reason).removeprefix(f"{error.status}: ")
+        answer = problem(
+            HTTPStatus(error.status), f"{request.method} {request.path}: {reason}"
+        )
+        # A 405 must say which methods there are (RFC 9110).
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
 
 
 DEADLINE = "Plimsoll-Deadline-Ms"

@@ -3,19 +3,20 @@
     GET  /v2                        who serves           GET  /v2/health/live     200 unless the engine has failed
     GET  /v2/models/{name}          what it takes        GET  /v2/health/ready    200 with the status, or 503
     POST /v2/models/{name}/infer    one request          GET  /v2/models/{name}/ready
+    ...  /v2/models/{name}/versions/1 and what follows: the same, for clients that insist on a version
     GET, PUT /batch                 largest batch and delay, both changeable while requests come
     PUT, DELETE /drain              take nothing more; take requests again
     PUT  /offload, /resume          the device's memory to the host and back; answered when it is done
     GET  /status                    the status, in any state
     GET  /metrics                   for Prometheus
 
-All but inference is for the node's agent: listen where only that can come. Errors are RFC 9457 problems. Who is
-answered 503 or 504 was not run.
+What is below /v2 is the Open Inference Protocol's, the rest is for the node's agent: listen where only that can come.
+Errors are RFC 9457 problems. Who is answered 503 or 504 was not run.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Annotated
@@ -25,7 +26,13 @@ from aiohttp import web
 from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
+from agents.base.http_problems import (
+    DEADLINE,
+    HttpHandler,
+    parse_deadline_ms,
+    problem,
+    refusals_as_problems,
+)
 from agents.base.version import agent_version
 from agents.serving.batching import InferAnswer
 from agents.serving.engines.errors import (
@@ -41,6 +48,7 @@ from agents.serving.metrics import Outcome
 from agents.serving.replica import ServedReplica, Status
 from agents.serving.wire import (
     JSON_LENGTH_HEADER,
+    VERSION,
     InferRequest,
     decode_request,
     encode_answer,
@@ -61,8 +69,6 @@ _STATUS: dict[type[ServingError], tuple[HTTPStatus, Outcome]] = {
     WrongState: (HTTPStatus.CONFLICT, "bad"),
     EngineFailed: (HTTPStatus.INTERNAL_SERVER_ERROR, "failed"),
 }
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class BatchChangeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,13 +100,18 @@ def make_app(
 ) -> web.Application:
     """The HTTP server of a replica; run it with `web.AppRunner`. `largest_held`: bytes of all open requests."""
     server = _Server(replica, largest_held)
-    app = web.Application(client_max_size=MAX_BODY, middlewares=[_as_problems])
+    app = web.Application(
+        client_max_size=MAX_BODY,
+        middlewares=[refusals_as_problems, _as_problems],
+    )
     app.router.add_get("/v2", server.about)
+    app.router.add_get("/v2/", server.about)
     app.router.add_get("/v2/health/live", server.live)
     app.router.add_get("/v2/health/ready", server.ready)
-    app.router.add_get("/v2/models/{name}", server.describe)
-    app.router.add_get("/v2/models/{name}/ready", server.ready)
-    app.router.add_post("/v2/models/{name}/infer", server.infer)
+    for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        app.router.add_get(path, server.describe)
+        app.router.add_get(f"{path}/ready", server.ready_by_name)
+        app.router.add_post(f"{path}/infer", server.infer)
     app.router.add_get("/batch", server.get_batch)
     app.router.add_put("/batch", server.put_batch)
     app.router.add_put("/drain", server.drain)
@@ -113,24 +124,14 @@ def make_app(
 
 
 @web.middleware
-async def _as_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every refusal as a problem: ours by their kind, aiohttp's own (no such path, body too large) by their code."""
+async def _as_problems(
+    request: web.Request, handler: HttpHandler
+) -> web.StreamResponse:
+    """Every refusal of ours as a problem, by its kind."""
     try:
         return await handler(request)
     except ServingError as error:
         return _problem_of(error)
-    except web.HTTPException as error:
-        # Redirections of aiohttp are exceptions, too, and no problems.
-        if error.status < HTTPStatus.BAD_REQUEST:
-            raise
-        answer = problem(
-            HTTPStatus(error.status),
-            f"{request.method} {request.path}: {error.text or error.reason}",
-        )
-        # A 405 must say which methods there are (RFC 9110).
-        if "Allow" in error.headers:
-            answer.headers["Allow"] = error.headers["Allow"]
-        return answer
 
 
 class _Server:
@@ -158,8 +159,11 @@ class _Server:
             )
         return _json({"live": True})
 
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready_by_name(self, request: web.Request) -> web.Response:
         self._check_name(request)
+        return await self.ready(request)
+
+    async def ready(self, _: web.Request) -> web.Response:
         status = self._replica.status()
         if status.state != "ready":
             return problem(
@@ -174,7 +178,7 @@ class _Server:
         return _json(
             {
                 "name": self._replica.settings.service,
-                "versions": [],
+                "versions": [VERSION],
                 "platform": self._replica.platform,
                 "inputs": list(map(_wire_kind, signature.inputs)),
                 "outputs": list(map(_wire_kind, signature.outputs)),
@@ -277,11 +281,15 @@ class _Server:
         )
 
     def _check_name(self, request: web.Request) -> None:
-        name = request.match_info.get("name")
+        name = request.match_info["name"]
         mine = self._replica.settings.service
-        # A path without a name is that of the server.
-        if name not in (None, mine):
+        if name != mine:
             raise web.HTTPNotFound(text=f"this worker serves {mine}, not {name}")
+        version = request.match_info.get("version", VERSION)
+        if version != VERSION:
+            raise web.HTTPNotFound(
+                text=f"{mine} has no version {version}; it has version {VERSION} alone"
+            )
 
 
 def _kind_of(error: ServingError) -> tuple[HTTPStatus, Outcome]:

@@ -25,6 +25,8 @@ from agents.serving.engines.tensors import (
 )
 
 JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
+VERSION = "1"
+"""The only version of every service: clients that insist on one can name it."""
 MAX_DIMENSIONS = 16
 MAX_TENSORS = 64
 
@@ -70,10 +72,11 @@ class WireOutput(msgspec.Struct, omit_defaults=True):
 
 
 class WireAnswer(msgspec.Struct, omit_defaults=True):
-    """The JSON of an answer; `model_name` is the protocol's word."""
+    """The JSON of an answer; `model_name` and `model_version` are the protocol's words."""
 
     model_name: str
     outputs: list[WireOutput]
+    model_version: str
     id: str = ""
     parameters: Parameters = {}
 
@@ -137,6 +140,7 @@ def encode_answer(
     }
     answer = WireAnswer(
         model_name=service,
+        model_version=VERSION,
         id=request.id,
         outputs=[_output(each, is_binary=each.name in binary) for each in chosen],
         parameters=dict(parameters),

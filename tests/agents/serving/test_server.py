@@ -70,6 +70,30 @@ def test_the_protocols_metadata() -> None:
             "gated",
             [],
         )
+        assert network["versions"] == ["1"]
+
+    run(check())
+
+
+def test_a_service_has_version_1_and_no_other() -> None:
+    async def check() -> None:
+        async with serving(GatedEngine(is_open=True)) as client:
+            base = "/v2/models/chat/versions"
+            named = await client.call("GET", f"{base}/1")
+            unnamed = await client.call("GET", "/v2/models/chat")
+            ready = await client.call("GET", f"{base}/1/ready")
+            done = await client.call("POST", f"{base}/1/infer", body(1.0))
+            refused = [
+                await client.call("GET", f"{base}/2"),
+                await client.call("GET", f"{base}/2/ready"),
+                await client.call("POST", f"{base}/2/infer", body(1.0)),
+            ]
+        assert named.json == unnamed.json
+        assert (ready.status, done.status, done.numbers) == (200, 200, [1.0])
+        assert done.json["model_version"] == "1"
+        for reply in refused:
+            assert reply.status == 404
+            assert "chat has no version 2; it has version 1" in str(reply.json["error"])
 
     run(check())
 
@@ -100,7 +124,8 @@ def test_the_protocols_metadata() -> None:
             404,
             "this worker serves chat, not other",
         ),
-        ("GET", "/nothing", b"", 404, "GET /nothing"),
+        ("GET", "/nothing", b"", 404, "GET /nothing: Not Found"),
+        ("GET", "/v2/models/chat/config", b"", 404, "GET /v2/models/chat/config"),
         ("POST", "/batch", b"", 405, "POST /batch"),
         ("PUT", "/batch", b'{"batch": 0}', 400, "$.batch"),
         ("PUT", "/batch", b'{"batch": 17}', 400, "batch 17 is above 16"),
@@ -126,6 +151,8 @@ def test_refusals_are_problems_that_say_why(
                     status,
                     True,
                 ), reply.json
+                # Clients of the protocol show this member, and no other.
+                assert reply.json["error"] == reply.json["detail"]
             assert (
                 await client.infer(1.0)
             ).status == 200  # Whatever it was, the next request is served.
