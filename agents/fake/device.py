@@ -46,7 +46,7 @@ _ANSWER = aiohttp.ClientTimeout(total=5.0)
 NO_POWER = "fake GPUs draw no power that could be measured"
 
 ExecutionTime: TypeAlias = Callable[[ReplicaCommand, GpuState, int], float]
-"""(replica, its GPU as it is now, requests in the batch) → seconds. Raises LaunchFailed where nobody knows."""
+"""(replica, its GPU as it is now, rows of the batch) → seconds. Raises LaunchFailed where nobody knows."""
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class FakeDevice:
     async def set_batch(self, replica_id: str, batch: int) -> None:
         """Ask the worker over HTTP, as a real one would be asked."""
         each = self._find(replica_id)
-        url = f"{each.url}/v2/models/{each.command.service}/batch"
+        url = f"{each.url}/batch"
         try:
             async with (
                 aiohttp.ClientSession(timeout=_ANSWER) as session,
@@ -312,13 +312,12 @@ class FakeDevice:
 def _read_replica(each: _Replica) -> ReplicaReading:
     """What the replica did since the last reading."""
     worker = each.worker
-    requests = sum(size * count for size, count in worker.batches.items())
     batches = worker.batches.total() - each.batches_read
-    finished = requests - each.requests_read
+    finished = worker.requests - each.requests_read
     busy_s = worker.busy_s - each.busy_read_s
     each.batches_read, each.requests_read, each.busy_read_s = (
         worker.batches.total(),
-        requests,
+        worker.requests,
         worker.busy_s,
     )
     return ReplicaReading(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agents.serving.engines.engine import Engine, EngineThread
+from agents.serving.engines.engine import Engine, EngineCalls
 from agents.serving.engines.errors import (
     DeadlinePassed,
     DropReason,
@@ -82,7 +82,7 @@ class Batcher:
     def __init__(
         self,
         engine: Engine,
-        thread: EngineThread,
+        thread: EngineCalls,
         *,
         limits: BatchLimits,
         queue_limit: int,

@@ -18,7 +18,13 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from agents.serving.batching import Batcher, BatchLimits, InferAnswer, Waiting
-from agents.serving.engines.engine import DeviceFacts, Engine, EngineThread, Signature
+from agents.serving.engines.engine import (
+    DeviceFacts,
+    Engine,
+    EngineCalls,
+    EngineThread,
+    Signature,
+)
 from agents.serving.engines.errors import BadRequest, NotTaken, WrongState
 from agents.serving.engines.sm_count import sm_percent_of
 from agents.serving.engines.tensors import Tensors
@@ -84,15 +90,16 @@ class ServedReplica:
         *,
         metrics: WorkerMetrics,
         environment: Mapping[str, str],
+        thread: EngineCalls | None = None,
     ) -> None:
-        """Raises LaunchFailed where the environment's share is none."""
+        """`thread`: where the engine runs; None: a thread of its own. Raises LaunchFailed where the share is none."""
         self.settings = settings
         self.platform = engine.platform
         self.state: State = "loading"
         self.signature = Signature()
         self.metrics = metrics
         self._engine = engine
-        self._thread = EngineThread()
+        self._thread = thread or EngineThread()
         self._is_loaded = False
         self._sm_percent = sm_percent_of(environment)
         self._batcher = Batcher(

@@ -77,6 +77,18 @@ class Engine(Protocol):
         ...
 
 
+class EngineCalls(Protocol):
+    """Where an engine's calls run, one after the other: an EngineThread, or a fake's event loop."""
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """What the function returns or raises."""
+        ...
+
+    def close(self) -> None:
+        """Take no more calls."""
+        ...
+
+
 @dataclass(slots=True)
 class EngineThread:
     """Runs one call after the other in a thread of its own.

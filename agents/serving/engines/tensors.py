@@ -103,16 +103,18 @@ def pack_numbers(datatype: str, numbers: list[float]) -> bytes:
 
 def unpack_numbers(tensor: Tensor) -> list[float]:
     """The tensor's values in row-major order (integers and booleans keep their type)."""
+    return list(numbers_of(tensor))
+
+
+def numbers_of(tensor: Tensor) -> Sequence[float]:
+    """The same values, where possible without an object for each."""
     code = TYPE_CODES[tensor.datatype]
     if code in "?e":
-        return list(
-            unpack(
-                f"<{len(tensor.data) // ITEM_BYTES[tensor.datatype]}{code}", tensor.data
-            )
-        )
+        count = len(tensor.data) // ITEM_BYTES[tensor.datatype]
+        return unpack(f"<{count}{code}", tensor.data)
     values: array[float] = array(code)
     values.frombytes(tensor.data)
-    return values.tolist()
+    return values
 
 
 def byte_count(datatype: str, shape: Sequence[int]) -> int:

@@ -23,8 +23,8 @@ from agents.serving.engines.tensors import (
     Tensor,
     Tensors,
     byte_count,
+    numbers_of,
     pack_numbers,
-    unpack_numbers,
 )
 
 SM_STEP = 2
@@ -112,7 +112,7 @@ class TimedEngine:
         if self._is_offloaded:
             raise EngineFailed("the timed engine is offloaded; resume it first")
         self.sleep(self.times.ms(inputs[0].rows) / 1000.0)
-        return tuple(map(_row_sums, inputs))
+        return tuple(map(row_sums, inputs))
 
     def facts(self) -> DeviceFacts:
         memory_mib = 0.0 if self._is_offloaded else self.memory_mib
@@ -140,9 +140,11 @@ class TimedEngine:
         return max(SM_STEP, int(sms * percent / 100.0) // SM_STEP * SM_STEP)
 
 
-def _row_sums(tensor: Tensor) -> Tensor:
-    values = unpack_numbers(tensor)
+def row_sums(tensor: Tensor) -> Tensor:
+    """Each row's sum."""
+    values = numbers_of(tensor)
     length = byte_count("UINT8", tensor.shape[1:])
+    # Summed slice by slice: a list of all numbers would take eight times the memory of the tensor.
     sums = [
         float(sum(values[start : start + length]))
         for start in range(0, len(values), length)
