@@ -49,6 +49,15 @@ async def refusals_as_problems(
     """What aiohttp refuses by itself (no such path, a body that is too large) is answered with a problem, too."""
     try:
         return await handler(request)
+    except web.RequestPayloadError:
+        encoding = request.headers.get("Content-Encoding", "none")
+        answer = problem(
+            HTTPStatus.BAD_REQUEST,
+            f"the body cannot be read: it is not as its Content-Encoding ({encoding[:40]}) says",
+        )
+        # What follows on the connection cannot be told from the rest of the body.
+        answer.force_close()
+        return answer
     except web.HTTPException as error:
         # Redirections are exceptions of aiohttp, too, and no problems.
         if error.status < HTTPStatus.BAD_REQUEST:

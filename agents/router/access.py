@@ -141,8 +141,8 @@ def guard(access: RouterAccess) -> Middleware:
             return _refused(
                 HTTPStatus.FORBIDDEN, f"this node takes nothing from {request.remote}"
             )
-        # Only inference needs a key: load balancers and Prometheus ask the other paths, and have none.
-        if access.keys is not None and request.method == "POST":
+        # Load balancers and Prometheus ask for readiness and metrics, and have no key.
+        if access.keys is not None and _needs_key(request):
             service = request.match_info.get("service", "")
             if not access.accepts(service, request.headers.get("Authorization", "")):
                 answer = _refused(
@@ -154,6 +154,14 @@ def guard(access: RouterAccess) -> Middleware:
         return await handler(request)
 
     return admit
+
+
+def _needs_key(request: web.Request) -> bool:
+    """Whether it is for inference, or asks what a service's network takes."""
+    names_service = "service" in request.match_info
+    return request.method == "POST" or (
+        names_service and not request.path.endswith("/ready")
+    )
 
 
 def _refused(status: HTTPStatus, detail: str) -> web.Response:

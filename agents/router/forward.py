@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Literal, TypeAlias
@@ -11,10 +11,11 @@ from aiohttp import web
 
 from agents.base.http_problems import problem
 from agents.router.access import ASKS_FOR_KEYS
-from agents.router.http_messages import make_head
+from agents.router.http_messages import RawHeaders, make_head
 from agents.router.pool import (
     ConnectionPool,
     LateAnswer,
+    NotConnected,
     WorkerAnswer,
     WorkerAnswerLost,
 )
@@ -22,6 +23,8 @@ from agents.router.service_queue import Reason, ServiceQueue
 
 READY_PATH = b"/v2/health/ready"
 PROBE_TIMEOUT_S = 1.0
+METADATA_TIMEOUT_S = 5.0
+MAX_METADATA = 1024 * 1024
 
 Outcome: TypeAlias = Literal["served"] | Reason
 
@@ -104,6 +107,40 @@ class Forwarder:
                 HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
             ), "lost"
         return await self._pass_answer(job, replica_id, answer)
+
+    async def forward_metadata(
+        self, request: web.Request, replica_ids: Iterable[str]
+    ) -> web.StreamResponse:
+        """What a replica answers to a GET: the first of these that does. It counts nowhere, and blames nobody."""
+        reason = "no replica is there"
+        for replica_id in replica_ids:
+            try:
+                return await self._ask_metadata(request, replica_id)
+            # Asking changes nothing, so that the next one can be asked whatever happened to this one.
+            except (NotConnected, WorkerAnswerLost) as error:
+                reason = f"replica {replica_id} did not answer: {error}"
+        return problem(HTTPStatus.BAD_GATEWAY, reason)
+
+    async def _ask_metadata(
+        self, request: web.Request, replica_id: str
+    ) -> web.StreamResponse:
+        """Raises NotConnected or WorkerAnswerLost."""
+        pool = self._pools.get(replica_id)
+        # The table changed while another replica was asked.
+        if pool is None:
+            raise WorkerAnswerLost("it has left")
+        head = make_head(
+            b"GET " + _target(request, pool),
+            host=pool.host,
+            headers=_passed_headers(request),
+            body_bytes=0,
+        )
+        answer = await pool.ask(head, b"", timeout_s=METADATA_TIMEOUT_S)
+        try:
+            body = await _whole_body(answer)
+        finally:
+            answer.close()
+        return web.Response(status=answer.status, headers=answer.headers, body=body)
 
     async def _pass_answer(
         self, job: RouterJob, replica_id: str, answer: WorkerAnswer
@@ -195,16 +232,36 @@ class Forwarder:
 
 def _make_head(job: RouterJob, pool: ConnectionPool, left_s: float) -> bytes:
     """The head of the request as the replica gets it, with the time that is left of its deadline."""
-    headers = job.request.raw_headers
-    if job.request.app.get(ASKS_FOR_KEYS):
-        headers = tuple(each for each in headers if each[0].lower() != b"authorization")
     return make_head(
-        pool.prefix + job.request.path_qs.encode(),
+        b"POST " + _target(job.request, pool),
         host=pool.host,
-        headers=headers,
+        headers=_passed_headers(job.request),
         body_bytes=len(job.body),
         deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
     )
+
+
+def _target(request: web.Request, pool: ConnectionPool) -> bytes:
+    return pool.prefix + request.path_qs.encode()
+
+
+def _passed_headers(request: web.Request) -> RawHeaders:
+    headers = request.raw_headers
+    if not request.app.get(ASKS_FOR_KEYS):
+        return headers
+    return tuple(each for each in headers if each[0].lower() != b"authorization")
+
+
+async def _whole_body(answer: WorkerAnswer) -> bytes:
+    """Raises WorkerAnswerLost."""
+    if answer.body is not None:
+        return answer.body
+    body = bytearray()
+    while piece := await answer.piece():
+        body += piece
+        if len(body) > MAX_METADATA:
+            raise WorkerAnswerLost(f"its metadata has more than {MAX_METADATA} bytes")
+    return bytes(body)
 
 
 def expired(when: str) -> web.Response:

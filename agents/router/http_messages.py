@@ -302,20 +302,19 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 def make_head(
-    target: bytes,
+    start: bytes,
     *,
     host: bytes,
     headers: RawHeaders,
     body_bytes: int,
     deadline_ms: int | None = None,
 ) -> bytes:
-    """The head of a POST with a body of that many bytes, with the headers that are not of the first connection alone.
+    """The head of a request with that many bytes of body, with the headers that are not of the first connection alone.
 
-    Names and values come from a parser that lets no line end through.
+    `start`: method and target. Names and values come from a parser that lets no line end through.
     """
     parts = [
-        b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n"
-        % (target, host, body_bytes)
+        b"%b HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n" % (start, host, body_bytes)
     ]
     nominated: frozenset[bytes] = frozenset()
     kept = []

@@ -2,6 +2,7 @@
 
 `POST /v2/models/{service}/infer` (Open Inference Protocol v2) goes to a replica by the plan's weights. A service
 without a replica keeps its requests waiting, bounded, and counts them, so that the control plane sees the demand.
+Metadata is any replica's own, and is not counted.
 
     request ──▶ queue: bounded, turn by weights ──▶ pool of the replica's connections ──▶ answer, whole or in parts
                   │ full: 503, Retry-After                 │ NotConnected: another replica, for nothing was sent
@@ -23,8 +24,14 @@ from http import HTTPStatus
 from aiohttp import web
 
 from agents.base.device import ServiceRoute
-from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
+from agents.base.http_problems import (
+    DEADLINE,
+    parse_deadline_ms,
+    problem,
+    refusals_as_problems,
+)
 from agents.base.protocol import ServiceReading
+from agents.base.version import agent_version
 from agents.router.forward import Forwarder, Outcome, RouterJob, expired
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
@@ -89,11 +96,25 @@ class Router:
 
     def make_app(self) -> web.Application:
         """The HTTP server; run it with `web.AppRunner`."""
-        app = web.Application(client_max_size=MAX_BODY)
-        app.router.add_post("/v2/models/{service}/infer", self._infer)
+        app = web.Application(
+            client_max_size=MAX_BODY,
+            middlewares=[refusals_as_problems],
+        )
+        by_name = "/v2/models/{service}"
+        by_version = by_name + "/versions/{version}"
+        app.router.add_post(f"{by_name}/infer", self._infer)
+        app.router.add_post(f"{by_version}/infer", self._infer)
+        app.router.add_get("/v2", _about)
+        app.router.add_get("/v2/", _about)
         app.router.add_get("/v2/health/live", _live)
         app.router.add_get("/v2/health/ready", _live)
-        app.router.add_get("/v2/models/{service}/ready", self._ready)
+        app.router.add_get(f"{by_name}/ready", self._ready)
+        # Which versions there are, only a replica knows.
+        app.router.add_get(f"{by_version}/ready", self._metadata)
+        for path in (by_name, by_version):
+            app.router.add_get(path, self._metadata)
+            # Triton's extensions; replicas without them answer 404.
+            app.router.add_get(f"{path}/{{extension:config|stats}}", self._metadata)
         app.router.add_get("/metrics", self._metrics)
         app.on_cleanup.append(self._close)
         return app
@@ -197,10 +218,17 @@ class Router:
             serves = route.shares or (with_spares and route.spares)
             if route.service == service and serves:
                 return web.Response()
-        return problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            f"service {service} has no ready replica on this node",
-        )
+        return _without_replica(service)
+
+    async def _metadata(self, request: web.Request) -> web.StreamResponse:
+        service = request.match_info["service"]
+        service_queue = self._service_queues.get(service)
+        if service_queue is None:
+            return _unknown(service)
+        # Whoever only asks is no demand, so it neither waits nor counts.
+        if not (replica_ids := service_queue.answering):
+            return _without_replica(service)
+        return await self._forwarder.forward_metadata(request, replica_ids)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = exposition(
@@ -214,9 +242,7 @@ class Router:
         service_queue = self._service_queues.get(service)
         if service_queue is None:
             self._unknown += 1
-            return problem(
-                HTTPStatus.NOT_FOUND, f"this node knows no service {service}"
-            )
+            return _unknown(service)
         # Counted with what is held, it would keep all others out without a byte of it ever coming.
         if (request.content_length or 0) > MAX_BODY:
             return problem(
@@ -336,6 +362,27 @@ async def _turn(service_queue: ServiceQueue, timeout_s: float) -> str:
 
 async def _live(_: web.Request) -> web.Response:
     return web.Response()
+
+
+async def _about(_: web.Request) -> web.Response:
+    return web.json_response(
+        {
+            "name": "plimsoll-router",
+            "version": agent_version(),
+            "extensions": ["binary_tensor_data"],
+        }
+    )
+
+
+def _unknown(service: str) -> web.Response:
+    return problem(HTTPStatus.NOT_FOUND, f"this node knows no service {service}")
+
+
+def _without_replica(service: str) -> web.Response:
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"service {service} has no ready replica on this node",
+    )
 
 
 def _come_again(service_queue: ServiceQueue, detail: str) -> web.Response:

@@ -170,6 +170,11 @@ class ServiceQueue:
         return len(self._route.spares)
 
     @property
+    def answering(self) -> tuple[str, ...]:
+        """Replicas that can be asked what is no request, spares last."""
+        return tuple(each.replica_id for each in (*self._open, *self._spares))
+
+    @property
     def out(self) -> frozenset[str]:
         """Those of them that get nothing, because they fail."""
         return self._health.out

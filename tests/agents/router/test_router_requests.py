@@ -23,7 +23,7 @@ HEADERS = (
 
 def test_what_belongs_to_the_first_connection_stays_there() -> None:
     head = make_head(
-        b"/v2/x?a=b", host=b"w:1", headers=HEADERS, body_bytes=7, deadline_ms=120
+        b"POST /v2/x?a=b", host=b"w:1", headers=HEADERS, body_bytes=7, deadline_ms=120
     )
     assert head.split(b"\r\n") == [
         b"POST /v2/x?a=b HTTP/1.1",
@@ -40,7 +40,7 @@ def test_what_belongs_to_the_first_connection_stays_there() -> None:
 
 def test_an_encoding_that_the_server_does_not_undo_is_told() -> None:
     head = make_head(
-        b"/", host=b"w", headers=((b"Content-Encoding", b"x-own"),), body_bytes=0
+        b"POST /", host=b"w", headers=((b"Content-Encoding", b"x-own"),), body_bytes=0
     )
     assert b"\r\nContent-Encoding: x-own\r\n" in head
     assert b"Deadline" not in head
