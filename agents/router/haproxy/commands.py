@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from agents.base.device import ServiceRoute
 from agents.router.haproxy.config import HaProxySettings
@@ -67,16 +68,14 @@ def plan_commands(
     return [*_park(state, opening), *opening, *new, *gone, *closing]
 
 
-def plan_slos(
-    known: Mapping[str, str], wanted: Mapping[str, float], settings: HaProxySettings
+def plan_map(
+    path: Path, known: Mapping[str, str], wanted: Mapping[str, str]
 ) -> list[str]:
-    """The commands by which the map of SLOs is as wanted, in whole ms."""
-    path = settings.slo_path
-    texts = {service: str(int(slo_ms)) for service, slo_ms in wanted.items()}
-    changed = [service for service, text in texts.items() if known.get(service) != text]
+    """The commands by which a map of services is as wanted."""
+    changed = [each for each, text in wanted.items() if known.get(each) != text]
     return [
         *(
-            f"{'set' if each in known else 'add'} map {path} {each} {texts[each]}"
+            f"{'set' if each in known else 'add'} map {path} {each} {wanted[each]}"
             for each in changed
         ),
         *(f"del map {path} {service}" for service in known if service not in wanted),

@@ -4,13 +4,26 @@ import hashlib
 import pwd
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
+import msgspec
+
+from agents.base.http_problems import (
+    COMES_AGAIN,
+    PROBLEM_TYPE,
+    RETRY_AFTER_S,
+    problem_body,
+)
 from agents.processes.user import WorkerUser
 from agents.router.access import RouterAccess
-from agents.router.haproxy.state import HaProxyError
+from agents.router.haproxy.state import METADATA_BACKEND, HaProxyError
 
 IN_SLO_TABLE = "answers_in_slo"
+VERSION_VARIABLE = "PLIMSOLL_VERSION"
+"""Of HAProxy's process. In the configuration the version would part a kept HAProxy from the next agent."""
+MAX_BODY = 64 * 1024 * 1024
+"""As the own router's, and the worker's."""
 PROXY_USER = "haproxy"
 """Whom HAProxy's package makes for it."""
 
@@ -54,6 +67,11 @@ class HaProxySettings:
     def slo_path(self) -> Path:
         """The map of SLOs in ms."""
         return self.folder / "slo.map"
+
+    @property
+    def metadata_path(self) -> Path:
+        """The map of the replicas that are asked for their services' metadata: `ADDRESS:PORT`."""
+        return self.folder / "metadata.map"
 
     @property
     def config_path(self) -> Path:
@@ -113,6 +131,8 @@ def make_config(settings: HaProxySettings) -> str:
         socket=settings.socket_path,
         map=settings.map_path,
         slo=settings.slo_path,
+        metadata=settings.metadata_path,
+        asked=METADATA_BACKEND,
         table=IN_SLO_TABLE,
         services=settings.services,
         # With new content it is another configuration, for which HAProxy is started anew.
@@ -123,7 +143,11 @@ def make_config(settings: HaProxySettings) -> str:
         user="".join(_user(settings.user)),
         bind=_bind(settings),
         rules="".join(f"    {line}\n" for line in _rules(settings)),
+        errors="".join(f"    {line}\n" for line in _errors()),
+        answers="".join(f"    {line}\n" for line in _answers()),
+        unknown_service=_reply(HTTPStatus.NOT_FOUND, "this node knows no such service"),
         keys="".join(f"    {line}\n" for line in _key_rules(settings)),
+        readiness="".join(f"    {line}\n" for line in _readiness(settings)),
         replica_limit=settings.replica_limit,
         queue_limit=settings.queue_limit,
     )
@@ -153,21 +177,87 @@ def _rules(settings: HaProxySettings) -> Iterator[str]:
         yield f"tcp-request connection reject unless {{ src {' '.join(map(str, allow))} }}"
 
 
+def _reply(status: HTTPStatus, detail: str) -> str:
+    """An answer of HAProxy's own, as the agent's servers give it. `detail` has no apostrophe, which would end it."""
+    body = problem_body(status, detail).decode()
+    again = f" hdr Retry-After {RETRY_AFTER_S}" if status in COMES_AGAIN else ""
+    return f"status {int(status)} content-type {PROBLEM_TYPE} string '{body}'{again}"
+
+
+def _errors() -> Iterator[str]:
+    """What HAProxy answers where no rule says it better."""
+    for status, detail in _ERRORS.items():
+        yield f"http-error {_reply(status, detail)}"
+
+
+def _answers() -> Iterator[str]:
+    """What needs no replica."""
+    about = msgspec.json.encode(
+        {
+            "name": "plimsoll-router",
+            "version": f"%[env({VERSION_VARIABLE})]",
+            "extensions": ["binary_tensor_data"],
+        }
+    ).decode()
+    yield f"http-request return status 200 content-type application/json lf-string '{about}' if {{ path /v2 /v2/ }}"
+    yield "http-request return status 200 if { path /v2/health/live /v2/health/ready }"
+    yield "http-request use-service prometheus-exporter if { path /metrics }"
+    expired = _reply(HTTPStatus.GATEWAY_TIMEOUT, "the deadline passed before it came")
+    has_deadline = "{ req.hdr(Plimsoll-Deadline-Ms) -m found }"
+    yield f"http-request return {expired} if {{ req.hdr_val(Plimsoll-Deadline-Ms) le 0 }} {has_deadline}"
+    unknown = _reply(HTTPStatus.NOT_FOUND, _NO_PATH)
+    yield f"http-request return {unknown} unless is_inference or is_ready or is_metadata"
+    wrong = _reply(HTTPStatus.METHOD_NOT_ALLOWED, _NO_PATH)
+    yield f"http-request return {wrong} hdr Allow POST if is_inference !METH_POST"
+    # METH_GET is HEAD, too.
+    yield f"http-request return {wrong} hdr Allow GET,HEAD if !is_inference !METH_GET"
+    long = _reply(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has {MAX_BODY} bytes at most"
+    )
+    yield f"http-request return {long} if {{ req.body_size gt {MAX_BODY} }}"
+
+
 def _key_rules(settings: HaProxySettings) -> Iterator[str]:
-    """What is asked of a request for inference."""
+    """What is asked of a request for inference or metadata."""
     if settings.access.keys is None:
         return
-    yield "acl is_inference path_end /infer"
     yield "http-request set-var(txn.service) path,field(4,/),url_dec"
     yield "http-request set-var(txn.key) http_auth_bearer,sha2(256),hex"
     yield "http-request set-var(txn.pair) var(txn.service),concat(/,txn.key)"
-    yield (
-        "http-request return status 401 hdr WWW-Authenticate Bearer if is_inference !{ "
-        f"var(txn.pair),map({settings.keys_path}) -m found }}"
+    refused = _reply(
+        HTTPStatus.UNAUTHORIZED, "the service needs its key: Authorization: Bearer KEY"
     )
+    has_key = f"{{ var(txn.pair),map({settings.keys_path}) -m found }}"
+    yield f"http-request return {refused} hdr WWW-Authenticate Bearer if !is_ready !{has_key}"
     # No replica needs to see it.
     yield "http-request del-header Authorization"
 
+
+def _readiness(settings: HaProxySettings) -> Iterator[str]:
+    """A service is ready while its backend has a server, which HAProxy knows without asking one."""
+    # A rule for each: the function takes no backend from a variable.
+    for number in range(1, settings.services + 1):
+        is_up = f"{{ nbsrv(b{number}) gt 0 }}"
+        yield f"http-request return status 200 if is_ready {{ var(txn.backend) -m str b{number} }} {is_up}"
+    unready = _reply(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the service has no ready replica on this node",
+    )
+    yield f"http-request return {unready} if is_ready"
+    yield f"http-request return {unready} unless {{ var(txn.replica) -m found }}"
+
+
+_NO_PATH = (
+    "inference is POST /v2/models/SERVICE/infer, its metadata GET /v2/models/SERVICE"
+)
+_ERRORS = {
+    HTTPStatus.BAD_REQUEST: "not a request of HTTP",
+    HTTPStatus.REQUEST_TIMEOUT: "the request did not come within 60 s",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "HAProxy failed",
+    HTTPStatus.BAD_GATEWAY: "the replica gave no whole answer",
+    HTTPStatus.SERVICE_UNAVAILABLE: "no replica of the service takes requests",
+    HTTPStatus.GATEWAY_TIMEOUT: "the replica did not answer within 60 s",
+}
 
 _CONFIG = """\
 # Written by plimsoll-agent; changes are lost.
@@ -190,22 +280,30 @@ defaults
     http-check expect status 200-299,404
     default-server check inter 500 fall 3 rise 1 observe layer7 error-limit 3 on-error mark-down
     default-server maxconn {replica_limit} maxqueue {queue_limit}
-
+{errors}
 frontend node
     bind {bind}
-{rules}    http-request return status 200 if {{ path /v2/health/live /v2/health/ready }}
-    http-request use-service prometheus-exporter if {{ path /metrics }}
-    http-request deny deny_status 504 if {{ req.hdr_val(Plimsoll-Deadline-Ms) le 0 }} {{ req.hdr(Plimsoll-Deadline-Ms) -m found }}
-    http-request deny deny_status 404 unless {{ path_reg ^/v2/models/[^/]+/(infer|ready)$ }}
-{keys}    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
-    http-request deny deny_status 404 unless {{ var(txn.backend) -m found }}
+    acl is_inference path_reg ^/v2/models/[^/]+(/versions/[^/]+)?/infer$
+    acl is_ready path_reg ^/v2/models/[^/]+/ready$
+    acl is_metadata path_reg ^/v2/models/[^/]+(/versions/[^/]+(/ready)?|(/versions/[^/]+)?/(config|stats))?$
+{rules}{answers}{keys}    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
+    http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
     http-request set-var(txn.slo_ms) path,field(4,/),url_dec,map_str_int({slo},0)
     http-request set-var(txn.came_ms) date(0,ms)
-    http-request track-sc0 var(txn.backend) table {table}
+    http-request track-sc0 var(txn.backend) table {table} if is_inference
     http-response set-var(txn.late_ms) date(0,ms),sub(txn.came_ms),sub(txn.slo_ms)
     http-response sc-inc-gpc0(0) if {{ var(txn.late_ms) -m int le 0 }} {{ status lt 500 }}
+    # What is no request must not count as one.
+    use_backend {asked} unless is_inference
     use_backend %[var(txn.backend)]
+
+backend {asked}
+    acl is_ready path_reg ^/v2/models/[^/]+/ready$
+    http-request set-var(txn.replica) path,field(4,/),url_dec,map({metadata})
+{readiness}    http-request set-dst var(txn.replica),field(1,:)
+    http-request set-dst-port var(txn.replica),field(2,:)
+    server replica 0.0.0.0:0 no-check
 
 backend {table}
     stick-table type string len 16 size {services} store gpc0
-"""  # noqa: E501  HAProxy takes a condition on one line only
+"""

@@ -13,7 +13,8 @@ recognised by its address, so neither a restart of the agent nor one of HAProxy 
 switch does. What HAProxy then has is read again and compared with what was wanted.
 
 HAProxy counts what it does per service (`agents.router.haproxy.counts` reads it), and beside that here, in a table of
-its own, the answers within the SLO: those below 500 whose head came in time.
+its own, the answers within the SLO: those below 500 whose head came in time. Readiness it answers itself; metadata is
+asked of one replica of the service by way of a backend of its own, so that neither counts as a request.
 
 Against the agent's own router it lacks: the queue of a service without a replica, deadlines that shrink on their way, a
 last replica that stays in, and latency histograms per service. Verified with 2.6.
@@ -23,15 +24,17 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from agents.base.device import ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.router.haproxy.commands import (
+    Wanted,
     command_lines,
     differences,
     plan_commands,
-    plan_slos,
+    plan_map,
     weights_of,
 )
 from agents.router.haproxy.config import (
@@ -77,6 +80,7 @@ class HaProxy:
         replace_file(self._settings.config_path, make_config(self._settings).encode())
         replace_file(self._settings.map_path, b"")
         replace_file(self._settings.slo_path, b"")
+        replace_file(self._settings.metadata_path, b"")
 
     def switch(
         self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
@@ -95,11 +99,11 @@ class HaProxy:
         }
         wanted = {route.service: weights_of(route, needed) for route in routes}
         self._report(plan_commands(self.state(), wanted, self._settings))
-        slos_ms = {route.service: route.slo_ms for route in routes}
-        self._report(plan_slos(self._slos(), slos_ms, self._settings))
+        maps = self._maps(routes, wanted)
+        self._report(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state(), wanted)
-        if left := plan_slos(self._slos(), slos_ms, self._settings):
+        if left := self._plan_maps(maps):
             problems.append(f"it did not do {left[0]!r}")
         if problems:
             raise HaProxyError(
@@ -133,8 +137,31 @@ class HaProxy:
             servers, stat, self.ask(f"show map {self._settings.map_path}")
         )
 
-    def _slos(self) -> dict[str, str]:
-        return dict(map_entries(self.ask(f"show map {self._settings.slo_path}")))
+    def _maps(
+        self, routes: tuple[ServiceRoute, ...], wanted: Wanted
+    ) -> dict[Path, dict[str, str]]:
+        """What the maps shall hold beside the one of backends."""
+        # In whole milliseconds, which is what HAProxy measures in.
+        slos_ms = {route.service: str(int(route.slo_ms)) for route in routes}
+        # One with the largest weight: who gets nothing may be about to leave.
+        asked = {
+            service: max(weights, key=weights.__getitem__)
+            for service, weights in wanted.items()
+            if weights
+        }
+        return {
+            self._settings.slo_path: slos_ms,
+            self._settings.metadata_path: {
+                service: f"{host}:{port}" for service, (host, port) in asked.items()
+            },
+        }
+
+    def _plan_maps(self, maps: Mapping[Path, Mapping[str, str]]) -> list[str]:
+        commands: list[str] = []
+        for path, texts in maps.items():
+            known = dict(map_entries(self.ask(f"show map {path}")))
+            commands += plan_map(path, known, texts)
+        return commands
 
     def _report(self, commands: Iterable[str]) -> None:
         for line in command_lines(commands):

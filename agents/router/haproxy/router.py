@@ -31,9 +31,14 @@ from agents.base.backoff import delay_s
 from agents.base.device import DeviceError, NotSupported, ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.base.protocol import ServiceReading
+from agents.base.version import agent_version
 from agents.processes.process import Ending, Spawn, WorkerProcess, end_left_over
 from agents.processes.records import Identity
-from agents.router.haproxy.config import HaProxySettings, make_config
+from agents.router.haproxy.config import (
+    VERSION_VARIABLE,
+    HaProxySettings,
+    make_config,
+)
 from agents.router.haproxy.counts import Counter, read_counts
 from agents.router.haproxy.process import HaProxy
 from agents.router.haproxy.state import HaProxyError, ProxyState
@@ -224,7 +229,10 @@ class HaProxyRouter:
         mark = secrets.token_hex(16)
         spawn = Spawn(
             command=(self._program, "-db", "-f", str(self._settings.config_path)),
-            environment={"PATH": os.environ.get("PATH", "")},
+            environment={
+                "PATH": os.environ.get("PATH", ""),
+                VERSION_VARIABLE: agent_version(),
+            },
             directory=self._settings.folder,
             log=self._settings.folder / "haproxy.log",
             mark=mark,

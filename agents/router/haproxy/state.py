@@ -8,6 +8,9 @@ from agents.base.device import DeviceError
 _MAINTENANCE, _DRAIN = 0x01, 0x08
 """Bits of `srv_admin_state` that an operator sets."""
 
+METADATA_BACKEND = "metadata"
+"""Asks replicas of all services what is no request; a map leads to them, so that its server is no place."""
+
 Address = tuple[str, int]
 
 
@@ -53,10 +56,13 @@ def parse_state(servers: str, stat: str, services: str) -> ProxyState:
     names, *rows = table.strip().splitlines() or [""]
     try:
         busy = dict(map(_sessions, stat.strip().splitlines()[1:]))
+        columns = [
+            dict(zip(names.split(), row.split(), strict=False)) for row in rows if row
+        ]
         places = [
-            _place(dict(zip(names.split(), row.split(), strict=False)), busy)
-            for row in rows
-            if row
+            _place(each, busy)
+            for each in columns
+            if each["be_name"] != METADATA_BACKEND
         ]
     except (KeyError, ValueError) as error:
         raise HaProxyError(

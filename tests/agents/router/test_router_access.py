@@ -208,6 +208,9 @@ def test_a_service_is_served_with_its_own_key_only_and_the_replica_never_sees_it
         # Neither a key of another service nor a service without a line opens anything.
         assert await door.post("else", key="old") == 401
         assert await door.get("/v2/health/live") == 200
+        # What its network takes is the service's own affair; whether it is ready, balancers may know.
+        assert await door.get("/v2/models/chat") == 401
+        assert await door.get("/v2/models/chat/ready") == 200
         assert ["Authorization" in headers for headers in door.seen] == [False, False]
 
     through(kind, RouterAccess(keys=KEYS), tmp_path, scenario)

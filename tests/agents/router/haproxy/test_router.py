@@ -19,7 +19,7 @@ import pytest
 from agents.base.device import NotSupported, ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.main import main
-from agents.router.haproxy.commands import plan_slos
+from agents.router.haproxy.commands import plan_map
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.counts import Counted, Counter, parse_counts
 from agents.router.haproxy.router import (
@@ -77,12 +77,11 @@ def test_a_reading_is_what_came_since_the_last_one() -> None:
 def test_slos_that_changed_are_told_and_those_of_services_that_left_are_taken_away() -> (
     None
 ):
-    settings = HaProxySettings(port=1, folder=Path("/f"))
     known, wanted = (
         {"a": "100", "b": "50", "c": "9"},
-        {"a": 100.0, "b": 75.9, "d": 10.0},
+        {"a": "100", "b": "75", "d": "10"},
     )
-    assert plan_slos(known, wanted, settings) == [
+    assert plan_map(Path("/f/slo.map"), known, wanted) == [
         "set map /f/slo.map b 75",
         "add map /f/slo.map d 10",
         "del map /f/slo.map c",
