@@ -42,7 +42,7 @@ class FakeEngine:
         self._execution_s = execution_s
         self._clock = clock
         self._rows = 0
-        """Of the batch whose time has yet to pass."""
+        """Rows of the batch whose time has yet to pass."""
 
     def load(self) -> Signature:
         """It takes anything."""

@@ -137,7 +137,7 @@ class Forwarder:
         )
         answer = await pool.ask(head, b"", timeout_s=METADATA_TIMEOUT_S)
         try:
-            body = await _whole_body(answer)
+            body = await _read_body(answer)
         finally:
             answer.close()
         return web.Response(status=answer.status, headers=answer.headers, body=body)
@@ -252,7 +252,7 @@ def _passed_headers(request: web.Request) -> RawHeaders:
     return tuple(each for each in headers if each[0].lower() != b"authorization")
 
 
-async def _whole_body(answer: WorkerAnswer) -> bytes:
+async def _read_body(answer: WorkerAnswer) -> bytes:
     """Raises WorkerAnswerLost."""
     if answer.body is not None:
         return answer.body

@@ -21,7 +21,7 @@ from agents.router.haproxy.state import METADATA_BACKEND, HaProxyError
 
 IN_SLO_TABLE = "answers_in_slo"
 VERSION_VARIABLE = "PLIMSOLL_VERSION"
-"""Of HAProxy's process. In the configuration the version would part a kept HAProxy from the next agent."""
+"""HAProxy's process has it: in the configuration, the version would part a kept HAProxy from the next agent."""
 MAX_BODY = 64 * 1024 * 1024
 """As the own router's, and the worker's."""
 PROXY_USER = "haproxy"
