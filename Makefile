@@ -94,7 +94,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.audit $(AUDIT_ARGS)
 
-# What a release is made of, for whoever runs it; see docs/hardening.md.
+# What a release is made of, for whoever runs it; see docs/security.md.
 sbom: $(INSTALLED)
 	@$(BIN)/python -m tools.sbom --key '$(SBOM_KEY)'
 

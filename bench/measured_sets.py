@@ -23,7 +23,7 @@ from solvers.predict.data.samples import (
 from solvers.predict.estimate.predict import predict_latency
 
 MEASURED = Path(__file__).parent / "measured"
-"""Our own sets, a folder each, as `bench.real_gpu` writes them (docs/measure-a-gpu.md)."""
+"""Our own sets, a folder each, as `bench.real_gpu` writes them (docs/measure.md)."""
 UNANSWERED = "none"
 """Technique of rows of which the fits know nothing and cannot estimate anything."""
 

@@ -12,7 +12,7 @@ from agents.gpu.nvml.mig_types import slice_index
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
 
-PAGE = "docs/mig.md"
+PAGE = "docs/gpus.md"
 
 
 def read_mig(nvml: Nvml, gpu: GpuIdentity) -> MigFacts | None:

@@ -1,4 +1,4 @@
-"""Our own CSV: samples and queries in, samples and predictions out. docs/predict/import.md describes the columns.
+"""Our own CSV: samples and queries in, samples and predictions out. docs/measure.md describes the columns.
 
 A query file has the conditions' columns; a samples file has the measured ones, too.
 """
@@ -190,7 +190,7 @@ def prediction_rows(
 
 def _condition_columns(at: Queries) -> dict[str, Iterable[str]]:
     columns: dict[str, Iterable[str]] = {"network": at.network, "gpu_type": at.gpu_type}
-    # The order of the columns is that of docs/predict/import.md.
+    # The order of the columns is that of docs/measure.md.
     columns |= {"batch": _texts(at.batch), "sm_percent": _texts(at.sm_percent)}
     # Full quota is the default of a file that has no such column, so that nothing is lost without it.
     if np.any(at.time_quota_percent != 100.0):

@@ -2,7 +2,7 @@
 
 Times are in milliseconds rounded to 0.1, memory in megabytes of 10^6 bytes. The server's compute times are not among
 the columns by default: name them with `inference_output_fields`. Source: the tool's result_table_manager.py and record
-types; docs/predict/import.md gives the mapping.
+types; docs/measure.md gives the mapping.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Times are in whole microseconds, GPU memory in bytes, and GPU figures are `UUID:value;` per GPU (only with
 `--verbose-csv --collect-metrics`). Neither network nor batch (`-b`) are in the file. Source: the tool's
-report_writer.cc; docs/predict/import.md gives the mapping.
+report_writer.cc; docs/measure.md gives the mapping.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """vLLM: the JSON of `vllm bench serve --save-result` and of `vllm bench latency --output-json`.
 
 `--append-result` leaves several objects in one file; each is a sample. Source: vllm/benchmarks/serve.py and latency.py;
-docs/predict/import.md gives the mapping.
+docs/measure.md gives the mapping.
 """
 
 import json

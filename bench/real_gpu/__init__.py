@@ -1,6 +1,6 @@
 """Measuring a real GPU that was lent for an hour: one command per question, resumable, without turning any knob.
 
-`python -m bench.real_gpu STEP --out DIR --budget-s N`; docs/measure-a-gpu.md is the page for whoever runs it.
+`python -m bench.real_gpu STEP --out DIR --budget-s N`; docs/measure.md is the page for whoever runs it.
 
     probe     what is there: driver, MPS, GPM; share -> SMs; memory limit and terminate_client tried
     share     does a client at 20 % get 20 % of a compute-bound kernel

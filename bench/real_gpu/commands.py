@@ -72,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.real_gpu",
-        description="Measure a GPU that was lent; no clock, limit or mode is changed. See docs/measure-a-gpu.md.",
+        description="Measure a GPU that was lent; no clock, limit or mode is changed. See docs/measure.md.",
     )
     parser.add_argument(
         "step",
@@ -142,7 +142,7 @@ def missing_packages(*, needs_torch: bool) -> str:
     ]:
         return (
             f"{sys.executable} has no {', '.join(missing)}. Install from a folder of wheels that was carried along "
-            f"(docs/measure-a-gpu.md): {sys.executable} -m pip install --no-index --find-links WHEELS "
+            f"(docs/measure.md): {sys.executable} -m pip install --no-index --find-links WHEELS "
             f"{' '.join(missing)}"
         )
     if needs_torch and (

@@ -287,7 +287,7 @@ async def _client(run: Run, environment: Mapping[str, str]) -> AsyncIterator[Cli
 def _why_no_cuda(hello: Mapping[str, int]) -> str:
     if hello["error"] == NO_LIBRARY:
         return f"CUDA does not start: {hello['doing']}; is the driver's library in the loader's path?"
-    return f"CUDA does not start in a client: error {hello['error']} of {hello['doing']} (docs/measure-a-gpu.md)"
+    return f"CUDA does not start in a client: error {hello['error']} of {hello['doing']} (docs/measure.md)"
 
 
 async def _hear(process: asyncio.subprocess.Process, limit_s: float) -> dict[str, int]:

@@ -23,7 +23,7 @@ from tests.integration.api_harness import observation
 
 pytestmark = pytest.mark.integration
 
-# As docs/hardening.md has them.
+# As docs/security.md has them.
 NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 AUTHORITY = f"req -x509 {NEW_KEY} -subj /CN=ca -days 30 -keyout ca.key -out ca.pem"
 REQUEST = (

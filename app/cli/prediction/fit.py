@@ -63,7 +63,7 @@ def fit(
 ) -> None:
     """Learn latency, power and memory from measurements.
 
-    Needs no database and no network. docs/predict/import.md describes the columns; `plimsoll samples convert` makes
+    Needs no database and no network. docs/measure.md describes the columns; `plimsoll samples convert` makes
     such files from other tools' results. Errors are of samples that were held out in turn.
     """
     if output == plot == STDIO:

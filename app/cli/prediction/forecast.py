@@ -76,7 +76,7 @@ def show(
     """Show what the control loop expects of a service, and why.
 
     The quantiles of its arrival rate one plan ahead, whether its nodes report, and how each technique did on what
-    came. docs/predict/forecast.md explains the columns.
+    came. docs/predict.md explains the columns.
     """
     with Api(cli_context(context)) as api:
         forecast = api.get(f"/api/v1/services/{service}/forecast")
@@ -108,7 +108,7 @@ def test(
     """Compare the techniques on a trace, without any server.
 
     Every technique forecasts the trace from what came before, and is judged by the pinball loss at the level that plans
-    are made for. docs/predict/forecast.md explains the columns.
+    are made for. docs/predict.md explains the columns.
     """
     series = read_trace(trace, column).series
     if window is not None:

@@ -135,7 +135,7 @@ def run(
     """Measure latency, memory and power of networks over shares and batches.
 
     Runs on a node with a free GPU. Every network is started by its runtime template with its share under MPS, proves
-    the share, and runs batches in windows that are repeated until they agree. docs/profiler.md says how. Interrupt it
+    the share, and runs batches in windows that are repeated until they agree. docs/measure.md says how. Interrupt it
     at any time: what was measured is written, and --resume goes on.
     """
     # The device library and numpy load here, not for --help.

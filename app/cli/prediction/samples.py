@@ -87,7 +87,7 @@ def convert(
 ) -> None:
     """Turn another tool's results into samples.
 
-    docs/predict/import.md says which of a tool's columns are taken, and what is left out. Several files are fitted
+    docs/measure.md says which of a tool's columns are taken, and what is left out. Several files are fitted
     together: `plimsoll fit batch1.csv batch8.csv -o fit.json`.
     """
     conditions = BenchmarkConditions(

@@ -22,7 +22,7 @@ Condition: TypeAlias = tuple[float, float, float]
 """Batch, SM percent, clock in MHz."""
 
 USUAL_POINTS = 8
-"""With so many samples an unmeasured network's error falls to a quarter (docs/predict/cold_start.md)."""
+"""With so many samples an unmeasured network's error falls to a quarter (docs/predict.md)."""
 
 
 def plan(

@@ -39,7 +39,7 @@ def send(
 ) -> None:
     """Give measurements to the control plane.
 
-    It fits them within minutes. docs/predict/import.md describes the columns. What is known already changes nothing, so
+    It fits them within minutes. docs/measure.md describes the columns. What is known already changes nothing, so
     that a file may be sent again. Networks and GPU types must exist.
     """
     measured = read_samples(files)

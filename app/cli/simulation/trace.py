@@ -103,7 +103,7 @@ def import_trace(
     """Turn a public trace or job list into a file for simulations.
 
     rates: a time column and a column per series; azure-llm: a row per request; azure-functions: invocations by the
-    minute; philly and alibaba: job lists. docs/traces.md describes the formats.
+    minute; philly and alibaba: job lists. docs/simulate.md describes the formats.
     """
     # Silently ignored options would make files that are not what was asked for.
     _refuse_others(kind, FileKind.RATES, columns=columns, missing=missing)
@@ -130,7 +130,7 @@ def describe(
     """Say how much load a trace holds, how bursty it is, and whether days are alike.
 
     D: variance of the requests in 1, 10 and 60 s over their mean; a Poisson stream has 1, bursts that last grow with
-    the window. C: correlation of steps a minute apart. docs/traces.md explains more.
+    the window. C: correlation of steps a minute apart. docs/simulate.md explains more.
     """
     found = read_any(trace)
     # `wide` is one of the formats of all commands, but a trace has no further columns.
