@@ -36,7 +36,7 @@ from app.cli.common.output import (
     usd,
     warn,
 )
-from app.cli.common.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
+from app.cli.decisions.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
 
 if TYPE_CHECKING:
     from app.answers.scenario import WhatIfScenario
