@@ -35,6 +35,13 @@ class CommandKind:
     default_query: Query = field(default_factory=dict)
     """What `get` asks for unless --all is given."""
 
+    def reference(self, name: str) -> str:
+        """`service/chat`, `gpu-type/T4`: as commands take it."""
+        word = "".join(
+            f"-{letter.lower()}" if letter.isupper() else letter for letter in self.name
+        )
+        return f"{word.lstrip('-')}/{name}"
+
     def one(self, name: str) -> str:
         """Path of one object."""
         return f"{self.list_path}/{name}"
@@ -86,6 +93,36 @@ def find_kind(word: str) -> CommandKind:
     raise typer.BadParameter(
         f"unknown kind {word!r}; {guess} kinds are {', '.join(names)}"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedObject:
+    """One object that a command line names."""
+
+    kind: CommandKind
+    name: str
+
+    def __str__(self) -> str:
+        return self.kind.reference(self.name)
+
+
+def parse_objects(words: Sequence[str]) -> list[NamedObject]:
+    """The objects of `service/chat task/nightly` or of `service chat photo`. Raises BadParameter."""
+    # The names of profiles have a slash, too, so that the first word decides.
+    if "/" not in words[0]:
+        kind = find_kind(words[0])
+        if len(words) == 1:
+            raise typer.BadParameter(
+                f"{words[0]!r} names no object; write {kind.reference('NAME')}"
+            )
+        return [NamedObject(kind=kind, name=name) for name in words[1:]]
+    found = []
+    for word in words:
+        before, slash, name = word.partition("/")
+        if not slash or not name:
+            raise typer.BadParameter(f"{word!r} is not KIND/NAME, such as service/chat")
+        found.append(NamedObject(kind=find_kind(before), name=name))
+    return found
 
 
 def kind_names() -> list[str]:

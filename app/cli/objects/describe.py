@@ -17,7 +17,7 @@ from app.cli.common.client import (
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
 from app.cli.common.forecasts import show_forecast_line
-from app.cli.common.kinds import CommandKind, find_kind
+from app.cli.common.kinds import CommandKind
 from app.cli.common.output import (
     Cells,
     bold,
@@ -27,7 +27,7 @@ from app.cli.common.output import (
     show_table,
     time_text,
 )
-from app.cli.objects.get import KindName, fetch_one
+from app.cli.objects.get import KindName, fetch_one, parse_one
 from app.cli.objects.predictions import show_predictions
 from solvers.types.problem import OperatingPoint
 
@@ -39,10 +39,14 @@ MAX_TABLE = 20
 def describe(
     context: typer.Context,
     kind: KindName,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name or id")
+    ] = None,
 ) -> None:
     """Show one object with its status and newest events."""
-    found = find_kind(kind)
+    found, name = parse_one(kind, name)
+    if name is None:
+        raise typer.BadParameter(f"name one, such as {found.reference('NAME')}")
     with Api(cli_context(context)) as api:
         item = fetch_one(api, found, name)
         show_line(bold(f"{found.name} {name}"))

@@ -9,8 +9,7 @@ import typer
 from app.cli.common.client import Api, Document, Query, dig
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.kinds import CommandKind, find_kind, kind_names
-from app.cli.common.options import Output
+from app.cli.common.kinds import CommandKind, find_kind, kind_names, parse_objects
 from app.cli.common.output import (
     Format,
     show_document,
@@ -18,6 +17,7 @@ from app.cli.common.output import (
     show_nothing,
     show_table,
 )
+from app.cli.objects.jsonpath import JsonPath, parse_jsonpath
 
 WATCH_S = 2.0
 CLEAR = "\x1b[H\x1b[2J"
@@ -25,13 +25,29 @@ CLEAR = "\x1b[H\x1b[2J"
 KindName = Annotated[
     str,
     typer.Argument(
-        metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names
+        metavar="KIND",
+        help="services, nodes, plans, ...; or KIND/NAME",
+        autocompletion=kind_names,
     ),
 ]
 Project = Annotated[
     str | None,
     typer.Option("-p", "--project", help="Only services or tasks of this project"),
 ]
+
+
+def parse_output(typed: str) -> Format | JsonPath:
+    """What `-o` of `get` takes. Raises BadParameter."""
+    name, equals, template = typed.partition("=")
+    if name == "jsonpath" and equals:
+        return parse_jsonpath(template)
+    try:
+        return Format(typed)
+    except ValueError:
+        known = ", ".join(Format)
+        raise typer.BadParameter(
+            f"{typed!r} is no format; write {known} or jsonpath='{{.status}}'"
+        ) from None
 
 
 def get(
@@ -41,7 +57,15 @@ def get(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Name or id; none = all")
     ] = None,
-    output: Output = Format.TABLE,
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FORMAT",
+            help="table, wide, json, yaml, or jsonpath='{.status}' as kubectl takes it",
+        ),
+    ] = Format.TABLE.value,
     project: Project = None,
     selector: Annotated[
         str | None,
@@ -66,9 +90,12 @@ def get(
 
     Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, webhooks, policies, plans,
     demand and tokens.
+
+    Example: plimsoll get service/chat -o jsonpath='{.status.conditions[?(@.type=="Ready")].reason}'
     """
     cli = cli_context(context)
-    found = find_kind(kind)
+    wanted = parse_output(output)
+    found, name = parse_one(kind, name)
     if (project or selector) and found.path not in ("services", "tasks"):
         raise typer.BadParameter("--project and --selector are for services and tasks")
     if show_all and not found.default_query:
@@ -85,14 +112,24 @@ def get(
         def show_once() -> None:
             if name is None:
                 items = api.first(found.list_path, limit, query)
-                _show(items, found, output, is_list=True)
+                _show(items, found, wanted, is_list=True)
             else:
-                _show([fetch_one(api, found, name)], found, output, is_list=False)
+                _show([fetch_one(api, found, name)], found, wanted, is_list=False)
 
         if watch:
             _repeat(show_once, cli)
         else:
             show_once()
+
+
+def parse_one(kind: str, name: str | None) -> tuple[CommandKind, str | None]:
+    """The kind and the name of `KIND`, `KIND NAME` or `KIND/NAME`. Raises BadParameter."""
+    if "/" not in kind:
+        return find_kind(kind), name
+    if name is not None:
+        raise typer.BadParameter(f"write {kind} alone, or KIND NAME")
+    (found,) = parse_objects([kind])
+    return found.kind, found.name
 
 
 def fetch_one(api: Api, kind: CommandKind, name: str) -> Document:
@@ -110,8 +147,16 @@ def fetch_one(api: Api, kind: CommandKind, name: str) -> Document:
 
 
 def _show(
-    items: list[Document], kind: CommandKind, output: Format, *, is_list: bool
+    items: list[Document],
+    kind: CommandKind,
+    output: Format | JsonPath,
+    *,
+    is_list: bool,
 ) -> None:
+    if isinstance(output, JsonPath):
+        document: Document = {"items": items} if is_list else items[0]
+        typer.echo(output.render(document), nl=False)
+        return
     # One object is printed bare, as `apply -f -` takes it; a list has `items` around it.
     if show_items(items, output) if is_list else show_document(items[0], output):
         return
