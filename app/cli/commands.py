@@ -101,6 +101,16 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "objects.describe:describe",
             "Show one object with its status and newest events.",
         ),
+        Entry(
+            "wait",
+            "objects.wait:wait",
+            "Wait until objects have a condition or a state, or are gone.",
+        ),
+        Entry(
+            "rollout",
+            "objects.rollout:app",
+            "Follow how the nodes take up what was planned for a service.",
+        ),
         Entry("delete", "objects.delete:delete", "Delete objects."),
         Entry("cancel", "objects.delete:cancel", "End tasks; they stay in the list."),
         Entry(

@@ -29,6 +29,11 @@ def parse_duration(typed: str) -> timedelta:
     return found
 
 
+def parse_timeout(typed: str) -> float:
+    """Seconds of a duration, or of `0` and `0s`. Raises BadParameter."""
+    return 0.0 if typed in ("0", "0s") else parse_duration(typed).total_seconds()
+
+
 def duration_text(seconds: float) -> str:
     """`1d2h`, `4m52s` or `0.5s`: what parse_duration reads, in at most two units; below a minute to the millisecond."""
     parts = []
