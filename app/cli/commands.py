@@ -250,7 +250,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "config",
             "operation.config:app",
-            "Show the settings and where they come from.",
+            "Show the settings and where they come from; keep contexts.",
         ),
         Entry(
             "doctor",
@@ -386,6 +386,16 @@ def _root(
             help=f"File with the token [default: $PLIMSOLL_TOKEN, ${TOKEN_FILE_VARIABLE}, saved]"
         ),
     ] = None,
+    context_name: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            help="Context to use, see `plimsoll config get-contexts`",
+        ),
+    ] = None,
 ) -> None:
     """Plimsoll loads shared GPUs up to the line, and never past it."""
-    context.obj = cli_context(context).with_flags(url=url, token_file=token_file)
+    context.obj = cli_context(context).with_flags(
+        url=url, token_file=token_file, context=context_name
+    )

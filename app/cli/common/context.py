@@ -1,6 +1,7 @@
 """What a command finds around itself: environment variables, where the control plane is, the token, and time.
 
-Precedence: command-line flags, then environment variables, then files, then defaults.
+Precedence: command-line flags, then environment variables, then files (the context in use, then the saved token), then
+defaults.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.base.token_file import write_token
+from app.cli.common.contexts import NamedContext, load_contexts
 from app.cli.common.errors import CliError
 
 if TYPE_CHECKING:
@@ -44,16 +46,21 @@ class CliContext:
     monotonic_s: Callable[[], float] = time.monotonic
     url_flag: str | None = None
     token_file_flag: Path | None = None
+    context_flag: str | None = None
 
     @classmethod
     def of_process(cls) -> "CliContext":
         """Those of this process."""
         return cls(environment=os.environ, home=Path.home())
 
-    def with_flags(self, *, url: str | None, token_file: Path | None) -> "CliContext":
+    def with_flags(
+        self, *, url: str | None, token_file: Path | None, context: str | None
+    ) -> "CliContext":
         """The same, with what the command line says."""
         # Tests pass a context of their own, which the flags must not replace.
-        return replace(self, url_flag=url, token_file_flag=token_file)
+        return replace(
+            self, url_flag=url, token_file_flag=token_file, context_flag=context
+        )
 
     def is_terminal(self) -> bool:
         """Whether a person reads stdout."""
@@ -63,11 +70,15 @@ class CliContext:
         """Address of the control plane's API."""
         if self.url_flag is not None:
             return Sourced(value=self.url_flag, origin="flag --url")
+        if self.context_flag is not None and (url := self.named_context().url):
+            return Sourced(value=url, origin=f"flag --context {self.context_flag}")
         if self.environment.get(URL_VARIABLE):
             return Sourced(
                 value=self.environment[URL_VARIABLE],
                 origin=f"environment {URL_VARIABLE}",
             )
+        if url := self.named_context().url:
+            return Sourced(value=url, origin=f"context {self.context_name().value}")
         return Sourced(value=DEFAULT_URL, origin="default")
 
     def token(self) -> Sourced:
@@ -77,6 +88,8 @@ class CliContext:
                 value=_read_token(self.token_file_flag),
                 origin=f"flag --token-file {self.token_file_flag}",
             )
+        if self.context_flag is not None and self.named_context().token_file:
+            return self._token_of_context()
         # An empty variable counts as none: `PLIMSOLL_TOKEN= plimsoll ...` takes it away for one command.
         if self.environment.get(TOKEN_VARIABLE):
             return Sourced(
@@ -89,16 +102,44 @@ class CliContext:
                 value=_read_token(path),
                 origin=f"environment {TOKEN_FILE_VARIABLE}, {path}",
             )
+        if self.named_context().token_file:
+            return self._token_of_context()
         path = self.saved_token_path()
         if path.exists():
             return Sourced(value=_read_token(path), origin=f"file {path}")
         return Sourced(value=None, origin=f"no {TOKEN_VARIABLE}, no {path}")
 
+    def _token_of_context(self) -> Sourced:
+        path = Path(self.named_context().token_file or "")
+        origin = f"context {self.context_name().value}, {path}"
+        return Sourced(value=_read_token(path), origin=origin)
+
+    def context_name(self) -> Sourced:
+        """The context in use; None where there is none."""
+        if self.context_flag is not None:
+            return Sourced(value=self.context_flag, origin="flag --context")
+        path = self.contexts_path()
+        return Sourced(value=load_contexts(path).current, origin=f"file {path}")
+
+    def named_context(self) -> NamedContext:
+        """What the context in use says; nothing where there is none. Raises CliError for a name that is not there."""
+        name = self.context_name().value
+        if name is None:
+            return NamedContext()
+        return load_contexts(self.contexts_path()).find(name)
+
+    def contexts_path(self) -> Path:
+        """Where `plimsoll config set-context` keeps contexts."""
+        return self._config_dir() / "contexts.yaml"
+
     def saved_token_path(self) -> Path:
         """Where `plimsoll up` and `plimsoll token create --save` leave the user's token."""
+        return self._config_dir() / "token"
+
+    def _config_dir(self) -> Path:
         # The XDG base directory specification; empty counts as unset.
         base = self.environment.get("XDG_CONFIG_HOME")
-        return (Path(base) if base else self.home / ".config") / "plimsoll" / "token"
+        return (Path(base) if base else self.home / ".config") / "plimsoll"
 
 
 def cli_context(context: "typer.Context") -> CliContext:

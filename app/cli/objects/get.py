@@ -67,6 +67,9 @@ def get(
         ),
     ] = Format.TABLE.value,
     project: Project = None,
+    all_projects: Annotated[
+        bool, typer.Option("-A", "--all-projects", help="Whatever the context says")
+    ] = False,
     selector: Annotated[
         str | None,
         typer.Option(
@@ -88,6 +91,8 @@ def get(
 ) -> None:
     """List objects of one kind, or show one of them.
 
+    Without -p, services and tasks are those of the context's project; -A lists those of all projects.
+
     Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, webhooks, policies, plans,
     demand and tokens.
 
@@ -102,6 +107,10 @@ def get(
         raise typer.BadParameter(
             "--all is for plans; other kinds are always listed in full"
         )
+    if project and all_projects:
+        raise typer.BadParameter("give either --project or --all-projects")
+    if found.path in ("services", "tasks") and not project and not all_projects:
+        project = cli.named_context().project
     query: Query = {
         "project": project,
         "label_selector": selector,

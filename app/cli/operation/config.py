@@ -1,10 +1,10 @@
-"""`plimsoll config`: settings and where they come from."""
+"""`plimsoll config`: settings and where they come from, and contexts."""
 
 import os
+from typing import TYPE_CHECKING
 
 import typer
 
-from app.base.settings import Settings
 from app.cli.common.context import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
@@ -12,18 +12,21 @@ from app.cli.common.context import (
     Sourced,
     cli_context,
 )
-from app.cli.common.local import load_settings
 from app.cli.common.options import Output, command_group
 from app.cli.common.output import Format, show_document, show_table
+from app.cli.operation import contexts
 
-app = command_group("Show the settings and where they come from.")
+if TYPE_CHECKING:
+    from app.base.settings import Settings
+
+app = command_group("Show the settings and where they come from; keep contexts.")
+app.command("get-contexts")(contexts.get_contexts)
+app.command("current-context")(contexts.current_context)
+app.command("use-context")(contexts.use_context)
+app.command("set-context")(contexts.set_context)
+app.command("delete-context")(contexts.delete_context)
 # Enough for the longest scope; `_masked` cuts off again what follows the last underscore in it.
 SHOWN_OF_TOKEN = len("plim_operator_") + 2
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `show` a word of its own, as the only command of a group is not."""
 
 
 @app.command()
@@ -32,6 +35,9 @@ def show(context: typer.Context, output: Output = Format.TABLE) -> None:
 
     Secrets are masked.
     """
+    # Reading settings takes libraries of the control plane, and contexts none of them.
+    from app.cli.common.local import load_settings
+
     entries = [*_client(cli_context(context)), *_server(load_settings())]
     document = {
         name: {"value": entry.value, "origin": entry.origin} for name, entry in entries
@@ -45,12 +51,13 @@ def _client(cli: CliContext) -> list[tuple[str, Sourced]]:
     """What the commands use to reach a control plane."""
     token = cli.token()
     return [
+        ("context", cli.context_name()),
         (URL_VARIABLE, cli.url()),
         (TOKEN_VARIABLE, Sourced(value=_masked(token.value), origin=token.origin)),
     ]
 
 
-def _server(settings: Settings) -> list[tuple[str, Sourced]]:
+def _server(settings: "Settings") -> list[tuple[str, Sourced]]:
     """What `up`, `serve` and `db` use."""
     shown = settings.printable()
     return [

@@ -1,0 +1,164 @@
+"""Contexts: which control plane a command asks, and how they are kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.cli.fake_api import FakeApi, service
+from tests.app.runner import Result, cli
+
+URL = "https://plimsoll.example.com"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with the contexts `here` and `there`; `there` is in use."""
+    (tmp_path / "there.token").write_text("plim_viewer_there\n")
+    for arguments in (
+        ("set-context", "here", "--url", "http://127.0.0.1:9"),
+        ("set-context", "there", "--url", URL, "-p", "search"),
+        ("set-context", "there", "--token-file", tmp_path / "there.token"),
+        ("use-context", "there"),
+    ):
+        assert config(tmp_path, *arguments).code == 0
+    return tmp_path
+
+
+def config(home: Path, *arguments: str | Path) -> Result:
+    return cli("config", *arguments, home=home, environment={})
+
+
+def asked(home: Path, *arguments: str, **environment: str) -> tuple[str, str | None]:
+    """The address and the token of the request that a command line makes."""
+    api = FakeApi(objects={"services/chat": service()})
+    result = cli(*arguments, api=api, home=home, environment=environment)
+    assert result.code == 0, result.err
+    (request,) = api.requests
+    address = f"{request.url.scheme}://{request.url.netloc.decode()}"
+    return address, request.headers.get("Authorization")
+
+
+def test_the_context_in_use_says_where_and_as_whom(home: Path) -> None:
+    assert asked(home, "get", "services") == (URL, "Bearer plim_viewer_there")
+
+
+def test_a_flag_uses_another_context_for_one_command(home: Path) -> None:
+    found = asked(home, "--context", "here", "get", "services")
+    assert found == ("http://127.0.0.1:9", None)
+
+
+def test_environment_variables_come_before_the_context_in_use(home: Path) -> None:
+    variables = {"PLIMSOLL_URL": "http://other:1", "PLIMSOLL_TOKEN": "plim_admin_x"}
+    assert asked(home, "get", "services", **variables) == (
+        "http://other:1",
+        "Bearer plim_admin_x",
+    )
+
+
+def test_flags_come_before_environment_variables(home: Path) -> None:
+    variables = {"PLIMSOLL_URL": "http://other:1", "PLIMSOLL_TOKEN": "plim_admin_x"}
+    named = ("--context", "there", "get", "services")
+    assert asked(home, *named, **variables) == (URL, "Bearer plim_viewer_there")
+    found = asked(home, "--url", "http://flag:1", *named, **variables)
+    assert found == ("http://flag:1", "Bearer plim_viewer_there")
+
+
+@pytest.mark.parametrize(
+    ("flags", "project"),
+    [((), "search"), (("-p", "vision"), "vision"), (("-A",), None)],
+)
+def test_services_are_those_of_the_context_s_project(
+    home: Path, flags: tuple[str, ...], project: str | None
+) -> None:
+    api = FakeApi()
+    assert cli("get", "services", *flags, api=api, home=home).code == 0
+    assert api.requests[0].url.params.get("project") == project
+
+
+def test_the_project_is_of_services_and_tasks_only(home: Path) -> None:
+    api = FakeApi()
+    assert cli("get", "nodes", api=api, home=home).code == 0
+    assert "project" not in api.requests[0].url.params
+    assert cli("get", "services", "-A", "-p", "x", api=api, home=home).code == 2
+
+
+def test_contexts_are_listed_with_a_star_at_the_one_in_use(home: Path) -> None:
+    lines = config(home, "get-contexts").out.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["here", "http://127.0.0.1:9", "-"],
+        ["*", "there", URL],
+    ]
+    items = json.loads(config(home, "get-contexts", "-o", "json").out)["items"]
+    assert items[1] == {
+        "name": "there",
+        "current": True,
+        "url": URL,
+        "project": "search",
+        "token_file": str(home / "there.token"),
+    }
+    assert config(home, "current-context").out == "there\n"
+
+
+def test_a_context_that_is_deleted_is_no_longer_in_use(home: Path) -> None:
+    assert config(home, "delete-context", "there").code == 0
+    assert "no context is in use" in config(home, "current-context").err
+    assert (home / "there.token").exists()
+
+
+def test_config_show_says_from_which_context_values_are(home: Path) -> None:
+    shown = json.loads(config(home, "show", "-o", "json").out)
+    assert shown["context"]["value"] == "there"
+    assert shown["PLIMSOLL_URL"] == {"value": URL, "origin": "context there"}
+    assert shown["PLIMSOLL_TOKEN"]["value"] == "plim_viewer_***"
+
+
+def test_a_context_that_there_is_not_names_those_that_there_are(home: Path) -> None:
+    for arguments in (
+        ("--context", "her", "get", "services"),
+        ("config", "use-context", "her"),
+    ):
+        result = cli(*arguments, home=home, environment={})
+        assert result.code == 1
+        assert "no context 'her'; there are: here, there" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("a b",), "is no name of a context"),
+        (("a", "--url", "plimsoll"), "not an http:// or https://"),
+        (("a", "-p", "A"), "no name of a project"),
+    ],
+)
+def test_what_no_context_can_have_is_refused(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    result = config(tmp_path, "set-context", *arguments)
+    assert result.code == 2
+    assert words in " ".join(result.err.replace("│", " ").split())
+    assert not (tmp_path / ".config").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("contexts: [a]", "no mapping `contexts`"),
+        ("{", "is no YAML"),
+        ("contexts: {a: b}", "contexts.a is no mapping"),
+        ("contexts: {a: {url: 1}}", "contexts.a.url is no text"),
+        ("contexts: {a: {uri: x}}", "it takes url, token-file, project"),
+        ("current-context: [a]", "current-context is no name"),
+        ("#" * 1_100_000, "larger than any file of contexts"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_what_is_wrong(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / ".config" / "plimsoll" / "contexts.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    result = config(tmp_path, "get-contexts")
+    assert result.code == 1
+    assert words in result.err
+    assert "contexts.yaml" in result.err
