@@ -372,6 +372,12 @@ def root_command() -> "Command":
     return typer.main.get_command(app)
 
 
+def _contexts(context: typer.Context, incomplete: str) -> list[str]:
+    from app.cli.objects.completion import complete_contexts
+
+    return complete_contexts(context, incomplete)
+
+
 def _root(
     context: typer.Context,
     url: Annotated[
@@ -392,6 +398,7 @@ def _root(
             "--context",
             metavar="NAME",
             help="Context to use, see `plimsoll config get-contexts`",
+            autocompletion=_contexts,
         ),
     ] = None,
 ) -> None:

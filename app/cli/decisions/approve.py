@@ -8,11 +8,15 @@ from app.cli.common.client import Api, dig, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import show_line, warn
+from app.cli.objects.completion import names_of
 
 PlanId = Annotated[
     int,
     typer.Argument(
-        metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them"
+        metavar="PLAN",
+        min=1,
+        help="Id of a plan; `plimsoll get plans` lists them",
+        autocompletion=names_of("plans", {"state": "proposed"}),
     ),
 ]
 # A control plane has one policy; groups of services are parts of it.
@@ -41,6 +45,9 @@ def rollback(
             metavar="PLAN",
             min=1,
             help="Id of a plan that was in force; absent: the one before",
+            autocompletion=names_of(
+                "plans", {"state": "superseded", "was_in_force": "true"}
+            ),
         ),
     ] = None,
 ) -> None:

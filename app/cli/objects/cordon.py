@@ -9,8 +9,14 @@ from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_duration
 from app.cli.common.errors import CliError
 from app.cli.common.output import show_line
+from app.cli.objects.completion import names_of
 
-Nodes = Annotated[list[str], typer.Argument(metavar="NODE", help="Names of nodes")]
+Nodes = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NODE", help="Names of nodes", autocompletion=names_of("nodes")
+    ),
+]
 
 POLL_S = 1.0
 GRACE_S = 60.0

@@ -14,6 +14,7 @@ from app.cli.common.manifest_files import read_manifests
 from app.cli.common.options import Yes
 from app.cli.common.output import good, require_yes, show_line
 from app.cli.objects.changes import object_path
+from app.cli.objects.completion import complete_names, names_of
 
 
 def delete(
@@ -25,7 +26,8 @@ def delete(
         ),
     ] = None,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Names")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Names", autocompletion=complete_names),
     ] = None,
     file: Annotated[
         list[Path] | None,
@@ -84,7 +86,12 @@ def _targets_of_files(file: list[Path]) -> list[tuple[str, str]]:
     ]
 
 
-Tasks = Annotated[list[str], typer.Argument(metavar="TASK", help="Names of tasks")]
+Tasks = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TASK", help="Names of tasks", autocompletion=names_of("tasks")
+    ),
+]
 
 
 def cancel(context: typer.Context, tasks: Tasks) -> None:

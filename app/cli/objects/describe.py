@@ -27,6 +27,7 @@ from app.cli.common.output import (
     show_table,
     time_text,
 )
+from app.cli.objects.completion import complete_names
 from app.cli.objects.get import KindName, fetch_one, parse_one
 from app.cli.objects.predictions import show_predictions
 from solvers.types.problem import OperatingPoint
@@ -40,7 +41,10 @@ def describe(
     context: typer.Context,
     kind: KindName,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name or id")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Name or id", autocompletion=complete_names
+        ),
     ] = None,
 ) -> None:
     """Show one object with its status and newest events."""

@@ -9,7 +9,7 @@ import typer
 from app.cli.common.client import Api, Document, Query, dig
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.kinds import CommandKind, find_kind, kind_names, parse_objects
+from app.cli.common.kinds import CommandKind, find_kind, parse_objects
 from app.cli.common.output import (
     Format,
     show_document,
@@ -17,6 +17,7 @@ from app.cli.common.output import (
     show_nothing,
     show_table,
 )
+from app.cli.objects.completion import complete_kinds, complete_names, names_of
 from app.cli.objects.jsonpath import JsonPath, parse_jsonpath
 
 WATCH_S = 2.0
@@ -27,12 +28,17 @@ KindName = Annotated[
     typer.Argument(
         metavar="KIND",
         help="services, nodes, plans, ...; or KIND/NAME",
-        autocompletion=kind_names,
+        autocompletion=complete_kinds,
     ),
 ]
 Project = Annotated[
     str | None,
-    typer.Option("-p", "--project", help="Only services or tasks of this project"),
+    typer.Option(
+        "-p",
+        "--project",
+        help="Only services or tasks of this project",
+        autocompletion=names_of("projects"),
+    ),
 ]
 
 
@@ -55,7 +61,12 @@ def get(
     kind: KindName,
     *,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name or id; none = all")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Name or id; none = all",
+            autocompletion=complete_names,
+        ),
     ] = None,
     output: Annotated[
         str,

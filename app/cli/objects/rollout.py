@@ -12,6 +12,7 @@ from app.cli.common.errors import CliError
 from app.cli.common.kinds import parse_objects
 from app.cli.common.options import command_group
 from app.cli.common.output import show_line
+from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
 from app.cli.objects.wait import find_condition, poll
 
@@ -33,7 +34,12 @@ def _group() -> None:
 def status(
     context: typer.Context,
     service: Annotated[
-        list[str], typer.Argument(metavar="service/NAME", help="One service")
+        list[str],
+        typer.Argument(
+            metavar="service/NAME",
+            help="One service",
+            autocompletion=complete_references,
+        ),
     ],
     *,
     timeout: Annotated[

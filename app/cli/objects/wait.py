@@ -20,6 +20,7 @@ from app.cli.common.durations import parse_timeout
 from app.cli.common.errors import CliError, show_error
 from app.cli.common.kinds import NamedObject, parse_objects
 from app.cli.common.output import show_line
+from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
 from app.cli.objects.jsonpath import JsonPath, parse_jsonpath
 
@@ -176,7 +177,9 @@ def wait(
     objects: Annotated[
         list[str],
         typer.Argument(
-            metavar="KIND/NAME...", help="Objects; KIND NAME... works as well"
+            metavar="KIND/NAME...",
+            help="Objects; KIND NAME... works as well",
+            autocompletion=complete_references,
         ),
     ],
     *,

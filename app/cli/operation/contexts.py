@@ -24,10 +24,16 @@ from app.cli.common.output import (
     show_nothing,
     show_table,
 )
+from app.cli.objects.completion import complete_contexts
 
 PROJECT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a context")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of a context", autocompletion=complete_contexts
+    ),
+]
 
 
 def get_contexts(context: typer.Context, output: Output = Format.TABLE) -> None:

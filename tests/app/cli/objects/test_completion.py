@@ -1,0 +1,154 @@
+"""Tab offers the names of objects, and neither waits long nor says anything where nobody answers."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.app.cli.fake_api import FakeApi, service
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as a FakeApi does, on a socket."""
+
+    api = FakeApi()
+    may_answer = threading.Event()
+
+    def do_GET(self) -> None:
+        self.may_answer.wait(30.0)
+        answer = self.api(httpx2.Request("GET", f"http://any{self.path}"))
+        self.send_response(answer.status_code)
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def log_message(self, format: str, *values: object) -> None:
+        pass
+
+
+@contextmanager
+def served(api: FakeApi, *, answers: bool = True) -> Iterator[str]:
+    """The address of a control plane that answers, or that takes requests and does not."""
+    handler = type("Served", (Handler,), {"api": api, "may_answer": threading.Event()})
+    if answers:
+        handler.may_answer.set()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        handler.may_answer.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def control_plane() -> Iterator[str]:
+    api = FakeApi(
+        objects={
+            "services/chat": service(),
+            "services/code": service("code"),
+            "services/photo": service("photo"),
+            "nodes/n1": {"metadata": {"name": "n1"}},
+            "tasks/nightly": {"metadata": {"name": "nightly"}},
+            "policies/default": {"metadata": {"name": "default"}},
+            "plans/12": {"id": 12, "state": "proposed"},
+        }
+    )
+    with served(api) as url:
+        yield url
+
+
+def complete(
+    words: str, url: str, home: Path, *, until: list[str] | None = None
+) -> tuple[list[str], str]:
+    """What Tab offers in bash after these words, and what is printed into the line.
+
+    `until`: pressed again where it offers something else, since a busy machine may need more than half a second.
+    """
+    for _ in range(1 if until is None else 5):
+        found = press_tab(words, url, home)
+        if found[0] == until:
+            break
+    return found
+
+
+def press_tab(words: str, url: str, home: Path) -> tuple[list[str], str]:
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "PLIMSOLL_URL": url,
+        "PLIMSOLL_TOKEN": "plim_viewer_x",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+        "_PLIMSOLL_COMPLETE": "complete_bash",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", "from app.cli.main import main; main()"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+    return ended.stdout.split(), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("plimsoll get services c", ["chat", "code"]),
+        ("plimsoll get service/p", ["service/photo"]),
+        ("plimsoll describe task ", ["nightly"]),
+        ("plimsoll delete services chat p", ["photo"]),
+        ("plimsoll wait svc/ch", ["svc/chat"]),
+        ("plimsoll wait service chat co", ["code"]),
+        ("plimsoll rollout status service/co", ["service/code"]),
+        ("plimsoll drain ", ["n1"]),
+        ("plimsoll cancel ni", ["nightly"]),
+        ("plimsoll approve 1", ["12"]),
+        ("plimsoll get policies ", ["default"]),
+        ("plimsoll get servces c", []),
+    ],
+)
+def test_names_of_objects_are_offered(
+    words: str, offered: list[str], control_plane: str, tmp_path: Path
+) -> None:
+    assert complete(words, control_plane, tmp_path, until=offered) == (offered, "")
+
+
+def test_the_flags_before_the_verb_say_whom_to_ask(
+    control_plane: str, tmp_path: Path
+) -> None:
+    words = f"plimsoll --url {control_plane} get nodes "
+    found = complete(words, "http://127.0.0.1:9", tmp_path, until=["n1"])
+    assert found == (["n1"], "")
+
+
+def test_contexts_are_offered_from_their_file(tmp_path: Path) -> None:
+    path = tmp_path / ".config" / "plimsoll" / "contexts.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("contexts: {production: {url: 'http://p'}, test: {}}")
+    for words in ("plimsoll --context p", "plimsoll config use-context p"):
+        assert complete(words, "http://127.0.0.1:9", tmp_path) == (["production"], "")
+
+
+def test_nothing_is_offered_and_said_where_nobody_listens(tmp_path: Path) -> None:
+    found = complete("plimsoll get services ", "http://127.0.0.1:9", tmp_path)
+    assert found == ([], "")
+    assert complete("plimsoll get services ", "odd", tmp_path) == ([], "")
+
+
+def test_a_control_plane_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    with served(FakeApi(), answers=False) as url:
+        assert complete("plimsoll get services ", url, tmp_path) == ([], "")
