@@ -13,7 +13,6 @@ HTTP codes are given only in `app.api.http.errors`; `solvers.types.errors.Invali
 """
 
 from collections.abc import Collection, Sequence
-from difflib import get_close_matches
 
 _MAX_NAMES = 30
 """In a message: of thousands nobody reads all."""
@@ -75,6 +74,9 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     wanted = name.lower()
     # The beginning of a name is worth more than likeness: V100 means V100-16GB, not A100. One letter begins too many.
     longer = [each for each in by_lower if len(wanted) > 1 and each.startswith(wanted)]
+    # Only a message needs it, and every command starts with this file.
+    from difflib import get_close_matches
+
     close = sorted(longer, key=len) or get_close_matches(wanted, by_lower, n=1)
     return by_lower[close[0]] if close else None
 

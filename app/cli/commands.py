@@ -1,5 +1,6 @@
 """The table of commands, and the root command that imports a command's file only when it is called."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -403,6 +404,8 @@ def _root(
     ] = None,
 ) -> None:
     """Plimsoll loads shared GPUs up to the line, and never past it."""
+    # The command's files are imported by now, see `main`; what it makes itself may be garbage.
+    gc.enable()
     context.obj = cli_context(context).with_flags(
         url=url, token_file=token_file, context=context_name
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import typer
 
@@ -87,6 +86,8 @@ def find_kind(word: str) -> CommandKind:
             for name in (kind.name, kind.path, *kind.aliases)
         }:
             return kind
+    from difflib import get_close_matches
+
     names = [kind.path for kind in KINDS]
     close = get_close_matches(word.lower(), names, n=1)
     guess = f"did you mean {close[0]}? The" if close else "the"

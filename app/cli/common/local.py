@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
@@ -12,11 +12,9 @@ from pydantic import ValidationError
 from app.base.errors import Unavailable
 from app.base.settings import Settings
 from app.cli.common.errors import CliError
-from app.db.base import migrate
-from app.db.base.engine import make_engine
-from app.db.base.transaction import Engine, translated
-from app.postgres import server as postgres
-from app.postgres.files import DataDirLayout
+
+if TYPE_CHECKING:
+    from app.db.base.transaction import Engine
 
 Result = TypeVar("Result")
 
@@ -44,6 +42,9 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
 
     `create`: make the embedded database if it is not there. Raises CliError, also for what fails inside.
     """
+    # Here: many commands need the settings alone, and the database's libraries take half a second.
+    from app.postgres import server as postgres
+
     if settings.database_url is not None:
         url = settings.database_url.get_secret_value()
         # Errors from inside the block come here, too: a server may go away while it is used.
@@ -66,8 +67,10 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
         raise CliError(str(error)) from error
 
 
-def on_database(work: Callable[[Engine], Awaitable[Result]]) -> Result:
+def on_database(work: "Callable[[Engine], Awaitable[Result]]") -> Result:
     """What some work on the settings' database returns. Raises CliError, also for another schema than ours."""
+    from app.db.base import migrate
+
     with open_database(load_settings()) as url:
         # Statements written for another schema would fail in the middle, with a message that helps nobody.
         if problem := migrate.check(url):
@@ -75,7 +78,9 @@ def on_database(work: Callable[[Engine], Awaitable[Result]]) -> Result:
         return asyncio.run(_on_engine(url, work))
 
 
-async def _on_engine(url: str, work: Callable[[Engine], Awaitable[Result]]) -> Result:
+async def _on_engine(url: str, work: "Callable[[Engine], Awaitable[Result]]") -> Result:
+    from app.db.base.engine import make_engine
+
     engine = make_engine(url, pool_size=2)
     try:
         return await work(engine)
@@ -85,6 +90,8 @@ async def _on_engine(url: str, work: Callable[[Engine], Awaitable[Result]]) -> R
 
 def has_embedded_database(settings: Settings) -> bool:
     """Whether an embedded database was ever made in the data directory."""
+    from app.postgres.files import DataDirLayout
+
     return DataDirLayout(root=settings.data_dir.resolve()).cluster.exists()
 
 
@@ -106,6 +113,8 @@ def masked(url: str) -> str:
 
 @contextmanager
 def _errors_explained(place: str) -> Iterator[None]:
+    from app.db.base.transaction import translated
+
     try:
         with translated():
             yield

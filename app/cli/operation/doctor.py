@@ -37,8 +37,6 @@ from app.cli.common.output import (
     show_table,
     show_yaml,
 )
-from app.db.base import migrate
-from app.postgres import server as postgres
 
 MIN_PYTHON = (3, 11)
 SOLVERS = ("pulp", "cvxpy", "ortools.sat.python.cp_model", "highspy", "numba")
@@ -206,6 +204,8 @@ def _installed(package: str) -> str | None:
 
 
 def _postgres() -> Iterator[ServerFinding]:
+    from app.postgres import server as postgres
+
     try:
         binaries = postgres.find_binaries()
     except postgres.PostgresError as error:
@@ -221,11 +221,16 @@ def _database(settings: Settings) -> Iterator[ServerFinding]:
             detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` makes one"
             yield _absent("database", detail)
             return
+        from app.postgres import server as postgres
+
         # Looking must not start a server that the operator stopped.
         if postgres.attach(settings.data_dir) is None:
             detail = f"{place}, not running; `plimsoll up` starts it"
             yield _absent("database", detail)
             return
+    # Here: most machines have no database to look into, and its libraries take half a second.
+    from app.db.base import migrate
+
     try:
         with open_database(settings) as url:
             problem = migrate.check(url)

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from solvers.laws.capacity_law import max_utilisation
-
 
 def capacity_law(
     percentile: Annotated[
@@ -41,6 +39,9 @@ def capacity_law(
         raise typer.BadParameter(
             f"{ratio:g} must be a number above 0, such as 2.5", param_hint="'--ratio'"
         )
+    # Here: the law takes SciPy, and --help does not.
+    from solvers.laws.capacity_law import max_utilisation
+
     sys.stdout.write(
         f"{max_utilisation(batch, percentile=percentile, slo_ratio=ratio):.6f}\n"
     )

@@ -25,7 +25,6 @@ from app.measurements.csv_files import SampleFiles, find_row, read_samples
 from app.measurements.rows import file_name
 from solvers.predict.data.fit import Fit, Fits
 from solvers.predict.data.fit_json import fits_to_json
-from solvers.predict.learn.fit_samples import AUTO, make_fits
 from solvers.types.errors import InvalidInput
 
 # Of a cross-validated error: what plans can rest on, and what they cannot.
@@ -49,7 +48,7 @@ def fit(
             metavar="NAME",
             help="Latency technique; auto = the one that predicts held-out samples best",
         ),
-    ] = AUTO,
+    ] = "auto",
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -133,6 +132,9 @@ def _report_unlearned(measured: SampleFiles, fits: Fits) -> None:
 
 def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits:
     try:
+        # Here: fits take SciPy, and --help does not.
+        from solvers.predict.learn.fit_samples import make_fits
+
         return make_fits(
             measured.samples,
             technique=technique,

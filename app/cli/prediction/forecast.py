@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,9 +31,6 @@ from app.cli.common.output import (
     show_table,
     time_text,
 )
-from app.db.base.transaction import Engine
-from app.db.predictions import rates
-from app.db.workloads import services
 from app.measurements.traces import make_history, read_trace
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import MARGIN, MIN_FORECASTS, choose
@@ -41,6 +38,9 @@ from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import COARSE_S, coarsen, make_seasons
 from solvers.forecast.techniques import DEFAULT
 from solvers.forecast.types import PLANNING_LEVEL, RequestSeries
+
+if TYPE_CHECKING:
+    from app.db.base.transaction import Engine
 
 MIN_HORIZON_S = 5.0
 MAX_ORIGINS = 2000
@@ -171,7 +171,11 @@ def warm_up(
         read_trace(trace, column), now_s=now.timestamp(), start_s=start_s
     )
 
-    async def add(engine: Engine) -> int:
+    # Here: the other verbs ask an API or none, and the database's libraries take half a second.
+    from app.db.predictions import rates
+    from app.db.workloads import services
+
+    async def add(engine: "Engine") -> int:
         async with engine.begin() as connection:
             # Raises for a service that does not exist, whose rates nobody would ever read.
             await services.get(connection, service)

@@ -21,8 +21,6 @@ from app.measurements.tables import Reals
 from solvers.predict.data.fit import Fits, Predictions, Quantity
 from solvers.predict.data.fit_json import fits_from_json
 from solvers.predict.estimate.fit_checks import check_fits
-from solvers.predict.estimate.predict import predict_latency, predict_quantity
-from solvers.predict.estimate.predict_alone import ESTIMATES
 from solvers.types.errors import InvalidInput
 
 _EXTRA: dict[str, Quantity] = {"power": "power_w", "memory": "memory_mib"}
@@ -101,6 +99,9 @@ def _read_fits(path: Path) -> Fits:
 
 
 def _predict(fits: Fits, asked: QueryFile) -> Predictions:
+    # Here, as below: predictions take SciPy, and --help does not.
+    from solvers.predict.estimate.predict import predict_latency
+
     try:
         return predict_latency(fits, asked.queries, layers=load_layers())
     except InvalidInput as error:
@@ -112,6 +113,8 @@ def _predict(fits: Fits, asked: QueryFile) -> Predictions:
 
 
 def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
+    from solvers.predict.estimate.predict import predict_quantity
+
     if not fits.of(quantity):
         raise CliError(
             f"the fits hold nothing of {quantity}",
@@ -122,6 +125,8 @@ def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
 
 def _report_estimated(asked: QueryFile, predictions: Predictions) -> None:
     """On stderr: which rows are of networks that were not measured on their GPU type."""
+    from solvers.predict.estimate.predict_alone import ESTIMATES
+
     rows = [
         row
         for row, name in enumerate(predictions.technique)

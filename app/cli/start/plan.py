@@ -26,7 +26,6 @@ from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.laws.cost import gpu_power_w
 from solvers.policies.registry import policies
-from solvers.policies.warm_up import warm_up
 from solvers.types.outcome import Budget, PlanReport, Violation
 from solvers.types.plan import Plan, replicas_of
 from solvers.types.plan_json import plan_to_json
@@ -99,6 +98,8 @@ def deliver(
 
 def solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
     """The plan of a policy. Loading the solvers takes seconds, which are not the policy's."""
+    from solvers.policies.warm_up import warm_up
+
     warm_up(policy)
     return run(problem, policy, budget)
 
