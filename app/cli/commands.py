@@ -112,6 +112,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "objects.rollout:app",
             "Follow how the nodes take up what was planned for a service.",
         ),
+        Entry(
+            "port-forward",
+            "objects.port_forward:port_forward",
+            "Forward a port of this machine to where a service's requests go.",
+        ),
         Entry("delete", "objects.delete:delete", "Delete objects."),
         Entry("cancel", "objects.delete:cancel", "End tasks; they stay in the list."),
         Entry(

@@ -3,51 +3,13 @@
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from tests.app.cli.fake_api import FakeApi, service
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers as a FakeApi does, on a socket."""
-
-    api = FakeApi()
-    may_answer = threading.Event()
-
-    def do_GET(self) -> None:
-        self.may_answer.wait(30.0)
-        answer = self.api(httpx2.Request("GET", f"http://any{self.path}"))
-        self.send_response(answer.status_code)
-        self.end_headers()
-        self.wfile.write(answer.content)
-
-    def log_message(self, format: str, *values: object) -> None:
-        pass
-
-
-@contextmanager
-def served(api: FakeApi, *, answers: bool = True) -> Iterator[str]:
-    """The address of a control plane that answers, or that takes requests and does not."""
-    handler = type("Served", (Handler,), {"api": api, "may_answer": threading.Event()})
-    if answers:
-        handler.may_answer.set()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        handler.may_answer.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+from tests.app.cli.served_api import served
 
 
 @pytest.fixture(scope="module")
