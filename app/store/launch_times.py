@@ -29,7 +29,7 @@ def usual_launch_s(seconds: SecondsByType) -> float:
 
 
 class LaunchTimes:
-    """The newest launches of all services, for `MemoryStore`."""
+    """The newest launches of all services, for simulations."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, dict[str, list[float]]] = {}

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import NotFound
 from app.store.launch_book import LaunchBook
-from app.store.launch_times import LaunchTimes
 from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
 from app.store.plan_rules import (
@@ -90,7 +89,6 @@ class MemoryStore:
     _gpu_types: dict[str, GpuType] = field(default_factory=dict)
     _nodes: NodeBook = field(default_factory=NodeBook)
     _launches: LaunchBook = field(default_factory=LaunchBook)
-    launch_times: LaunchTimes = field(default_factory=LaunchTimes)
     _services: dict[str, Service] = field(default_factory=dict)
     _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
     _memory: dict[str, Json] = field(default_factory=dict)
@@ -391,6 +389,5 @@ class MemoryStore:
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
         self._launches.take(observation, received, target=self._target)
-        self.launch_times.take(observation, self._nodes.gpus_by_id)
         dropped = add_counts(admitted.dropped, {"acks": len(acks) - len(made)})
         return replace(admitted, dropped=dropped)

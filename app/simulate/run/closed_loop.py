@@ -1,13 +1,14 @@
-"""A whole cluster in one process: control loop, agents and simulated GPUs, around a store in memory.
+"""A whole cluster in one process: control loop, agents and simulated GPUs, around a store, on a clock that jumps.
 
-Used by closed-loop tests (on a clock that they move) and as the baseline that the demo runs beside the real control
-plane (on the demo's own clock).
+Simulations, benchmarks and tests keep everything in memory; the demo keeps it in PostgreSQL, where people see it.
 """
 
+import asyncio
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from agents.base.protocol import Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
@@ -38,11 +39,14 @@ from app.simulate.run.timer import Timer
 from app.solver.process import Solver
 from app.store.launch_times import LaunchTimes, usual_launch_s
 from app.store.memory_store import MemoryStore
-from app.store.store import PolicySettings, ServiceWindow, Snapshot
+from app.store.store import PolicySettings, ServiceWindow, Snapshot, Store
 from app.store.trained_actors import wants_actor
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import Demand, Gpu, GpuType, Node, NodeId, Service, gpu_id
+
+Ingest: TypeAlias = Callable[[Observation], Awaitable[int]]
+"""Makes an observation durable; returns the sequence number that is acknowledged."""
 
 _TICK_S = 1e-3
 """Time passes by so much at least, so that it does pass whatever is due."""
@@ -84,7 +88,12 @@ class ClosedLoop:
         clock: ControlClock,
         solver: Solver,
         promises_may_break: bool = False,
+        store: Store | None = None,
+        ingest: Ingest | None = None,
     ) -> None:
+        """`store`: what it remembers in, in place of its own in memory; the cluster must be known there already, and
+        whoever made it calls `wake`. `ingest`: takes what agents observe; None: one by one into the store.
+        """
         self.clock = clock
         self.store = make_store(plan, clock)
         self._begun_s = clock.now_s()
@@ -92,33 +101,36 @@ class ClosedLoop:
         """Those of the period, in seconds since the loop was made. The first one comes after the first reports: without
         any it could only hold."""
         self._is_woken = False
-        self.store.on_wake = self._wake
+        self.store.on_wake = self.wake
         self.cluster = SimulatedCluster(
             plan.nodes,
             plan.scenario,
             world=world,
             clock=clock,
         )
+        self._launch_times = LaunchTimes()
+        self._gpus = {gpu.id: gpu for spec in plan.nodes for gpu in gpus_of(spec)}
+        self._ingest = ingest or self._ingest_one
         self.loop = Loop(
-            store=self.store,
+            store=store or self.store,
             solver=solver,
             clock=clock,
             promises_may_break=promises_may_break,
-            forecast=RememberedForecast(self.store.launch_times),
+            forecast=RememberedForecast(self._launch_times),
             layers=load_training_layers(),
         )
         self.dispatcher = JobDispatcher(
-            store=self.store,
+            store=self.loop.store,
             clock=clock,
             turn=self.loop.turn,
             kernel_ratios=load_kernel_ratios(),
             layers=self.loop.layers,
         )
-        self.learner = OnlineLearner(store=self.store, clock=clock)
+        self.learner = OnlineLearner(store=self.loop.store, clock=clock)
         self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Something asks for a tick before the next one is due, as a rate above what was planned for does."""
         self._is_woken = True
 
@@ -150,8 +162,8 @@ class ClosedLoop:
     async def step(self) -> None:
         """Every agent governs where that is due, enforces, observes and syncs once; then jobs are dispatched."""
         await self._govern()
-        for agent in self.agents:
-            await agent.step()
+        # Not one after the other: a store that is slow to commit takes what all of them observed at once.
+        await asyncio.gather(*(agent.step() for agent in self.agents))
         if is_used(self.store.settings) and await self.dispatcher.round():
             await self._deliver_commands()
 
@@ -168,7 +180,7 @@ class ClosedLoop:
         now, due_at = self.clock.now(), self.loop.telemetry.silence_due_at
         if due_at is None or now <= due_at:
             return False
-        snapshot = await self.store.load_snapshot(now)
+        snapshot = await self.loop.store.load_snapshot(now)
         return self.loop.telemetry.has_new_silence(snapshot)
 
     async def tick(self) -> TickOutcome:
@@ -190,23 +202,26 @@ class ClosedLoop:
             if self.cluster.is_lost(node, self.clock.now_s()):
                 continue
             generation = agent.command.generation if agent.command else 0
-            command = await self.store.command_for(node, generation)
+            command = await self.loop.store.command_for(node, generation)
             if command is not None:
                 await agent.consider(command)
                 await agent.enforce()
 
     async def _sync(self, observation: Observation, wait_s: float) -> SyncReply:  # noqa: ARG002  answers at once
-        result = await self.store.ingest((observation,), self.clock.now())
+        acknowledged = await self._ingest(observation)
+        self._launch_times.take(observation, self._gpus)
         return SyncReply(
             boot=observation.boot,
-            acknowledged=result.acknowledged.get(
-                (observation.node, observation.boot), 0
-            ),
+            acknowledged=acknowledged,
             server_time_s=self.clock.now_s(),
-            command=await self.store.command_for(
+            command=await self.loop.store.command_for(
                 observation.node, observation.generation
             ),
         )
+
+    async def _ingest_one(self, observation: Observation) -> int:
+        result = await self.loop.store.ingest((observation,), self.clock.now())
+        return result.acknowledged.get((observation.node, observation.boot), 0)
 
     def _make_agent(self, node: str, plan: ClusterPlan) -> NodeAgent:
         return NodeAgent(
