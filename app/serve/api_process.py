@@ -32,7 +32,7 @@ from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
-from app.serve.child_process import controller_process
+from app.serve.child_process import child_process
 from app.serve.connections import TimedProtocol, open_socket
 from app.serve.controller_process import ControllerBody
 from app.serve.loop_metrics import LoopMetrics
@@ -165,7 +165,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
     listening = listening or open_socket(plane.settings)
     metrics = LoopMetrics(plane.registry)
     body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
-    async with controller_process(body, metrics.note) as ended:
+    async with child_process(body, metrics.note, what="controller") as ended:
         server = make_server(plane, checks={"controller": _controller_check(ended)})
         freeze_loaded_objects()
         # Only now: until the controller's process has been started, a signal may end this one as it likes.

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from app.base.errors import PlimsollError
-from app.serve.child_process import ControllerEnded, controller_process, follow
+from app.serve.child_process import ChildEnded, child_process, follow
 
 
 def test_the_end_of_the_controller_is_told_without_a_traceback() -> None:
@@ -17,7 +17,7 @@ def test_the_end_of_the_controller_is_told_without_a_traceback() -> None:
     async def ended() -> None:
         ours, theirs = Pipe()
         theirs.close()
-        await follow(ours, lambda _: None)
+        await follow(ours, lambda _: None, what="controller")
 
     with pytest.raises(PlimsollError, match="process ended; start again"):
         asyncio.run(ended())
@@ -32,11 +32,13 @@ def test_an_interrupt_reaches_the_parent_alone_while_the_controller_starts() -> 
     told: list[object] = []
 
     async def started() -> None:
-        async with controller_process(tell_what_interrupts, told.append) as ended:
+        async with child_process(
+            tell_what_interrupts, told.append, what="controller"
+        ) as ended:
             await ended
 
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ControllerEnded):
+    with pytest.raises(ChildEnded):
         asyncio.run(started())
     assert told == [signal.SIG_IGN]
     assert signal.getsignal(signal.SIGINT) is before
