@@ -5,14 +5,24 @@ parts of GPUs (1, 2 or 4, as NVIDIA's device plugin makes them by MPS) and targe
 test holds them to that; the search takes minutes, which the demo has not.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
+from multiprocessing.connection import Connection
 
+from agents.sim.truth.truth import load_truth
+from app.base.clock import ManualControlClock
+from app.base.logs import nothing_logged
+from app.demo.cluster_process import LoadIsOver
 from app.demo.scenario import demo_cluster
-from app.simulate.run.closed_loop import ClusterPlan
+from app.serve.child_process import stop_when_closed, tell
+from app.serve.plane import on_stop_signals
+from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.process import InlineSolver
 from solvers.baselines.k8s_hpa import NAME, KubernetesHpa
 from solvers.baselines.k8s_pods import PodOptions
+from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoint, OperatingPoints
 
 _SCALE_DOWN_S = 90.0
@@ -31,6 +41,54 @@ TUNED_PODS: Mapping[str, PodOptions] = {
     "resnet50": _on_t4(2, 1.2),
     "translation": _on_t4(4, 1.2),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineTarget:
+    """A plan of the baseline, and the time from which it was in force."""
+
+    at: datetime
+    plan: BoundPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineBody:
+    """What the baseline's process runs. Up the pipe it sends each `BaselineTarget`, and `LoadIsOver`."""
+
+    seed: int
+    duration_s: float
+    start: datetime
+    """When the load begins, as for the demo's own cluster."""
+
+    def __call__(self, pipe: Connection) -> None:
+        """Until the load is over, a signal comes, or the other side of the pipe is gone."""
+        with nothing_logged():
+            asyncio.run(self._run(pipe))
+
+    async def _run(self, pipe: Connection) -> None:
+        stop = asyncio.Event()
+        on_stop_signals(stop.set)
+        stop_when_closed(pipe, stop.set)
+        plan = baseline_cluster(self.seed)
+        clock = ManualControlClock(self.start)
+        closed = ClosedLoop(
+            plan,
+            world=load_truth(),
+            clock=clock,
+            solver=baseline_solver(),
+            # It promises no percentile.
+            promises_may_break=True,
+        )
+        for _ in range(round(self.duration_s / plan.agent_period_s)):
+            await closed.pass_time(plan.agent_period_s)
+            await closed.step()
+            outcome = await closed.tick_if_due()
+            if outcome is not None and outcome.state == "target":
+                at, target = closed.store.pushed[-1]
+                tell(pipe, BaselineTarget(at=at, plan=target))
+            if stop.is_set():
+                return
+        tell(pipe, LoadIsOver(totals=closed.cluster.totals(), at=clock.now()))
 
 
 def baseline_cluster(seed: int) -> ClusterPlan:

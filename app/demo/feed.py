@@ -28,20 +28,13 @@ class DemoFeed:
     services: tuple[Service, ...]
     gpu_types: tuple[GpuType, ...]
     duration_s: float
-    speed: float
     start: datetime
     """When the trace began, by the demo's clock."""
-    pushed: Pushed = field(default_factory=list)
-    """Targets of the control plane with the time from which each was in force."""
-    baseline: Pushed = field(default_factory=list)
-    """The same of the baseline; shared with its store."""
+    pushed: Pushed
+    """Targets of the control plane with the time from which each was in force; shared with its store."""
     power_w: dict[tuple[str, int], float] = field(default_factory=dict)
     """Newest reading by (node, GPU index), as the agents report it."""
     past: deque[tuple[float, dict[str, ServiceTotals]]] = field(default_factory=deque)
-
-    def note_target(self, at: datetime, plan: BoundPlan) -> None:
-        """The control plane pushed a new target."""
-        self.pushed.append((at, plan))
 
     def note_power(self, observation: Observation) -> None:
         """An agent reported what its GPUs draw."""
@@ -49,16 +42,16 @@ class DemoFeed:
             {(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus}
         )
 
-    def frame(self, now: datetime) -> Frame:
-        """The picture of this moment."""
+    def frame(self, now: datetime, *, speed: float) -> Frame:
+        """The picture of this moment; `speed`: trace seconds per second so far."""
         trace_s = (now - self.start).total_seconds()
         totals = {entry.service: entry for entry in self.cluster.totals()}
         self._remember(trace_s, totals)
-        target = _newest(self.pushed)
+        target = self.pushed[-1][1] if self.pushed else None
         return Frame(
             trace_s=trace_s,
             duration_s=self.duration_s,
-            speed=self.speed,
+            speed=speed,
             generation=target.generation if target else 0,
             last_change=self._last_change(),
             services=[
@@ -67,11 +60,7 @@ class DemoFeed:
             ],
             gpus=list(self._gpus(target)),
             cost_now_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
-            baseline_now_usd_per_hour=hourly_cost_usd(
-                _newest(self.baseline), self.gpu_types
-            ),
             cost_usd=make_bill(self.pushed, self.gpu_types, now).total_usd,
-            baseline_usd=make_bill(self.baseline, self.gpu_types, now).total_usd,
         )
 
     def _remember(self, trace_s: float, totals: dict[str, ServiceTotals]) -> None:
@@ -139,10 +128,6 @@ class DemoFeed:
                     power_w=self.power_w.get((name, gpu.index), 0.0),
                     power_cap_w=caps[gpu.spec.gpu_type],
                 )
-
-
-def _newest(pushed: Pushed) -> BoundPlan | None:
-    return pushed[-1][1] if pushed else None
 
 
 def attainment(total: ServiceTotals) -> float | None:

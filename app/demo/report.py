@@ -55,6 +55,11 @@ class DemoServiceSummary:
     baseline_attainment: float
     baseline_usd: float
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether so many requests met the SLO as it promises."""
+        return self.attainment >= self.percentile
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -70,6 +75,11 @@ class Summary:
     plans_pushed: int
     first_plan_s: float
     """Wall seconds from the command to the first plan in force."""
+
+    @property
+    def missed(self) -> tuple[DemoServiceSummary, ...]:
+        """The services whose SLO was not kept."""
+        return tuple(each for each in self.services if not each.is_kept)
 
     @property
     def cost_usd(self) -> float:
@@ -96,6 +106,7 @@ def render(
             style="bold",
         ),
         _services(summary),
+        _verdict(summary),
         _accounts(summary),
         _decisions(summary),
         *_sql(psql, answers),
@@ -107,12 +118,12 @@ def _services(summary: Summary) -> Table:
     table.add_column("service")
     for heading in (
         "requests",
-        "SLO",
-        "latency",
+        "latency of SLO",
         "in SLO",
+        "verdict",
         "USD",
-        "in SLO",
-        "USD k8s_hpa",
+        "k8s_hpa",
+        "USD",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for service in summary.services:
@@ -120,9 +131,9 @@ def _services(summary: Summary) -> Table:
         table.add_row(
             service.name,
             f"{service.requests:,}",
-            f"{share} {service.slo_ms:.0f} ms",
-            "–" if service.latency_ms is None else f"{service.latency_ms:.0f} ms",
+            f"{share} {_milliseconds(service.latency_ms)}/{service.slo_ms:.0f} ms",
             _attained(service.attainment, service.percentile),
+            Text("kept", "green") if service.is_kept else Text("MISSED", "bold red"),
             f"{service.cost_usd:.3f}",
             _attained(service.baseline_attainment, service.percentile),
             f"{service.baseline_usd:.3f}",
@@ -139,6 +150,21 @@ def _services(summary: Summary) -> Table:
         style="bold",
     )
     return table
+
+
+def _milliseconds(latency_ms: float | None) -> str:
+    return "–" if latency_ms is None else f"{latency_ms:.0f}"
+
+
+def _verdict(summary: Summary) -> Text:
+    """One line, of `joint` alone: the baseline's SLOs are nobody's promise."""
+    if not summary.missed:
+        return Text("\nverdict: every SLO was kept", style="bold green")
+    missed = ", ".join(
+        f"{each.name} ({100 * each.attainment:.2f} % of the requests in SLO, not {100 * each.percentile:g} %)"
+        for each in summary.missed
+    )
+    return Text(f"\nverdict: SLO missed: {missed}", style="bold red")
 
 
 def _attained(attainment: float, wanted: float) -> Text:

@@ -1,20 +1,20 @@
-"""The demo's figures at its end: from the SQL views for the control plane, from its store for the baseline."""
+"""The demo's figures at its end: from the SQL views for the control plane, from its targets for the baseline."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 
 from agents.sim.cluster import ServiceTotals
 from app.db.base.transaction import Connection
 from app.db.decisions import plans
 from app.db.reports import reports
-from app.demo.feed import DemoFeed, attainment
+from app.demo.feed import attainment
 from app.demo.report import DemoServiceSummary, Summary
+from app.demo.scenario import demo_services
 from app.loop.observe import bucket_percentile_ms
 from app.loop.tick import TickOutcome
-from app.simulate.run.accounting import make_bill
+from app.simulate.run.accounting import Bill
 from solvers.types.state import Service
 
 IDLE = "(idle)"
@@ -22,30 +22,26 @@ IDLE = "(idle)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoCourse:
-    """How the run went, apart from load and cost."""
+    """How the run went, apart from what the database knows."""
 
+    trace_s: float
+    totals: Sequence[ServiceTotals]
+    baseline_totals: Sequence[ServiceTotals]
+    baseline_bill: Bill
     ticks: Sequence[TickOutcome]
-    ended_at: datetime
     wall_s: float
     first_plan_s: float
 
 
-async def make_summary(
-    connection: Connection,
-    feed: DemoFeed,
-    baseline_totals: Sequence[ServiceTotals],
-    course: DemoCourse,
-) -> Summary:
+async def make_summary(connection: Connection, course: DemoCourse) -> Summary:
     """Everything that the closing report shows. Costs come from `report.cost_by_service_hour`."""
     # From the views that users have, so that the demo's figures are those of their own queries.
     usd = await _costs(connection)
-    ours = {entry.service: entry for entry in feed.cluster.totals()}
-    theirs = {entry.service: entry for entry in baseline_totals}
-    # The baseline has no database: its bill is made from the plans that its store was given.
-    bill = make_bill(feed.baseline, feed.gpu_types, course.ended_at)
+    ours = {entry.service: entry for entry in course.totals}
+    theirs = {entry.service: entry for entry in course.baseline_totals}
     keeps_ms, looks_ms = await _ticks_ms(connection, course.ticks)
     return Summary(
-        trace_s=feed.duration_s,
+        trace_s=course.trace_s,
         wall_s=course.wall_s,
         services=[
             _service_summary(
@@ -53,9 +49,10 @@ async def make_summary(
                 ours[service.name],
                 cost_usd=usd[service.name],
                 baseline_attainment=attainment(theirs[service.name]) or 0.0,
-                baseline_usd=bill.whole_gpu_usd.get(service.name, 0.0),
+                # It has no database.
+                baseline_usd=course.baseline_bill.whole_gpu_usd.get(service.name, 0.0),
             )
-            for service in feed.services
+            for service in demo_services()
         ],
         keeps_ms=keeps_ms,
         looks_ms=looks_ms,

@@ -49,14 +49,16 @@ class Frame:
     trace_s: float
     duration_s: float
     speed: float
+    """Trace seconds per second so far."""
     generation: int
     last_change: str
     services: Sequence[ServiceLine]
     gpus: Sequence[GpuLine]
     cost_now_usd_per_hour: float
-    baseline_now_usd_per_hour: float
     cost_usd: float
-    baseline_usd: float
+    baseline_now_usd_per_hour: float | None = None
+    """None while the baseline's simulation is behind."""
+    baseline_usd: float | None = None
 
 
 def render(frame: Frame) -> RenderableType:
@@ -100,7 +102,7 @@ def line(frame: Frame) -> str:
     return (
         f"{_clock(frame.trace_s)}  {sum(service.arrival_rate_rps for service in frame.services):.0f} rps  "
         f"{sum(bool(gpu.shares) for gpu in frame.gpus)} GPUs  {frame.cost_now_usd_per_hour:.2f} USD/h "
-        f"(k8s_hpa {frame.baseline_now_usd_per_hour:.2f})  "
+        f"(k8s_hpa {_usd(frame.baseline_now_usd_per_hour)})  "
         f"{'below the SLO so far: ' + ', '.join(missing) if missing else 'every SLO met so far'}"
     )
 
@@ -114,7 +116,7 @@ def _header(frame: Frame) -> Text:
     )
     text.append("━" * filled, style="green")
     text.append("━" * (30 - filled), style="dim")
-    text.append(f"  {frame.speed:g}× · plan {frame.generation}", style="dim")
+    text.append(f"  {frame.speed:.0f}× · plan {frame.generation}", style="dim")
     return text
 
 
@@ -195,11 +197,15 @@ def _gpu(line: GpuLine, colours: Mapping[str, str]) -> Text:
 def _costs(frame: Frame) -> Text:
     text = Text(" now ")
     text.append(f"{frame.cost_now_usd_per_hour:.2f} USD/h", style="bold green")
-    text.append(f", k8s_hpa {frame.baseline_now_usd_per_hour:.2f} on the same load")
+    text.append(f", k8s_hpa {_usd(frame.baseline_now_usd_per_hour)} on the same load")
     text.append(
-        f" · so far {frame.cost_usd:.2f} to {frame.baseline_usd:.2f} USD", style="dim"
+        f" · so far {frame.cost_usd:.2f} to {_usd(frame.baseline_usd)} USD", style="dim"
     )
     return text
+
+
+def _usd(amount: float | None) -> str:
+    return "–" if amount is None else f"{amount:.2f}"
 
 
 def _clock(seconds: float) -> str:

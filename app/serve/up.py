@@ -56,7 +56,10 @@ def run_everything(
         raise PlimsollError(
             "`plimsoll up` serves plain HTTP to this machine; `plimsoll serve` serves HTTPS"
         )
-    with _alone(settings.data_dir), open_socket(settings) as listening:
+    with (
+        alone(settings.data_dir, "up.lock", _other_up),
+        open_socket(settings) as listening,
+    ):
         # Before the event loop starts, since Alembic works synchronously; the port is taken already, so that a second
         # start on it fails before it touches the database.
         migrate.upgrade(url)
@@ -65,8 +68,13 @@ def run_everything(
 
 
 @contextlib.contextmanager
-def _alone(data_dir: Path) -> Iterator[None]:
-    """Keep a second `up` away: it would start nodes of the same names and end the first one's token."""
+def alone(
+    data_dir: Path, lock_name: str, other: Callable[[Path], str]
+) -> Iterator[Path]:
+    """Keep a second process away that works with the same directory; yields the lock's file, which stays.
+
+    `other`: what is said of the first one, by the lock's file. Raises PlimsollError.
+    """
     # Also where the database is elsewhere: the embedded one, used later, refuses a directory that is not marked ours.
     try:
         layout = claim(data_dir)
@@ -74,16 +82,21 @@ def _alone(data_dir: Path) -> Iterator[None]:
         raise PlimsollError(
             f"cannot use the data directory {data_dir}: {error}"
         ) from error
-    lock = try_flock(layout.root / "up.lock")
+    path = layout.root / lock_name
+    lock = try_flock(path)
     if lock is None:
         raise PlimsollError(
-            f"another `plimsoll up` runs with the data directory {layout.root}; "
-            "stop it first, or choose another directory by --data-dir"
+            f"{other(path)}; stop it first, or choose another directory by --data-dir"
         )
     try:
-        yield
+        yield path
     finally:
         os.close(lock)
+
+
+def _other_up(lock: Path) -> str:
+    """A second `up` would start nodes of the same names and end the first one's token."""
+    return f"another `plimsoll up` runs with the data directory {lock.parent}"
 
 
 async def _run(

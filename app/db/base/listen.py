@@ -1,8 +1,8 @@
 """Notifications from PostgreSQL on a connection of their own, which comes back by itself."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 
 import psycopg
 from psycopg import sql
@@ -77,3 +77,30 @@ class Listener:
         # A standby takes connections before it is promoted, but no LISTEN.
         except (psycopg.OperationalError, *TRANSIENT_ERRORS):
             await asyncio.sleep(self._retry_s)
+
+
+@asynccontextmanager
+async def noted_wakes(url: str) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    """Whether anybody has woken the loop since it was asked last: for a loop whose clock jumps.
+
+    What was committed before the question is in its answer, so that one seed gives one result.
+    """
+    heard: list[psycopg.Notify] = []
+    async with await psycopg.AsyncConnection.connect(
+        conninfo(url), autocommit=True, application_name="plimsoll-listen"
+    ) as connection:
+        connection.add_notify_handler(heard.append)
+        await connection.execute(
+            sql.SQL("LISTEN {}").format(sql.Identifier(WAKE_CHANNEL))
+        )
+
+        async def are_there() -> bool:
+            # PostgreSQL sends notifications before it is ready for the next statement: the second answer comes after
+            # those of everything that was committed before the first one was asked for.
+            await connection.execute("SELECT 1")
+            await connection.execute("SELECT 1")
+            is_woken = bool(heard)
+            heard.clear()
+            return is_woken
+
+        yield are_there

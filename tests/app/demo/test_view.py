@@ -153,6 +153,32 @@ def test_the_closing_report_says_what_is_saved_and_how_much_more_is_spent(
     assert sum(shown in line for line in lines if "cost   " in line) == 1
 
 
+def test_a_baseline_that_is_behind_shows_no_figures() -> None:
+    unknown = frame(baseline_now_usd_per_hour=None, baseline_usd=None)
+    assert any(
+        "k8s_hpa – on the same load" in line for line in drawn(view.render(unknown))
+    )
+    assert "(k8s_hpa –)" in view.line(unknown)
+
+
+def test_the_closing_report_says_of_each_service_whether_its_slo_was_kept() -> None:
+    kept, missed = summary().services
+    missed = replace(missed, attainment=0.9741)
+    mixed = summary(services=[kept, missed])
+    lines = drawn(report.render(mixed, ANSWERS))
+    assert "kept" in next(line for line in lines if line.startswith("resnet50"))
+    assert "MISSED" in next(line for line in lines if line.startswith("translation"))
+    text = " ".join(" ".join(lines).split())
+    assert "SLO missed: translation (97.41 % of the requests in SLO, not 98 %)" in text
+    assert mixed.missed == (missed,)
+
+
+def test_the_closing_report_says_that_every_slo_was_kept() -> None:
+    lines = drawn(report.render(summary(), ANSWERS))
+    assert "verdict: every SLO was kept" in lines
+    assert not summary().missed
+
+
 def test_the_closing_report_tells_long_ticks_apart() -> None:
     text = "\n".join(drawn(report.render(summary(), ANSWERS), width=120))
     assert "100 kept or changed what runs: 20 ms (p50), 90 ms (p99)" in text

@@ -1,0 +1,73 @@
+"""The demo from its command to its report: the loop of the benchmark, kept in a real PostgreSQL."""
+
+import asyncio
+import io
+
+import psycopg
+import pytest
+from rich.console import Console
+
+from app.base.settings import Settings
+from app.db.base.listen import WAKE_CHANNEL, conninfo, noted_wakes
+from app.demo.run import DemoOptions, run_demo
+from app.demo.scenario import demo_cluster
+from bench.closed_runs import run_closed
+
+DURATION_S = 180.0
+"""So short that the burst in which the load begins makes a service miss its SLO: three minutes have no time to make
+up for it."""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    """Exit code and output of a short demo."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("demo") / "data")
+    options = DemoOptions(settings=settings, seed=1, keep=False, duration_s=DURATION_S)
+    out = io.StringIO()
+    code = run_demo(options, Console(file=out, width=200))
+    return code, out.getvalue()
+
+
+def test_its_figures_are_those_of_the_benchmark_for_that_seed(
+    shown: tuple[int, str],
+) -> None:
+    expected = run_closed(demo_cluster("joint", 1), DURATION_S)
+    rows = [line.split() for line in shown[1].splitlines()]
+    found = {row[0]: row for row in rows if row and row[0] in expected.attained}
+    for name, attained in expected.attained.items():
+        assert f"{100 * attained:.2f}%" in found[name]
+        assert f"{expected.bill.whole_gpu_usd[name]:.3f}" in found[name]
+    decisions = next(line for line in shown[1].splitlines() if "plans pushed" in line)
+    assert decisions.endswith(f" {expected.plans_pushed} plans pushed")
+
+
+def test_its_exit_code_is_its_verdict(shown: tuple[int, str]) -> None:
+    code, output = shown
+    missed = run_closed(demo_cluster("joint", 1), DURATION_S).missed
+    assert code == (1 if missed else 0)
+    assert output.count(" MISSED ") == len(missed)
+    assert ("verdict: every SLO was kept" in output) == (not missed)
+
+
+def test_it_says_where_it_is_looked_at(shown: tuple[int, str]) -> None:
+    assert "look at it at http://127.0.0.1:" in shown[1]
+
+
+def test_what_woke_the_loop_before_the_question_is_in_the_answer(
+    database: str,
+) -> None:
+    async def ask() -> None:
+        async with (
+            await psycopg.AsyncConnection.connect(
+                conninfo(database), autocommit=True
+            ) as other,
+            noted_wakes(database) as are_woken,
+        ):
+            assert not await are_woken()
+            # Often, since a notification that came late once in a while would make the demo another one.
+            for _ in range(100):
+                await other.execute("SELECT pg_notify(%s, 'a test')", [WAKE_CHANNEL])
+                assert await are_woken()
+                assert not await are_woken()
+
+    asyncio.run(ask())
