@@ -54,6 +54,8 @@ async def child_process(
     finally:
         asyncio.get_running_loop().remove_reader(ours.fileno())
         ours.close()
+        # While it still imports it reads no pipe; this ends it at once. Later it means the same as the pipe's end.
+        process.terminate()
         await asyncio.to_thread(process.join, STOP_S)
         if process.is_alive():
             process.kill()

@@ -40,6 +40,7 @@ class Terminal:
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
 AGENT_STOP_S = 10.0
+"""Nodes that are told to end do so within this time, or are killed."""
 NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
@@ -197,15 +198,26 @@ async def _agents(
     try:
         yield
     finally:
-        # All are told first and awaited then, so that the waits run side by side.
+        await end_processes(processes, AGENT_STOP_S)
+
+
+async def end_processes(
+    processes: Sequence[asyncio.subprocess.Process], limit_s: float
+) -> None:
+    """Have them end, all at once; kill those that have not within the limit."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+    waits = [asyncio.create_task(process.wait()) for process in processes]
+    if not waits:
+        return
+    # One limit for all of them: one after the other, sixteen that hang would take sixteen limits.
+    _, late = await asyncio.wait(waits, timeout=limit_s)
+    if late:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-        for process in processes:
-            try:
-                await asyncio.wait_for(process.wait(), AGENT_STOP_S)
-            except TimeoutError:
                 process.kill()
+        await asyncio.wait(late)
 
 
 async def _start_agent(

@@ -201,6 +201,7 @@ class SolverWorker:
         self._ready: set[str] = set()
         """Policies whose solvers the worker has imported."""
         self._turn = asyncio.Lock()
+        self._is_closed = False
 
     @property
     def pid(self) -> int | None:
@@ -265,7 +266,11 @@ class SolverWorker:
                 ) from error
 
     async def close(self) -> None:
-        """End the worker."""
+        """End the worker for good, whatever it is at; whoever waits for its answer gets SolverUnavailable."""
+        self._is_closed = True
+        # Before its turn, which a request may have for a minute, and a start for three: whoever stops would wait.
+        if self._process is not None:
+            self._process.kill()
         async with self._turn:
             self._kill()
 
@@ -297,6 +302,8 @@ class SolverWorker:
         ):
             return self._pipe
         self._kill()
+        if self._is_closed:
+            raise SolverUnavailable("the solver worker was ended, as its process ends")
         return self._spawn()
 
     def _spawn(self) -> Connection:

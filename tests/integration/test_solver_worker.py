@@ -214,6 +214,44 @@ def test_a_cancelled_call_never_hands_its_answer_to_the_next_one(
     with_worker(scenario)
 
 
+def test_whoever_ends_it_does_not_wait_for_a_solve_and_no_other_child_starts(
+    tmp_path: Path,
+) -> None:
+    began = tmp_path / "began"
+
+    async def scenario(worker: SolverWorker) -> None:
+        await pid_of(worker)
+        solving = asyncio.create_task(
+            worker.make_plan(request("spin", memory=str(began)))
+        )
+        waiting = asyncio.create_task(worker.make_plan(request("easy")))
+        while not began.exists():  # noqa: ASYNC110  another process makes the file
+            await asyncio.sleep(0.01)
+        # Of the solve's own limit, AMPLE_S, nothing has passed yet.
+        async with asyncio.timeout(AMPLE_S / 2):
+            await worker.close()
+        for call in (solving, waiting):
+            with pytest.raises(SolverUnavailable):
+                await call
+        worker.begin()
+        assert worker.pid is None
+
+    with_worker(scenario)
+
+
+def test_whoever_ends_it_does_not_wait_until_it_has_started() -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        starting = asyncio.create_task(worker.make_plan(request("easy")))
+        while worker.pid is None:  # noqa: ASYNC110  the task starts another process
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(AMPLE_S / 2):
+            await worker.close()
+        with pytest.raises(SolverUnavailable):
+            await starting
+
+    with_worker(scenario, prepare=worker_bodies.spin_at_once)
+
+
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [

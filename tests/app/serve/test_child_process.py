@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from app.base.errors import PlimsollError
-from app.serve.child_process import ChildEnded, child_process, follow
+from app.serve.child_process import STOP_S, ChildEnded, child_process, follow
 
 
 def test_the_end_of_the_controller_is_told_without_a_traceback() -> None:
@@ -42,3 +42,22 @@ def test_an_interrupt_reaches_the_parent_alone_while_the_controller_starts() -> 
         asyncio.run(started())
     assert told == [signal.SIG_IGN]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def loads_for_ever(pipe: Connection) -> None:
+    pipe.send("loading")
+    # As a process that imports: it does not look at its pipe.
+    signal.pause()
+
+
+def test_a_child_that_still_loads_is_not_waited_for() -> None:
+    told: list[object] = []
+
+    async def stopped() -> float:
+        async with child_process(loads_for_ever, told.append, what="loader"):
+            while not told:  # noqa: ASYNC110  the pipe's reader fills it
+                await asyncio.sleep(0.01)
+            began_s = asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() - began_s
+
+    assert asyncio.run(stopped()) < STOP_S / 2

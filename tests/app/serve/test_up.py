@@ -1,6 +1,10 @@
-"""Before anything is started: the data directory of `plimsoll up`."""
+"""`plimsoll up`: its data directory before anything is started, and the end of its nodes."""
 
+import asyncio
+import signal
 import socket
+import sys
+from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 import pytest
@@ -8,7 +12,7 @@ import pytest
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
 from app.postgres.files import claim
-from app.serve.up import Terminal, run_everything
+from app.serve.up import Terminal, end_processes, run_everything
 
 
 def up_where_the_port_is_taken(data_dir: Path) -> None:
@@ -39,3 +43,44 @@ def test_a_directory_with_files_of_strangers_is_left_alone(tmp_path: Path) -> No
     with pytest.raises(PlimsollError, match="was not made by Plimsoll"):
         up_where_the_port_is_taken(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+LAGGARD = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_nodes_that_do_not_end_are_killed_within_one_limit_for_all() -> None:
+    async def laggard() -> Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", LAGGARD, stdout=PIPE
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()
+        return process
+
+    async def end() -> tuple[list[int | None], float]:
+        laggards = [await laggard() for _ in range(4)]
+        began_s = asyncio.get_running_loop().time()
+        await end_processes(laggards, limit_s=1.0)
+        took_s = asyncio.get_running_loop().time() - began_s
+        return [process.returncode for process in laggards], took_s
+
+    codes, took_s = asyncio.run(end())
+    assert codes == [-signal.SIGKILL] * 4
+    # One after the other they would take four.
+    assert 1.0 <= took_s < 4.0
+
+
+def test_a_node_that_ends_is_not_waited_for() -> None:
+    async def end() -> int | None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "import signal; signal.pause()"
+        )
+        await end_processes([process], limit_s=600.0)
+        return process.returncode
+
+    assert asyncio.run(end()) == -signal.SIGTERM
