@@ -19,6 +19,7 @@ from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.caches.shared_snapshots import SharedSnapshots
+from app.api.caches.token_news import TokenNews
 from app.api.http.fairness import FairSeats, SeatRules
 from app.api.http.guesses import Guesses
 from app.api.http.parts import ApiParts, reader_rules
@@ -31,6 +32,7 @@ from app.db.base.listen import Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
+from app.db.operations.tokens import TOKEN_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.serve.child_process import child_process
 from app.serve.connections import TimedProtocol, open_socket
@@ -71,6 +73,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
         app.state.parts = parts
         parts.ingest.start()
         parts.commands.start()
+        parts.token_news.start()
         runner = SimulationRunner(engine, plane.clock)
         runner.start()
         watching = asyncio.create_task(metrics.watch_loop(), name="plimsoll-lag")
@@ -82,6 +85,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             await runner.stop()
             await parts.ingest.stop()
             await parts.commands.stop()
+            await parts.token_news.stop()
             await parts.solver.close()
             await engine.dispose()
             await pools.agents.dispose()
@@ -136,6 +140,7 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
             on_dropped=metrics.note_dropped,
         ),
         commands=CommandBoard(of_agents, Listener(plane.url, COMMAND_CHANNEL)),
+        token_news=TokenNews(Listener(plane.url, TOKEN_CHANNEL)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         # Its threads would take the API's core, and with it the time of agents that wait for their acknowledgement.
         solver=SolverWorker(threads=plane.settings.solver_threads, niceness=NICENESS),

@@ -74,7 +74,10 @@ def install(
         require_person(context)
         looks = await feed.existing(_wanted(request, context))
         stream = feed.stream(
-            looks, context.caller.root, partial(is_still_valid, request)
+            looks,
+            context.caller.root,
+            partial(is_still_valid, request),
+            context.parts.token_news,
         )
         return StreamingResponse(
             stream,

@@ -1,5 +1,6 @@
 """Tokens that replaced one another are one: they end together, and rotating one gains neither time nor limits."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -8,9 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from app.api.http.auth import REMEMBERED_S
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.maintenance import Retention, maintain
+from app.db.operations import tokens
 from tests.app.runner import cli
 from tests.integration.api_harness import Api, Prepared, run_apart
 
@@ -210,3 +213,25 @@ def test_tokens_that_ended_long_ago_are_deleted_but_for_roots_and_newest_of_node
     left = {row[0] for row in _rows(api, "SELECT id FROM token")}
     assert {first, second, n1} <= left
     assert left.isdisjoint({ended, gone})
+
+
+def test_a_token_that_another_process_revokes_ends_here_before_it_is_forgotten(
+    api: Api,
+) -> None:
+    made = _make(api)
+    assert _statuses(api, made) == [200]
+    began_s = time.monotonic()
+    run_apart(_revoke_elsewhere(api, made))
+    # Remembered, it would go on for REMEMBERED_S; the announcement comes as soon as that process has committed.
+    while _statuses(api, made) == [200]:
+        assert time.monotonic() - began_s < REMEMBERED_S / 2
+    assert _statuses(api, made) == [401]
+
+
+async def _revoke_elsewhere(api: Api, token_id: str) -> None:
+    engine = make_engine(api.url, pool_size=1)
+    try:
+        async with engine.begin() as connection:
+            await tokens.revoke(connection, token_id, at=api.clock.now())
+    finally:
+        await engine.dispose()

@@ -47,7 +47,8 @@ RANK: dict[Scope, int] = {
 }
 
 REMEMBERED_S = 5.0
-"""A revoked token may work for so long in another process; syncs would else cost a query each."""
+"""Syncs would else cost a query each. Another process hears at once of a token that is revoked (`TokenNews`); where it
+does not, because its connection died, the token works there for so long."""
 
 REMEMBERED_TOKENS = 10_000
 
@@ -74,6 +75,7 @@ _Key: TypeAlias = tuple[_Find, bytes]
 @dataclass(slots=True)
 class _Remembered:
     row: TokenRow
+    asked_s: float
     until_s: float
 
 
@@ -152,7 +154,11 @@ class Tokens:
     async def _find(self, key: _Key, parts: ApiParts, address: str) -> TokenRow | None:
         now_s = asyncio.get_running_loop().time()
         known = self._known.get(key)
-        if known is not None and known.until_s > now_s:
+        if (
+            known is not None
+            and known.until_s > now_s
+            and not parts.token_news.is_old(known.row.root, known.asked_s)
+        ):
             return known.row
         if self._unknown.get(key, 0.0) > now_s:
             return None
@@ -182,6 +188,7 @@ class Tokens:
     async def _ask(self, key: _Key, parts: ApiParts) -> TokenRow | None:
         find, sha256 = key
         now, forgotten = parts.clock.now(), self._forgotten
+        asked_s = asyncio.get_running_loop().time()
         # Tokens that were valid a moment ago are mostly agents', and do not wait behind unknown ones.
         engine = parts.sync_engine if key in self._known else parts.engine
         async with transaction(engine) as connection:
@@ -189,10 +196,12 @@ class Tokens:
             if row is not None:
                 await tokens.note_use(connection, row, now)
         # What was forgotten meanwhile may have changed after the look.
-        self._keep(key, row, is_sure=forgotten == self._forgotten)
+        self._keep(key, row, asked_s=asked_s, is_sure=forgotten == self._forgotten)
         return row
 
-    def _keep(self, key: _Key, row: TokenRow | None, *, is_sure: bool) -> None:
+    def _keep(
+        self, key: _Key, row: TokenRow | None, *, asked_s: float, is_sure: bool
+    ) -> None:
         now_s = asyncio.get_running_loop().time()
         if row is None:
             self._known.pop(key, None)
@@ -202,7 +211,7 @@ class Tokens:
                 self._unknown.popitem(last=False)
             return
         until_s = now_s + REMEMBERED_S if is_sure else now_s
-        self._known[key] = _Remembered(row, until_s)
+        self._known[key] = _Remembered(row, asked_s, until_s)
         self._known.move_to_end(key)
         # The token that was looked up longest ago goes; if it comes again, it costs one more query.
         if len(self._known) > REMEMBERED_TOKENS:
@@ -360,7 +369,7 @@ Joiner = Annotated[Context, Depends(Allowed(scopes=("join",)))]
 def forget_tokens(
     request: Request, is_meant: Callable[[TokenRow], bool] = lambda _: True
 ) -> None:
-    """Let this process notice at once that these tokens changed; others do within REMEMBERED_S."""
+    """Let this process notice at once that these tokens changed; others hear of it."""
     known: Tokens = request.scope["plimsoll.tokens"]
     known.forget(is_meant)
 

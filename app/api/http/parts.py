@@ -15,6 +15,7 @@ from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check, Readiness
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.caches.shared_snapshots import SharedSnapshots
+from app.api.caches.token_news import TokenNews
 from app.api.http.fairness import FairSeats, Pace, SeatRules
 from app.api.http.guesses import Guesses, address_of, named_address
 from app.base.clock import ControlClock
@@ -127,6 +128,7 @@ class ApiParts:
     """For previews and thorough explanations; the control loop has its own."""
     guesses: Guesses
     accesses: NotedAccesses
+    token_news: TokenNews
     look_ups: FairSeats = field(default_factory=lambda: FairSeats(LOOK_UP_RULES))
     """Look-ups of tokens that this process does not know, by the address that they come from."""
     snapshot_waits: FairSeats = field(default_factory=lambda: FairSeats(SNAPSHOT_RULES))

@@ -15,6 +15,9 @@ from app.base.scopes import PERSON_SCOPES, Scope
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, token
 
+TOKEN_CHANNEL = "plimsoll_token"
+"""Notified with the root of a family that is rotated or revoked."""
+
 USE_NOTED_EVERY = timedelta(minutes=1)
 """`last_used_at` is written no more often, so that reading does not write."""
 
@@ -163,6 +166,7 @@ async def note_rotation(
         )
         .values(revoked_at=at)
     )
+    await _announce(connection, old.root)
 
 
 async def note_use(connection: AsyncConnection, row: TokenRow, now: datetime) -> None:
@@ -196,7 +200,13 @@ async def revoke(
         .values(revoked_at=at)
         .returning(token.c.id)
     )
+    await _announce(connection, row.root)
     return tuple(sorted(ended.scalars()))
+
+
+async def _announce(connection: AsyncConnection, root: str) -> None:
+    """Let every process ask for these tokens again as soon as the transaction is committed."""
+    await connection.execute(select(func.pg_notify(TOKEN_CHANNEL, root)))
 
 
 def _is_of(root: str) -> ColumnElement[bool]:

@@ -15,13 +15,14 @@ What a topic shows may depend on who looks: a token that is bound to projects ha
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
 import structlog
 
+from app.api.caches.token_news import TokenNews
 from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
 from app.base.errors import NotFound, Unavailable
@@ -36,7 +37,8 @@ Items: TypeAlias = Mapping[str, Json]
 FEED = "(the dashboard's feed)"
 """What all who look share is loaded for none of their tokens: it takes its turn among them as one more."""
 BEAT_S = 15.0
-"""So often a comment is sent, that proxies keep the connection, and the caller's token is checked again."""
+"""So often a comment is sent, that proxies keep the connection, and the caller's token is checked again, as it is when
+this process hears that it changed."""
 STREAM_S = 300.0
 """Then the browser comes back by itself."""
 MAX_STREAMS = 500
@@ -101,6 +103,13 @@ class _Listener:
     pending: list[bytes] = field(default_factory=list)
     behind: set[Key] = field(default_factory=set)
     """Topics of which it must get everything."""
+    is_doubtful: bool = False
+    """Its token changed: whether it is still valid must be asked."""
+
+    def doubt(self) -> None:
+        """Its token changed."""
+        self.is_doubtful = True
+        self.changed.set()
 
     def add(self, key: Key, message: bytes) -> None:
         # A browser that does not read must not make the server remember everything that happens.
@@ -232,10 +241,12 @@ class TopicFeed:
         looks: Mapping[str, Look],
         token: str = "",
         is_valid: Callable[[], Awaitable[bool]] | None = None,
+        news: TokenNews | None = None,
     ) -> AsyncIterator[bytes]:
         """Everything that happens to these topics (by name), until the browser has gone or should come back.
 
-        `is_valid`: whether the token still is; the stream ends when it is not. None: it is valid for ever.
+        `is_valid`: whether the token still is; the stream ends when it is not. None: it is valid for ever. `news`:
+        tells when to ask, beside every BEAT_S.
         Raises TooMany where too many look already, at all or with that token.
         """
         if len(self._listeners) >= MAX_STREAMS:
@@ -252,13 +263,14 @@ class TopicFeed:
                 f"pages of {ARGUMENTS_PER_TOKEN // 2} services or {ARGUMENTS_PER_TOKEN} GPUs are open with this token "
                 "already; close some and reload this one"
             )
-        return self._stream(looks, token, is_valid)
+        return self._stream(looks, token, is_valid, news)
 
     async def _stream(
         self,
         looks: Mapping[str, Look],
         token: str,
         is_valid: Callable[[], Awaitable[bool]] | None,
+        news: TokenNews | None,
     ) -> AsyncIterator[bytes]:
         listener = _Listener()
         self._by_token[token] += 1
@@ -276,8 +288,9 @@ class TopicFeed:
             for channel in channels:
                 channel.join(listener)
             yield RETRY
-            async for message in self._messages(listener, is_valid):
-                yield message
+            with news.watching(token, listener.doubt) if news else nullcontext():
+                async for message in self._messages(listener, is_valid):
+                    yield message
         finally:
             self._listeners.discard(listener)
             self._by_token[token] -= 1
@@ -308,7 +321,8 @@ class TopicFeed:
         ends_s, beat_s = now_s() + STREAM_S, now_s() + BEAT_S
         while not self._stopping.is_set() and now_s() < ends_s:
             # By the clock, and not only when nothing changed: a busy topic must not keep a revoked token's stream open.
-            if now_s() >= beat_s:
+            if now_s() >= beat_s or listener.is_doubtful:
+                listener.is_doubtful = False
                 if is_valid is not None and not await is_valid():
                     return
                 beat_s = now_s() + BEAT_S
@@ -319,7 +333,9 @@ class TopicFeed:
                     await listener.changed.wait()
             except TimeoutError:
                 continue
-            yield self._due(listener)
+            # Nothing more is sent to a token that may have ended.
+            if not listener.is_doubtful and (due := self._due(listener)):
+                yield due
 
     def _due(self, listener: _Listener) -> bytes:
         listener.changed.clear()

@@ -8,9 +8,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from app.api.caches.token_news import TokenNews
 from app.api.http.errors import TooMany
 from app.api.http.parts import ApiParts
 from app.base.errors import NotFound, Unavailable
+from app.db.base.listen import RECONNECT
 from app.web.topics import feed as feed_module
 from app.web.topics.feed import (
     ARGUMENTS_PER_TOKEN,
@@ -303,6 +305,47 @@ def test_a_stream_on_which_much_happens_ends_with_its_token(
             messages.append(message)
             source.items = {"a": source.loads}
         assert messages.count(feed_module.BEAT) == 2
+
+    run(body)
+
+
+class Announced:
+    """What other processes announce."""
+
+    def __init__(self) -> None:
+        self.roots: asyncio.Queue[str] = asyncio.Queue()
+
+    async def listen(self) -> AsyncIterator[str]:
+        while True:
+            yield await self.roots.get()
+
+
+@pytest.mark.parametrize("announced", ["mine", RECONNECT])
+def test_a_stream_ends_as_soon_as_another_process_ends_its_token(
+    announced: str,
+) -> None:
+    async def body() -> None:
+        others = Announced()
+        news = TokenNews(others)
+        news.start()
+        is_revoked = asyncio.Event()
+
+        async def is_valid() -> bool:
+            return not is_revoked.is_set()
+
+        stream = make_feed(Source()).stream({"fleet": LOOK}, "mine", is_valid, news)
+        # `retry`, then the items: it is under way.
+        await anext(stream)
+        await anext(stream)
+        # Somebody else's changes do not end it, and neither does a change that leaves the token valid.
+        others.roots.put_nowait("theirs")
+        others.roots.put_nowait("mine")
+        assert await anext(stream) == feed_module.BEAT
+        is_revoked.set()
+        others.roots.put_nowait(announced)
+        async with asyncio.timeout(feed_module.BEAT_S / 3):
+            assert [message async for message in stream] == []
+        await news.stop()
 
     run(body)
 
