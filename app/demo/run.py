@@ -238,7 +238,12 @@ class _Demo:
 
     def _say_where(self) -> None:
         where = f"look at it at {self.address}/login"
-        self.console.print(where, soft_wrap=True)
+        self.console.print(
+            f"{where}, or by commands:\n"
+            f"  export PLIMSOLL_URL={self.address} PLIMSOLL_TOKEN_FILE={self.token_path}\n"
+            "  plimsoll get services; plimsoll explain; plimsoll cost --by service",
+            soft_wrap=True,
+        )
         # For whoever starts a second one.
         self.lock.write_text(
             f"{where} with the token in {self.token_path} (process {os.getpid()})",
@@ -259,9 +264,7 @@ class _Demo:
 
     def _say_how_to_go_on(self) -> None:
         self.console.print(
-            "\nstill running, the load as fast as real time, until Ctrl-C:\n"
-            f"  export PLIMSOLL_URL={self.address} PLIMSOLL_TOKEN_FILE={self.token_path}\n"
-            "  plimsoll get services; plimsoll explain; plimsoll cost --by service",
+            f"\nstill running at {self.address}, with more load, at real time; stop with Ctrl-C",
             soft_wrap=True,
         )
 

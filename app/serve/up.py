@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,12 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.operations import tokens
-from app.db.operations.token_secrets import TokenOrder, create_locally
+from app.db.operations.token_secrets import (
+    TokenOrder,
+    create_locally,
+    digest,
+    token_id,
+)
 from app.db.operations.tokens import LIFETIMES
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
@@ -114,7 +119,7 @@ async def _run(
         types, networks = await install_catalogue(engine, at)
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
-        await _first_token(engine, plane, token_path, terminal)
+        await first_token(engine, plane, token_path, terminal)
         token_files = await _write_node_tokens(engine, plane, nodes)
     finally:
         await engine.dispose()
@@ -128,7 +133,7 @@ async def _run(
         await serve_plane(plane, listening)
 
 
-async def _first_token(
+async def first_token(
     engine: Engine, plane: Plane, path: Path, terminal: Terminal
 ) -> None:
     """Make the first admin's token where there is none, keep it where the CLI looks for it, and show it this once.
@@ -139,7 +144,10 @@ async def _first_token(
     async with transaction(engine) as connection:
         # Whoever has an admin's token can make others; a second start must not hand out a new one.
         rows = await tokens.list_rows(connection)
-    if any(row.scope == "admin" and row.is_valid(at) for row in rows):
+    admins = {row.id for row in rows if row.scope == "admin" and row.is_valid(at)}
+    if admins:
+        files = (_own_token_path(plane.settings.data_dir), path)
+        await asyncio.to_thread(_say_where, admins, files, terminal)
         return
     order = TokenOrder(
         name="first-admin", scope="admin", expires_at=at + LIFETIMES["admin"]
@@ -151,13 +159,30 @@ async def _first_token(
 
 
 def _keep_first(secret: str, path: Path, data_dir: Path, terminal: Terminal) -> None:
-    ours = data_dir / "admin-token" if path.exists() else path
+    ours = _own_token_path(data_dir) if path.exists() else path
     about = keep_token(ours, secret, is_seen=terminal.is_seen)
     terminal.say(f"admin token, {about}")
     if ours != path:
         terminal.say(
             f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}"
         )
+
+
+def _say_where(admins: Set[str], files: Sequence[Path], terminal: Terminal) -> None:
+    """Name the file that an earlier start left: the commands' own may hold another control plane's token."""
+    for file in files:
+        # Another user's cannot be read, and is nothing to fail for.
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            secret = file.read_text(encoding="utf-8").strip()
+            if token_id(digest(secret)) in admins:
+                terminal.say(
+                    f"admin token, kept by an earlier start: export PLIMSOLL_TOKEN_FILE={file.absolute()}"
+                )
+                return
+
+
+def _own_token_path(data_dir: Path) -> Path:
+    return data_dir / "admin-token"
 
 
 async def _write_node_tokens(engine: Engine, plane: Plane, count: int) -> list[Path]:

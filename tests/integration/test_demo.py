@@ -11,7 +11,9 @@ from app.base.settings import Settings
 from app.db.base.listen import WAKE_CHANNEL, conninfo, noted_wakes
 from app.demo.run import DemoOptions, run_demo
 from app.demo.scenario import demo_cluster
-from bench.closed_runs import run_closed
+from bench.closed_runs import ClosedRun, run_closed
+
+pytestmark = pytest.mark.integration
 
 DURATION_S = 180.0
 """So short that the burst in which the load begins makes a service miss its SLO: three minutes have no time to make
@@ -28,10 +30,15 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     return code, out.getvalue()
 
 
+@pytest.fixture(scope="module")
+def expected() -> ClosedRun:
+    """The benchmark's run of the same load."""
+    return run_closed(demo_cluster("joint", 1), DURATION_S)
+
+
 def test_its_figures_are_those_of_the_benchmark_for_that_seed(
-    shown: tuple[int, str],
+    shown: tuple[int, str], expected: ClosedRun
 ) -> None:
-    expected = run_closed(demo_cluster("joint", 1), DURATION_S)
     report, _, _ = shown[1].partition("asked in SQL")
     rows = [line.split() for line in report.splitlines()]
     found = {row[0]: row for row in rows if row and row[0] in expected.attained}
@@ -42,9 +49,11 @@ def test_its_figures_are_those_of_the_benchmark_for_that_seed(
     assert decisions.endswith(f" {expected.plans_pushed} plans pushed")
 
 
-def test_its_exit_code_is_its_verdict(shown: tuple[int, str]) -> None:
+def test_its_exit_code_is_its_verdict(
+    shown: tuple[int, str], expected: ClosedRun
+) -> None:
     code, output = shown
-    missed = run_closed(demo_cluster("joint", 1), DURATION_S).missed
+    missed = expected.missed
     assert code == (1 if missed else 0)
     assert output.count(" MISSED ") == len(missed)
     assert ("verdict: every SLO was kept" in output) == (not missed)

@@ -11,8 +11,10 @@ import pytest
 
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
+from app.db.base.engine import make_engine
 from app.postgres.files import claim
-from app.serve.up import Terminal, end_processes, run_everything
+from app.serve.plane import make_plane
+from app.serve.up import Terminal, end_processes, first_token, run_everything
 
 
 def up_where_the_port_is_taken(data_dir: Path) -> None:
@@ -84,3 +86,33 @@ def test_a_node_that_ends_is_not_waited_for() -> None:
         return process.returncode
 
     assert asyncio.run(end()) == -signal.SIGTERM
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_each_start_says_where_the_first_admin_s_token_is(
+    database: str, tmp_path: Path, *, is_taken: bool
+) -> None:
+    saved = tmp_path / "config" / "token"
+    saved.parent.mkdir()
+    if is_taken:
+        saved.write_text("plim_admin_of-another-control-plane\n", encoding="utf-8")
+    plane = make_plane(Settings(data_dir=tmp_path / "data"), database)
+    said: list[str] = []
+
+    async def start() -> None:
+        engine = make_engine(database, pool_size=1)
+        terminal = Terminal(say=said.append, is_seen=False)
+        try:
+            await first_token(engine, plane, saved, terminal)
+        finally:
+            await engine.dispose()
+
+    asyncio.run(start())
+    expected = tmp_path / "data" / "admin-token" if is_taken else saved
+    assert str(expected) in said[0]
+    said.clear()
+    asyncio.run(start())
+    assert said == [
+        f"admin token, kept by an earlier start: export PLIMSOLL_TOKEN_FILE={expected}"
+    ]
