@@ -1,5 +1,6 @@
 """Conditions: what is said of a service or a node, and the three that follow from a service's plans. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,6 +40,25 @@ class Condition:
     """CamelCase, for programs."""
     message: str
     """For people."""
+
+
+_FIRST_READ: tuple[ConditionType, ...] = (
+    "Feasible",
+    "Applied",
+    "Launches",
+    "SLOMet",
+    "TelemetryAvailable",
+    "PredictionsHold",
+    "Survives",
+)
+"""What a person should read first, where several conditions do not hold: causes before what follows from them."""
+
+
+def first_trouble(conditions: Iterable[Condition]) -> Condition | None:
+    """The condition that does not hold and that the others follow from; None: all hold, or nobody knows."""
+    # `Ready` is left out: it only repeats another one.
+    broken = {each.type: each for each in conditions if each.status == "False"}
+    return next((broken[kind] for kind in _FIRST_READ if kind in broken), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

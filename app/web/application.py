@@ -5,7 +5,7 @@ from functools import partial
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from app.api.http.auth import is_still_valid
 from app.api.http.parts import Context
@@ -13,7 +13,6 @@ from app.base.errors import InvalidRequest
 from app.base.sign_on import SignOnTerms
 from app.web import login, new_service
 from app.web.assets import Assets
-from app.web.login import FIRST_PAGE
 from app.web.pages import PAGES, SECURITY, DashboardPage, Paper, look_of, require_person
 from app.web.topics import (
     budgets,
@@ -58,9 +57,6 @@ def install(
     async def static(request: Request) -> Response:
         return assets.answer(request, request.path_params["path"])
 
-    async def first(_: Request) -> Response:
-        return RedirectResponse(FIRST_PAGE)
-
     async def docs(request: Request) -> Response:
         return paper.html(request, "docs.html")
 
@@ -87,7 +83,6 @@ def install(
         )
 
     app.add_route(assets.prefix + "/{path:path}", static, include_in_schema=False)
-    app.add_route("/", first, include_in_schema=False)
     app.add_route("/docs", docs, include_in_schema=False)
     app.add_route("/live", live, include_in_schema=False)
     app.add_route(

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     # Its libraries take half a second to import, and most control planes have no identity provider.
     from app.web.identity_provider import IdentityProvider
 
-FIRST_PAGE = "/fleet"
+FIRST_PAGE = "/"
 FIRST_OF_PROJECT = "/services"
-"""For tokens that are bound to projects: the fleet is not theirs."""
+"""For tokens that are bound to projects: the cluster as a whole is not theirs."""
 MAX_FORM_BYTES = 4096
 FORM_WITHIN_S = 5.0
 MAX_PAGE = 1024

@@ -53,6 +53,14 @@ class DashboardPage:
 
 PAGES = (
     DashboardPage(
+        name="overview",
+        title="Overview",
+        path="/",
+        # What else it shows is loaded by its stream: conditions take longer than a page may take to be drawn.
+        topics=("fleet", "gauges", "services"),
+        is_of_cluster=True,
+    ),
+    DashboardPage(
         name="fleet",
         title="Fleet",
         topics=("fleet", "gauges", "services"),

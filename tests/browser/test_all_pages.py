@@ -51,7 +51,8 @@ def take_picture(page: Page, pictures: Path, path: str, kind: str) -> None:
     """Keep what the page looks like when it has come to rest, for people; what it asked for is there by then."""
     page.evaluate(COME_TO_REST)
     page.screenshot(
-        path=pictures / f"{path.replace('/', '-')}-{kind}.png", full_page=True
+        path=pictures / f"{path.replace('/', '-') or 'overview'}-{kind}.png",
+        full_page=True,
     )
 
 

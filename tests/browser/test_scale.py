@@ -89,5 +89,5 @@ def test_the_fleet_is_drawn_whole_and_filtered_at_once(
 def test_every_page_loads(large: Api, opened: Open, pictures: Path, path: str) -> None:
     page = opened(large, path)
     settle(page)
-    page.screenshot(path=pictures / f"{path}-large.png")
+    page.screenshot(path=pictures / f"{path or 'overview'}-large.png")
     assert page.locator("#problem").is_hidden()

@@ -78,7 +78,7 @@ def test_a_person_of_several_groups_chooses(
     page.screenshot(path=pictures / "login-choice.png")
     # The provider knows them already, and asks nothing again.
     other.click()
-    page.wait_for_url(f"{signed_on.client.base_url}/fleet")
+    page.wait_for_url(f"{signed_on.client.base_url}/")
     expect(page.get_by_role("button", name="Log out")).to_have_attribute(
         "title", "Logged in as bob@example.org (bob) (viewer)"
     )

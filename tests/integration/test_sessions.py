@@ -110,7 +110,7 @@ def test_a_page_carries_its_first_data_and_forbids_foreign_scripts(api: Api) -> 
     assert '"n1/gpu-0"' in page.text
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert page.headers["content-encoding"] == "gzip"
-    assert api.client.get("/", follow_redirects=False).headers["location"] == "/fleet"
+    assert '"n1/gpu-0"' in api.client.get("/", follow_redirects=False).text
 
 
 @pytest.mark.parametrize("secret", ["", "plim_viewer_", "plim_admin_" + "x" * 43])
@@ -131,10 +131,7 @@ def test_agents_are_told_that_this_is_not_for_them(api: Api) -> None:
     "wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", ""]
 )
 def test_nobody_is_sent_elsewhere(api: Api, wanted: str) -> None:
-    assert (
-        log_in(api, api.secrets["viewer"], wanted=wanted).headers["location"]
-        == "/fleet"
-    )
+    assert log_in(api, api.secrets["viewer"], wanted=wanted).headers["location"] == "/"
 
 
 @pytest.mark.parametrize(

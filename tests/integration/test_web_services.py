@@ -55,7 +55,7 @@ def test_a_new_service_is_shown_with_the_plan_that_waits_for_approval(api: Api) 
         },
     )
     plan_id = api.tick().plan_id
-    (trouble,) = first_data(api, "/services")["service_status"]["late"]["troubles"][1:]
+    trouble = first_data(api, "/services")["service_status"]["late"]["trouble"]
     assert (trouble["type"], trouble["reason"]) == ("Applied", "WaitsForApproval")
     assert f"plan {plan_id}, with 1 replica of it" in trouble["message"]
 

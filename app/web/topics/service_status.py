@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.answers.conditions import Condition
+from app.answers.conditions import Condition, first_trouble
 from app.answers.status import service_statuses
 from app.db.reports import service_board
 from app.db.workloads import services
@@ -26,21 +26,20 @@ async def load_service_status(look: Look) -> Items:
             "expected_rps": [round(rate, 2) for rate in expected[name]]
             if name in expected
             else None,
-            "troubles": _troubles(statuses[name].conditions)
+            "trouble": _trouble(statuses[name].conditions)
             if name in statuses
-            else [],
+            else None,
         }
         for name in names
     }
 
 
-def _troubles(conditions: tuple[Condition, ...]) -> Json:
-    """Conditions that do not hold. `Ready` only repeats another one."""
-    return [
-        {"type": each.type, "reason": each.reason, "message": each.message}
-        for each in conditions
-        if each.status == "False" and each.type != "Ready"
-    ]
+def _trouble(conditions: tuple[Condition, ...]) -> Json:
+    """One, the first to be read: a row of a list has a line for it, and the service's page has the others."""
+    found = first_trouble(conditions)
+    if found is None:
+        return None
+    return {"type": found.type, "reason": found.reason, "message": found.message}
 
 
 # A snapshot is all that a tick sees: it is not loaded for every second that somebody looks.

@@ -7,9 +7,12 @@ import pytest
 
 from app.answers.conditions import (
     Condition,
+    ConditionType,
     PlanConditions,
     PlanFacts,
+    Truth,
     WaitingPlan,
+    first_trouble,
     plan_conditions,
 )
 from solvers.types.plan import Unserved
@@ -189,3 +192,16 @@ def test_what_is_not_planned_says_what_the_plan_in_force_has(
     told = plan_conditions(facts).feasible
     assert said(told) == ("Unknown", "NotPlanned")
     assert words in told.message
+
+
+def test_what_a_person_reads_first_is_what_the_other_conditions_follow_from() -> None:
+    def said(kind: ConditionType, status: Truth) -> Condition:
+        return Condition(type=kind, status=status, reason=kind, message="")
+
+    late = said("SLOMet", "False")
+    unserved = said("Feasible", "False")
+    assert first_trouble([late, unserved]) is unserved
+    assert first_trouble([unserved, late]) is unserved
+    assert first_trouble([late, said("Applied", "Unknown")]) is late
+    # `Ready` repeats the others, and has no line of its own.
+    assert first_trouble([said("Ready", "False"), said("SLOMet", "True")]) is None

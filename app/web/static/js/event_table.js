@@ -18,13 +18,13 @@ export function eventTable(list, caption, empty) {
 export function eventRow(event) {
   const found = differences(event.before, event.after);
   return h("tr", {},
-    h("td", { title: event.at }, moment(event.at)), h("td", {}, event.kind), h("td", {}, subject(event.subject)), h("td", {}, event.actor),
+    h("td", { title: event.at }, moment(event.at)), h("td", {}, event.kind), h("td", {}, subjectLink(event.subject)), h("td", {}, event.actor),
     h("td", { class: "wrap" }, event.reason, found.length ? diff(found) : null),
     h("td", {}, event.plan_id === null ? "" : h("a", { href: `/plans/${event.plan_id}` }, `${event.plan_id}`)));
 }
 
 /** `node/n1` as a link to where it is shown. */
-function subject(words) {
+export function subjectLink(words) {
   const [kind, ...rest] = words.split("/");
   const name = rest.join("/");
   if (!(kind in PAGES) || !name || (kind === "plan" && !/^\d+$/.test(name))) return words;

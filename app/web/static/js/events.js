@@ -1,7 +1,7 @@
 // Events: the audit of every write and every automatic decision, newest first, with what each changed.
 
 import * as api from "./api.js";
-import { h, keyed, show } from "./dom.js";
+import { h, show } from "./dom.js";
 import { eventRow } from "./event_table.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, state } from "./page.js";

@@ -1,10 +1,12 @@
 // Fleet: each GPU a bar that its replicas' SM percents fill up to the line at 100; below it memory and power.
 
 import { h, keyed, show } from "./dom.js";
-import { count, gib, number, percent, watts } from "./format.js";
+import { count, number, percent } from "./format.js";
+import { gaugesOf, givenOn, inOrder, isRead, linesOf, trouble } from "./gpu_figures.js";
 import { onChange, table } from "./live.js";
 import { begin, content } from "./page.js";
-import { healthOf, sloWords } from "./service_figures.js";
+import { healthOf } from "./service_figures.js";
+import { statusSentence } from "./service_status.js";
 
 const LEGEND = { good: "SLO kept", tight: "near its limit", bad: "SLO missed", unknown: "no requests", task: "task" };
 const GROUPS = { node: "node", gpu_type: "GPU type" };
@@ -90,16 +92,8 @@ function updateGauges(element, id) {
   const [, , memory, power] = element.children;
   memory.firstChild.style.width = share(gauges.memory_used_mib, gpu.memory_mib);
   power.firstChild.style.width = share(gauges.power_w, gpu.power_cap_w);
-  element.title = tooltip(id, gpu, gauges);
+  element.title = linesOf(id, gpu).join("\n");
 }
-
-function gaugesOf(id) {
-  const [memory_used_mib, power_w] = table("gauges").get(id) ?? [null, null];
-  return { memory_used_mib, power_w };
-}
-
-/** Whether its agent told lately what is on it; without that an empty bar would say that nothing runs. */
-const isRead = (id) => table("gauges").has(id);
 
 /** Only the thin bars of GPUs that changed: a thousand report in the same second. */
 function drawGauges(changed) {
@@ -111,26 +105,6 @@ function drawGauges(changed) {
 
 const share = (part, whole) => `${Math.min(100, (100 * (part ?? 0)) / whole)}%`;
 
-function trouble(id, gpu) {
-  if (!gpu.healthy) return "unhealthy";
-  if (!gpu.is_heard) return "silent";
-  if (!isRead(id)) return "no reading";
-  return gpu.cordoned ? "cordoned" : null;
-}
-
-// Who serves comes first: while one replica takes over from another both are there, and the last is past the line.
-const PLACES = { ready: 0, running: 0, starting: 1, draining: 2, swapping: 2, failed: 3 };
-const inOrder = (parts) => parts.filter((part) => part.state in PLACES).sort((one, other) => PLACES[one.state] - PLACES[other.state]);
-
-/** SM percent of who serves or runs. */
-const givenOn = (gpu) => gpu.parts.reduce((sum, part) => sum + (PLACES[part.state] === 0 ? part.sm_percent : 0), 0);
-
-function tooltip(id, gpu, gauges) {
-  const parts = gpu.parts.map((part) => `${part.owner}: ${number(part.sm_percent, 0)} % SM, batch ${part.batch}, ${part.state}`);
-  return [`${id} (${gpu.gpu_type})`, `${number(givenOn(gpu), 0)} % of the SMs given`, ...parts,
-    `memory ${gib(gauges.memory_used_mib)} of ${gib(gpu.memory_mib)}`, `power ${watts(gauges.power_w)} of ${watts(gpu.power_cap_w)}`].join("\n");
-}
-
 function sum(fleet) {
   if (fleet.length === 0) {
     show(summary, table("fleet").size === 0 ? "No node has registered yet: start plimsoll-agent on a GPU node." : "No service, node or GPU type is called so.");
@@ -141,11 +115,11 @@ function sum(fleet) {
   const ill = fleet.filter(([id, gpu]) => trouble(id, gpu) !== null).length;
   show(summary,
     `${number(used.length, 0)} of ${number(fleet.length, 0)} GPUs in use${used.length ? `, ${percent(given / (100 * used.length), 0)} of their SMs given` : ""}. `,
-    sloWords([...table("services")]),
+    statusSentence([...table("services")]), " ",
     ill ? h("strong", { class: "warn" }, `${count(ill, "GPU")} silent, without a reading, cordoned or unhealthy.`) : "");
 }
 
 onChange("fleet", draw);
 onChange("gauges", drawGauges);
-onChange("services", draw);
-begin(["fleet", "gauges", "services"]);
+for (const topic of ["services", "service_status", "budgets"]) onChange(topic, draw);
+begin(["fleet", "gauges", "services", "service_status", "budgets"]);

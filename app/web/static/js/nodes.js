@@ -1,27 +1,27 @@
 // Nodes: which are heard, whether they follow the plan, what they cannot do, and whether new replicas may start there.
 
 import * as api from "./api.js";
-import { h, keyed, show } from "./dom.js";
+import { h, show } from "./dom.js";
 import { moment, number } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator } from "./page.js";
+import { virtualRows } from "./virtual.js";
 
 const SKEW_S = 5;
-const MOST = 500;
 const FEW = 3;
 let wanted = "";
 let onlyIll = false;
 
 const summary = h("p", { class: "summary", role: "status" });
-const rows = h("tbody", {});
+const body = h("tbody", {});
+const rows = virtualRows(body, makeRow, updateRow);
 const HEADS = ["Node", "State", "Last heard", "Generation", "GPUs", "Cannot do", "Agent"];
 const controls = h("div", { class: "controls" },
   h("label", {}, "Find ", h("input", { type: "search", placeholder: "node, GPU type or problem", oninput: (event) => { wanted = event.target.value.trim().toLowerCase(); draw(); } })),
   h("label", {}, h("input", { type: "checkbox", onchange: (event) => { onlyIll = event.target.checked; draw(); } }), " only those with trouble"));
-const more = h("p", { class: "hint", hidden: true });
 show(content, controls, summary,
-  h("div", { class: "scroll" }, h("table", { class: "nodes" }, h("caption", { class: "hidden" }, "Nodes and their agents"),
-    h("thead", {}, h("tr", {}, HEADS.map((name) => h("th", { scope: "col" }, name)), isOperator ? h("th", { scope: "col" }, h("span", { class: "hidden" }, "Actions")) : null)), rows)), more);
+  h("div", { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" }, h("caption", { class: "hidden" }, "Nodes and their agents"),
+    h("thead", {}, h("tr", {}, HEADS.map((name) => h("th", { scope: "col" }, name)), isOperator ? h("th", { scope: "col" }, h("span", { class: "hidden" }, "Actions")) : null)), body)));
 
 /** What is not as it should be: [[kind, words]], worst first. */
 function troubles(node) {
@@ -46,9 +46,7 @@ function isWanted([name, node]) {
 function draw() {
   const all = [...table("nodes")];
   const found = all.filter(isWanted).sort(([one], [other]) => (one < other ? -1 : 1));
-  keyed(rows, found.slice(0, MOST).map(([name]) => name), makeRow, updateRow);
-  more.hidden = found.length <= MOST;
-  show(more, `${found.length - MOST} more are left out: find them by name.`);
+  rows.show(found.map(([name]) => name));
   show(summary, all.length === 0 ? "No node has registered yet: start plimsoll-agent on a GPU node." : words(all.map(([, node]) => node), found.length));
   goTo();
 }
@@ -112,10 +110,9 @@ async function turn(name, button) {
 /** The node that the address names, once. */
 let sought = window.location.hash.slice(1);
 function goTo() {
-  const row = sought && [...rows.children].find((each) => each.id === sought);
+  const row = sought && rows.reveal(sought);
   if (!row) return;
   sought = "";
-  row.scrollIntoView({ block: "center" });
   row.focus({ preventScroll: true });
 }
 

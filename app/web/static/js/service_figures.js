@@ -1,7 +1,7 @@
 // Figures of services as pages show them: latency as a bar to the line, error budget, burn rate.
 
 import { h } from "./dom.js";
-import { count, ms, number } from "./format.js";
+import { ms, number } from "./format.js";
 
 /** good, tight, bad or unknown: how a service's SLO is kept in the last minute. */
 export function healthOf(service) {
@@ -9,26 +9,6 @@ export function healthOf(service) {
   if (service.attainment < service.percentile) return "bad";
   return service.latency_ms !== null && service.latency_ms > 0.9 * service.slo_ms ? "tight" : "good";
 }
-
-const MOST_NAMES = 5;
-
-/** The first few of many names. */
-const few = (names) => `${names.slice(0, MOST_NAMES).join(", ")}${names.length > MOST_NAMES ? " …" : ""}`;
-
-/** Whether services, [[name, service]], kept their SLOs in the last minute, and which of them use up their error budgets
- * too fast, over longer; of those that finished no request nobody knows. */
-export function sloWords(found, burning = []) {
-  const asked = found.filter(([, service]) => service.attainment !== null);
-  const missed = asked.filter(([, service]) => healthOf(service) === "bad").map(([name]) => name);
-  if (missed.length) return [h("strong", { class: "bad" }, `SLO missed: ${few(missed)}. `), burningWords("Error", burning)];
-  // One sentence: that all is well in this minute must not stand alone where the hours before were not.
-  if (burning.length) return burningWords(asked.length ? "No SLO was missed in the last minute, but error" : "Error", burning);
-  if (asked.length === 0) return found.length ? "No request finished in the last minute, so no SLO can be judged. " : "";
-  const silent = found.length - asked.length;
-  return silent === 0 ? "Every service kept its SLO in the last minute. " : `No SLO was missed in the last minute (${count(silent, "service")} finished no request). `;
-}
-
-const burningWords = (begin, burning) => (burning.length ? h("strong", { class: "bad" }, `${begin} budgets burn too fast: ${few(burning)}. `) : "");
 
 const LINE_PERCENT = 80;
 

@@ -1,15 +1,14 @@
 // Services: what each promised, how it does now, what is left of its error budget, and what it costs.
 
-import { h, keyed, show } from "./dom.js";
+import { h, show } from "./dom.js";
 import { count, ms, number, percent, rps, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, content, isOperator } from "./page.js";
-import { burnCell, latencyBar, leftOf, replicasText, sinceText, sloWords } from "./service_figures.js";
+import { burnCell, latencyBar, leftOf, replicasText, sinceText } from "./service_figures.js";
+import { budgetOf, statusOf, statusSentence, troubleText } from "./service_status.js";
+import { virtualRows } from "./virtual.js";
 
-const MOST = 500;
 const LOW = Number.NEGATIVE_INFINITY;
-const budgetOf = (name) => table("budgets").get(name) ?? null;
-const statusOf = (name) => table("service_status").get(name) ?? null;
 const replicas = (service) => Object.values(service.replicas).reduce((sum, count) => sum + count, 0);
 
 /** Columns: how to sort by them (largest first where `falls`), and what is in them. */
@@ -32,7 +31,8 @@ let project = "";
 const summary = h("p", { class: "summary", role: "status" });
 const projects = h("select", { onchange: (event) => { project = event.target.value; draw(); } });
 const sorter = h("select", { onchange: (event) => sortBy(event.target.value) }, COLUMNS.map(({ key, title }) => h("option", { value: key }, title)));
-const rows = h("tbody", { role: "rowgroup" });
+const body = h("tbody", { role: "rowgroup" });
+const rows = virtualRows(body, makeRow, updateRow);
 const heads = COLUMNS.map((column) => h("th", { scope: "col", role: "columnheader", class: column.class }, h("button", { class: "quiet sort", onclick: () => sortBy(column.key) }, column.title)));
 show(content,
   h("div", { class: "controls" },
@@ -40,8 +40,8 @@ show(content,
     h("label", {}, "Project ", projects), h("label", { class: "narrow" }, "Sort by ", sorter),
     isOperator ? h("a", { class: "button", href: "/new-service" }, "New service") : null),
   summary,
-  h("div", { class: "scroll stack", tabindex: 0 }, h("table", { role: "table" }, h("caption", { class: "hidden" }, "Services"),
-    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)), rows)),
+  h("div", { class: "scroll stack long", tabindex: 0, role: "region", "aria-label": "Services" }, h("table", { role: "table" }, h("caption", { class: "hidden" }, "Services"),
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)), body)),
   h("p", { class: "hint" }, "Budget left: of the misses that the SLO allows in 30 days, or since requests are counted. Burn: how fast it is used up; at 1 it lasts exactly that long. Too fast is above 14.4 over one hour, 6 over six, or 1 over three days, while it lasts."));
 
 function remembered() {
@@ -72,7 +72,7 @@ function ordered(found) {
 function draw() {
   drawChoices();
   const found = [...table("services")].filter(isWanted);
-  keyed(rows, ordered(found).slice(0, MOST), makeRow, updateRow);
+  rows.show(ordered(found));
   heads.forEach((head, at) => {
     const isSorted = COLUMNS[at].key === sorting.key;
     head.setAttribute("aria-sort", isSorted ? (sorting.falls ? "descending" : "ascending") : "none");
@@ -100,29 +100,23 @@ function updateRow(row, name) {
   const seen = JSON.stringify([service, budgetOf(name), statusOf(name)]);
   if (row.seen === seen) return;
   row.seen = seen;
-  const troubles = JSON.stringify(troublesOf(name));
+  const trouble = troubleText(name);
   COLUMNS.forEach((column, at) => {
-    // A link that has the focus keeps it: the name's cell changes only with its troubles.
-    if (at > 0 || row.troubles !== troubles) show(row.children[at], column.cell(name, service));
+    // A link that has the focus keeps it: the name's cell changes only with its trouble.
+    if (at > 0 || row.trouble !== trouble) show(row.children[at], column.cell(name, service));
   });
-  row.troubles = troubles;
-}
-
-/** What is wrong, in words. */
-function troublesOf(name) {
-  const alerts = (budgetOf(name)?.alerts ?? []).map((period) => `uses up its error budget ${number(budgetOf(name).burn[period], 1)} times too fast over ${period}`);
-  return [...(statusOf(name)?.troubles ?? []).map((each) => each.message), ...alerts];
+  row.trouble = trouble;
 }
 
 function nameCell(name, service) {
   return [h("a", { href: `/services/${name}` }, name), h("span", { class: "hint" }, ` ${service.project}`),
-    troublesOf(name).map((words) => h("div", { class: "trouble" }, words))];
+    troubleText(name) ? h("div", { class: "trouble one-line", title: troubleText(name) }, troubleText(name)) : null];
 }
 
 function rateCell(name, service) {
   const [low, high] = statusOf(name)?.expected_rps ?? [null, null];
   const expected = low === null ? "nothing foreseen" : `foreseen ${number(low)}–${rps(high)}`;
-  return [rps(service.rate_rps), h("div", { class: "hint" }, `planned ${rps(service.planned_rate_rps)}`), h("div", { class: "hint" }, expected)];
+  return [rps(service.rate_rps), h("div", { class: "hint" }, `planned ${rps(service.planned_rate_rps)}, ${expected}`)];
 }
 
 function latencyCell(_, service) {
@@ -145,10 +139,8 @@ function sum(found) {
     return show(summary, "There is no service yet: ", how, h("code", {}, "plimsoll apply -f service.yaml"), ".");
   }
   if (found.length === 0) return show(summary, "No service fits what is asked for.");
-  const burning = found.filter(([name]) => budgetOf(name)?.alerts.length).map(([name]) => name);
   const cost = found.reduce((total, [, service]) => total + service.cost_usd_per_hour, 0);
-  return show(summary, `${count(found.length, "service")} for ${usd(cost)}/h. `, sloWords(found, burning),
-    found.length > MOST ? `The first ${MOST} are shown.` : "");
+  return show(summary, `${count(found.length, "service")} for ${usd(cost)}/h. `, statusSentence(found));
 }
 
 for (const topic of ["services", "service_status", "budgets"]) onChange(topic, draw);
