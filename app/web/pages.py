@@ -86,7 +86,9 @@ PAGES = (
         under="services",
         is_in_navigation=False,
     ),
+    DashboardPage(name="tasks", title="Tasks"),
     DashboardPage(name="plans", title="Plans", is_of_cluster=True),
+    DashboardPage(name="policy", title="Policy", is_of_cluster=True),
     DashboardPage(
         name="plan",
         title="Plan",

@@ -37,8 +37,8 @@ Items: TypeAlias = Mapping[str, Json]
 FEED = "(the dashboard's feed)"
 """What all who look share is loaded for none of their tokens: it takes its turn among them as one more."""
 BEAT_S = 15.0
-"""So often a comment is sent, that proxies keep the connection, and the caller's token is checked again, as it is when
-this process hears that it changed."""
+"""So often an event is sent, that proxies keep the connection and pages know that nothing is new. The caller's token is
+checked again, too, as it is when this process hears that it changed."""
 STREAM_S = 300.0
 """Then the browser comes back by itself."""
 MAX_STREAMS = 500
@@ -51,7 +51,7 @@ ARGUMENTS_PER_TOKEN = 40
 MAX_PENDING = 16
 """Changes that a slow browser may be behind; beyond, it gets everything anew."""
 RETRY = b"retry: 2000\n\n"
-BEAT = b": beat\n\n"
+BEAT = b"event: beat\ndata: {}\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

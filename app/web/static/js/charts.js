@@ -22,13 +22,16 @@ export const SERIES = ["#3b82c4", "#d98b2b", "#2f9e7a", "#a06bc2", "#c4534b", "#
 /**
  * A chart over time that may be changed: {element, set(data)}; data is uPlot's, times in seconds first.
  * `series` and `bands` are functions, asked again when the theme turns; `format` words the values of the axis.
- * `fromZero`: nought is at the bottom, however little the values vary.
+ * `fromZero`: nought is at the bottom, however little the values vary. `isWide(data)`: whether values lie so far apart that
+ * the axis is logarithmic; on a linear one the largest would press all others to the bottom.
  */
-export function timeChart({ title, height = 220, series, bands = () => [], format = String, hooks = {}, fromZero = false }) {
+export function timeChart({ title, height = 220, series, bands = () => [], format = String, hooks = {}, fromZero = false, isWide = () => false }) {
   const place = h("div", { class: "chart" });
   const element = h("figure", { class: "card" }, h("figcaption", {}, title), place);
   let data = null;
   let plot = null;
+  let wide = false;
+  const scales = () => (wide ? { y: { distr: 3 } } : fromZero ? { y: { range: (_, least, most) => [0, 1.08 * (most || 1)] } } : {});
   const draw = () => {
     plot?.destroy();
     plot = null;
@@ -37,7 +40,7 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
     const values = (_, splits) => splits.map((value) => (value === null ? "" : format(value)));
     plot = new uPlot({
       width: place.clientWidth, height, hooks, bands: bands(), series: [{ label: "time", value: (_, time_s) => moment(asIso(time_s)) }, ...series()],
-      scales: fromZero ? { y: { range: (_, least, most) => [0, 1.08 * (most || 1)] } } : {},
+      scales: scales(),
       padding: [null, 30, null, null], axes: [{ ...axis, values: clocks, space: 80 }, { ...axis, values, size: 64 }], cursor: { drag: { x: true, y: false } }, legend: { live: true },
     }, data, place);
   };
@@ -45,7 +48,10 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
   follow(place, draw, () => plot?.setSize({ width: place.clientWidth, height }));
   const set = (fresh) => {
     data = fresh;
-    if (plot === null) draw();
+    const isNew = wide !== isWide(data);
+    wide = isWide(data);
+    element.dataset.scale = wide ? "logarithmic" : "linear";
+    if (plot === null || isNew) draw();
     else plot.setData(data);
   };
   return { element, set };

@@ -1,26 +1,44 @@
 // Lines of the audit as a table: who did what to what, why, and what it changed.
 
 import { h } from "./dom.js";
+import { LEVEL_WORDS, levelOf } from "./event_kinds.js";
 import { moment } from "./format.js";
 
+export const EVENT_HEADS = ["When", "What", "About", "By", "Why", "Plan"];
+const MOST_SUBJECTS = 4;
 const PAGES = { service: "/services", node: "/nodes#", plan: "/plans" };
 const LONG = 400;
 const MOST_DIFFERENCES = 40;
 
 /** A table of events with its caption; `empty` is said where there are none. */
 export function eventTable(list, caption, empty) {
-  const head = h("thead", {}, h("tr", {}, ["When", "What", "About", "By", "Why", "Plan"].map((name) => h("th", { scope: "col" }, name))));
+  const head = h("thead", {}, h("tr", {}, EVENT_HEADS.map((name) => h("th", { scope: "col" }, name))));
   const body = h("tbody", {}, list.length ? list.map(eventRow) : h("tr", {}, h("td", { colspan: 6, class: "hint" }, empty)));
   return h("div", { class: "scroll" }, h("table", { class: "events" }, h("caption", {}, caption), head, body));
 }
 
-/** One line. */
-export function eventRow(event) {
-  const found = differences(event.before, event.after);
-  return h("tr", {},
-    h("td", { title: event.at }, moment(event.at)), h("td", {}, event.kind), h("td", {}, subjectLink(event.subject)), h("td", {}, event.actor),
-    h("td", { class: "wrap" }, event.reason, found.length ? diff(found) : null),
+/** One line; `about` is {group, isOpen, turn} where it stands for several of a kind, of which it is the newest. */
+export function eventRow(event, about = null) {
+  const found = about ? [] : differences(event.before, event.after);
+  return h("tr", { "data-oldest": about ? about.group.at(-1).id : null },
+    h("td", { title: event.at }, moment(event.at)), h("td", {}, kind(event.kind), about ? [" ", button(about)] : null),
+    h("td", {}, about ? subjects(about.group) : subjectLink(event.subject)), h("td", {}, event.actor),
+    h("td", { class: "wrap" }, about ? "" : event.reason, found.length ? diff(found) : null),
     h("td", {}, event.plan_id === null ? "" : h("a", { href: `/plans/${event.plan_id}` }, `${event.plan_id}`)));
+}
+
+/** Its level is a colour for those who see it, and a word for others. */
+function kind(name) {
+  const level = levelOf(name);
+  return [h("span", { class: `dot inline ${level}`, title: LEVEL_WORDS[level] }), level === "notice" ? null : h("span", { class: "hidden" }, `${LEVEL_WORDS[level]}: `), name];
+}
+
+const button = ({ group, isOpen, turn }) => h("button", { type: "button", class: "count", "aria-expanded": isOpen ? "true" : "false", title: isOpen ? "Show them as one" : "Show each of them", onclick: turn }, `× ${group.length}`);
+
+function subjects(group) {
+  const all = [...new Set(group.map((event) => event.subject))];
+  const shown = all.slice(0, MOST_SUBJECTS).flatMap((subject, at) => [at ? ", " : "", subjectLink(subject)]);
+  return all.length > MOST_SUBJECTS ? [...shown, ` and ${all.length - MOST_SUBJECTS} more`] : shown;
 }
 
 /** `node/n1` as a link to where it is shown. */

@@ -6,6 +6,15 @@ const status = new Set();
 let source = null;
 let asked = [];
 
+// The server says every 15 s that it is there; a connection may also die without a word.
+const SILENT_MS = 40000;
+const LOOK_MS = 1000;
+let heardAt = Date.now();
+let openedAt = heardAt;
+
+/** When the server was last heard, in milliseconds. */
+export const lastHeard = () => heardAt;
+
 /** The items of a topic by key; empty until they are there. */
 export const table = (topic) => tables.get(topic) ?? new Map();
 
@@ -24,13 +33,16 @@ export function start(first, topics) {
   asked = topics;
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : open()));
   window.addEventListener("pagehide", stop);
+  window.setInterval(reopenIfSilent, LOOK_MS);
   open();
 }
 
 function open() {
   if (source !== null || asked.length === 0) return;
+  openedAt = Date.now();
   source = new EventSource(`/live?${asked.map((topic) => `topic=${encodeURIComponent(topic)}`).join("&")}`);
-  source.onopen = () => say("live", "live");
+  source.onopen = hear;
+  source.addEventListener("beat", hear);
   source.onerror = () => {
     say("lost", "reconnecting");
     // A browser does not come back by itself where the answer was a refusal: the session may be over.
@@ -41,6 +53,19 @@ function open() {
   };
   source.addEventListener("trouble", (event) => say("lost", JSON.parse(event.data)));
   for (const topic of asked) source.addEventListener(topic, (event) => take(topic, JSON.parse(event.data)));
+}
+
+function hear() {
+  heardAt = Date.now();
+  say("live", "live");
+}
+
+function reopenIfSilent() {
+  if (source === null || Date.now() - Math.max(heardAt, openedAt) < SILENT_MS) return;
+  source.close();
+  source = null;
+  say("lost", "reconnecting");
+  open();
 }
 
 function stop() {
@@ -56,7 +81,7 @@ async function checkSession() {
 }
 
 function take(topic, change) {
-  say("live", "live");
+  hear();
   if (change.all) return replace(topic, change.set);
   const items = tables.get(topic) ?? new Map();
   for (const [key, item] of Object.entries(change.set)) items.set(key, item);

@@ -3,6 +3,7 @@
 import { byId, h, show } from "./dom.js";
 import { count, moment, number, usd } from "./format.js";
 import * as live from "./live.js";
+import { install } from "./palette.js";
 
 /** {page, argument, scope, first}: what the server wrote into the page. */
 export const state = JSON.parse(byId("state").textContent);
@@ -18,6 +19,7 @@ export function begin(topics = []) {
   live.onChange("header", drawHeader);
   live.onStatus(drawConnection);
   byId("theme").addEventListener("click", turnTheme);
+  install();
   // The feed calls a topic about one thing after it, too: `service/chat`.
   const named = Object.entries(state.first).map(([name, items]) => [topics.find((topic) => topic.startsWith(`${name}/`)) ?? name, items]);
   live.start(Object.fromEntries(named), ["header", ...topics]);
@@ -47,9 +49,9 @@ function drawHeader() {
     byId("header"),
     item("In force", ...plan, now.planned_at ? ` since ${moment(now.planned_at)}` : ""),
     item("Cost", now.cost_usd_per_hour === null ? "–" : `${usd(now.cost_usd_per_hour)}/h`),
-    now.plan_id ? item("Gap to the proven bound", now.gap_percent === null ? "none proven" : `${number(now.gap_percent, 1)} %`) : null,
-    item("Policy", `${now.policy} ${WORDS[now.mode] ?? now.mode}`),
-    item("Fleet", `${count(now.gpus, "GPU")} for ${count(now.services, "service")}`),
+    now.plan_id ? lesser("Gap to the proven bound", now.gap_percent === null ? "none proven" : `${number(now.gap_percent, 1)} %`) : null,
+    item("Policy", h("a", { href: "/policy" }, `${now.policy} ${WORDS[now.mode] ?? now.mode}`)),
+    lesser("Fleet", `${count(now.gpus, "GPU")} for ${count(now.services, "service")}`),
     paused,
     waiting,
   );
@@ -57,7 +59,31 @@ function drawHeader() {
 
 const item = (name, ...values) => h("span", { class: "fact" }, h("span", { class: "name" }, name), " ", ...values);
 
+/** What a phone has no room for. */
+const lesser = (name, value) => h("span", { class: "fact lesser" }, h("span", { class: "name" }, name), ` ${value}`);
+
+// Shorter losses are those of a server that is updated: the page would only flicker.
+const STALE_MS = 4000;
+let staleTimer = null;
+
+/** What is shown while nothing comes is old: said at the top, with since when, and its figures lose their colours. */
+function drawStale(kind, words) {
+  if (kind !== "lost") {
+    window.clearTimeout(staleTimer);
+    staleTimer = null;
+    document.body.classList.remove("stale");
+    byId("stale").hidden = true;
+    return;
+  }
+  staleTimer ??= window.setTimeout(() => {
+    document.body.classList.add("stale");
+    byId("stale").hidden = false;
+    show(byId("stale"), `No news since ${moment(new Date(live.lastHeard()).toISOString())}: ${words === "reconnecting" ? "the control plane does not answer" : words}. What is below is how it was then; this page goes on by itself.`);
+  }, STALE_MS);
+}
+
 function drawConnection(kind, words) {
+  drawStale(kind, words);
   const chip = byId("connection");
   chip.className = `chip ${kind === "live" ? "good" : kind === "lost" ? "bad" : ""}`;
   if (chip.textContent !== words) chip.textContent = words;

@@ -5,6 +5,7 @@ import { h, show } from "./dom.js";
 import { moment, ms, number, percent, rps } from "./format.js";
 
 const HOUR_S = 3600;
+const WIDE = 8;
 const BAND = { low: 0.05, high: 0.95 };
 const steps = new Map();
 const demands = [];
@@ -29,6 +30,8 @@ export const latencies = timeChart({
   title: "Latency at the SLO's percentile, last hour",
   fromZero: true,
   format: (value) => `${number(value)} ms`,
+  // A minute of a queue that grew is hundreds of times the SLO, which must still be seen beside it.
+  isWide: ([, values]) => goal_ms > 0 && Math.max(...values.filter((value) => value !== null), 0) > WIDE * goal_ms,
   series: () => [
     { label: "latency", stroke: colour("accent"), width: 2, value: (_, value) => ms(value) },
     { label: "SLO", stroke: colour("bad"), width: 1.5, dash: [6, 4], value: (_, value) => ms(value) },

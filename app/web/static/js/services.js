@@ -18,9 +18,9 @@ const COLUMNS = [
   { key: "latency", title: "Latency against SLO", falls: true, by: (_, service) => (service.latency_ms ?? LOW) / service.slo_ms, cell: latencyCell },
   { key: "attainment", title: "Met, last minute", by: (_, service) => service.attainment ?? 2, cell: attainmentCell, class: "number" },
   { key: "left", title: "Budget left", by: (name) => budgetOf(name)?.left_percent ?? 101, cell: leftCell, class: "number" },
-  { key: "burn1", title: "Burn 1 h", falls: true, by: (name) => budgetOf(name)?.burn["1 h"] ?? LOW, cell: (name) => burnCell(budgetOf(name), "1 h"), class: "number" },
-  { key: "burn6", title: "Burn 6 h", falls: true, by: (name) => budgetOf(name)?.burn["6 h"] ?? LOW, cell: (name) => burnCell(budgetOf(name), "6 h"), class: "number" },
-  { key: "replicas", title: "Replicas", falls: true, by: (_, service) => replicas(service), cell: (_, service) => replicasText(service.replicas) },
+  { key: "burn1", title: "Burn 1 h", falls: true, by: (name) => budgetOf(name)?.burn["1 h"] ?? LOW, cell: (name) => burnCell(budgetOf(name), "1 h"), class: "number wide" },
+  { key: "burn6", title: "Burn 6 h", falls: true, by: (name) => budgetOf(name)?.burn["6 h"] ?? LOW, cell: (name) => burnCell(budgetOf(name), "6 h"), class: "number wide" },
+  { key: "replicas", title: "Replicas", falls: true, by: (_, service) => replicas(service), cell: (_, service) => replicasText(service.replicas), class: "wide" },
   { key: "cost", title: "Cost/h", falls: true, by: (_, service) => service.cost_usd_per_hour, cell: (_, service) => usd(service.cost_usd_per_hour), class: "number" },
 ];
 
@@ -115,8 +115,8 @@ function nameCell(name, service) {
 
 function rateCell(name, service) {
   const [low, high] = statusOf(name)?.expected_rps ?? [null, null];
-  const expected = low === null ? "nothing foreseen" : `foreseen ${number(low)}–${rps(high)}`;
-  return [rps(service.rate_rps), h("div", { class: "hint" }, `planned ${rps(service.planned_rate_rps)}, ${expected}`)];
+  const expected = low === null ? "" : `, foreseen ${number(low)}–${rps(high)}`;
+  return [rps(service.rate_rps), h("div", { class: "hint" }, `planned ${rps(service.planned_rate_rps)}${expected}`)];
 }
 
 function latencyCell(_, service) {
@@ -130,7 +130,7 @@ function attainmentCell(_, service) {
 }
 
 function leftCell(name) {
-  return [leftOf(budgetOf(name)), h("div", { class: "hint" }, sinceText(budgetOf(name)))];
+  return h("span", { title: sinceText(budgetOf(name)) }, leftOf(budgetOf(name)));
 }
 
 function sum(found) {
