@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from playwright.sync_api import expect
 
 from agents.base.protocol import ReplicaReading
 from app.db.postgres_store import PostgresStore
@@ -91,3 +92,42 @@ def test_every_page_loads(large: Api, opened: Open, pictures: Path, path: str) -
     settle(page)
     page.screenshot(path=pictures / f"{path or 'overview'}-large.png")
     assert page.locator("#problem").is_hidden()
+
+
+def test_of_many_services_only_the_visible_rows_are_in_the_document(
+    large: Api, opened: Open
+) -> None:
+    page = opened(large, "services")
+    rows = page.locator("tbody tr")
+    expect(rows.first).to_contain_text("s00")
+    assert rows.count() < 60
+    assert page.evaluate("document.documentElement.scrollHeight") < 1200
+    expect(page.get_by_role("table")).to_have_attribute("aria-rowcount", "201")
+    frame = page.get_by_role("region", name="Services")
+    frame.evaluate("each => each.scrollTo(0, each.scrollHeight)")
+    expect(rows.last).to_have_attribute("aria-rowindex", "201")
+    expect(page.get_by_role("link", name="s99", exact=True)).to_be_in_viewport()
+    assert rows.count() < 60
+    # All are found, wherever the list was scrolled to.
+    page.get_by_label("Find").fill("s123")
+    expect(rows).to_have_count(1)
+
+
+def test_tab_goes_through_all_rows_of_a_long_list(large: Api, opened: Open) -> None:
+    page = opened(large, "services")
+    page.get_by_role("link", name="s00", exact=True).focus()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+    focused = page.locator("tbody a:focus")
+    expect(focused).to_be_in_viewport()
+    expect(page.locator("tbody tr", has=focused)).to_have_attribute(
+        "aria-rowindex", "82"
+    )
+
+
+def test_every_gpu_is_a_cell_on_one_screen(large: Api, opened: Open) -> None:
+    page = opened(large, "", width=1440)
+    cells = page.locator(".heatmap .cell")
+    expect(cells).to_have_count(1000)
+    heights = page.locator(".heatmap").evaluate("each => each.offsetHeight")
+    assert heights < 700

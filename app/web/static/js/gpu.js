@@ -10,7 +10,8 @@ import { onChange, table } from "./live.js";
 import { begin, complain, content, state } from "./page.js";
 
 const TOPIC = `gpu/${state.argument}`;
-const HOUR_S = 3600;
+const PERIODS = { 15: "15 minutes", 60: "hour", 180: "3 hours" };
+let minutes = localStorage.getItem("gpu-minutes") in PERIODS ? Number(localStorage.getItem("gpu-minutes")) : 60;
 const MOST_EVENTS = 10;
 
 const facts = h("dl", { class: "facts" });
@@ -102,12 +103,12 @@ const UNITS = { memory: gib, sm_percent: percentOf, sm_count: percentOf };
 const over = (list) => list.map((each) => h("div", { class: "bad" },
   `uses ${each.is_estimated ? "about " : ""}${(UNITS[each.quantity] ?? number)(each.used)} of ${(UNITS[each.quantity] ?? number)(each.granted)} ${each.quantity === "memory" ? "memory" : "SM"} since ${moment(each.begun_at)}`));
 
-// The last hour: what was read before comes once, what is read now is put behind it.
+// The last hour, or another period: what was read before comes once, what is read now is put behind it.
 let readings = null;
 
 async function loadHistory() {
   try {
-    const found = await api.get(`/gpus/${state.argument}/readings`);
+    const found = await api.get(`/gpus/${state.argument}/readings`, { minutes });
     readings = found.readings.map((each) => ({ ...each, at_s: Date.parse(each.at) / 1000 }));
     drawCharts();
   } catch (error) {
@@ -119,7 +120,7 @@ async function loadHistory() {
 function append(now) {
   if (readings === null || now.read_at_s === null || now.read_at_s <= (readings.at(-1)?.at_s ?? 0)) return;
   readings.push({ ...now, at_s: now.read_at_s });
-  readings = readings.filter((each) => each.at_s > now.read_at_s - HOUR_S);
+  readings = readings.filter((each) => each.at_s > now.read_at_s - 60 * minutes);
   drawCharts();
 }
 
@@ -131,7 +132,7 @@ function drawCharts() {
     charts[name].set([times, readings.map((each) => of(each[name])), times.map(() => (limit === null ? null : of(limit)))]);
   }
   const [first, last] = [times[0], times.at(-1)];
-  show(covered, times.length ? `${span(last - first)} of readings, up to ${moment(new Date(1000 * last).toISOString())}.` : "Nothing was read in the last hour: the node's agent does not report.");
+  show(covered, times.length ? `${span(last - first)} of readings, up to ${moment(new Date(1000 * last).toISOString())}.` : `Nothing was read in the last ${PERIODS[minutes]}: the node's agent does not report.`);
 }
 
 async function loadEvents() {
@@ -143,13 +144,21 @@ async function loadEvents() {
   show(events, eventTable(found.items, `Newest events of ${node}`, "Nothing was noted of this node yet."));
 }
 
-const covered = h("p", { class: "hint" }, "\u00a0");
+const covered = h("span", { class: "hint" }, "\u00a0");
+const picker = h("label", {}, "of the last ", h("select", { onchange: (event) => choose(event.target.value) }, Object.entries(PERIODS).map(([value, words]) => h("option", { value, selected: Number(value) === minutes }, words))));
+
+function choose(value) {
+  minutes = Number(value);
+  localStorage.setItem("gpu-minutes", value);
+  loadHistory();
+}
+
 show(content,
   h("section", { class: "card" }, facts),
   h("section", { class: "card" }, h("h2", {}, "SM percent given, up to the line at 100"), bar),
   h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "What it carries"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Who"), COLUMNS.map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)), h("th", { scope: "col" }, "Overuse"))), rows)),
-  nothing, h("h2", {}, "The last hour"), covered,
+  nothing, h("div", { class: "controls" }, h("h2", {}, "Readings"), picker, covered),
   h("div", { class: "columns" }, Object.values(charts).map((each) => each.element)), events);
 
 let seenEvent = null;

@@ -45,7 +45,7 @@ function draw(history) {
   const { spec, status } = present;
   show(now, h("p", { class: "headline" }, spec.paused ? h("strong", { class: "warn" }, "Paused: nodes keep what they have, and nothing new is decided.") : `${spec.policy} ${MODES[spec.mode]}.`),
     h("div", { class: "controls" }, isOperator ? pauseButton(spec.paused) : null,
-      h("span", { class: "hint" }, status.version ? `Version ${status.version}, since ${moment(status.created_at)}, by ${status.created_by}` : "The defaults, which nobody has changed yet")));
+      h("span", { class: "hint" }, status.created_at ? `Version ${status.version}, since ${moment(status.created_at)}, by ${status.created_by}` : "The defaults, which nobody has changed yet")));
   if (isAdmin && !change.contains(document.activeElement)) show(change, form(spec));
   show(settings, Object.entries(spec).map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))]));
   const rows = history.slice(0, SHOWN).map((version, at) => row(version, history[at + 1]));

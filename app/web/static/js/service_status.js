@@ -27,6 +27,9 @@ const KEYS = Object.keys(PHRASES);
 export const budgetOf = (name) => table("budgets").get(name) ?? null;
 export const statusOf = (name) => table("service_status").get(name) ?? null;
 
+/** Whether conditions were loaded already. */
+export const areStatusesKnown = () => table("services").size === 0 || table("service_status").size > 0;
+
 /** What is wrong with a service, as keys of PHRASES, the worst first. */
 export function problemsOf(name, service) {
   const trouble = statusOf(name)?.trouble ?? null;
@@ -54,7 +57,8 @@ export function troubleText(name) {
 export function statusSentence(found) {
   if (found.length === 0) return "";
   const clauses = clausesOf(found);
-  if (clauses.length === 0) return h("span", {}, praise(found));
+  // Praise waits for the conditions, which come a moment later than the figures.
+  if (clauses.length === 0) return h("span", {}, areStatusesKnown() ? praise(found) : "Looking at every service …");
   const shown = clauses.slice(0, MOST_CLAUSES).map(words);
   const left = clauses.slice(MOST_CLAUSES).reduce((sum, clause) => sum + clause.names.length, 0);
   if (left) shown.push(`${count(left, "more service")} ${left === 1 ? "needs" : "need"} a look`);

@@ -32,7 +32,7 @@ export function virtualRows(body, make, update) {
     forgetOldWidth();
     // Rows may turn out lower than they were thought to be, and leave room for more of them.
     for (let pass = 0; pass < PASSES && drawOnce(); pass += 1);
-    keepColumns(body);
+    if (keys.length > ALL_UP_TO) keepColumns(body);
   }
 
   function drawOnce() {
@@ -127,11 +127,16 @@ function place(body, before, after) {
   if (body.nextElementSibling !== after) body.after(after);
 }
 
-/** Columns get no narrower while rows come and go: figures would jump from side to side. */
+/** Columns get no narrower while rows come and go: figures would jump from side to side. They do where all have no room. */
 function keepColumns(body) {
-  if (body.children.length === 0) return;
-  for (const head of body.closest("table").querySelectorAll("thead th")) {
-    const now = Math.ceil(head.getBoundingClientRect().width);
-    if (now > Number.parseFloat(head.style.minWidth || 0)) head.style.minWidth = `${now}px`;
+  const whole = body.closest("table");
+  const heads = [...whole.querySelectorAll("thead th")];
+  if (whole.offsetWidth > whole.parentElement.clientWidth + 1) {
+    for (const head of heads) head.style.minWidth = "";
+    return;
   }
+  const widths = heads.map((head) => Math.ceil(head.getBoundingClientRect().width));
+  heads.forEach((head, at) => {
+    if (widths[at] > Number.parseFloat(head.style.minWidth || 0)) head.style.minWidth = `${widths[at]}px`;
+  });
 }

@@ -20,7 +20,7 @@ export const element = h("section", { class: "card slos", "aria-label": "SLOs" }
   h("div", { class: "controls" }, h("h2", {}, "SLOs, worst first"), all), bar, legend,
   h("div", { class: "scroll plain", tabindex: 0, role: "region", "aria-label": "Services, worst first" },
     h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Service"), h("th", { scope: "col" }, "Latency against SLO"),
-      ["Met", "Budget left", "Rate"].map((title) => h("th", { scope: "col", class: "number" }, title)))), rows)));
+      ["Met", "Budget left", "Rate"].map((title, at) => h("th", { scope: "col", class: at ? "number wide" : "number" }, title)))), rows)));
 
 export function draw() {
   const found = [...table("services")].map(([name, service]) => ({ name, service, level: levelOf(name, service) }));
@@ -45,7 +45,7 @@ function worseFirst(one, other) {
 /** How far a service is from its SLO: requests that it misses, then the time that it takes of it. */
 const shortOf = ({ attainment, percentile, latency_ms, slo_ms }) => (attainment === null ? -1 : Math.max(0, percentile - attainment) * 1000 + (latency_ms ?? 0) / slo_ms);
 
-const makeRow = () => h("tr", {}, h("th", { scope: "row" }), h("td", {}), ...[1, 2, 3].map(() => h("td", { class: "number" })));
+const makeRow = () => h("tr", {}, h("th", { scope: "row" }), h("td", {}), ...["", " wide", " wide"].map((kind) => h("td", { class: `number${kind}` })));
 
 function updateRow(row, name) {
   const service = table("services").get(name);

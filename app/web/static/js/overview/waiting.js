@@ -6,7 +6,7 @@ import { count, moment, usd } from "../format.js";
 import { trouble } from "../gpu_figures.js";
 import { table } from "../live.js";
 import { complain, isOperator } from "../page.js";
-import { statusOf } from "../service_status.js";
+import { areStatusesKnown, statusOf } from "../service_status.js";
 
 const MOST_PLANS = 5;
 const MOST_NAMES = 4;
@@ -34,11 +34,11 @@ export async function look() {
 
 export function draw() {
   const items = [...plans.map(planItem), ...policyItems(), ...nodeItems(), ...serviceItems()];
-  const seen = JSON.stringify(items.map((item) => item.words));
+  const seen = JSON.stringify([areStatusesKnown(), items.map((item) => item.words)]);
   if (list.seen === seen) return;
   list.seen = seen;
   number.textContent = items.length ? `(${items.length})` : "";
-  show(list, items.length ? items.map((item) => h("li", {}, h("span", { class: `dot ${item.level}` }), item.element())) : h("li", { class: "hint" }, "Nothing: no plan is proposed, every node is heard, and no service needs anybody."));
+  show(list, items.length ? items.map((item) => h("li", {}, h("span", { class: `dot ${item.level}` }), item.element())) : h("li", { class: "hint" }, areStatusesKnown() ? "Nothing: no plan is proposed, every node is heard, and no service needs anybody." : "Looking …"));
 }
 
 function planItem(plan) {
