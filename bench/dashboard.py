@@ -4,7 +4,7 @@
 
 1,000 GPUs on 125 nodes with three replicas each and 200 services; every node reports each second, and the gauges of
 every GPU change each time. `plimsoll serve` runs beside an embedded PostgreSQL with the loop off. Prints the API
-process's share of a core with no dashboard and with so many open on the fleet, their difference per page, and the time
+process's share of a core with no dashboard and with so many open on the overview, their difference per page, and the time
 from the acknowledgement of an observation to its event in a browser's stream. With Playwright and Chromium also every
 page's weight over the wire and its first paint.
 """
@@ -47,7 +47,13 @@ FLEET = Fleet(nodes=125, gpus_per_node=8, services=200)
 REPLICAS_PER_GPU = 3
 PERIOD_S = 1.0
 VIEWER = "viewer"
-TOPICS = "/live?topic=header&topic=fleet&topic=gauges&topic=services"
+TOPICS = "/live?" + "&".join(
+    f"topic={name}"
+    for name in (
+        *("header", "fleet", "gauges", "services"),
+        *("service_status", "budgets"),
+    )
+)
 MARKS = 20
 CHROMIUM = shutil.which("chromium")
 

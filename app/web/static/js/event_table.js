@@ -22,7 +22,7 @@ export function eventRow(event, about = null) {
   const found = about ? [] : differences(event.before, event.after);
   return h("tr", { "data-oldest": about ? about.group.at(-1).id : null },
     h("td", { title: event.at }, moment(event.at)), h("td", {}, kind(event.kind), about ? [" ", button(about)] : null),
-    h("td", {}, about ? subjects(about.group) : subjectLink(event.subject)), h("td", {}, event.actor),
+    h("td", { class: about ? "subjects" : null }, about ? subjects(about.group) : subjectLink(event.subject)), h("td", {}, event.actor),
     h("td", { class: "wrap" }, about ? "" : event.reason, found.length ? diff(found) : null),
     h("td", {}, event.plan_id === null ? "" : h("a", { href: `/plans/${event.plan_id}` }, `${event.plan_id}`)));
 }

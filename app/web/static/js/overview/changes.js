@@ -12,7 +12,7 @@ const ASKED = 40;
 const SHOWN = 7;
 const list = h("ul", { class: "plain news" });
 // Who came to look changed nothing.
-const PASSED_OVER = new Set(["LoggedIn", "LoggedOut"]);
+const PASSED_OVER = new Set(["LoggedIn", "LoggedOut", "Read"]);
 let askedFor = null;
 let isAsking = false;
 

@@ -16,7 +16,7 @@ let plans = [];
 let askedFor = null;
 
 /** The card. */
-export const element = h("section", { class: "card", "aria-label": "Waits for you" }, h("div", { class: "controls" }, h("h2", {}, "Waits for you ", number)), list);
+export const element = h("section", { class: "card waiting", "aria-label": "Waits for you" }, h("div", { class: "controls" }, h("h2", {}, "Waits for you ", number)), list);
 
 /** The header's word that plans wait brings the plans themselves. */
 export async function look() {
