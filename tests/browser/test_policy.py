@@ -36,7 +36,7 @@ def test_an_admin_switches_the_mode_and_a_conflict_is_told(
     expect(page.locator(".headline")).to_contain_text("a person approves them")
     spec = fresh_demo.get("policies/default")["spec"]
     assert (spec["mode"], spec["approve_switch"]) == ("approve", True)
-    page.get_by_label("Policy").select_option("k8s_hpa")
+    page.locator("select[name=policy]").select_option("k8s_hpa")
     # Somebody else changes it while the form is filled in.
     policy = {"kind": "Policy", "metadata": {"name": "default"}}
     fresh_demo.put("policies/default", {**policy, "spec": {"headroom": 1.5}})

@@ -229,3 +229,23 @@ def test_the_rate_stands_beside_the_band_of_the_forecast_that_the_plan_was_made_
     expect(
         page.locator("tbody tr", has_text="chat").locator("[data-label=Rate]")
     ).to_contain_text(f"foreseen {low:g}–{high:g}/s")
+
+
+def test_a_latency_far_above_the_slo_does_not_press_it_to_the_bottom(
+    fresh_demo: Api, opened: Open
+) -> None:
+    page = opened(fresh_demo, "services/chat", scope="viewer")
+    chart = page.locator("figure", has_text="Latency at p98")
+    expect(chart).to_have_attribute("data-scale", "linear")
+    fresh_demo.clock.advance(60.0)
+    # Bucket 60 ends at 8.2 s; the SLO is 100 ms.
+    slow = {"served": 9, "in_slo": 0, "latency_buckets": [[60, 9]]}
+    answer = fresh_demo.sync(
+        "n1",
+        sequence=50,
+        window_start_s=fresh_demo.clock.now().timestamp() - 2.0,
+        services=[{"service": "chat", "arrivals": 9, **slow}],
+    )
+    assert answer.status_code == 200, answer.text
+    fresh_demo.clock.advance(5.0)
+    expect(chart).to_have_attribute("data-scale", "logarithmic")

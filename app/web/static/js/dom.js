@@ -32,6 +32,9 @@ function fill(element, attributes, children) {
 
 /** Keep a container's children as they are for keys that stay, so that focus and scrolling survive a redraw. */
 export function keyed(container, keys, make, update) {
+  const wanted = new Set(keys);
+  // First, so that those that stay are not moved around them: a row that is moved loses the focus.
+  for (const child of [...container.children]) if (!wanted.has(child.dataset.key)) child.remove();
   const there = new Map([...container.children].map((child) => [child.dataset.key, child]));
   let before = null;
   for (const key of keys) {
@@ -40,11 +43,9 @@ export function keyed(container, keys, make, update) {
       child = make(key);
       child.dataset.key = key;
     }
-    there.delete(key);
     const place = before === null ? container.firstElementChild : before.nextElementSibling;
     if (place !== child) container.insertBefore(child, place);
     update(child, key);
     before = child;
   }
-  for (const child of there.values()) child.remove();
 }

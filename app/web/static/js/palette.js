@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, h, show } from "./dom.js";
+import { stateChip, STATES } from "./plan_states.js";
 
 const MOST = 12;
 const PLANS = 50;
@@ -49,7 +50,7 @@ async function load() {
   const all = await Promise.all([
     api.list("/services").then((items) => items.map(({ metadata }) => ({ kind: "service", name: metadata.name, href: `/services/${metadata.name}` }))),
     api.list("/nodes").then((items) => items.map(({ metadata }) => ({ kind: "node", name: metadata.name, href: `/nodes#${metadata.name}` }))),
-    api.get("/plans", { limit: PLANS }).then(({ items }) => items.map(({ id, state }) => ({ kind: "plan", name: `${id}`, hint: state, href: `/plans/${id}` }))),
+    api.get("/plans", { limit: PLANS, state: STATES.filter((each) => each !== "kept") }).then(({ items }) => items.map((plan) => ({ kind: "plan", name: `${plan.id}`, chip: stateChip(plan), href: `/plans/${plan.id}` }))),
   ].map((asked) => asked.catch(() => [])));
   targets = [...pages(), ...all.flat()];
   draw();
@@ -72,7 +73,7 @@ function draw() {
 }
 
 const option = (target, at) => h("li", { role: "option", id: `palette-${at}`, "aria-selected": at === chosen ? "true" : "false", onclick: () => go(target) },
-  h("span", { class: "hint" }, target.kind), h("span", { class: "grow" }, target.name), target.hint ? h("span", { class: "hint" }, target.hint) : null);
+  h("span", { class: "hint" }, target.kind), h("span", { class: "grow" }, target.name), target.chip ?? null);
 
 function press(event) {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -7,6 +7,7 @@ const ALL_UP_TO = 40;
 const MARGIN_PX = 500;
 const GUESS_PX = 48;
 const PASSES = 3;
+const NEIGHBOURS = 4;
 
 /**
  * Rows of `body`, a tbody in a table: {show(keys), reveal(key)}. `make(key)` makes one and `update(row, key)` fills it, as
@@ -37,19 +38,23 @@ export function virtualRows(body, make, update) {
 
   function drawOnce() {
     const { first, last, above, below } = keys.length <= ALL_UP_TO ? { first: 0, last: keys.length, above: 0, below: 0 } : range();
-    const shown = Array.from({ length: last - first }, (_, at) => first + at);
-    // Who is at a row with the keyboard stays there, wherever the page is scrolled to.
-    const focused = document.activeElement?.closest("tr");
-    const kept = focused?.parentElement === body ? keys.indexOf(focused.dataset.key) : -1;
-    if (kept >= last) shown.push(kept);
-    else if (kept >= 0 && kept < first) shown.unshift(kept);
-    before.style.height = `${Math.max(0, above - (kept >= 0 && kept < first ? focused.offsetHeight : 0))}px`;
-    after.style.height = `${below}px`;
+    // Who is at a row with the keyboard stays there, wherever the page is scrolled to, and Tab finds the next ones.
+    const shown = [...new Set([...span(first, last), ...nearFocus()])].sort((one, other) => one - other);
+    const high = (places) => places.reduce((sum, at) => sum + (heights.get(keys[at]) ?? 0), 0);
+    before.style.height = `${Math.max(0, above - high(shown.filter((at) => at < first)))}px`;
+    after.style.height = `${Math.max(0, below - high(shown.filter((at) => at >= last)))}px`;
     keyed(body, shown.map((at) => keys[at]), make, update);
     // The line of the heads is the first.
     shown.forEach((at, place) => body.children[place].setAttribute("aria-rowindex", at + 2));
     body.closest("table").setAttribute("aria-rowcount", keys.length + 1);
     return measure();
+  }
+
+  /** The row that has the focus, and its neighbours. */
+  function nearFocus() {
+    const row = document.activeElement?.closest("tr");
+    const at = row?.parentElement === body ? keys.indexOf(row.dataset.key) : -1;
+    return at < 0 ? [] : span(Math.max(0, at - NEIGHBOURS), Math.min(keys.length, at + NEIGHBOURS + 1));
   }
 
   /** Whether any row is not as high as was thought. */
@@ -101,6 +106,8 @@ export function virtualRows(body, make, update) {
   // Captured: a frame that scrolls does not tell its ancestors otherwise.
   window.addEventListener("scroll", soon, { capture: true, passive: true });
   window.addEventListener("resize", soon);
+  // At once: the next Tab may come before the next frame.
+  body.addEventListener("focusin", () => { if (keys.length > ALL_UP_TO) draw(); });
 
   return {
     show(fresh) {
@@ -121,6 +128,8 @@ export function virtualRows(body, make, update) {
     },
   };
 }
+
+const span = (first, end) => Array.from({ length: end - first }, (_, at) => first + at);
 
 function place(body, before, after) {
   if (body.previousElementSibling !== before) body.before(before);
