@@ -56,7 +56,7 @@ PAGES = (
         name="overview",
         title="Overview",
         path="/",
-        # What else it shows is loaded by its stream: conditions take longer than a page may take to be drawn.
+        # Conditions come by the stream: of 200 services they take longer than a page may take to be drawn.
         topics=("fleet", "gauges", "services"),
         is_of_cluster=True,
     ),
@@ -69,7 +69,8 @@ PAGES = (
     DashboardPage(
         name="services",
         title="Services",
-        topics=("services", "service_status", "budgets"),
+        # Without conditions, as the overview.
+        topics=("services", "budgets"),
     ),
     DashboardPage(
         name="service",

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi import FastAPI
 
+from app.web.topics.feed import Items, Look
+from app.web.topics.service_status import load_service_status
 from tests.integration.api_harness import NOW, Api, Prepared, service
 
 pytestmark = pytest.mark.integration
@@ -24,13 +27,22 @@ def first_data(api: Api, path: str, token: str = "viewer") -> Any:
     return json.loads(block)["first"]
 
 
+def statuses(api: Api, projects: tuple[str, ...] | None = None) -> Items:
+    """What streams tell of the conditions of services."""
+    parts, portal = cast(FastAPI, api.client.app).state.parts, api.client.portal
+    assert portal is not None
+    return portal.call(load_service_status, Look(parts=parts, projects=projects))
+
+
 def test_a_token_that_is_bound_to_a_project_sees_its_services_only(api: Api) -> None:
     api.add_token("bound", "viewer", projects=("team-b",))
     everybody, bound = (
         first_data(api, "/services"),
         first_data(api, "/services", "bound"),
     )
-    for topic in ("services", "service_status", "budgets"):
+    assert sorted(statuses(api)) == ["chat", "search", "thumbnails"]
+    assert sorted(statuses(api, ("team-b",))) == ["search"]
+    for topic in ("services", "budgets"):
         assert sorted(everybody[topic]) == ["chat", "search", "thumbnails"], topic
         assert sorted(bound[topic]) == ["search"], topic
     assert first_data(api, "/services/chat", "bound")["service"] == {}
@@ -55,7 +67,7 @@ def test_a_new_service_is_shown_with_the_plan_that_waits_for_approval(api: Api) 
         },
     )
     plan_id = api.tick().plan_id
-    trouble = first_data(api, "/services")["service_status"]["late"]["trouble"]
+    trouble = statuses(api)["late"]["trouble"]
     assert (trouble["type"], trouble["reason"]) == ("Applied", "WaitsForApproval")
     assert f"plan {plan_id}, with 1 replica of it" in trouble["message"]
 
