@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI
 
-from app.web.topics.feed import Items, Look
+from app.web.topics.feed import Look
 from app.web.topics.service_status import load_service_status
 from tests.integration.api_harness import NOW, Api, Prepared, service
 
@@ -27,7 +27,7 @@ def first_data(api: Api, path: str, token: str = "viewer") -> Any:
     return json.loads(block)["first"]
 
 
-def statuses(api: Api, projects: tuple[str, ...] | None = None) -> Items:
+def statuses(api: Api, projects: tuple[str, ...] | None = None) -> Any:
     """What streams tell of the conditions of services."""
     parts, portal = cast(FastAPI, api.client.app).state.parts, api.client.portal
     assert portal is not None
