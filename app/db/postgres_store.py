@@ -73,50 +73,57 @@ class PostgresStore:
     async def load_snapshot(self, now: datetime) -> Snapshot:
         """Everything for one tick, read in one repeatable-read transaction."""
         async with self._reading() as connection:
-            revisions = (await connection.execute(select(cluster))).one()
-            self._forget_other_incarnations(revisions.incarnation)
-            settings = await policies.load_current(connection)
-            all_nodes, statuses = await nodes.load_all(connection, now)
-            state = ClusterState(
-                gpu_types=await gpu_types.load_all(connection, now),
-                nodes=all_nodes,
-                gpus=await nodes.load_gpus(connection),
-                services=await services.load_all(connection),
-                tasks=await tasks.load_open(connection, now),
-                catalogue_revision=revisions.catalogue_revision,
-            )
-            target = await self._load_target(connection, revisions.target_generation)
-            approved = await plans.load_bound(connection, "approved")
-            known = await self._load_known(
-                connection, revisions.profile_revision, revisions.fit_revision
-            )
-            return Snapshot(
-                at=now,
-                state=state,
-                points=known.points,
-                target=target.bound,
-                must_renew=target.must_renew,
-                settings=settings,
-                windows=await load_windows(
-                    connection, now, settings.window_s, state.services
-                ),
-                statuses=statuses,
-                approved=None if approved is None else approved[1],
-                approved_id=None if approved is None else approved[0],
-                proposed=await self._load_proposed(
-                    connection, revisions.target_generation, state.catalogue_revision
-                ),
-                memory=await policies.load_memory(connection, settings.policy),
-                group_memory=await policies.load_group_memory(connection, settings),
-                latency_sigma=known.latency_sigma,
-                corrections=known.corrections,
-                choices=await self._load_choices(connection),
-                avoided=await load_avoided(connection, now),
-                degradations=await budgets.load_degradations(connection),
-                actor=await actors.load_newest(connection, fleet_fingerprint(state))
-                if wants_actor(settings)
-                else None,
-            )
+            return await self.read_snapshot(connection, now)
+
+    async def read_snapshot(
+        self, connection: AsyncConnection, now: datetime
+    ) -> Snapshot:
+        """The same as a transaction sees it. Of one that has written something, only by a store that is then given up:
+        what it remembers by its revision may never come to be."""
+        revisions = (await connection.execute(select(cluster))).one()
+        self._forget_other_incarnations(revisions.incarnation)
+        settings = await policies.load_current(connection)
+        all_nodes, statuses = await nodes.load_all(connection, now)
+        state = ClusterState(
+            gpu_types=await gpu_types.load_all(connection, now),
+            nodes=all_nodes,
+            gpus=await nodes.load_gpus(connection),
+            services=await services.load_all(connection),
+            tasks=await tasks.load_open(connection, now),
+            catalogue_revision=revisions.catalogue_revision,
+        )
+        target = await self._load_target(connection, revisions.target_generation)
+        approved = await plans.load_bound(connection, "approved")
+        known = await self._load_known(
+            connection, revisions.profile_revision, revisions.fit_revision
+        )
+        return Snapshot(
+            at=now,
+            state=state,
+            points=known.points,
+            target=target.bound,
+            must_renew=target.must_renew,
+            settings=settings,
+            windows=await load_windows(
+                connection, now, settings.window_s, state.services
+            ),
+            statuses=statuses,
+            approved=None if approved is None else approved[1],
+            approved_id=None if approved is None else approved[0],
+            proposed=await self._load_proposed(
+                connection, revisions.target_generation, state.catalogue_revision
+            ),
+            memory=await policies.load_memory(connection, settings.policy),
+            group_memory=await policies.load_group_memory(connection, settings),
+            latency_sigma=known.latency_sigma,
+            corrections=known.corrections,
+            choices=await self._load_choices(connection),
+            avoided=await load_avoided(connection, now),
+            degradations=await budgets.load_degradations(connection),
+            actor=await actors.load_newest(connection, fleet_fingerprint(state))
+            if wants_actor(settings)
+            else None,
+        )
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""

@@ -244,6 +244,18 @@ DECISIONS = {
         )
         for verb in ("approve", "reject", "restore")
     },
+    "POST /apply": Access(
+        rule=OPERATOR,
+        own=Request(path="/apply", status=422, body={"none": []}),
+        others=(
+            Request(
+                path="/apply",
+                status=403,
+                body={"services": [service("zebra-chat", THEIRS)]},
+                names=(THEIRS, "zebra-chat"),
+            ),
+        ),
+    ),
     "POST /plans/preview": Access(
         rule=CLUSTER_OPERATOR,
         own=Request(path="/plans/preview", status=422, body={"without": ["none"]}),

@@ -301,9 +301,13 @@ class Allowed:
         return self.check(request)
 
     def check(self, request: Request) -> Context:
-        """The context of a caller who may. Raises Forbidden, which names what is wanted."""
+        """The context of a caller who may. Raises Forbidden."""
         context: Context = request.scope["plimsoll.context"]
-        caller = context.caller
+        self.require(context.caller)
+        return context
+
+    def require(self, caller: TokenRow) -> None:
+        """Raise Forbidden, which names what is wanted, unless that caller may."""
         if not self._has_scope(caller.scope):
             raise Forbidden(
                 f"this needs a token of scope {self._wanted()}; this one is of scope {caller.scope}"
@@ -313,7 +317,6 @@ class Allowed:
             raise Forbidden(
                 f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}"
             )
-        return context
 
     def _has_scope(self, scope: Scope) -> bool:
         is_above = (

@@ -141,15 +141,23 @@ class Pace:
         """Budgets that are remembered."""
         return len(self._spent_until_s)
 
-    def take(self, flow: str, cost: float, now_s: float) -> float:
-        """Seconds to wait for what costs so much. Raises TooMany, and takes nothing, where they would be too many."""
-        spent_until_s = max(now_s, self._spent_until_s.get(flow, now_s))
-        spent_until_s += cost / self._rate
-        wait_s = spent_until_s - now_s - self._burst_s
+    def check(self, flow: str, cost: float, now_s: float) -> float:
+        """Seconds to wait for what would cost so much; takes nothing. Raises TooMany where they would be too many."""
+        wait_s = self._after(flow, cost, now_s) - now_s - self._burst_s
         if wait_s > self._wait_s:
             raise TooMany(f"{self._rate:g} {self._what}", retry_after_s=wait_s)
-        self._spent_until_s[flow] = spent_until_s
+        return max(0.0, wait_s)
+
+    def take(self, flow: str, cost: float, now_s: float) -> float:
+        """Seconds to wait for what costs so much. Raises TooMany, and takes nothing, where they would be too many."""
+        wait_s = self.check(flow, cost, now_s)
+        self._spent_until_s[flow] = self._after(flow, cost, now_s)
         self._spent_until_s.move_to_end(flow)
         if len(self._spent_until_s) > FLOWS:
             self._spent_until_s.popitem(last=False)
-        return max(0.0, wait_s)
+        return wait_s
+
+    def _after(self, flow: str, cost: float, now_s: float) -> float:
+        """Until when the flow would have spent what it earns."""
+        spent_until_s = max(now_s, self._spent_until_s.get(flow, now_s))
+        return spent_until_s + cost / self._rate

@@ -1,6 +1,8 @@
 """What the API works with, wired by `app.serve.api_process`, and the context of one request."""
 
-from collections.abc import AsyncIterator
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -198,6 +200,19 @@ class ApiParts:
             return await self.snapshots.load()
 
 
+@dataclass(slots=True, kw_only=True)
+class WriteBatch:
+    """Writes of several objects by one request, in one transaction: all of them or none."""
+
+    connection: Connection
+    load_snapshot: Callable[[], Awaitable[Snapshot]]
+    """The cluster with what was written before: nobody outside the transaction sees that."""
+    snapshot: Snapshot | None = None
+    """Loaded once: services, which are judged by it, are written after all that it is judged by."""
+    service_changes: Counter[str] = field(default_factory=Counter)
+    """By project; counted against the pace together, as none may come of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """One request of a known caller."""
@@ -205,6 +220,8 @@ class Context:
     parts: ApiParts
     caller: TokenRow
     request_id: str
+    batch: WriteBatch | None = None
+    """What this write is a part of; None: each write is a transaction of its own."""
 
     @property
     def actor(self) -> str:
@@ -218,7 +235,10 @@ class Context:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One transaction. Raises TooMany where the caller's others occupy the database."""
+        """One transaction, or the batch's. Raises TooMany where the caller's others occupy the database."""
+        if self.batch is not None:
+            yield self.batch.connection
+            return
         if self.caller.scope == "agent":
             async with transaction(self.parts.sync_engine) as connection:
                 yield connection
@@ -227,8 +247,20 @@ class Context:
             yield connection
 
     async def snapshot(self) -> Snapshot:
-        """Everything that a tick would see now."""
-        return await self.parts.snapshot(self.caller.root)
+        """Everything that a tick would see now, or would after the batch so far."""
+        batch = self.batch
+        if batch is None:
+            return await self.parts.snapshot(self.caller.root)
+        if batch.snapshot is None:
+            batch.snapshot = await batch.load_snapshot()
+        return batch.snapshot
+
+    def count_service_change(self, project: str) -> None:
+        """Raise TooMany, which takes the change back, where the project's services change too often."""
+        if self.batch is not None:
+            self.batch.service_changes[project] += 1
+            return
+        self.parts.service_changes.take(project, 1.0, time.monotonic())
 
     def sees(self, project: str) -> bool:
         """Whether the caller's token reaches that project."""

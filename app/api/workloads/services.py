@@ -1,7 +1,6 @@
 """Services: what teams submit. A token that is bound to projects sees and changes only theirs."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -213,17 +212,13 @@ async def _save(
     )
     # Applied again without a change, a manifest disturbs no plan.
     if present is None or generation != present.generation:
-        _count_change(context, service.project)
+        context.count_service_change(service.project)
 
 
 async def _remove(context: Context, connection: Connection, name: str) -> None:
-    _count_change(context, (await services.get(connection, name)).service.project)
+    row = await services.get(connection, name)
+    context.count_service_change(row.service.project)
     await services.remove(connection, name, at=context.now())
-
-
-def _count_change(context: Context, project: str) -> None:
-    """Raise TooMany, which takes the change back, where the project's services change too often."""
-    context.parts.service_changes.take(project, 1.0, time.monotonic())
 
 
 KIND: ObjectKind[ServiceView, manifests.ServiceManifest] = ObjectKind(

@@ -68,6 +68,11 @@ async def lock_object(connection: Connection, kind: str, name: str) -> None:
     )
 
 
+async def check_deferred(connection: Connection) -> None:
+    """Let the database refuse now what it would refuse at the commit, for a transaction that will have none."""
+    await connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
+
+
 def _primary(error: IntegrityError | DataError | InternalError) -> str:
     """The database's own sentence, without the statement and its parameters."""
     return str(error.orig).splitlines()[0]

@@ -1,0 +1,265 @@
+"""Apply: many manifests at once, all of them or none; or a dry run, which goes the same way and is taken back."""
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from fastapi import Query, Response
+from pydantic import BaseModel, Field, JsonValue, StringConstraints
+
+from app.api.decisions.policies import put_policy
+from app.api.fleet.gpu_types import put_gpu_type
+from app.api.fleet.nodes import put_node
+from app.api.http.answers import WRITE
+from app.api.http.auth import Allowed, Operator
+from app.api.http.body import LargeBodyRoute, resource_router
+from app.api.http.objects import Preconditions, metadata_of
+from app.api.http.parts import Context, WriteBatch
+from app.api.http.views import View
+from app.api.operations.webhooks import put_webhook
+from app.api.predictions.networks import put_network
+from app.api.predictions.profiles import put_profile
+from app.api.workloads.budgets import put_budget
+from app.api.workloads.projects import put_project
+from app.api.workloads.services import put_service
+from app.api.workloads.tasks import put_task
+from app.base.errors import InvalidRequest, PlimsollError
+from app.db.base.transaction import Connection, check_deferred
+from app.db.postgres_store import PostgresStore
+from app.manifests import budgets as budget_manifests
+from app.manifests import objects as manifests
+from app.manifests import tasks as task_manifests
+from app.manifests import webhooks as webhook_manifests
+from app.manifests.parts import Strict
+from app.store.store import Snapshot
+from solvers.types.errors import InvalidInput
+
+router = resource_router("apply", prefix="/apply", route_class=LargeBodyRoute)
+
+MAX_OF_KIND = 1000
+"""Each is some ten queries, for which the transaction stays open."""
+
+Put = Callable[..., Awaitable[BaseModel]]
+"""How one object of a kind is written."""
+
+PUTS: Mapping[str, Put] = {
+    "projects": put_project,
+    "gpu_types": put_gpu_type,
+    "nodes": put_node,
+    "networks": put_network,
+    "profiles": put_profile,
+    "policies": put_policy,
+    "budgets": put_budget,
+    "webhooks": put_webhook,
+    "services": put_service,
+    "tasks": put_task,
+}
+"""By the field of the body, in the order of writing: an object may name those of kinds before its own."""
+
+JUDGED_BY = frozenset({"gpu_types", "nodes", "networks", "profiles", "policies"})
+"""What decides whether a service's SLO can be kept."""
+
+
+class ManifestBundle(Strict):
+    """Manifests by kind."""
+
+    projects: list[manifests.Project] = Field(default=[], max_length=MAX_OF_KIND)
+    gpu_types: list[manifests.GpuTypeManifest] = Field(
+        default=[], max_length=MAX_OF_KIND
+    )
+    nodes: list[manifests.NodeManifest] = Field(default=[], max_length=MAX_OF_KIND)
+    networks: list[manifests.Network] = Field(default=[], max_length=MAX_OF_KIND)
+    profiles: list[manifests.ProfileManifest] = Field(
+        default=[], max_length=MAX_OF_KIND
+    )
+    policies: list[manifests.PolicyManifest] = Field(default=[], max_length=MAX_OF_KIND)
+    budgets: list[budget_manifests.BudgetManifest] = Field(
+        default=[], max_length=MAX_OF_KIND
+    )
+    webhooks: list[webhook_manifests.Webhook] = Field(
+        default=[], max_length=MAX_OF_KIND
+    )
+    services: list[manifests.ServiceManifest] = Field(
+        default=[], max_length=MAX_OF_KIND
+    )
+    tasks: list[task_manifests.TaskManifest] = Field(default=[], max_length=MAX_OF_KIND)
+    etags: dict[
+        Annotated[str, StringConstraints(max_length=200)],
+        Annotated[str, StringConstraints(max_length=200)],
+    ] = Field(
+        default={},
+        max_length=len(PUTS) * MAX_OF_KIND,
+        description="ETags of the states that you saw, or `*` for any, by path below /api/v1, as `services/chat`; an "
+        "object without one must be new",
+    )
+
+
+class AppliedView(View):
+    """One object after it was written, or as it would be."""
+
+    path: str = Field(description="Below /api/v1")
+    is_created: bool = Field(description="false: it was there before")
+    object: dict[str, JsonValue] = Field(description="As its own path answers it")
+
+
+class ApplyView(View):
+    """What was written."""
+
+    dry_run: bool = Field(description="true: nothing was kept")
+    objects: list[AppliedView] = Field(description="In the order of writing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleEntry:
+    """One manifest of a bundle and where it stands."""
+
+    field: str
+    index: int
+    manifest: BaseModel
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What it is known by in its path, by parameter: a profile by its network and GPU type."""
+        if isinstance(self.manifest, manifests.ProfileManifest):
+            spec = self.manifest.spec
+            return {"network": spec.network, "gpu_type": spec.gpu_type}
+        return {"name": metadata_of(self.manifest).name}
+
+    @property
+    def path(self) -> str:
+        """Below /api/v1."""
+        return "/".join((self.field.replace("_", "-"), *self.names.values()))
+
+
+@router.post("", responses=WRITE)
+async def apply_manifests(
+    context: Operator,
+    wanted: ManifestBundle,
+    *,
+    dry_run: Annotated[
+        bool, Query(description="Check everything as for a write, and keep nothing")
+    ] = False,
+    force: Annotated[
+        bool, Query(description="Accept SLOs that no operating point can keep")
+    ] = False,
+) -> ApplyView:
+    """Create or replace objects, all of them or none, in the order of the fields. The first refusal ends it.
+
+    Each is checked as a PUT of it would be, by the same rights, quotas and ETags.
+    """
+    entries = list(_entries(wanted))
+    # Before the transaction, where it can be: a load has a connection of its own, and there may be no second one.
+    judges = {entry.field for entry in entries} & JUDGED_BY
+    snapshot = await context.snapshot() if wanted.services and not judges else None
+    try:
+        async with context.transaction() as connection:
+            batch = _batch(context, connection, snapshot)
+            within = replace(context, batch=batch)
+            objects = [
+                await _write(within, entry, wanted, force=force) for entry in entries
+            ]
+            _count_changes(context, batch, dry_run=dry_run)
+            if dry_run:
+                await check_deferred(connection)
+                raise _TakeBack
+    except _TakeBack:
+        objects = [_without_secret(one) for one in objects]
+    return ApplyView(dry_run=dry_run, objects=objects)
+
+
+class _TakeBack(Exception):
+    """Ends the transaction of a dry run without a commit."""
+
+
+def _without_secret(one: AppliedView) -> AppliedView:
+    """What a dry run tells of a new webhook: its secret would be another one."""
+    status = one.object.get("status")
+    if not isinstance(status, dict) or "secret" not in status:
+        return one
+    shown = {**one.object, "status": {**status, "secret": None}}
+    return one.model_copy(update={"object": shown})
+
+
+def _batch(
+    context: Context, connection: Connection, snapshot: Snapshot | None
+) -> WriteBatch:
+    async def load() -> Snapshot:
+        # A store of its own: what this one remembers may be taken back.
+        store = PostgresStore(context.parts.engine)
+        return await store.read_snapshot(connection, context.now())
+
+    return WriteBatch(connection=connection, load_snapshot=load, snapshot=snapshot)
+
+
+def _entries(wanted: ManifestBundle) -> Iterator[BundleEntry]:
+    for field in PUTS:
+        for index, manifest in enumerate(getattr(wanted, field)):
+            yield BundleEntry(field=field, index=index, manifest=manifest)
+
+
+async def _write(
+    context: Context, entry: BundleEntry, wanted: ManifestBundle, *, force: bool
+) -> AppliedView:
+    put = PUTS[entry.field]
+    etag = wanted.etags.get(entry.path)
+    response = Response()
+    try:
+        _rule(put).require(context.caller)
+        seen = await put(
+            context,
+            **entry.names,
+            manifest=entry.manifest,
+            conditions=Preconditions(etag, None if etag else "*"),
+            response=response,
+            # Services alone have a check that may be forced.
+            **({"force": force} if entry.field == "services" else {}),
+        )
+    except (PlimsollError, InvalidInput) as error:
+        raise _located(error, entry) from error
+    return AppliedView(
+        path=entry.path,
+        is_created=response.status_code == 201,
+        object=seen.model_dump(mode="json"),
+    )
+
+
+def _rule(put: Put) -> Allowed:
+    """Who may write such an object: what the function's own parameter says."""
+    annotation = inspect.signature(put).parameters["context"].annotation
+    (depends,) = annotation.__metadata__
+    rule = depends.dependency
+    assert isinstance(rule, Allowed)
+    return rule
+
+
+def _located(
+    error: PlimsollError | InvalidInput, entry: BundleEntry
+) -> PlimsollError | InvalidInput:
+    """The same error with its object."""
+    place = f"{entry.field}[{entry.index}]"
+    if isinstance(error, InvalidInput):
+        return InvalidRequest(error.problem, field=_below(place, error.field))
+    if isinstance(error, InvalidRequest):
+        return InvalidRequest(
+            error.detail,
+            field=_below(place, error.field),
+            others=[(_below(place, field), wrong) for field, wrong in error.others],
+            may_force=error.may_force,
+        )
+    # Of its own class still, by which the status of the answer is chosen.
+    error.args = (f"{entry.path}: {error}",)
+    return error
+
+
+def _below(place: str, field: str) -> str:
+    return f"{place}.{field}" if field else place
+
+
+def _count_changes(context: Context, batch: WriteBatch, *, dry_run: bool) -> None:
+    """Raise TooMany, which takes all back, where a project's services change too often."""
+    pace = context.parts.service_changes
+    for project, count in batch.service_changes.items():
+        count_change = pace.check if dry_run else pace.take
+        count_change(project, count, time.monotonic())
