@@ -6,7 +6,15 @@ from dataclasses import dataclass, field, replace
 
 from app.answers.scenario import WhatIfScenario
 from app.answers.scenario import changed as changed_problem
-from app.answers.what_if import FREE_TO_MOVE, Planned, ScenarioAnswer, answers, ask
+from app.answers.what_if import (
+    FREE_TO_MOVE,
+    FollowUp,
+    Planned,
+    ScenarioAnswer,
+    answers,
+    ask,
+)
+from app.base.errors import no_such
 from app.loop.forecast import make_demands
 from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import observe, usable_state
@@ -39,6 +47,8 @@ class PreviewChanges:
     """In place of those of the settings."""
     from_running: bool = False
     """Plan from what runs, as the next tick does; else from nothing."""
+    gpu_types: tuple[str, ...] = ()
+    """Planned with although the fleet may have none of them: a question adds some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +82,8 @@ class Questions:
     """Whether to ask the usual questions, too."""
     seconds: float
     """For all plans together."""
+    alternatives_of: tuple[str, ...] = ()
+    """Services of which to ask what less of a promise, or another GPU type, would cost."""
 
 
 async def preview(
@@ -87,6 +99,9 @@ async def preview(
     its share of theirs. Raises InvalidInput for a question that names what is not there, with `scenarios[2].gpus` or
     the like as the field, before anything is planned; and, where there are questions, SolverUnavailable.
     """
+    if questions is not None:
+        named = _named_types(snapshot, questions.scenarios)
+        changes = replace(changes, gpu_types=named)
     changed = _changed(snapshot, changes)
     # In threads, here and below: problems of a large fleet take a while, for which the API's loop must not wait.
     state, demands, problem = await asyncio.to_thread(_problem, changed, changes)
@@ -114,6 +129,23 @@ async def preview(
         cost_before_usd_per_hour=await asyncio.to_thread(_cost_now, snapshot, state),
         answers=found,
     )
+
+
+def _named_types(
+    snapshot: Snapshot, scenarios: Sequence[ScenarioQuestion]
+) -> tuple[str, ...]:
+    """The GPU types of which questions speak. Raises InvalidInput for one that the catalogue does not have."""
+    known = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
+    named: set[str] = set()
+    for index, question in enumerate(scenarios):
+        for part in ("gpus", "price_usd_per_hour"):
+            names: Mapping[str, float] = getattr(question.scenario, part)
+            for name in names:
+                if name not in known:
+                    where = f"scenarios[{index}].{part}"
+                    raise InvalidInput(where, no_such("GPU type", name, known))
+            named.update(names)
+    return tuple(sorted(named))
 
 
 def _before(snapshot: Snapshot) -> Plan:
@@ -167,7 +199,9 @@ async def _ask(
         make_plan,
         problem,
         asked,
-        suggest=questions.suggest,
+        follow_up=FollowUp(
+            suggest=questions.suggest, alternatives_of=questions.alternatives_of
+        ),
         seconds=questions.seconds,
         is_free_to_move=not settings.groups and settings.policy in FREE_TO_MOVE,
     )
@@ -224,6 +258,7 @@ def _problem(
             snapshot.settings,
             target=target,
             at=snapshot.at,
+            also=changes.gpu_types,
         ),
     )
 

@@ -17,6 +17,9 @@ ALL = "all"
 _SUGGESTED_SERVICES = 3
 _LOOSER_SLO = 1.1
 _MORE_DEMAND = 1.2
+_RELAXED_SLO = 1.5
+MAX_ALTERNATIVES = 3
+"""`alternatives` has no more than so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,58 @@ def suggested(
         name = f"SLO of {service.name} {100.0 * (_LOOSER_SLO - 1.0):+.0f} % ({slo_ms:.4g} ms)"
         asked.append(WhatIfScenario(name=name, slo_ms={service.name: slo_ms}))
     return tuple(asked)
+
+
+def alternatives(
+    problem: Problem, plan: Plan, names: Collection[str]
+) -> tuple[WhatIfScenario, ...]:
+    """What the costliest of these services could do instead: promise less, use other GPU types, keep nothing ready."""
+    cost = _costs_by_share(problem, plan)
+    asked = [service for service in problem.services if service.name in names]
+    if not asked:
+        return ()
+    # Of one alone: each question is a plan, for which a person waits.
+    service = max(asked, key=lambda one: cost[one.name])
+    slo_ms = _RELAXED_SLO * service.slo_ms
+    title = f"SLO of {service.name} {slo_ms:g} ms instead of {service.slo_ms:g}"
+    found = [WhatIfScenario(name=title, slo_ms={service.name: slo_ms})]
+    used = {
+        gpu.gpu_type
+        for gpu in plan.gpus
+        if any(replica.service == service.name for replica in gpu.replicas)
+    }
+    others = _other_types(problem, service, used)
+    if used and others:
+        title = f"{service.name} on {' or '.join(others)} instead of {' and '.join(sorted(used))}"
+        elsewhere = replace(service, allowed_gpu_types=others)
+        found.append(WhatIfScenario(name=title, services=(elsewhere,)))
+    if service.min_replicas > 0:
+        title = f"{service.name} with min_replicas 0 instead of {service.min_replicas}"
+        scaled = replace(service, min_replicas=0)
+        found.append(WhatIfScenario(name=title, services=(scaled,)))
+    return tuple(found)
+
+
+def _other_types(
+    problem: Problem, service: ServiceDemand, used: Collection[str]
+) -> tuple[str, ...]:
+    """Types of the fleet on which the service may and can run, without those that it uses."""
+    measured = {
+        points.gpu_type
+        for points in problem.points
+        if points.network == service.network
+    }
+    return tuple(
+        gpu_type.name
+        for gpu_type in problem.gpu_types
+        if gpu_type.name in measured
+        and gpu_type.name not in used
+        and gpu_type.count != 0
+        and (
+            service.allowed_gpu_types is None
+            or gpu_type.name in service.allowed_gpu_types
+        )
+    )
 
 
 def max_suggested(problem: Problem) -> int:

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.answers.scenario import (
+    MAX_ALTERNATIVES,
     WhatIfScenario,
+    alternatives,
     changed,
     describe_scenario,
     max_suggested,
@@ -58,6 +60,15 @@ class ServiceMix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unmeasured:
+    """A service that cannot be planned on a GPU type, since no operating point of it is known there."""
+
+    service: str
+    network: str
+    gpu_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioAnswer:
     """What one scenario comes to."""
 
@@ -78,6 +89,35 @@ class ScenarioAnswer:
     planned_for: str
     """The scenario that the plan was made for: its own, or another one whose plan is better here, too."""
     plan: Plan
+    added_usd_per_hour: float | None = None
+    """The price of the GPUs that the scenario adds, used or not; None: it adds none."""
+    saving_per_usd: float | None = None
+    """What the plan saves against today for each USD of that price; None: none are added."""
+    unmeasured: tuple[Unmeasured, ...] = ()
+    """Services that might use the added GPUs, and that nobody has measured or predicted on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowUp:
+    """What is asked once today's plan is there, and follows from it."""
+
+    suggest: bool = False
+    """The usual questions."""
+    alternatives_of: tuple[str, ...] = ()
+    """What the costliest of these services would cost with less of a promise, or on another GPU type."""
+
+    def max_questions(self, problem: Problem) -> int:
+        """There are no more than so many."""
+        return (max_suggested(problem) if self.suggest else 0) + (
+            MAX_ALTERNATIVES if self.alternatives_of else 0
+        )
+
+    def scenarios(self, today: Planned) -> tuple[WhatIfScenario, ...]:
+        """The questions."""
+        asked: tuple[WhatIfScenario, ...] = ()
+        if self.suggest:
+            asked += suggested(today.problem, today.plan, today.report.prices)
+        return asked + alternatives(today.problem, today.plan, self.alternatives_of)
 
 
 MakePlan = Callable[[Problem, float], Awaitable[tuple[Plan, PlanReport]]]
@@ -89,12 +129,12 @@ async def ask(
     problem: Problem,
     asked: Sequence[tuple[WhatIfScenario, Problem]],
     *,
-    suggest: bool,
+    follow_up: FollowUp,
     seconds: float,
     is_free_to_move: bool = False,
     now_s: Callable[[], float] = time.monotonic,
 ) -> tuple[Planned, ...]:
-    """Today's plan first, then those of the scenarios. `suggest`: ask the usual questions, too.
+    """Today's plan first, then those of the scenarios, then those of what is asked of that.
 
     The plans share the seconds evenly; what one leaves over goes to the next ones. `is_free_to_move`: the policy takes
     what runs for a beginning only, where moves cost nothing; then scenarios begin with today's plan.
@@ -106,14 +146,10 @@ async def ask(
         return Planned(scenario=scenario, problem=of, plan=made, report=report)
 
     # What is suggested follows from today's plan: until that is there, only its largest number is known.
-    max_more = max_suggested(problem) if suggest else 0
+    max_more = follow_up.max_questions(problem)
     today = await plan(TODAY, problem, 1 + len(asked) + max_more)
     questions = list(asked)
-    if suggest:
-        questions += [
-            (one, changed(problem, one))
-            for one in suggested(problem, today.plan, today.report.prices)
-        ]
+    questions += [(one, changed(problem, one)) for one in follow_up.scenarios(today)]
     planned = []
     for index, (one, of) in enumerate(questions):
         begun = _beginning_with(today, of) if is_free_to_move else of
@@ -130,19 +166,31 @@ def _beginning_with(today: Planned, problem: Problem) -> Problem:
 
 
 def answers(today: Planned, asked: Sequence[Planned]) -> tuple[ScenarioAnswer, ...]:
-    """Today's first, then one per scenario, ranked: what leaves least unserved first, then what costs least."""
+    """Today's first, then one per scenario, ranked: what leaves least unserved first; of those the GPUs that save
+    most per USD of their price; then what costs least."""
     everyone = (today, *asked)
     best = [_best(one, everyone) for one in everyone]
     cost = best[0].cost_usd_per_hour
-    made = [
-        replace(one, difference_usd_per_hour=one.cost_usd_per_hour - cost)
-        for one in best
-    ]
+    made = [_against(cost, one) for one in best]
     ranked = sorted(
         made[1:],
-        key=lambda one: (one.unserved_percent, one.cost_usd_per_hour, one.question),
+        key=lambda one: (
+            one.unserved_percent,
+            # GPUs that save nothing are no better than any other answer.
+            -max(0.0, one.saving_per_usd or 0.0),
+            one.cost_usd_per_hour,
+            one.question,
+        ),
     )
     return made[0], *ranked
+
+
+def _against(cost_today: float, one: ScenarioAnswer) -> ScenarioAnswer:
+    """The answer with what sets it apart from today's."""
+    difference = one.cost_usd_per_hour - cost_today
+    added = one.added_usd_per_hour
+    saving = None if added is None else round(-difference / added, _COST_DIGITS)
+    return replace(one, difference_usd_per_hour=difference, saving_per_usd=saving)
 
 
 def _best(one: Planned, everyone: Iterable[Planned]) -> ScenarioAnswer:
@@ -224,6 +272,30 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
         status=one.report.status,
         planned_for=planned_for,
         plan=plan,
+        added_usd_per_hour=_price_added(one),
+        unmeasured=_unmeasured(one),
+    )
+
+
+def _price_added(one: Planned) -> float | None:
+    added = [
+        number * one.problem.gpu_type(name).price_usd_per_hour
+        for name, number in one.scenario.gpus.items()
+        if number > 0
+    ]
+    return math.fsum(added) if added else None
+
+
+def _unmeasured(one: Planned) -> tuple[Unmeasured, ...]:
+    problem = one.problem
+    known = {(points.network, points.gpu_type) for points in problem.points}
+    return tuple(
+        Unmeasured(service=service.name, network=service.network, gpu_type=name)
+        for name, number in sorted(one.scenario.gpus.items())
+        for service in problem.services
+        if number > 0
+        and (service.allowed_gpu_types is None or name in service.allowed_gpu_types)
+        and (service.network, name) not in known
     )
 
 

@@ -8,11 +8,13 @@ GPU type names join the board and, where it is sold with several, its memory: V1
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import Literal, TypeAlias
 
+from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import LayerCounts
-from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
 from solvers.types.state import GpuType
 
 SM_PERCENT_STEP = 5.0
@@ -91,6 +93,28 @@ def _sensitivities() -> dict[tuple[str, str], float]:
         for name in ("sensitivity.csv", "training_sensitivity.csv")
         for row in _rows(name)
     }
+
+
+def with_gpu_types(problem: Problem, names: Iterable[str]) -> Problem:
+    """The problem with those of these types that it lacks and the catalogue has: none in stock, at the catalogue's
+    price, with the shipped operating points of the problem's networks."""
+    there = {gpu_type.name for gpu_type in problem.gpu_types}
+    shipped = {row["name"] for row in _rows("gpu_types.csv")}
+    new = sorted((set(names) - there) & shipped)
+    if not new:
+        return problem
+    networks = {service.network for service in problem.services}
+    points = load_profiles(networks & set(list_networks()), new)
+    law = problem.capacity_law
+    # The law is a table by batch: for batches that are new to the problem there would be no figures.
+    batches = {row.batch for entry in points for row in entry.rows}.union(law.batches)
+    types = (replace(gpu_type, count=0) for gpu_type in load_gpu_types(new))
+    return replace(
+        problem,
+        gpu_types=(*problem.gpu_types, *types),
+        points=(*problem.points, *points),
+        capacity_law=make_capacity_law(law.percentiles, sorted(batches)),
+    )
 
 
 def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]:

@@ -133,10 +133,12 @@ def make_problem(
     without_cordoned: bool = False,
     survives: bool = True,
     at: datetime | None = None,
+    also: Collection[str] = (),
 ) -> Problem:
     """The one input of every policy. GPUs that are not healthy do not count as stock.
 
-    at: when, for the carbon that the grid emits then; None: the mean over the day.
+    at: when, for the carbon that the grid emits then; None: the mean over the day. also: GPU types that are there with
+    no GPU to use, where the fleet has none of them.
 
     A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
     `without_cordoned`: count none of them, for when a plan with them found no place. `survives`: whether replicas are
@@ -147,7 +149,7 @@ def make_problem(
         if target is None or without_cordoned
         else {gpu.id for gpu in target.gpus if gpu.replicas}
     )
-    gpu_types = _stocked(state, carrying)
+    gpu_types = _stocked(state, carrying, also)
     services = _service_demands(state.services, demands, gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
     planned = {service.name for service in services}
@@ -194,7 +196,9 @@ def _alive(target: BoundPlan, state: ClusterState) -> BoundPlan:
     return replace(target, gpus=tuple(gpu for gpu in target.gpus if gpu.id in alive))
 
 
-def _stocked(state: ClusterState, carrying: Collection[str]) -> tuple[GpuType, ...]:
+def _stocked(
+    state: ClusterState, carrying: Collection[str], also: Collection[str]
+) -> tuple[GpuType, ...]:
     """GPU types of the fleet with the number of GPUs that may be used; cordoned ones only where they carry replicas."""
     cordoned = cordoned_gpus(state)
     usable = Counter(
@@ -203,7 +207,7 @@ def _stocked(state: ClusterState, carrying: Collection[str]) -> tuple[GpuType, .
         if gpu.healthy and (gpu.id not in cordoned or gpu.id in carrying)
     )
     # A type whose GPUs are all unhealthy stays, with none to use: the target may still name it.
-    fleet = {gpu.gpu_type for gpu in state.gpus}
+    fleet = {gpu.gpu_type for gpu in state.gpus}.union(also)
     return tuple(
         replace(gpu_type, count=usable[gpu_type.name])
         for gpu_type in sorted(state.gpu_types, key=lambda gpu_type: gpu_type.name)

@@ -54,11 +54,14 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
 
 def _questions(wanted: PreviewRequest) -> Questions | None:
     """None where no scenario is asked for."""
-    if not wanted.scenarios and not wanted.suggest:
+    if not (wanted.scenarios or wanted.suggest or wanted.alternatives_of):
         return None
     scenarios = tuple(_question(scenario) for scenario in wanted.scenarios)
     return Questions(
-        scenarios=scenarios, suggest=wanted.suggest, seconds=wanted.time_limit_s
+        scenarios=scenarios,
+        suggest=wanted.suggest,
+        seconds=wanted.time_limit_s,
+        alternatives_of=tuple(wanted.alternatives_of),
     )
 
 
@@ -99,6 +102,7 @@ def _check_names(
     for field, names in (
         ("demand_factor", wanted.demand_factor),
         ("demand_rps", wanted.demand_rps),
+        ("alternatives_of", wanted.alternatives_of),
     ):
         check_known(tuple(names), after, what="service", field=field)
     if wanted.policy is not None:

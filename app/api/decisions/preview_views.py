@@ -46,7 +46,7 @@ class ScenarioBody(Strict):
     gpus: dict[TypeName, More] = Field(
         default_factory=dict,
         max_length=100,
-        description="GPUs of a type more, or fewer where negative",
+        description="GPUs of a type more, or fewer where negative; of any type of the catalogue, at its price",
     )
     price_usd_per_hour: dict[TypeName, Price] = Field(
         default_factory=dict, max_length=100, description="Of one GPU of a type"
@@ -92,6 +92,12 @@ class PreviewRequest(Strict):
         default=False,
         description="Ask the usual questions, too: stock, SLOs of the dearest services, growth",
     )
+    alternatives_of: list[Name] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Ask also what the costliest of these services would cost with a looser SLO, on other GPU types, "
+        "and without min_replicas",
+    )
     time_limit_s: float = Field(
         default=30.0,
         ge=0.1,
@@ -111,6 +117,14 @@ class MixView(View):
     )
 
 
+class UnmeasuredView(View):
+    """A service that is not planned on a GPU type, since no operating point of it is known there."""
+
+    service: str
+    network: str
+    gpu_type: str
+
+
 class AnswerView(View):
     """What one scenario comes to."""
 
@@ -128,6 +142,15 @@ class AnswerView(View):
     status: PlanStatus
     planned_for: str = Field(
         description="The scenario whose plan this is: its own, or another's that is better here"
+    )
+    added_usd_per_hour: float | None = Field(
+        description="Price of the GPUs that the scenario adds, used or not; null: it adds none"
+    )
+    saving_per_usd: float | None = Field(
+        description="What it saves against `today` for each USD of that price"
+    )
+    unmeasured: list[UnmeasuredView] = Field(
+        description="Services that might use the added GPUs but have no operating point there; send a Profile of each"
     )
 
 
@@ -149,5 +172,6 @@ class PreviewView(View):
         description="Without any scenario; null where none was asked for"
     )
     answers: list[AnswerView] = Field(
-        description="One per scenario: what leaves least unserved first, then what costs least"
+        description="One per scenario: what leaves least unserved first; of those the added GPUs that save most per "
+        "USD of their price; then what costs least"
     )

@@ -9,34 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.common.client import (
-    Api,
-    ApiProblem,
-    Document,
-    dig,
-    documents,
-    number,
-    text,
-)
+from app.cli.common.client import Api, ApiProblem, Document
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.options import Output, PlanningTime, check_planning_time
-from app.cli.common.output import (
-    Cells,
-    ColouredCell,
-    Format,
-    amount,
-    bad,
-    bold,
-    faint,
-    good,
-    show_document,
-    show_line,
-    show_table,
-    usd,
-    warn,
-)
+from app.cli.common.output import Format, show_document
 from app.cli.decisions.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
+from app.cli.decisions.what_if_table import show_answers
 
 if TYPE_CHECKING:
     from app.answers.scenario import WhatIfScenario
@@ -46,8 +25,6 @@ if TYPE_CHECKING:
     from solvers.types.problem import Problem
 
 _LOCAL_POLICY = "joint"
-_NOISE_USD = 5e-5
-"""Differences that four decimals do not show."""
 
 ProblemFile = Annotated[
     Path | None,
@@ -67,7 +44,10 @@ Rates = Annotated[
 ]
 GpuNumbers = Annotated[
     list[str] | None,
-    typer.Option(metavar="TYPE=+N|-N", help="So many GPUs of a type more or fewer"),
+    typer.Option(
+        metavar="TYPE=+N|-N",
+        help="GPUs more or fewer, of any type of the catalogue, at its price",
+    ),
 ]
 GpuPrices = Annotated[
     list[str] | None,
@@ -163,7 +143,7 @@ def what_if(
         else _of_file(problem, questions)
     )
     if not show_document(answer, output):
-        _show(answer)
+        show_answers(answer)
 
 
 def _of_server(context: typer.Context, questions: WhatIfQuestions) -> Document:
@@ -220,16 +200,16 @@ def _of_file(file: Path, questions: WhatIfQuestions) -> Document:
     # The solvers take seconds to import, which a question to the control plane need not wait for.
     from app.answers.scenario import changed
     from app.answers.what_if import answers
+    from app.catalogue.catalogue import with_gpu_types
     from app.cli.common.contract_files import read_problem
     from solvers.types.errors import InvalidInput
 
-    problem = read_problem(file)
+    scenarios = [_scenario(one) for one in _scenarios(questions, _entry)]
+    named = {name for one in scenarios for name in (*one.gpus, *one.price_usd_per_hour)}
+    problem = with_gpu_types(read_problem(file), named)
     try:
         # Before anything is planned: a question with a wrong name is not worth the others' minutes.
-        asked = [
-            (scenario, changed(problem, scenario))
-            for scenario in map(_scenario, _scenarios(questions, _entry))
-        ]
+        asked = [(scenario, changed(problem, scenario)) for scenario in scenarios]
     except InvalidInput as error:
         raise flag_error(error.field, error.problem) from error
     today, *planned = _planned(problem, asked, questions)
@@ -247,7 +227,7 @@ def _planned(
     asked: "Sequence[tuple[WhatIfScenario, Problem]]",
     questions: WhatIfQuestions,
 ) -> "tuple[Planned, ...]":
-    from app.answers.what_if import FREE_TO_MOVE, ask
+    from app.answers.what_if import FREE_TO_MOVE, FollowUp, ask
     from app.cli.start.plan import run
     from solvers.policies.warm_up import warm_up
     from solvers.types.outcome import Budget
@@ -264,7 +244,7 @@ def _planned(
             make_plan,
             problem,
             asked,
-            suggest=questions.suggest,
+            follow_up=FollowUp(suggest=questions.suggest),
             seconds=questions.time_limit_s,
             is_free_to_move=policy in FREE_TO_MOVE,
         )
@@ -298,70 +278,3 @@ def _scenario(document: Document) -> "WhatIfScenario":
     }
     # The same fields as in the API's body, which is checked there by pydantic and here by the options' parsers.
     return WhatIfScenario(**fields)  # type: ignore[arg-type]
-
-
-def _show(answer: Document) -> None:
-    today = answer.get("today")
-    answers = documents(answer, "answers")
-    show_table(
-        ["what if", ">cost/h", ">difference", ">unserved", ">gap", "gpus"],
-        [_row(today, is_today=True), *map(_row, answers)],
-    )
-    if any(map(_is_borrowed, answers)):
-        show_line(
-            faint(
-                "* the plan of another question, which is better here than the one found"
-            )
-        )
-    if _is_unsure(today, answers):
-        show_line(
-            warn(
-                "Differences smaller than the gaps are not proven; a longer --time-limit narrows the gaps."
-            )
-        )
-
-
-def _is_borrowed(answer: object) -> bool:
-    return text(answer, "planned_for") != text(answer, "question")
-
-
-def _row(answer: object, *, is_today: bool = False) -> Cells:
-    name = text(answer, "question") + (" *" if _is_borrowed(answer) else "")
-    difference = number(answer, "difference_usd_per_hour") or 0.0
-    unserved = number(answer, "unserved_percent") or 0.0
-    gap = number(answer, "gap_percent")
-    return (
-        bold(name) if is_today else name,
-        usd(number(answer, "cost_usd_per_hour")),
-        "-" if is_today else _signed(difference),
-        bad(f"{unserved:.2f} %") if unserved else "-",
-        "-" if gap is None else f"{amount(gap, 2)} %",
-        _used(dig(answer, "gpus")) or "none",
-    )
-
-
-def _used(gpus: object) -> str:
-    """GPUs by type, without the types of which none is used."""
-    counts = gpus.items() if isinstance(gpus, dict) else ()
-    return ", ".join(f"{count} {name}" for name, count in counts if count)
-
-
-def _signed(difference: float) -> str | ColouredCell:
-    # Rounding would show +$0.0000.
-    if abs(difference) < _NOISE_USD:
-        return "same"
-    return (
-        bad(f"+{usd(difference)}") if difference > 0 else good(f"−{usd(-difference)}")
-    )
-
-
-def _is_unsure(today: object, answers: Sequence[Document]) -> bool:
-    """Whether some difference is smaller than what is not proven."""
-    gap_today = number(today, "gap_percent") or 0.0
-    for each in answers:
-        gap = max(number(each, "gap_percent") or 0.0, gap_today)
-        # Either of the two plans may cost that much less in truth.
-        unproven_usd = gap / 100.0 * (number(each, "cost_usd_per_hour") or 0.0)
-        if abs(number(each, "difference_usd_per_hour") or 0.0) < unproven_usd:
-            return True
-    return False

@@ -127,3 +127,24 @@ def test_a_question_that_makes_no_sense_costs_no_plan() -> None:
             ),
         )
     assert (raised.value.field, solver.asked) == ("scenarios[1].gpus", [])
+
+
+def test_a_type_that_the_fleet_lacks_may_be_added_and_no_gpu_of_it_is_there_today() -> (
+    None
+):
+    spare = replace(SNAPSHOT.state.gpu_types[0], name="spare")
+    state = replace(SNAPSHOT.state, gpu_types=(*SNAPSHOT.state.gpu_types, spare))
+    points = tuple(replace(one, gpu_type="spare") for one in SNAPSHOT.points)
+    snapshot = replace(SNAPSHOT, state=state, points=(*SNAPSHOT.points, *points))
+    question = ScenarioQuestion(scenario=WhatIfScenario(gpus={"spare": 2}))
+    solver = Answering()
+    found = asyncio.run(
+        preview(solver, snapshot, PreviewChanges(), questions(question))
+    )
+    today, more = (request.problem for request in solver.asked)
+    assert (today.gpu_type("spare").count, more.gpu_type("spare").count) == (0, 2)
+    assert {one.gpu_type for one in more.points} >= {"spare"}
+    assert found.answers[1].added_usd_per_hour == 2 * spare.price_usd_per_hour
+    # Without such a question the problem is the one of every tick.
+    run(solver, None)
+    assert "spare" not in {one.name for one in solver.asked[-1].problem.gpu_types}

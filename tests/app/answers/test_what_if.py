@@ -6,8 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.scenario import WhatIfScenario, changed, describe_scenario
-from app.answers.what_if import TODAY, Planned, ScenarioAnswer, answers, ask
+from app.answers.scenario import (
+    WhatIfScenario,
+    alternatives,
+    changed,
+    describe_scenario,
+)
+from app.answers.what_if import (
+    TODAY,
+    FollowUp,
+    Planned,
+    ScenarioAnswer,
+    Unmeasured,
+    answers,
+    ask,
+)
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
@@ -61,6 +74,62 @@ def test_today_comes_first_then_what_serves_all_by_cost_then_what_does_not() -> 
     ]
     assert found[-1].unserved_percent == pytest.approx(33.3333)
     assert found[-1].gpus == {"gpu": 1}
+
+
+def test_added_gpus_are_ranked_by_what_they_save_per_dollar_of_their_price() -> None:
+    types = (
+        a_type(count=4),
+        a_type(name="big", price_usd_per_hour=1.5, count=0),
+        a_type(name="small", price_usd_per_hour=0.5, count=0),
+    )
+    problem = a_problem(a_service(rate_rps=150.0), types=types)
+    # Nobody has measured the network on the small type, where the plans here run it all the same.
+    measured = tuple(one for one in problem.points if one.gpu_type != "small")
+
+    def bought(name: str, number: int) -> Planned:
+        (gpu,) = a_plan(1, 75.0).gpus
+        plan = replace(a_plan(1, 75.0), gpus=(gpu, replace(gpu, gpu_type=name)))
+        scenario = WhatIfScenario(gpus={name: number})
+        return replace(
+            planned(TODAY, a_plan(4, 37.5)),
+            scenario=scenario,
+            problem=replace(changed(problem, scenario), points=measured),
+            plan=plan,
+        )
+
+    # 4 USD today; with a big one 1 + 1.5, with a small one 1 + 0.5. A second big one is not needed.
+    today = replace(planned(TODAY, a_plan(4, 37.5)), problem=problem)
+    found = answers(today, [bought("big", 2), bought("big", 1), bought("small", 1)])
+    assert [
+        (one.question, one.added_usd_per_hour, one.saving_per_usd) for one in found
+    ] == [
+        ("as it is", None, None),
+        ("+1 small", 0.5, 5.0),
+        ("+1 big", 1.5, 1.0),
+        ("+2 big", 3.0, 0.5),
+    ]
+    (missing,) = found[1].unmeasured
+    network = problem.services[0].network
+    assert missing == Unmeasured(service="chat", network=network, gpu_type="small")
+    assert found[2].unmeasured == ()
+
+
+def test_less_of_a_promise_and_other_types_are_asked_of_the_costliest_service() -> None:
+    service = replace(a_service(rate_rps=150.0), min_replicas=2)
+    other = a_type(name="other", count=1)
+    problem = replace(
+        a_problem(service, types=(a_type(count=4), other)),
+    )
+    asked = alternatives(problem, a_plan(2, 75.0), ["chat", "gone"])
+    assert [describe_scenario(one) for one in asked] == [
+        "SLO of chat 150 ms instead of 100",
+        "chat on other instead of gpu",
+        "chat with min_replicas 0 instead of 2",
+    ]
+    assert alternatives(problem, a_plan(2, 75.0), ["gone"]) == ()
+    # What they ask can be planned.
+    for one in asked:
+        changed(problem, one)
 
 
 def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_type() -> (
@@ -154,7 +223,12 @@ def test_the_plans_share_the_time_and_hand_on_what_they_do_not_need() -> None:
     ]
     asyncio.run(
         ask(
-            make_plan, PROBLEM, asked, suggest=False, seconds=12.0, now_s=lambda: now[0]
+            make_plan,
+            PROBLEM,
+            asked,
+            follow_up=FollowUp(),
+            seconds=12.0,
+            now_s=lambda: now[0],
         )
     )
     # 12 s for three; of the 11 that are left then for two; the last one gets the rest.
@@ -171,7 +245,14 @@ def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves
         return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
 
     found = asyncio.run(
-        ask(make_plan, PROBLEM, [], suggest=True, seconds=1.0, is_free_to_move=True)
+        ask(
+            make_plan,
+            PROBLEM,
+            [],
+            follow_up=FollowUp(suggest=True),
+            seconds=1.0,
+            is_free_to_move=True,
+        )
     )
     asked = {describe_scenario(one.scenario) for one in found}
     assert {
@@ -186,6 +267,13 @@ def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves
     seen.clear()
     dear = replace(PROBLEM, migration_cost_usd_per_hour=0.1)
     asyncio.run(
-        ask(make_plan, dear, [], suggest=True, seconds=1.0, is_free_to_move=True)
+        ask(
+            make_plan,
+            dear,
+            [],
+            follow_up=FollowUp(suggest=True),
+            seconds=1.0,
+            is_free_to_move=True,
+        )
     )
     assert all(problem.current is None for problem in seen)

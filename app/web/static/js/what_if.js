@@ -65,7 +65,7 @@ function draw({ today, answers }) {
   const types = [...new Set(all.flatMap((each) => Object.keys(each.gpus)))].sort();
   mix.set(() => bars(all, types.map((name) => ({ name, type: "bar", stack: "gpus", barMaxWidth: 40, itemStyle: { color: colourOf(name) }, data: all.map((each) => each.gpus[name] ?? 0) })), (value) => number(value, 0), 1));
   drawMixes(today, answers);
-  show(results, answerTable(today, answers), h("p", { class: "hint" }, "Ranked: what leaves least unserved first, then what costs least. All are planned from nothing, so that what runs now does not favour one."));
+  show(results, answerTable(today, answers), unmeasured(answers), h("p", { class: "hint" }, "Ranked: what leaves least unserved first; of those the added GPUs that save most per dollar of their price; then what costs least. All are planned from nothing, so that what runs now does not favour one."));
 }
 
 function comes(answer) {
@@ -87,7 +87,7 @@ function bars(all, series, words, minInterval = 0) {
 }
 
 function answerTable(today, answers) {
-  const heads = [["Question"], ["Cost/h", 1], ["Against today", 1], ["GPUs"], ["Unserved", 1], ["Left out"], ["Proven bound/h", 1], ["Gap", 1]];
+  const heads = [["Question"], ["Cost/h", 1], ["Against today", 1], ["GPUs"], ["Unserved", 1], ["Left out"], ["Added GPUs/h", 1], ["Saves per $", 1], ["Proven bound/h", 1], ["Gap", 1]];
   return h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "Answers"),
     h("thead", {}, h("tr", {}, heads.map(([name, right]) => h("th", { scope: "col", class: right ? "number" : null }, name)))),
     h("tbody", {}, answerRow(today, today, "Today"), answers.map((each) => answerRow(each, today, each.question)))));
@@ -103,7 +103,18 @@ function answerRow(each, today, name) {
     h("td", { class: "wrap" }, gpus(each.gpus, today.gpus)),
     h("td", { class: `number ${each.unserved_percent > 0 ? "bad" : ""}` }, `${number(each.unserved_percent, 1)} %`),
     h("td", { class: "wrap" }, each.unserved.map((part) => `${part.service}: ${number(part.rate_rps)}/s (${part.reason.replaceAll("_", " ")})`).join("; ") || "nothing"),
+    h("td", { class: "number" }, usd(each.added_usd_per_hour)), h("td", { class: `number ${each.saving_per_usd >= CENT ? "good" : ""}` }, saved(each.saving_per_usd)),
     h("td", { class: "number" }, usd(each.lower_bound_usd_per_hour)), h("td", { class: "number" }, each.gap_percent === null ? "–" : `${number(each.gap_percent, 1)} %`));
+}
+
+const CENT = 0.005;
+const saved = (saving) => (saving === null ? "–" : Math.abs(saving) < CENT ? "nothing" : `${saving < 0 ? "−" : ""}${usd(Math.abs(saving))}`);
+
+/** What nobody has measured on the added GPUs, so that no plan can use them for it. */
+function unmeasured(answers) {
+  const lines = new Set(answers.flatMap((each) => each.unmeasured.map((one) =>
+    `${one.service} is not planned on ${one.gpu_type}: nobody has measured ${one.network} there. Run plimsoll profile run --network ${one.network} --gpu-type ${one.gpu_type} on such a GPU, or apply a Profile.`)));
+  return [...lines].map((line) => h("p", { class: "hint" }, line));
 }
 
 /** "3 × T4 (+1)": how many, and how many more than today. */

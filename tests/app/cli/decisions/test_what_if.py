@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from app.catalogue.catalogue import load_gpu_types
 from tests.app.cli.fake_api import FakeApi
 from tests.app.cli.start.test_plan import EXAMPLE
 from tests.app.runner import cli
@@ -36,6 +37,9 @@ def an_answer(
         "gap_percent": 0.0,
         "status": "optimal",
         "planned_for": question,
+        "added_usd_per_hour": None,
+        "saving_per_usd": None,
+        "unmeasured": [],
     }
     return facts | changes
 
@@ -245,3 +249,46 @@ def test_a_control_plane_s_refusal_names_the_option() -> None:
 def test_a_control_plane_takes_no_longer_than_its_limit() -> None:
     result = cli("what-if", "--suggest", "--time-limit", "90", api=fake())
     assert (result.code, "at most 60 s" in result.err) == (2, True)
+
+
+def test_gpus_that_the_file_lacks_come_from_the_catalogue_at_its_price() -> None:
+    result = cli(
+        *("what-if", EXAMPLE, "--gpus", "L4=+1", "--gpus", "small=+1", *QUICK),
+    )
+    assert (result.code, result.err) == (0, "")
+    heading, today, *rows = result.out.splitlines()
+    assert heading.split("  ")[-1] == "GPUS"
+    assert "SAVES PER $" in heading
+    assert "$" not in today.split("  ", 2)[2]
+    (l4,) = (row for row in rows if row.startswith("+1 L4"))
+    assert f"${load_gpu_types(['L4'])[0].price_usd_per_hour:.4f}" in l4
+    # The example's networks are nobody's: without operating points nothing is pretended.
+    unmeasured = [row for row in rows if row.startswith("L4: nobody has measured")]
+    assert unmeasured
+    assert "plimsoll profile run --network" in unmeasured[0]
+
+
+def test_a_gpu_type_of_no_catalogue_is_refused() -> None:
+    refused = cli("what-if", EXAMPLE, "--gpus", "L5=+1", *QUICK)
+    assert refused.code == 1
+    assert "Error: --gpus: no GPU type is called 'L5'" in refused.err
+
+
+def test_what_gpus_save_is_shown_per_dollar_of_their_price() -> None:
+    bought = an_answer(
+        "+1 L4",
+        1.5,
+        -0.5,
+        added_usd_per_hour=0.8,
+        saving_per_usd=0.625,
+        unmeasured=[{"service": "photo", "network": "vit", "gpu_type": "L4"}],
+    )
+    dear = an_answer("+1 A100", 2.0, 0.0, added_usd_per_hour=3.0, saving_per_usd=-0.0)
+    answer = {**ANSWER, "answers": [bought, dear]}
+    api = FakeApi(answers={"POST plans/preview": answer})
+    out = cli("what-if", "--gpus", "L4=+1", "--gpus", "A100=+1", api=api).out
+    _, today, first, second, note, *_ = out.splitlines()
+    assert first.split()[-4:-2] == ["$0.8000", "$0.62"]
+    assert second.split()[-4:-2] == ["$3.0000", "nothing"]
+    assert today.split()[-4:-2] == ["-", "-"]
+    assert note.startswith("L4: nobody has measured vit, so photo cannot be planned")
