@@ -86,7 +86,8 @@ def test_objects_are_applied_listed_described_changed_and_deleted(
 ) -> None:
     assert plimsoll("diff", "-f", file).code == 1
     applied = plimsoll("apply", "-f", file, stdin="y\n")
-    assert (applied.code, applied.err) == (0, "Apply? [y/N] ")
+    assert applied.code == 0
+    assert applied.err.splitlines()[1:] == ["Apply? [y/N] "]
     assert "does not keep" not in applied.out
     again = plimsoll("apply", "-f", file)
     assert again.out.splitlines()[-1] == "0 to create, 0 to change, 5 unchanged."
@@ -184,10 +185,13 @@ def test_an_impossible_slo_is_refused_at_its_line_with_the_least(
         f"{file}:31: spec.slo: 2 ms at percentile 0.98 is impossible on T4; the least SLO possible is"
         in refused.err
     )
-    assert (
-        "4 of 5 objects were written before this one; `plimsoll apply --force` accepts it"
-        in refused.err
-    )
+    assert "`plimsoll apply --force` accepts it all the same" in refused.err
+    # All or nothing: what comes before the refused one is not written either.
+    assert plimsoll("get", "gpu-types").err == "No gpu-types.\n"
+    dry = plimsoll("apply", "-f", file, "--dry-run")
+    assert (dry.code, dry.err) == (refused.code, refused.err)
+    forced = plimsoll("apply", "-f", file, "--dry-run", "--force")
+    assert (forced.code, plimsoll("get", "services").err) == (0, "No services.\n")
     assert plimsoll("apply", "-f", file, "-y", "--force").code == 0
 
 

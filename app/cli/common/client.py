@@ -163,12 +163,22 @@ class Api:
         )
 
     def post(
-        self, path: str, body: Document | None = None, *, query: Query | None = None
+        self,
+        path: str,
+        body: Document | None = None,
+        *,
+        query: Query | None = None,
+        limit_s: float | None = None,
     ) -> Document:
-        """Ask for something to be done. Sends an Idempotency-Key, so that a proxy's repeat does it once."""
+        """Ask for something to be done. Sends an Idempotency-Key, so that a proxy's repeat does it once.
+
+        `limit_s`: when to give up, where that is sooner than for other requests.
+        """
         headers = {"Idempotency-Key": uuid4().hex}
         return self._document(
-            self._call("POST", path, body=body, query=query, headers=headers)
+            self._call(
+                "POST", path, body=body, query=query, headers=headers, limit_s=limit_s
+            )
         )
 
     def delete(self, path: str) -> None:
@@ -209,6 +219,7 @@ class Api:
         query: Query | None = None,
         body: Document | None = None,
         headers: Mapping[str, str] | None = None,
+        limit_s: float | None = None,
     ) -> httpx2.Response:
         # The query of a request has no null: what is not asked for is left out.
         given = {
@@ -220,10 +231,15 @@ class Api:
             sent["Content-Type"] = "application/json"
         try:
             answer = self._http.request(
-                method, path, params=given, content=content, headers=sent
+                method,
+                path,
+                params=given,
+                content=content,
+                headers=sent,
+                timeout=_timeout(limit_s),
             )
         except httpx2.TransportError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(error, limit_s) from error
         except httpx2.InvalidURL as error:
             raise CliError(
                 f"{self._url.value!r} ({self._url.origin}) is not an address: {error}"
@@ -232,7 +248,9 @@ class Api:
             return answer
         raise self._problem(answer)
 
-    def _unreachable(self, error: httpx2.TransportError) -> ControlPlaneUnreachable:
+    def _unreachable(
+        self, error: httpx2.TransportError, limit_s: float | None = None
+    ) -> ControlPlaneUnreachable:
         url = f"{self._url.value} ({self._url.origin})"
         # Only where nobody listens does it help to start one.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
@@ -242,7 +260,7 @@ class Api:
             )
         if isinstance(error, httpx2.TimeoutException):
             return ControlPlaneUnreachable(
-                f"the control plane at {url} gave no answer in {TIMEOUT.read:.0f} s"
+                f"the control plane at {url} gave no answer in {_timeout(limit_s).read:.0f} s"
             )
         return ControlPlaneUnreachable(
             f"the connection to {url} broke: {error or type(error).__name__}"
@@ -279,6 +297,12 @@ class Api:
                 f"{self._url.value} answered {answer.request.url.path} with something that is no JSON object"
             )
         return document
+
+
+def _timeout(limit_s: float | None) -> httpx2.Timeout:
+    return (
+        TIMEOUT if limit_s is None else httpx2.Timeout(limit_s, connect=TIMEOUT.connect)
+    )
 
 
 def _json_object(answer: httpx2.Response) -> Document | None:

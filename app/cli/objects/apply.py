@@ -1,16 +1,32 @@
 """`plimsoll apply`: create or change objects as manifests say."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.cli.common.client import Api
-from app.cli.common.context import cli_context
+from app.cli.common.context import CliContext, cli_context
 from app.cli.common.manifest_files import STDIN, read_manifests
-from app.cli.common.options import DryRun, Yes
+from app.cli.common.options import Yes
 from app.cli.common.output import require_yes
-from app.cli.objects.changes import Action, carry_out, compare, show, show_cost
+from app.cli.common.scenario_flags import parse_pairs, parse_rate
+from app.cli.objects.changes import (
+    Action,
+    ApplyStep,
+    carry_out,
+    check,
+    compare,
+    show,
+    written_services,
+)
+from app.cli.objects.priced_plan import expected_rates, show_priced_plan
+from app.cli.objects.wait_ready import wait_ready
+
+MAX_WAIT_S = 3600.0
+PERSON_WAITS_S = 60.0
+"""Whoever said yes wants to see it serve; nothing is undone where it takes longer."""
 
 Files = Annotated[
     list[Path],
@@ -23,32 +39,86 @@ Files = Annotated[
 def apply(
     context: typer.Context,
     file: Files,
+    *,
     yes: Yes = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check as for a write, and change nothing"),
+    ] = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Accept an SLO that no operating point can keep"),
     ] = False,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SERVICE=RPS", help="Rate that is expected, to price the plan at"
+        ),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=MAX_WAIT_S,
+            metavar="SECONDS",
+            help="Wait until the services serve [default: 60 after a question, else 0]",
+        ),
+    ] = None,
 ) -> None:
-    """Create or change objects from YAML or JSON manifests.
+    """Create or change objects from YAML or JSON manifests, all of them or none.
 
-    Shows every field that would change, then asks. Unknown fields are refused. Objects that are not in the manifests
-    stay as they are.
+    Shows every field that would change and what the plan would cost, with two alternatives; then asks. Unknown fields
+    are refused. Objects that are not in the manifests stay as they are. With --dry-run the control plane checks
+    everything as for a write, and this ends as the write would.
     """
     # The answer would be read from the manifests.
     if STDIN in file and not (yes or dry_run):
         raise typer.BadParameter(
             "stdin holds the manifests, so nobody can be asked; add -y or --dry-run"
         )
+    given = {
+        name: value
+        for text in rate or ()
+        for name, value in parse_pairs(text, "--rate", parse_rate).items()
+    }
     entries = read_manifests(file)
-    with Api(cli_context(context)) as api:
+    around = cli_context(context)
+    with Api(around) as api:
         steps = compare(api, entries)
         show(steps)
-        # The cost is for whoever answers the question; a script with -y need not wait for a plan.
+        _check_rates(given, steps)
+        if all(step.action is Action.KEEP for step in steps):
+            return
+        # Before anybody is asked: what would be refused is no question.
+        if dry_run or not yes:
+            check(api, steps, force=force)
+        # A script with -y need not wait for a plan.
         if not yes:
-            show_cost(api, steps)
-        if dry_run or all(step.action is Action.KEEP for step in steps):
+            may_ask = not dry_run and _is_person(around)
+            rates = expected_rates(steps, given, may_ask=may_ask)
+            show_priced_plan(api, steps, rates)
+        if dry_run:
             return
         if not yes:
             require_yes("Apply?", refusal="nothing was changed")
         carry_out(api, steps, force=force)
+        waits_s = PERSON_WAITS_S if wait is None and _is_person(around) else wait
+        # With -y and without --wait there may be nobody to read it.
+        if waits_s and (wait is not None or not yes):
+            names = written_services(steps)
+            wait_ready(api, around, names, limit_s=waits_s, must=wait is not None)
+
+
+def _is_person(context: CliContext) -> bool:
+    return sys.stdin.isatty() and context.is_terminal()
+
+
+def _check_rates(given: dict[str, float], steps: tuple[ApplyStep, ...]) -> None:
+    services = [step.entry.name for step in steps if step.entry.kind == "Service"]
+    for name in given:
+        if name not in services:
+            there = ", ".join(services) or "none"
+            raise typer.BadParameter(
+                f"the manifests have no service {name!r}; they have {there}",
+                param_hint="'--rate'",
+            )

@@ -1,16 +1,17 @@
 """What manifests would change: compare them with what the control plane has, show it, carry it out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 
 from pydantic import ValidationError
 
-from agents.base.plurals import counted
 from app.cli.common.client import (
     Api,
     ApiProblem,
     Document,
+    Query,
     documents,
     number,
     text,
@@ -31,14 +32,14 @@ from app.cli.common.output import (
     ColouredCell,
     amount,
     bad,
-    faint,
     good,
     show_line,
-    usd,
     warn,
 )
 from app.cli.objects.differ import FieldChange, field_changes, given_fields, shown
 from app.manifests.objects import ProfileManifest
+
+API_PREFIX = "/api/v1/"
 
 
 class Action(StrEnum):
@@ -65,6 +66,8 @@ class ApplyStep:
     changes: tuple[FieldChange, ...]
     etag: str | None
     """State of the object that the changes are against."""
+    measured_rps: float | None = None
+    """What arrives at a service that is there already."""
 
 
 def compare(api: Api, entries: Sequence[FileManifest]) -> tuple[ApplyStep, ...]:
@@ -94,30 +97,6 @@ def show(steps: Sequence[ApplyStep]) -> None:
     )
 
 
-def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
-    """Print what the new and changed services would cost, as the control plane's own what-if has it."""
-    services = [
-        step.entry.manifest
-        for step in steps
-        if step.entry.kind == "Service" and step.action is not Action.KEEP
-    ]
-    if not services:
-        return
-    try:
-        answer = api.post(
-            "/api/v1/plans/preview",
-            {"services": [_body(manifest) for manifest in services]},
-        )
-    except ApiProblem as problem:
-        # A viewer may compare but not preview: without the cost the command still works.
-        show_line(faint(f"Cost: not known beforehand ({problem.detail})"))
-        return
-    before = number(answer, "cost_before_usd_per_hour")
-    after = number(answer, "cost_usd_per_hour")
-    show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
-    show_unserved(answer)
-
-
 def show_unserved(preview: Document) -> None:
     """Print which services a preview leaves without all of their requests, and why."""
     for entry in documents(preview, "document.unserved"):
@@ -129,16 +108,15 @@ def show_unserved(preview: Document) -> None:
         )
 
 
+def check(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
+    """Let the control plane go through the writing and take it back. Raises CliError as `carry_out` does."""
+    _send(api, steps, {"dry_run": "true", **_forced(force)})
+
+
 def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
-    """Write what is to be created or changed, in order. Stops at the first refusal. Raises CliError."""
-    # In the order of the manifests' kinds: an object is written after those that it names.
-    todo = [step for step in steps if step.action is not Action.KEEP]
-    # One by one: the API has no transaction over objects, so that the error says how far it came.
-    for done, step in enumerate(todo):
-        try:
-            answer = _write(api, step, force=force)
-        except ApiProblem as problem:
-            raise _located(problem, step, done, len(todo)) from problem
+    """Write what is to be created or changed, all of it or nothing. Raises CliError."""
+    answers = _send(api, steps, _forced(force))
+    for step, answer in zip(_todo(steps), answers, strict=True):
         verb = "created" if step.action is Action.CREATE else "changed"
         show_line(good(f"{step.entry.kind} {step.entry.name} {verb}"))
         # A webhook's: the control plane keeps it, and never sends it again.
@@ -147,6 +125,11 @@ def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
         # An older control plane ignores fields that it does not know; silence would look like success.
         for field in _not_kept(step.entry, answer):
             show_line(warn(f"  the control plane does not keep {field}"))
+
+
+def written_services(steps: Sequence[ApplyStep]) -> list[str]:
+    """Names of the services that are created or changed."""
+    return [step.entry.name for step in _todo(steps) if step.entry.kind == "Service"]
 
 
 def object_path(manifest: AnyManifest) -> str:
@@ -174,6 +157,7 @@ def _compare(api: Api, entry: FileManifest) -> ApplyStep:
         action=Action.CHANGE if changes else Action.KEEP,
         changes=changes,
         etag=etag,
+        measured_rps=number(present, "status.reading.arrival_rate_rps"),
     )
 
 
@@ -190,18 +174,50 @@ def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
         ) from error
 
 
-def _write(api: Api, step: ApplyStep, *, force: bool) -> Document:
-    # Services alone have a check that may be forced; others refuse the parameter.
-    query = {"force": "true"} if force and step.entry.kind == "Service" else {}
-    return api.put(
-        object_path(step.entry.manifest),
-        _body(step.entry.manifest),
-        etag=step.etag,
-        query=query,
-    )
+def _todo(steps: Sequence[ApplyStep]) -> list[ApplyStep]:
+    return [step for step in steps if step.action is not Action.KEEP]
 
 
-def _body(manifest: AnyManifest) -> Document:
+def _forced(force: bool) -> dict[str, str]:
+    return {"force": "true"} if force else {}
+
+
+def _send(api: Api, steps: Sequence[ApplyStep], query: Query) -> list[Document]:
+    """The objects as they are after it, in the order of the steps."""
+    todo = _todo(steps)
+    if not todo:
+        return []
+    places: dict[str, list[ApplyStep]] = {}
+    for step in todo:
+        places.setdefault(_list_of(step), []).append(step)
+    body: Document = {
+        name: [body_of(step.entry.manifest) for step in of_kind]
+        for name, of_kind in places.items()
+    }
+    # Whatever has none must be new: somebody may have created it since.
+    body["etags"] = {
+        object_path(step.entry.manifest).removeprefix(API_PREFIX): step.etag
+        for step in todo
+        if step.etag is not None
+    }
+    try:
+        answer = api.post(f"{API_PREFIX}apply", body, query=query)
+    except ApiProblem as problem:
+        raise _located(problem, places) from problem
+    return [
+        found
+        for entry in documents(answer, "objects")
+        if isinstance(found := entry.get("object"), dict)
+    ]
+
+
+def _list_of(step: ApplyStep) -> str:
+    """Where the API takes such objects: `gpu_types`."""
+    return find_kind(step.entry.kind).path.replace("-", "_")
+
+
+def body_of(manifest: AnyManifest) -> Document:
+    """What is sent of a manifest."""
     return manifest.model_dump(
         # The server counts generations: a manifest that states one would never be equal to the object.
         mode="json",
@@ -217,23 +233,26 @@ def _not_kept(entry: FileManifest, answer: Document) -> Iterator[str]:
     )
 
 
-def _located(problem: ApiProblem, step: ApplyStep, done: int, total: int) -> CliError:
+def _located(
+    problem: ApiProblem, places: Mapping[str, Sequence[ApplyStep]]
+) -> CliError:
     """The API's complaint with file and line, in the words of this command."""
-    hints = (
-        [f"{done:,} of {counted(total, 'object')} were written before this one"]
-        if done
-        else []
-    )
+    hint = problem.hint
     if any(field.may_force for field in problem.fields):
-        hints.append("`plimsoll apply --force` accepts it all the same")
-    fields = [
-        step.entry.complaint(pointer_path(field.place), field.detail)
-        for field in problem.fields
-    ]
-    error = (
-        ManifestErrors(fields)
-        if fields
-        else CliError(f"{step.entry.kind} {step.entry.name}: {problem}")
-    )
-    error.hint = "; ".join(hints) or problem.hint
+        hint = "`plimsoll apply --force` accepts it all the same"
+    elif problem.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        hint = "apply fewer files at once"
+    complaints = []
+    for field in problem.fields:
+        name, index, *rest = (*pointer_path(field.place), "", "")
+        known = places.get(str(name), ())
+        # About what is no object's: the text of the problem has it.
+        if not isinstance(index, int) or index >= len(known):
+            return problem
+        path = tuple(part for part in rest if part != "")
+        complaints.append(known[index].entry.complaint(path, field.detail))
+    if not complaints:
+        return problem
+    error = ManifestErrors(complaints)
+    error.hint = hint
     return error

@@ -31,8 +31,8 @@ class FakeApi:
             return httpx2.Response(int(str(problem["status"])), json=problem)
         if asked in self.answers:
             return httpx2.Response(200, json=self.answers[asked])
-        if request.method == "PUT":
-            return self._put(path, request)
+        if asked == "POST apply":
+            return self._apply(request)
         if path in self.objects:
             return self._one(path, request)
         if request.method == "GET" and "/" not in path:
@@ -47,6 +47,15 @@ class FakeApi:
             if request.method == method
         ]
 
+    def written(self, *, dry_run: bool = False) -> list[Json]:
+        """The bundles that were to be kept; with `dry_run` those that were only checked."""
+        return [
+            json.loads(request.content)
+            for request in self.requests
+            if request.url.path == f"{PREFIX}apply"
+            and (request.url.params.get("dry_run") == "true") is dry_run
+        ]
+
     def header(self, method: str, name: str) -> list[str | None]:
         """One header of all requests of a method."""
         return [
@@ -55,22 +64,26 @@ class FakeApi:
             if request.method == method
         ]
 
-    def _put(self, path: str, request: httpx2.Request) -> httpx2.Response:
-        before, body = self.objects.get(path), json.loads(request.content)
-        wanted = request.headers.get("If-Match")
-        if (before is None) != (wanted is None) or (
-            before is not None and wanted != etag(before)
-        ):
-            return httpx2.Response(
-                412,
-                json=problem_document(
-                    412, "the object has another ETag; read it again"
-                ),
-            )
-        self.objects[path] = body
-        return httpx2.Response(
-            201 if before is None else 200, json={**body, "status": None}
-        )
+    def _apply(self, request: httpx2.Request) -> httpx2.Response:
+        bundle = json.loads(request.content)
+        etags = bundle.pop("etags")
+        written = {
+            path_of(field, manifest): manifest
+            for field, manifests in bundle.items()
+            for manifest in manifests
+        }
+        for path in written:
+            before = self.objects.get(path)
+            if etags.get(path) != (None if before is None else etag(before)):
+                words = f"{path}: the object has another ETag; read it again"
+                return httpx2.Response(412, json=problem_document(412, words))
+        if request.url.params.get("dry_run") != "true":
+            self.objects |= written
+        objects = [
+            {"path": path, "object": {**manifest, "status": None}}
+            for path, manifest in written.items()
+        ]
+        return httpx2.Response(200, json={"objects": objects})
 
     def _one(self, path: str, request: httpx2.Request) -> httpx2.Response:
         if request.method == "DELETE":
@@ -93,6 +106,19 @@ class FakeApi:
                 "next_cursor": str(end) if end < len(items) else None,
             },
         )
+
+
+def path_of(field: str, manifest: Json) -> str:
+    """Where an object of a bundle lies."""
+    spec, metadata = manifest["spec"], manifest["metadata"]
+    assert isinstance(spec, dict)
+    assert isinstance(metadata, dict)
+    name = (
+        f"{spec['network']}/{spec['gpu_type']}"
+        if field == "profiles"
+        else metadata["name"]
+    )
+    return f"{field.replace('_', '-')}/{name}"
 
 
 def etag(document: Json) -> str:

@@ -152,7 +152,8 @@ def test_a_task_is_submitted_and_deleted(tmp_path: Path) -> None:
         0,
         ["Task vision created", "Task nightly created"],
     )
-    assert [body["spec"]["gpus"] for body in api.sent("PUT")] == [1, 1]  # type: ignore[index, call-overload]
+    (bundle,) = api.written()
+    assert [body["spec"]["gpus"] for body in bundle["tasks"]] == [1, 1]  # type: ignore[attr-defined]
     assert cli("delete", "-f", EXAMPLE, "-y", api=api).out.splitlines() == [
         "Task nightly deleted",
         "Task vision deleted",

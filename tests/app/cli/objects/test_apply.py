@@ -1,11 +1,14 @@
 """`apply` and `diff -f`: what would change is shown before it is asked for, and only that is written."""
 
 import copy
+import json
+import re
 from pathlib import Path
 
+import httpx2
 import pytest
 
-from tests.app.cli.fake_api import FakeApi, problem_document, service
+from tests.app.cli.fake_api import FakeApi, etag, problem_document, service
 from tests.app.runner import cli
 
 NETWORK = "apiVersion: plimsoll/v1\nkind: Network\nmetadata: {name: bert}\nspec: {description: Text}\n"
@@ -19,6 +22,7 @@ spec:
   slo: {latency_ms: 40, percentile: 0.98}
 """
 PREVIEW = "POST plans/preview"
+PRICING = "pricing the plan, for at most 20 s …\n"
 
 
 @pytest.fixture
@@ -28,11 +32,27 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def an_answer(question: str, cost: float) -> dict[str, object]:
+    return {
+        "question": question,
+        "cost_usd_per_hour": cost,
+        "unserved_percent": 0.0,
+        "gpus": {"T4": 2, "A100": 0},
+    }
+
+
 def api_with(present: dict[str, object] | None = None) -> FakeApi:
     cost: dict[str, object] = {
         "cost_before_usd_per_hour": 1.0,
         "cost_usd_per_hour": 2.5,
         "document": {"unserved": []},
+        "demands": [{"service": "chat", "arrival_rate_rps": 12.0}],
+        "today": an_answer("as it is", 2.5),
+        "answers": [
+            an_answer("SLO of chat 60 ms instead of 40", 1.5),
+            an_answer("chat on A100 instead of T4", 1.0),
+            an_answer("a third one", 3.0),
+        ],
     }
     return FakeApi(
         objects={} if present is None else {"services/chat": present},
@@ -52,11 +72,20 @@ def test_a_new_object_is_shown_with_the_fields_that_it_gives_and_then_created(
         "    spec.slo.latency_ms: 40",
         "    spec.slo.percentile: 0.98",
         "1 to create, 0 to change, 0 unchanged.",
-        "Cost at the present rates: $1.00 → $2.50 per hour",
+        "SERVICE  PLANNED RPS  RATE FROM",
+        "chat            12.0  not known; give --rate chat=RPS",
+        "PLAN                                 COST/H  MORE OR LESS  UNSERVED  GPUS",
+        "in force now                          $1.00             -",
+        "with these manifests                  $2.50        +$1.50         -  2 T4",
+        "or: SLO of chat 60 ms instead of 40   $1.50        +$0.50         -  2 T4",
+        "or: chat on A100 instead of T4        $1.00          same         -  2 T4",
         "Service chat created",
     ]
-    assert result.err == "Apply? [y/N] "
-    assert api.header("PUT", "If-None-Match") == ["*"]
+    assert result.err == PRICING + "Apply? [y/N] "
+    (bundle,) = api.written()
+    assert (bundle["etags"], len(bundle["services"])) == ({}, 1)  # type: ignore[arg-type]
+    # What would be refused is refused before anybody is asked.
+    assert api.written(dry_run=True) == [bundle]
 
 
 def test_a_change_is_shown_field_by_field_and_sent_against_the_state_that_was_seen(
@@ -70,7 +99,8 @@ def test_a_change_is_shown_field_by_field_and_sent_against_the_state_that_was_se
         "~ Service chat  change\n    spec.slo.latency_ms: 50 → 40\n0 to create, 1 to change"
         in result.out
     )
-    assert api.header("PUT", "If-Match")[0] is not None
+    (bundle,) = api.written()
+    assert bundle["etags"] == {"services/chat": etag(seen)}
     assert api.objects["services/chat"] != seen
 
 
@@ -91,23 +121,31 @@ def test_anything_but_yes_changes_nothing_and_ends_with_1(
 ) -> None:
     api = api_with()
     result = cli("apply", "-f", file, api=api, stdin=answer)
-    assert (result.code, api.sent("PUT")) == (1, [])
+    assert (result.code, api.written()) == (1, [])
     silence = "" if answer else "\n"
     hint = "" if answer else "Hint: nobody answered; -y does it without asking\n"
-    assert result.err == f"Apply? [y/N] {silence}Error: nothing was changed\n{hint}"
+    assert (
+        result.err
+        == f"{PRICING}Apply? [y/N] {silence}Error: nothing was changed\n{hint}"
+    )
 
 
-def test_a_dry_run_shows_and_changes_nothing(file: Path) -> None:
+def test_a_dry_run_lets_the_control_plane_check_and_changes_nothing(file: Path) -> None:
     api = api_with()
     assert cli("apply", "-f", file, "--dry-run", api=api).code == 0
-    assert api.sent("PUT") == []
+    assert (api.written(), len(api.written(dry_run=True))) == ([], 1)
+    api.problems["POST apply"] = problem_document(403, "this token may not")
+    dry = cli("apply", "-f", file, "--dry-run", api=api)
+    written = cli("apply", "-f", file, "-y", api=api)
+    assert (dry.code, dry.err) == (written.code, written.err)
+    assert dry.err.startswith("Error: this token may not\n")
 
 
 def test_manifests_from_stdin_leave_nobody_to_ask(file: Path) -> None:
     assert cli("apply", "-f", "-", api=api_with(), stdin=SERVICE).code == 2
     api = api_with()
     assert cli("apply", "-f", "-", "-y", api=api, stdin=SERVICE).code == 0
-    assert len(api.sent("PUT")) == 1
+    assert len(api.written()) == 1
 
 
 def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_plane(
@@ -121,38 +159,126 @@ def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_pla
     assert api.requests == []
 
 
-def test_a_refusal_gets_its_line_and_says_what_was_written_before(file: Path) -> None:
+def test_a_refusal_gets_its_line_and_nothing_is_written(file: Path) -> None:
     file.write_text(NETWORK + "---\n" + SERVICE)
     api = api_with()
     words = "40 ms is impossible; the least SLO possible is 61.2 ms"
     problem = problem_document(
         422,
-        f"spec.slo: {words}; `?force=true` accepts it all the same",
-        pointers={"/spec/slo": words},
+        f"services[0].spec.slo: {words}; `?force=true` accepts it all the same",
+        pointers={"/services/0/spec/slo": words},
     )
-    problem["errors"][0]["may_force"] = True
-    api.problems["PUT services/chat"] = problem
+    problem["errors"][0]["may_force"] = True  # type: ignore[index]
+    api.problems["POST apply"] = problem
     result = cli("apply", "-f", file, "-y", api=api)
-    assert result.code == 1
-    assert "Network bert created" in result.out
+    assert (result.code, "created" in result.out) == (1, False)
     assert result.err == (
         f"Error: {file}:12: spec.slo: 40 ms is impossible; the least SLO possible is 61.2 ms\n"
-        "Hint: 1 of 2 objects were written before this one; `plimsoll apply --force` accepts it all the same\n"
+        "Hint: `plimsoll apply --force` accepts it all the same\n"
     )
 
 
-def test_force_is_passed_on_for_services(file: Path) -> None:
-    file.write_text(NETWORK + "---\n" + SERVICE)
+def test_force_is_passed_on(file: Path) -> None:
     api = api_with()
     cli("apply", "-f", file, "-y", "--force", api=api)
     assert [
-        request.url.query for request in api.requests if request.method == "PUT"
-    ] == [b"", b"force=true"]
+        request.url.query for request in api.requests if request.method == "POST"
+    ] == [b"force=true"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "annotations", "sent", "source"),
+    [
+        ([], "{}", {}, "not known; give --rate chat=RPS"),
+        ([], "{expected-rps: '30'}", {"chat": 30.0}, "the manifest"),
+        (
+            ["--rate", "chat=7"],
+            "{expected-rps: '30'}",
+            {"chat": 7.0},
+            "--rate",
+        ),
+    ],
+)
+def test_the_plan_is_priced_at_the_rate_that_is_given(
+    file: Path,
+    flags: list[str],
+    annotations: str,
+    sent: dict[str, float],
+    source: str,
+) -> None:
+    file.write_text(
+        SERVICE.replace("name: chat", f"name: chat\n  annotations: {annotations}")
+    )
+    api = api_with()
+    shown = cli("apply", "-f", file, "--dry-run", *flags, api=api).out
+    assert f"chat            12.0  {source}\n" in shown
+    asked = json.loads(api.requests[-1].content)
+    assert (asked["demand_rps"], asked["alternatives_of"]) == (sent, ["chat"])
+
+
+def test_the_rate_of_a_service_that_serves_already_is_measured(file: Path) -> None:
+    api = api_with(service())
+    out = cli("apply", "-f", file, "--dry-run", api=api).out
+    assert "chat            12.0  measured\n" in out
+
+
+@pytest.mark.parametrize(
+    ("flag", "annotation", "complaint"),
+    [
+        ("chat=1", "many", ":6: metadata.annotations.expected-rps: 'many' is not a"),
+        ("chta=1", "1", "the manifests have no service 'chta'; they have chat"),
+    ],
+)
+def test_a_rate_that_makes_no_sense_is_refused(
+    file: Path, flag: str, annotation: str, complaint: str
+) -> None:
+    text = f"name: chat\n  annotations:\n    expected-rps: {annotation!r}"
+    file.write_text(SERVICE.replace("name: chat", text))
+    flags = [] if annotation == "many" else ["--rate", flag]
+    refused = cli("apply", "-f", file, "--dry-run", *flags, api=api_with())
+    assert refused.code in (1, 2)
+    assert complaint in " ".join(refused.err.replace("│", " ").split())
+
+
+def conditions(status: str, reason: str, message: str) -> dict[str, object]:
+    ready = {"type": "Ready", "status": status, "reason": reason, "message": message}
+    return {**service(), "status": {"conditions": [ready]}}
+
+
+def test_waiting_ends_as_soon_as_the_service_serves(file: Path) -> None:
+    api = api_with()
+    served = conditions("True", "Serving", "replicas in service: 1")
+    slow = conditions("Unknown", "NotPlanned", "there is no plan in force yet")
+    looks = iter([slow, slow, served])
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        is_look = request.method == "GET" and "services/chat" in api.objects
+        return httpx2.Response(200, json=next(looks)) if is_look else api(request)
+
+    result = cli("apply", "-f", file, "-y", "--wait", "10", api=answer)
+    assert (result.code, next(looks, None)) == (0, None)
+    first, last = result.err.splitlines()
+    assert first == "waiting for chat: there is no plan in force yet"
+    assert re.fullmatch(r"chat is ready after \d+\.\d s: replicas in service: 1", last)
+
+
+def test_waiting_does_not_go_on_where_a_person_must_act(file: Path) -> None:
+    api = api_with()
+    waits = conditions("False", "WaitsForApproval", "plan 7 waits for approval")
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        is_look = request.method == "GET" and "services/chat" in api.objects
+        return httpx2.Response(200, json=waits) if is_look else api(request)
+
+    result = cli("apply", "-f", file, "-y", "--wait", "10", api=answer)
+    assert result.code == 1
+    assert "chat is not ready: plan 7 waits for approval" in result.err
+    assert "Hint: `plimsoll describe service chat` says why" in result.err
 
 
 def test_a_field_that_the_control_plane_does_not_keep_is_named(file: Path) -> None:
     api = api_with()
-    api.answers["PUT services/chat"] = service()
+    api.answers["POST apply"] = {"objects": [{"object": service()}]}
     result = cli("apply", "-f", file, "-y", api=api)
     assert "the control plane does not keep spec.slo.latency_ms" in result.out
 
