@@ -35,6 +35,7 @@ LONG = (
     "autoscale",
     "ingest",
     "plan",
+    "first_plans",
     "compare",
     "node_loss",
     "flash_crowds",

@@ -9,18 +9,20 @@ Every plan counts only if the checker accepts it. What demand needs comes first:
 then what misses the fewest replicas, then what is cheapest with migration; among equals the running GPUs stay.
 
 To save cost, the running GPUs are rearranged only as `Stability` allows: not before `min_dwell_s` have passed since
-the last look, by no more starts than `move_budget` beyond those that are needed, and only where that saves more than
-`hysteresis` of the cost. The third step is left out where it could not save that much, which the relaxation of the
-second one tells; so on most ticks a plan takes little of its budget.
+the last look, unless they became much dearer than they need be meanwhile (`solvers.joint.past`); by no more starts than
+`move_budget` beyond those that are needed, and only where that saves more than `hysteresis` of the cost. The third step
+is left out where it could not save that much, which the relaxation of the second one tells; so on most ticks a plan
+takes little of its budget.
 
 Where GPUs are short, running replicas stop to serve more only where that is worth it (`shortage.is_worth_moving`), and
 where some service would be left out by too much, the loop's plan is arranged for medians (`shortage.at_medians`).
 Single plans and the objective `max_goodput` serve most of all weight, whatever that means for one service.
 
-Memory holds when the last look was, and the token of warm state (`solvers.joint.replan.warm_start`). A single plan,
-whose budget says nothing of stability, and one without a limit of seconds, neither use nor leave warm state: then plans
-follow from the arguments alone. Simulations say that their calls are a series (`Budget.is_series`): each uses the warm
-state of the one before, so that plans follow from the first memory, which is none, and all arguments since.
+Memory holds when the last look was, what the plan cost then, and the token of warm state
+(`solvers.joint.replan.warm_start`). A single plan, whose budget says nothing of stability, and one without a limit of
+seconds, neither use nor leave warm state: then plans follow from the arguments alone. Simulations say that their calls
+are a series (`Budget.is_series`): each uses the warm state of the one before, so that plans follow from the first
+memory, which is none, and all arguments since.
 
 Under a power budget (`Problem.power_budget_w`) the third step plans within it (`solvers.joint.power_budget`); the
 others leave out what there are no watts for (`solvers.joint.trim_to_power`), and where that is more than before, the
@@ -31,8 +33,8 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import NamedTuple
 
 from solvers.greedy import policy as hetsev_greedy
 from solvers.joint.drafts import (
@@ -46,6 +48,7 @@ from solvers.joint.drafts import (
     steadiest,
 )
 from solvers.joint.heuristics.fluid import is_too_fine
+from solvers.joint.past import Kept, Past, dump_past, load_past
 from solvers.joint.replan.change import change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
 from solvers.joint.reserved import merged, split
@@ -68,7 +71,6 @@ from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
 NAME = "joint"
-MEMORY_VERSION = 1
 _MEDIANS = "arranged so that every median is in time: for the SLOs' percentiles there are too few GPUs"
 _CAREFUL_SHARE = 0.35
 """After this share of the budget's seconds, what runs is changed in haste."""
@@ -78,19 +80,6 @@ _USABLE = 0.9
 """Plans are looked for in this share of the budget's seconds; the rest is for the check and the report."""
 _LOOK_SHARE = 0.8
 """The search for a fresh arrangement ends after this share of the budget's seconds; the rest is for rearranging."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Past:
-    """What the policy remembers."""
-
-    token: str | None = None
-    looked_s: float | None = None
-    """When a rearrangement was last looked for; None = never."""
-
-
-Kept: TypeAlias = dict[str, Json]
-"""What is remembered."""
 
 
 def make_plan(
@@ -140,7 +129,7 @@ def _planned(
     budget: Budget,
 ) -> tuple[FoundPlan, Kept]:
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
-    past = _past(memory)
+    past = load_past(memory)
     has_next = _has_next(budget)
     warm = load_warm_start(past.token, problem) if has_next else None
     if warm is None:
@@ -148,14 +137,12 @@ def _planned(
         warm = WarmStart(problem, has_headroom=has_next)
     call = _Call(problem, observed, budget, warm)
     if problem.current is None or not problem.current.gpus:
-        found = _fresh(call)
-        has_looked = True
+        found, past = _looked(call, past, _fresh(call))
     else:
-        found, has_looked = _replanned(call, may_look=_is_dwell_over(call, past))
+        found, past = _replanned(call, past)
 
-    looked_s = observed.at_s if has_looked else past.looked_s
     token = store_warm_start(warm) if has_next else None
-    return found, {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": token}
+    return found, dump_past(replace(past, token=token))
 
 
 class _Call(NamedTuple):
@@ -167,38 +154,47 @@ class _Call(NamedTuple):
     warm: WarmStart
 
 
-def _is_dwell_over(call: _Call, past: _Past) -> bool:
-    if past.looked_s is None:
-        return True
-    age_s = call.observed.at_s - past.looked_s
-    # A clock that was set back gives a negative age; then the dwell time counts as over.
-    return not 0.0 <= age_s < call.budget.stability.min_dwell_s
-
-
 def _has_next(budget: Budget) -> bool:
     """Whether warm state is used, and left for the next call."""
     is_one_of_many = budget.seconds < math.inf or budget.is_series
     return is_one_of_many and budget.stability != Stability()
 
 
-def _replanned(call: _Call, *, may_look: bool) -> tuple[FoundPlan, bool]:
-    """The plan from what runs, and whether a rearrangement was looked for."""
-    problem, _, budget, warm = call
+def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past]:
+    """The plan from what runs, and what is remembered of it."""
+    problem, observed, budget, warm = call
+    may_look = past.is_dwell_over(observed.at_s, budget.stability)
     needed = _changed(call, may_look=may_look)
     if needed is None:
-        return _fresh(call), True
+        return _looked(call, past, _fresh(call))
 
+    may_look = may_look or lacks_watts(problem, needed)
     has_time = not _after(budget, _CHANGE_SHARE)()
-    can_look = (may_look or lacks_watts(problem, needed)) and has_time
     # On steps too fine, the relaxation is too slow to be worth waiting for.
-    if can_look and not is_too_fine(warm.tables(problem)):
+    can_relax = has_time and not is_too_fine(warm.tables(problem))
+    can_look = has_time and may_look
+    if can_relax and (may_look or past.is_outgrown(problem, needed)):
         proven = estimate(problem, needed.plan, budget, warm)
+        can_look = can_look or past.is_much_dearer(needed, proven[0].prices)
+        # What the relaxation is near to is good, and need not be asked about again.
+        past = replace(past, settled_usd_per_hour=needed.cost_usd_per_hour)
     else:
         proven = unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)
+
     found = FoundPlan(needed, *proven)
-    if not can_look or not _is_worthwhile(found, budget.stability):
-        return found, can_look
-    return _best_allowed(call, needed), True
+    if can_look and _is_worthwhile(found, budget.stability):
+        found = _best_allowed(call, needed)
+    return _looked(call, past, found) if can_look else (found, past)
+
+
+def _looked(call: _Call, past: Past, found: FoundPlan) -> tuple[FoundPlan, Past]:
+    """What a look ended with, and that there was one."""
+    looked = replace(
+        past,
+        looked_s=call.observed.at_s,
+        settled_usd_per_hour=found.draft.cost_usd_per_hour,
+    )
+    return found, looked
 
 
 def _best_allowed(call: _Call, needed: PlanDraft) -> FoundPlan:
@@ -307,18 +303,6 @@ def _greedy(call: _Call) -> PlanDraft:
     within_watts = trimmed(problem, replace(plan, policy=NAME))
     source = "greedy arrangement: the optimisation found no better one"
     return make_draft(problem, within_watts, "greedy", source)
-
-
-def _past(memory: Json) -> _Past:
-    # Memory of an older version, or of another policy, is worth no more than none: the next call has it anew.
-    if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
-        return _Past()
-    token = memory.get("warm")
-    looked_s = memory.get("looked_s")
-    return _Past(
-        token=token if isinstance(token, str) else None,
-        looked_s=float(looked_s) if isinstance(looked_s, int | float) else None,
-    )
 
 
 def _report(problem: Problem, found: FoundPlan) -> PlanReport:

@@ -39,8 +39,14 @@ def tick(
     return plan, report, memory
 
 
-def looked_at(at_s: float) -> Json:
-    return {"version": 1, "looked_s": at_s, "warm": None}
+def looked_at(at_s: float, *, usd_per_hour: float | None = None) -> Json:
+    """A look at that time, which ended with a plan of that cost."""
+    return {
+        "version": 1,
+        "looked_s": at_s,
+        "warm": None,
+        "settled_usd_per_hour": usd_per_hour,
+    }
 
 
 def on_whole_gpus(*services: str) -> Plan:
@@ -83,6 +89,45 @@ def test_a_cheaper_arrangement_waits_until_the_dwell_has_passed() -> None:
     assert gpus_of(late) == 1
     assert isinstance(memory, dict)
     assert memory["looked_s"] == 101.0
+
+
+def test_what_became_much_dearer_than_it_need_be_does_not_wait() -> None:
+    # Two GPUs at 1 USD/h where one would do, which is what the last look ended with.
+    plan, _, memory = tick(
+        wasteful(), at_s=1.0, memory=looked_at(0.0, usd_per_hour=1.0)
+    )
+    assert gpus_of(plan) == 1
+    assert isinstance(memory, dict)
+    assert (memory["looked_s"], memory["settled_usd_per_hour"]) == (1.0, 1.0)
+
+
+def test_what_costs_what_the_load_needs_is_not_looked_at_again() -> None:
+    # Each service fills its GPU: two are needed, though the last look ended with one.
+    problem = wasteful(rate_rps=100.0)
+    plan, _, memory = tick(problem, at_s=1.0, memory=looked_at(0.0, usd_per_hour=1.0))
+    assert (gpus_of(plan), started(problem, plan)) == (2, 0)
+    assert isinstance(memory, dict)
+    assert (memory["looked_s"], memory["settled_usd_per_hour"]) == (0.0, 2.0)
+
+
+def test_a_load_that_grows_is_answered_before_costs_are_looked_at() -> None:
+    problem = with_rates(wasteful(), 3.0)
+    _, _, memory = tick(problem, at_s=1.0, memory=looked_at(0.0, usd_per_hour=1.0))
+    assert isinstance(memory, dict)
+    assert (memory["looked_s"], memory["settled_usd_per_hour"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("pause_s", [1.0, 30.0])
+def test_services_that_come_one_after_the_other_share_gpus(pause_s: float) -> None:
+    # A quarter of a GPU would do for each; alone on one, each of the four would take a whole one.
+    services = [a_service(f"s{number}", rate_rps=20.0) for number in range(4)]
+    problem = a_problem(*services[:1])
+    plan, _, memory = tick(problem)
+    for count in range(2, 5):
+        problem = a_problem(*services[:count], current=plan)
+        plan, _, memory = tick(problem, at_s=pause_s * (count - 1), memory=memory)
+    together, _, _ = tick(a_problem(*services))
+    assert cost_usd_per_hour(problem, plan) == cost_usd_per_hour(problem, together)
 
 
 def test_a_clock_that_went_back_does_not_make_it_wait() -> None:
@@ -156,7 +201,8 @@ def test_noise_in_the_rates_moves_nothing_that_it_need_not() -> None:
 def test_without_a_limit_of_seconds_plans_follow_from_the_arguments_alone() -> None:
     problem = random_problem(4)
     first, _, memory = tick(problem)
-    assert memory == {"version": 1, "looked_s": 0.0, "warm": None}
+    cost = cost_usd_per_hour(problem, first)
+    assert memory == looked_at(0.0, usd_per_hour=pytest.approx(cost))
     now = with_rates(replace(problem, current=first), 1.1)
     once, again = (tick(now, at_s=5.0, memory=memory)[0] for _ in range(2))
     assert once == again
