@@ -167,6 +167,8 @@ class ServiceRoute:
     """Ids of ready replicas that take requests while those cannot keep up, or while there are none."""
     batches: tuple[tuple[str, int], ...] = ()
     """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
+    is_leaving: bool = False
+    """True: the replicas serve on for a moment, but the service is told as not ready, so that balancers send no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

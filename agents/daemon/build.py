@@ -38,6 +38,8 @@ from agents.sync.transport import HttpTransport, Transport
 LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
 
+LAME_DUCK_S = 5.0
+"""Ten checks of the gateway, which needs two, or one of most balancers."""
 PARENT_LOOK_S = 0.5
 _PR_SET_DUMPABLE = 4
 """linux/prctl.h"""
@@ -72,7 +74,12 @@ def forbid_inspection() -> None:
 async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
     settings = AgentSettings(
-        node=options.node, boot=boot, version=agent_version(), period_s=options.period_s
+        node=options.node,
+        boot=boot,
+        version=agent_version(),
+        period_s=options.period_s,
+        # Balancers' clocks run at the machine's pace, whatever this agent's does.
+        lame_duck_s=LAME_DUCK_S * options.speed,
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
     transport = MeteredTransport(make_transport(options, clock, token), metrics)

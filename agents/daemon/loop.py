@@ -62,6 +62,8 @@ class AgentSettings:
     enforce_period_s: float = 1.0
     handover_s: float = 10.0
     """How long replicas that moved to another node serve on here, so that their successors can start."""
+    lame_duck_s: float = 0.0
+    """How long a service that leaves the node is served after the node says that it is not ready for it."""
 
 
 class NodeAgent:
@@ -97,7 +99,7 @@ class NodeAgent:
         self._progress = Progress(ledger.directory)
         self._guard = PowerGuard(device)
         self._enforcing = Enforcing(
-            device, self._progress, hands=self._hands, handover_s=settings.handover_s
+            device, self._progress, hands=self._hands, leaving=settings
         )
         self._observed = asyncio.Event()
         self._changed = asyncio.Event()

@@ -13,6 +13,9 @@ Nodes do not talk to each other: a replica that moved to another node leaves a g
 for a while (`handover`) ready old replicas keep serving where a part of their service's planned rate lies on other
 nodes, unless their room is needed.
 
+Balancers ask a node now and then whether it serves a service. So the last replicas of a service that leaves the node
+serve on for a moment (`lingering`) after the node has begun to say that it does not: even where their room is needed.
+
 Tasks have what the replicas leave over and make room for them: see `diff_tasks`.
 
 A replica whose server cannot change its batch is replaced for that as well: see `successors`.
@@ -41,7 +44,7 @@ from agents.enforce.actions import (
     SwapOut,
     SwitchRoutes,
 )
-from agents.enforce.diff_routes import routes_for_now, still_serving
+from agents.enforce.diff_routes import last_serving, routes_for_now, still_serving
 from agents.enforce.diff_tasks import (
     are_tasks_settled,
     freed_soon_mib,
@@ -60,12 +63,13 @@ def actions(
     *,
     held: Collection[Part] = (),
     handover: Collection[str] = (),
+    lingering: Collection[str] = (),
     drain_deadline_s: float = DRAIN_DEADLINE_S,
 ) -> tuple[Action, ...]:
     """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
 
     `held` are replicas and tasks that failed and must not be started again yet, `handover` old replicas that may
-    still wait for a successor on another node. The result is empty when there is nothing to do, or nothing until a
+    still wait for a successor on another node, `lingering` services that balancers may still send here. The result is empty when there is nothing to do, or nothing until a
     replica becomes ready or has drained, or a task has been swapped. The command must have passed
     `admission.objections`.
     """
@@ -99,8 +103,9 @@ def actions(
         for old in _early_drains(gpu, need, waiting, {each.task for each in leaving})
     }
     serving = still_serving(wanted, gpus, handover) - early
+    last = last_serving(gpus, serving, lingering=lingering)
     # The table is made before drains, so that nobody who is drained is still routed to.
-    routes = routes_for_now(wanted, actual, gpus, serving)
+    routes = routes_for_now(wanted, actual, gpus, serving, last=last)
     routed = {replica_id for route in routes for replica_id, _ in route.shares}
     return (
         *stops,

@@ -52,10 +52,42 @@ def _elsewhere(wanted: NodeCommand) -> set[str]:
     }
 
 
+def last_serving(
+    gpus: tuple[GpuDiff, ...],
+    serving: Collection[str],
+    *,
+    lingering: Collection[str],
+) -> set[str]:
+    """Ready old replicas of lingering services that nothing else on the node serves."""
+    served = {
+        want.service
+        for gpu in gpus
+        for want, running in gpu.kept
+        if running.state == "ready" and not want.is_spare
+    }
+    served |= {old.service for gpu in gpus for old in gpu.retired if old.id in serving}
+    return {
+        old.id
+        for gpu in gpus
+        for old in gpu.retired
+        if old.state == "ready"
+        and old.service in lingering
+        and old.service not in served
+    }
+
+
 def routes_for_now(
-    wanted: NodeCommand, actual: NodeState, gpus: tuple[GpuDiff, ...], serving: set[str]
+    wanted: NodeCommand,
+    actual: NodeState,
+    gpus: tuple[GpuDiff, ...],
+    serving: Collection[str],
+    *,
+    last: Collection[str] = (),
 ) -> tuple[ServiceRoute, ...]:
-    """The table for now: ready wanted replicas by the plan's rates, and the old ones in `serving` by their former."""
+    """The table for now: ready wanted replicas by the plan's rates, and the old ones in `serving` by their former.
+
+    `last`: old ones that serve their services to the end on this node, which tells balancers that it does not.
+    """
     # A route that stays the same stays the same object, so that routers see at once that nothing changed.
     before = {route.service: route for route in actual.routes}
     former = {
@@ -67,6 +99,7 @@ def routes_for_now(
     spares: dict[str, list[str]] = {}
     # The command in force has what a governor has turned, and the same actions set it.
     batches: dict[str, int] = {}
+    leaving: set[str] = set()
     for gpu in gpus:
         for want, running in gpu.kept:
             if running.state == "ready" and want.is_spare:
@@ -75,9 +108,12 @@ def routes_for_now(
                 shares[want.service][want.id] = want.arrival_rate_rps
                 batches[want.id] = want.batch
         for old in gpu.retired:
-            if old.id in serving:
+            # A service that was deleted has no route any more: its replicas leave at once.
+            if old.service in shares and (old.id in serving or old.id in last):
                 shares[old.service][old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
+                if old.id in last:
+                    leaving.add(old.service)
     routes = []
     for route in sorted(wanted.routes, key=attrgetter("service")):
         mine = sorted(shares[route.service].items())
@@ -88,6 +124,7 @@ def routes_for_now(
             shares=tuple(mine),
             spares=tuple(resting),
             batches=tuple((each, batches[each]) for each, _ in mine),
+            is_leaving=route.service in leaving,
         )
         routes.append(_route(now, before.get(route.service)))
     return tuple(routes)

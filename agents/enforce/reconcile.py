@@ -1,6 +1,6 @@
 """Enforcement on one node: look, act, look again, and say how far the command has come.
 
-    enforcing = Enforcing(device, progress, hands=asyncio.Lock(), handover_s=10.0)
+    enforcing = Enforcing(device, progress, hands=asyncio.Lock(), leaving=AgentSettings(...))
     await enforcing.enforce(in_force, now_s)   # once a second, and at once after a new command
     enforcing.ack                              # what became of it
 
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from agents.base.backoff import Restarts
 from agents.base.device import (
@@ -60,6 +60,20 @@ _OF_REPLICA = attrgetter(
 )
 
 
+class LeavingTimes(Protocol):
+    """How long what leaves the node serves on; in seconds of the agent's clock."""
+
+    @property
+    def handover_s(self) -> float:
+        """Replicas that moved to another node."""
+        ...
+
+    @property
+    def lame_duck_s(self) -> float:
+        """The last replicas of a service, after balancers are told that the node does not serve it."""
+        ...
+
+
 class Enforcing:
     """Enforcement of one node; two at once take turns."""
 
@@ -69,17 +83,17 @@ class Enforcing:
         progress: Progress,
         *,
         hands: asyncio.Lock,
-        handover_s: float,
+        leaving: LeavingTimes,
     ) -> None:
-        """`hands`: held while something but a start is done; `handover_s`: how long replicas that moved to another node
-        serve on here."""
+        """`hands`: held while something but a start is done."""
         self.ack: Ack | None = None
-        self._device, self._progress, self._handover_s = device, progress, handover_s
+        self._device, self._progress, self._leaving = device, progress, leaving
         self._hands, self._turn = hands, asyncio.Lock()
         self._restarts = Restarts()
         self.failed_launches = FailedLaunches()
         self.launch_timer = LaunchTimer()
         self._unwanted_since_s: dict[str, float] = {}
+        self._leaving_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
 
@@ -122,7 +136,13 @@ class Enforcing:
         self.launch_timer.look(state, now_s)
         held = self._restarts.held(now_s)
         handover = self._handover(command, state, now_s)
-        return actions(command, state, held=held, handover=handover)
+        return actions(
+            command,
+            state,
+            held=held,
+            handover=handover,
+            lingering=self._lingering(state, now_s),
+        )
 
     async def _set(self, todo: Iterable[Action]) -> list[str]:
         """Carry actions out in their order; what failed, in words."""
@@ -193,7 +213,21 @@ class Enforcing:
         return {
             each
             for each in unwanted
-            if now_s < self._unwanted_since_s[each] + self._handover_s
+            if now_s < self._unwanted_since_s[each] + self._leaving.handover_s
+        }
+
+    def _lingering(self, state: NodeState, now_s: float) -> set[str]:
+        """Services that balancers may still send here: all but those whose leaving they have had the time to see."""
+        leaving = [route.service for route in state.routes if route.is_leaving]
+        self._leaving_since_s = {
+            each: self._leaving_since_s.get(each, now_s) for each in leaving
+        }
+        return {
+            route.service
+            for route in state.routes
+            if now_s
+            < self._leaving_since_s.get(route.service, now_s)
+            + self._leaving.lame_duck_s
         }
 
 

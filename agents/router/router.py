@@ -215,7 +215,8 @@ class Router:
         # A balancer sends to backups only when no other node is ready: then spares serve as well as replicas.
         with_spares = request.query.get("backup") == "true"
         for route in self._routes:
-            serves = route.shares or (with_spares and route.spares)
+            is_ready = route.shares and not route.is_leaving
+            serves = is_ready or (with_spares and route.spares)
             if route.service == service and serves:
                 return web.Response()
         return _without_replica(service)

@@ -71,14 +71,14 @@ def plan_commands(
 def plan_map(
     path: Path, known: Mapping[str, str], wanted: Mapping[str, str]
 ) -> list[str]:
-    """The commands by which a map of services is as wanted."""
-    changed = [each for each, text in wanted.items() if known.get(each) != text]
+    """The commands by which a map has the wanted entries and no others."""
+    changed = [key for key, value in wanted.items() if known.get(key) != value]
     return [
         *(
-            f"{'set' if each in known else 'add'} map {path} {each} {wanted[each]}"
-            for each in changed
+            f"{'set' if key in known else 'add'} map {path} {key} {wanted[key]}"
+            for key in changed
         ),
-        *(f"del map {path} {service}" for service in known if service not in wanted),
+        *(f"del map {path} {key}" for key in known if key not in wanted),
     ]
 
 

@@ -74,6 +74,11 @@ class HaProxySettings:
         return self.folder / "metadata.map"
 
     @property
+    def leaving_path(self) -> Path:
+        """The map of services that leave the node."""
+        return self.folder / "leaving.map"
+
+    @property
     def config_path(self) -> Path:
         return self.folder / "haproxy.cfg"
 
@@ -133,6 +138,8 @@ def make_config(settings: HaProxySettings) -> str:
         slo=settings.slo_path,
         metadata=settings.metadata_path,
         asked=METADATA_BACKEND,
+        leaving=settings.leaving_path,
+        leaves=_reply(HTTPStatus.SERVICE_UNAVAILABLE, "the service leaves this node"),
         table=IN_SLO_TABLE,
         services=settings.services,
         # With new content it is another configuration, for which HAProxy is started anew.
@@ -286,7 +293,8 @@ frontend node
     acl is_inference path_reg ^/v2/models/[^/]+(/versions/[^/]+)?/infer$
     acl is_ready path_reg ^/v2/models/[^/]+/ready$
     acl is_metadata path_reg ^/v2/models/[^/]+(/versions/[^/]+(/ready)?|(/versions/[^/]+)?/(config|stats))?$
-{rules}{answers}{keys}    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
+{rules}{answers}    http-request return {leaves} if is_ready {{ path,field(4,/),url_dec,map({leaving}) -m found }}
+{keys}    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
     http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
     http-request set-var(txn.slo_ms) path,field(4,/),url_dec,map_str_int({slo},0)
     http-request set-var(txn.came_ms) date(0,ms)

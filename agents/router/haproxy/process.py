@@ -51,7 +51,7 @@ from agents.router.haproxy.state import (
 )
 
 _MAX_REPLY = 16 * 1024 * 1024
-_MAX_SOCKET_PATH = 100
+_MAX_SOCKET_PATH = 97
 
 
 class HaProxy:
@@ -81,6 +81,7 @@ class HaProxy:
         replace_file(self._settings.map_path, b"")
         replace_file(self._settings.slo_path, b"")
         replace_file(self._settings.metadata_path, b"")
+        replace_file(self._settings.leaving_path, b"")
 
     def switch(
         self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
@@ -151,6 +152,9 @@ class HaProxy:
         }
         return {
             self._settings.slo_path: slos_ms,
+            self._settings.leaving_path: {
+                route.service: "1" for route in routes if route.is_leaving
+            },
             self._settings.metadata_path: {
                 service: f"{host}:{port}" for service, (host, port) in asked.items()
             },

@@ -74,7 +74,7 @@ def test_a_reading_is_what_came_since_the_last_one() -> None:
     assert (reading.arrivals, reading.served, reading.in_slo) == (3, 2, 1)
 
 
-def test_slos_that_changed_are_told_and_those_of_services_that_left_are_taken_away() -> (
+def test_map_entries_that_changed_are_told_and_those_that_are_gone_are_taken_away() -> (
     None
 ):
     known, wanted = (

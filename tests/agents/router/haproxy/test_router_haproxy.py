@@ -456,3 +456,21 @@ class TestReal:
             assert "default-server" in make_config(settings)
 
         on_front(tmp_path, scenario)
+
+    def test_a_service_that_leaves_is_served_and_not_ready(
+        self, tmp_path: Path
+    ) -> None:
+        async def scenario(front: Front) -> None:
+            url = f"http://127.0.0.1:{front.settings.port}/v2/models/chat/ready"
+            staying = a_route(("a", 1.0))
+            for route, status in (
+                (staying, 404),  # the worker's own answer: it knows no such path
+                (replace(staying, is_leaving=True), 503),
+                (staying, 404),
+            ):
+                front.proxy.switch((route,), front.addresses)
+                async with front.client.get(url) as response:
+                    assert response.status == status
+                assert await front.post() == (200, "a")
+
+        on_front(tmp_path, scenario)

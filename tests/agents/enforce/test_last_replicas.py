@@ -1,0 +1,53 @@
+"""The last replicas of a service that leaves a node: balancers are told first, and the replicas end afterwards."""
+
+from agents.enforce.actions import Drain, SwitchRoutes
+from agents.enforce.diff import actions
+from tests.agents.enforce.test_diff import settled
+from tests.agents.factories import a_command, a_gpu, a_replica, run
+
+CHAT = {"chat"}
+
+
+def test_the_last_replica_serves_on_while_the_node_says_that_the_service_leaves() -> (
+    None
+):
+    device = settled(a_command(a_gpu(a_replica("old"))))
+    gone = a_command(generation=2, services=("chat",))
+    state = run(device.state())
+
+    todo = actions(gone, state, lingering=CHAT)
+
+    (switch,) = (each for each in todo if isinstance(each, SwitchRoutes))
+    (route,) = switch.routes
+    assert (route.is_leaving, [name for name, _ in route.shares]) == (True, ["old"])
+    assert Drain(replica_id="old") not in todo
+    assert Drain(replica_id="old") in actions(gone, state)
+
+
+def test_a_replica_whose_room_is_needed_serves_on_as_long() -> None:
+    device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0))))
+    wanted = a_command(
+        a_gpu(a_replica("new", service="other", memory_mib=3000.0)),
+        generation=2,
+        services=("chat", "other"),
+    )
+    state = run(device.state())
+    assert Drain(replica_id="old") not in actions(wanted, state, lingering=CHAT)
+    assert Drain(replica_id="old") in actions(wanted, state)
+
+
+def test_one_of_two_replicas_leaves_at_once_and_the_node_stays_ready() -> None:
+    device = settled(a_command(a_gpu(a_replica("old"), a_replica("stays"))))
+    fewer = a_command(a_gpu(a_replica("stays")), generation=2)
+    todo = actions(fewer, run(device.state()), lingering=CHAT)
+    (switch,) = (each for each in todo if isinstance(each, SwitchRoutes))
+    assert not switch.routes[0].is_leaving
+    assert Drain(replica_id="old") in todo
+
+
+def test_a_deleted_service_is_not_waited_for() -> None:
+    device = settled(a_command(a_gpu(a_replica("old"))))
+    deleted = a_command(generation=2)
+    assert Drain(replica_id="old") in actions(
+        deleted, run(device.state()), lingering=CHAT
+    )
