@@ -168,7 +168,7 @@ class ServiceRoute:
     batches: tuple[tuple[str, int], ...] = ()
     """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
     is_leaving: bool = False
-    """True: the replicas serve on for a moment, but the service is told as not ready, so that balancers send no more."""
+    """True: the replicas serve on for a moment, but balancers that ask are told that the service is not ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,9 @@ TIME_HEADER = "Plimsoll-Agent-Time"
 METRICS_HEADER = "Plimsoll-Metrics"
 """host:port of the agent's own metrics, where it has some."""
 
+ROUTER_HEADER = "Plimsoll-Router"
+"""Base URL of the node's router, where it takes requests: http or https, host and port."""
+
 
 # Refused and not ignored: a command that is carried out without a field that its agent does not know would be another
 # command than the one that was planned.

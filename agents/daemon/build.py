@@ -10,13 +10,18 @@ import re
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.metrics_port import advertised, metrics_port
-from agents.base.protocol import ReplicaCommand, TaskCommand
+from agents.base.protocol import (
+    METRICS_HEADER,
+    ROUTER_HEADER,
+    ReplicaCommand,
+    TaskCommand,
+)
 from agents.base.version import agent_version
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
@@ -82,7 +87,10 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         lame_duck_s=LAME_DUCK_S * options.speed,
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
-    transport = MeteredTransport(make_transport(options, clock, token), metrics)
+    addresses: dict[str, str] = {}
+    transport = MeteredTransport(
+        make_transport(options, clock, token, addresses), metrics
+    )
     # The device is opened last: what cannot be read or made ends the agent before anything is touched.
     ledger = Ledger(options.state_dir)
     access = read_access(options)
@@ -105,23 +113,39 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
                 options.metrics_port,
                 lambda: metrics.page(agent.outbox, agent.command).text(),
             ),
-            front(device, options.router_port, access),
+            front(device, options.router_port, access) as port,
         ):
+            # Known only now: port 0 is any free one.
+            addresses |= own_addresses(options, access, port)
             await agent.run(stop)
     log.info("agent of node %s has stopped", options.node)
     return 0
 
 
-def make_transport(options: argparse.Namespace, clock: Clock, token: str) -> Transport:
+def own_addresses(
+    options: argparse.Namespace, access: RouterAccess, router_port: int
+) -> dict[str, str]:
+    """What the control plane is told of this agent's ports, as headers; nothing of those that nobody else can reach."""
+    metrics = advertised(options.metrics_host, options.metrics_port, options.url)
+    router = advertised(access.host, router_port, options.url)
+    scheme = "https" if access.certificate else "http"
+    found = {METRICS_HEADER: metrics, ROUTER_HEADER: router and f"{scheme}://{router}"}
+    return {name: address for name, address in found.items() if address}
+
+
+def make_transport(
+    options: argparse.Namespace,
+    clock: Clock,
+    token: str,
+    addresses: Mapping[str, str],
+) -> Transport:
     """HTTP by the token that was given, or by the node's own. Raises OSError, ValueError."""
     reach = HttpTransport(
         options.url,
         token,
         speed=options.speed,
         now_s=clock.now_s,
-        metrics_address=advertised(
-            options.metrics_host, options.metrics_port, options.url
-        ),
+        addresses=addresses,
         tls=_tls_context(options),
     )
     if token and not token.startswith(JOIN_PREFIX):

@@ -36,9 +36,13 @@ class BadSocket(DeviceError):
 
 
 @contextlib.asynccontextmanager
-async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterator[None]:
-    """The router's HTTP server, where the device has one of its own. Raises BadSocket, DeviceError or OSError."""
-    make_app = getattr(getattr(device, "router", None), "make_app", None)
+async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterator[int]:
+    """The router's HTTP server, where the device has one of its own; the port at which requests are taken, 0 = none.
+
+    Raises BadSocket, DeviceError or OSError.
+    """
+    router = getattr(device, "router", None)
+    make_app = getattr(router, "make_app", None)
     handed_over = handed_over_socket(os.environ)
     # A device without an HTTP server of its own takes no requests: simulated ones make theirs up, and HAProxy
     # binds its port itself.
@@ -47,7 +51,7 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
             raise BadSocket(
                 "systemd hands a port over that this process does not serve: disable plimsoll-agent.socket"
             )
-        yield
+        yield 0 if router is None else port
         return
     app = make_app()
     app[ASKS_FOR_KEYS] = access.keys is not None
@@ -68,10 +72,10 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
         await site.start()
         log.info(
             "requests are taken on port %d (%s)",
-            runner.addresses[0][1],
+            taken_at := runner.addresses[0][1],
             "which stays open" if handed_over else access.summary(),
         )
-        yield
+        yield taken_at
         if handed_over:
             # No new connections first; those that are there get LEAVE_S for the request that may be on its way.
             await site.stop()

@@ -69,9 +69,9 @@ def actions(
     """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
 
     `held` are replicas and tasks that failed and must not be started again yet, `handover` old replicas that may
-    still wait for a successor on another node, `lingering` services that balancers may still send here. The result is empty when there is nothing to do, or nothing until a
-    replica becomes ready or has drained, or a task has been swapped. The command must have passed
-    `admission.objections`.
+    still wait for a successor on another node, `lingering` services that balancers may still send here. The result
+    is empty when there is nothing to do, or nothing until a replica becomes ready or has drained, or a task has been
+    swapped. The command must have passed `admission.objections`.
     """
     # From here on a replica that cannot change its batch is wanted under its successor's name.
     wanted = with_successors(wanted, actual)

@@ -9,15 +9,16 @@ Errors:
 """
 
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Protocol, TypeAlias
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
-from agents.base.protocol import METRICS_HEADER, TIME_HEADER, Observation, SyncReply
+from agents.base.protocol import TIME_HEADER, Observation, SyncReply
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
@@ -98,15 +99,15 @@ class HttpTransport:
         *,
         speed: float = 1.0,
         now_s: Callable[[], float] | None = None,
-        metrics_address: str = "",
+        addresses: Mapping[str, str] = MappingProxyType({}),
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`speed`: seconds of the agent's clock per wall second; `wait_s` goes over the wire in wall seconds.
 
-        `now_s`: the agent's clock, told with every request. `metrics_address`: told, too.
+        `now_s`: the agent's clock, told with every request. `addresses`: told by these headers, as they are then.
         `tls`: whom the agent trusts and how it proves who it is; None: as the system does.
         """
-        self._metrics_address = metrics_address
+        self._addresses = addresses
         self._now_s = now_s
         self._tls = tls
         self._url = url.rstrip("/")
@@ -153,7 +154,7 @@ class HttpTransport:
             self._session = None
 
     def _headers(self) -> dict[str, str]:
-        headers = {"Authorization": f"Bearer {self.token}"}
+        headers = {"Authorization": f"Bearer {self.token}", **self._addresses}
         # Taken at the moment of sending, since an observation may have waited long in the outbox.
         if self._now_s is not None:
             headers[TIME_HEADER] = f"{self._now_s():.3f}"
@@ -168,8 +169,6 @@ class HttpTransport:
         """The session; made late because it belongs to the running event loop."""
         if self._session is None:
             headers = {"Content-Type": "application/json"}
-            if self._metrics_address:
-                headers[METRICS_HEADER] = self._metrics_address
             self._session = aiohttp.ClientSession(
                 headers=headers,
                 connector=aiohttp.TCPConnector(ssl=self._tls or True),

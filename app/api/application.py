@@ -27,7 +27,7 @@ from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
 from app.api.predictions import fits, networks, profiles
 from app.api.reports import costs, demand, reports
-from app.api.workloads import apply, budgets, projects, services, tasks
+from app.api.workloads import apply, budgets, endpoints, projects, services, tasks
 from app.base.errors import Forbidden
 
 PREFIX = "/api/v1"
@@ -46,6 +46,7 @@ RESOURCES = (
     networks,
     profiles,
     fits,
+    endpoints,
     services,
     telemetry,
     tasks,

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, FilePath, SecretStr, model_validator
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agents.base.protocol import LeaseEnd, LeaseTerms
-from app.base.sign_on import SignOnTerms, check_issuer, check_public_url, parse_grant
+from app.base.sign_on import SignOnTerms, check_issuer, check_root_url, parse_grant
 
 
 class Settings(BaseSettings):
@@ -138,6 +138,11 @@ class Settings(BaseSettings):
         description="Address by which people reach the dashboard, e.g. https://plimsoll.example.org; single sign-on "
         "needs it",
     )
+    gateway_url: str | None = Field(
+        default=None,
+        description="Address at which callers reach `plimsoll gateway`, e.g. https://inference.example.org; shown as "
+        "every service's endpoint. Unset: the nodes' own addresses are shown",
+    )
     oidc_issuer: str | None = Field(
         default=None,
         description="Identity provider (OpenID Connect) by which people log in to the dashboard; with the next three "
@@ -157,6 +162,11 @@ class Settings(BaseSettings):
     oidc_groups_claim: str = Field(
         default="groups", description="The claim that lists a person's groups"
     )
+
+    @field_validator("gateway_url")
+    @classmethod
+    def _check_gateway(cls, url: str | None) -> str | None:
+        return None if url is None else check_root_url(url, "gateway_url")
 
     @model_validator(mode="after")
     def _check_sign_on(self) -> "Settings":
@@ -206,7 +216,7 @@ class Settings(BaseSettings):
             client_secret=self.oidc_client_secret,
             groups_claim=self.oidc_groups_claim,
             grants={name: parse_grant(text) for name, text in self.oidc_groups.items()},
-            public_url=check_public_url(self.public_url or ""),
+            public_url=check_root_url(self.public_url or "", "public_url"),
         )
 
     def printable(self) -> dict[str, str]:

@@ -91,12 +91,12 @@ def check_issuer(url: str) -> str:
     return url
 
 
-def check_public_url(url: str) -> str:
-    """The dashboard's address without a slash at its end. Raises ValueError."""
-    parts = _parts_of(url, "public_url")
-    # Pages and their files are at fixed places below the host.
+def check_root_url(url: str, name: str) -> str:
+    """The address of the setting `name` without a slash at its end. Raises ValueError."""
+    parts = _parts_of(url, name)
+    # Pages, their files and services' paths are at fixed places below the host.
     if parts.path not in ("", "/"):
-        raise ValueError("public_url has a path; the dashboard needs a host of its own")
+        raise ValueError(f"{name} has a path; it must be an address of a host alone")
     return f"{parts.scheme}://{parts.netloc}"
 
 

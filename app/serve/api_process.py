@@ -148,6 +148,7 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
         event_limits=event_limits,
         simulations=ScenarioIntake(),
         lease=plane.settings.lease,
+        gateway_url=plane.settings.gateway_url,
     )
 
 

@@ -91,7 +91,9 @@ async def _sync(
         client_cert=client_cert,
         state_dir=None,
     )
-    transport = make_transport(options, ScaledClock(speed=1.0), "plim_agent_unknown")
+    transport = make_transport(
+        options, ScaledClock(speed=1.0), "plim_agent_unknown", {}
+    )
     try:
         await transport.exchange(
             msgspec.convert(observation(), Observation), wait_s=0.0

@@ -162,6 +162,8 @@ class ApiParts:
     """Checks what is to be simulated; somebody else runs it."""
     lease: LeaseTerms | None = None
     """How long commands hold while the control plane is silent; None = for ever."""
+    gateway_url: str | None = None
+    """Base URL of the gateway; None: callers go to the nodes."""
     event_limits: EventLimits = field(default_factory=EventLimits)
     """Limits on the lines of the audit that nodes cause."""
     skewed_nodes: set[str] = field(default_factory=set)

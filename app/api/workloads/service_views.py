@@ -32,6 +32,9 @@ class ServiceStatusView(View):
     observed_generation: int
     replicas: dict[str, int] = Field(description="Replicas in the target by GPU type")
     planned_rate_rps: float
+    endpoint: str | None = Field(
+        description="Send requests here; see `/services/{name}/endpoints`"
+    )
     reading: ReadingView | None
     conditions: list[ConditionView]
 
@@ -44,7 +47,9 @@ class ServiceView(manifests.ServiceManifest):
     )
 
 
-def service_view(row: ServiceRow, status: ServiceStatus | None) -> ServiceView:
+def service_view(
+    row: ServiceRow, status: ServiceStatus | None, endpoint: str | None = None
+) -> ServiceView:
     """A stored service as a manifest with its status."""
     return ServiceView(
         metadata=manifests.Metadata(
@@ -56,7 +61,9 @@ def service_view(row: ServiceRow, status: ServiceStatus | None) -> ServiceView:
             created_at=row.created_at,
         ),
         spec=_service_spec(row.service),
-        status=None if status is None else _service_status(row.generation, status),
+        status=None
+        if status is None
+        else _service_status(row.generation, status, endpoint),
     )
 
 
@@ -78,11 +85,14 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
     )
 
 
-def _service_status(generation: int, status: ServiceStatus) -> ServiceStatusView:
+def _service_status(
+    generation: int, status: ServiceStatus, endpoint: str | None
+) -> ServiceStatusView:
     return ServiceStatusView(
         observed_generation=generation,
         replicas=dict(status.replicas),
         planned_rate_rps=status.planned_rate_rps,
+        endpoint=endpoint,
         reading=None
         if status.reading is None
         else ReadingView.model_validate(status.reading),

@@ -25,6 +25,7 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
 from app.api.workloads.budgets import require_budget
+from app.api.workloads.endpoint_views import load_endpoints
 from app.api.workloads.service_views import (
     ServiceForecast,
     ServiceView,
@@ -63,11 +64,18 @@ async def list_services(
             after=paging.after,
             limit=paging.fetch,
         )
+        places = await load_endpoints(
+            context, connection, [row.service.name for row in rows]
+        )
     # After the transaction of the rows: a snapshot is read by the store in one of its own.
     statuses = await _statuses(context, [row.service.name for row in rows])
     return paging.page(
         rows,
-        view=lambda row: service_view(row, statuses.get(row.service.name)),
+        view=lambda row: service_view(
+            row,
+            statuses.get(row.service.name),
+            places[row.service.name].url,
+        ),
         key=lambda row: row.service.name,
     )
 
@@ -77,8 +85,9 @@ async def get_service(context: Viewer, name: Name, response: Response) -> Servic
     """One service, with its status: conditions, replicas, and what the agents saw."""
     async with context.transaction() as connection:
         row = await visible_service(context, connection, name)
+        places = await load_endpoints(context, connection, [name])
     statuses = await _statuses(context, [name])
-    view = service_view(row, statuses.get(name))
+    view = service_view(row, statuses.get(name), places[name].url)
     response.headers["ETag"] = etag(view)
     return view
 

@@ -86,6 +86,19 @@ def service_wide_cells(item: Document) -> Cells:
         amount(number(item, "status.planned_rate_rps")),
         amount(number(item, "status.reading.latency_ms")),
         plain(replicas),
+        text(item, "status.endpoint") or "-",
+    )
+
+
+def endpoint_row(item: Document) -> Cells:
+    nodes = documents(item, "nodes")
+    ready = sum(int(number(node, "ready_replicas") or 0) for node in nodes)
+    carrying = [node for node in nodes if number(node, "weight_rps")]
+    return (
+        text(item, "service"),
+        str(len(carrying)),
+        good(str(ready)) if ready else warn("0"),
+        text(item, "url") or faint("-"),
     )
 
 

@@ -145,6 +145,7 @@ KINDS = (
             ">planned rps",
             ">latency ms",
             "replicas by type",
+            "endpoint",
         ),
         wide_row=columns.service_wide_cells,
         is_deletable=True,
@@ -166,6 +167,14 @@ KINDS = (
         ),
         wide_row=task_columns.task_wide_cells,
         is_deletable=True,
+    ),
+    CommandKind(
+        name="Endpoint",
+        path="endpoints",
+        headings=("service", ">nodes", ">ready", "endpoint"),
+        row=columns.endpoint_row,
+        id_field="service",
+        has_one=False,
     ),
     CommandKind(
         name="Node",

@@ -11,6 +11,7 @@ from app.cli.common.client import (
     ApiProblem,
     Document,
     dig,
+    documents,
     objects_of,
     text,
 )
@@ -64,6 +65,7 @@ def describe(
         if found.name == "Project":
             _show_project(item)
         if found.name == "Service":
+            _show_nodes(api, found, name)
             _show_forecast(api, found, name)
         _show_events(api, found, name)
 
@@ -186,6 +188,14 @@ def _brief(entry: Document) -> str:
 
 def _indented(rows: Sequence[Cells], indent: str) -> list[Cells]:
     return [(indent + str(row[0]), *row[1:]) for row in rows]
+
+
+def _show_nodes(api: Api, kind: CommandKind, name: str) -> None:
+    """Which nodes take a service's requests; the address itself is in its status."""
+    nodes = documents(api.get(f"{kind.one(name)}/endpoints"), "nodes")
+    if nodes:
+        show_line("requests go to:")
+        _show_list(nodes, ())
 
 
 def _show_forecast(api: Api, kind: CommandKind, name: str) -> None:

@@ -96,7 +96,7 @@ node = _table(
     must("problems", TEXTS),
     Column("power_cap_w", Double),
     must("repartition", ARRAY(Integer)),
-    must("metrics_address", Text),
+    *must_all(Text, "metrics_address", "router_url"),
     *may_all(TIME, "drain_at", "drained_at"),
 )
 

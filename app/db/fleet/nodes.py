@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import InvalidRequest, NotFound
@@ -277,13 +277,27 @@ async def set_power_cap(
     )
 
 
-async def set_metrics_address(
-    connection: AsyncConnection, name: str, address: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddresses:
+    """Ports of a node that others may reach; empty = none."""
+
+    metrics: str
+    """host:port of its agent's metrics."""
+    router: str
+    """Base URL of its router."""
+
+
+async def set_addresses(
+    connection: AsyncConnection, name: str, addresses: NodeAddresses
 ) -> None:
-    """Where the node's agent shows its metrics; empty = nowhere. The same again changes nothing."""
-    changed = node.c.metrics_address != address
+    """Where the node's agent shows its metrics and takes requests. The same again changes nothing."""
+    values = {
+        node.c.metrics_address: addresses.metrics,
+        node.c.router_url: addresses.router,
+    }
+    changed = or_(*(column != value for column, value in values.items()))
     await connection.execute(
-        update(node).where(node.c.id == name, changed).values(metrics_address=address)
+        update(node).where(node.c.id == name, changed).values(values)
     )
 
 

@@ -1,0 +1,110 @@
+"""Where the requests of services go, as the API answers it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import Field
+
+from app.api.http.parts import Context
+from app.api.http.views import View
+from app.db.base.tables import AnyRow
+from app.db.base.transaction import Connection
+from app.db.reports.endpoints import load_carriers, load_routers
+
+WAITING_NODES = 4
+"""Nodes that are named for a service without a replica: enough that one of them is there."""
+
+
+class NodeEndpoint(View):
+    """A node that takes a service's requests."""
+
+    node: str
+    url: str = Field(
+        description="Base URL of the node's router, e.g. http://10.0.0.7:8000; empty: others cannot reach it"
+    )
+    weight_rps: float = Field(
+        description="Its part of the requests: the rate that its replicas are planned for"
+    )
+    planned_replicas: int
+    ready_replicas: int = Field(
+        description="As its agent said last; more than planned where replicas are about to leave"
+    )
+
+
+class ServiceEndpoints(View):
+    """Where the requests of a service go."""
+
+    service: str
+    url: str | None = Field(
+        description="Send requests here, by POST (Open Inference Protocol v2): the gateway's address, which stays, or "
+        "that of a node, which changes with the plans; null: nobody takes them"
+    )
+    gateway: str | None = Field(description="Base URL of the gateway; null: none")
+    nodes: list[NodeEndpoint] = Field(
+        description="Nodes with replicas; of a service without any, some nodes where its requests wait and are counted"
+    )
+
+
+async def load_endpoints(
+    context: Context, connection: Connection, names: Sequence[str]
+) -> Mapping[str, ServiceEndpoints]:
+    """Where the requests of these services go, by service."""
+    carriers: dict[str, list[AnyRow]] = defaultdict(list)
+    for row in await load_carriers(connection, names, context.now()):
+        carriers[row.service].append(row)
+    routers = await load_routers(connection, WAITING_NODES, context.now())
+    gateway = context.parts.gateway_url
+    return {
+        name: _endpoints(name, carriers[name], routers, gateway=gateway)
+        for name in names
+    }
+
+
+def _endpoints(
+    service: str,
+    carriers: Sequence[AnyRow],
+    routers: Sequence[AnyRow],
+    *,
+    gateway: str | None,
+) -> ServiceEndpoints:
+    nodes = _carrying(carriers) or [
+        NodeEndpoint(
+            node=row.node,
+            url=row.router_url,
+            weight_rps=0.0,
+            planned_replicas=0,
+            ready_replicas=0,
+        )
+        for row in routers
+    ]
+    base = gateway or _first(nodes)
+    return ServiceEndpoints(
+        service=service,
+        url=None if base is None else f"{base}/v2/models/{service}/infer",
+        gateway=gateway,
+        nodes=nodes,
+    )
+
+
+def _carrying(rows: Sequence[AnyRow]) -> list[NodeEndpoint]:
+    planned = sum(row.planned for row in rows)
+    rate_rps = sum(row.rate_rps for row in rows)
+    # A node whose replicas are about to leave is no longer planned for: its part is what as many others carry.
+    mean_rps = rate_rps / planned if planned else 0.0
+    return [
+        NodeEndpoint(
+            node=row.node,
+            url=row.router_url,
+            weight_rps=row.rate_rps if row.planned else mean_rps * row.ready,
+            planned_replicas=row.planned,
+            ready_replicas=row.ready,
+        )
+        for row in rows
+    ]
+
+
+def _first(nodes: Iterable[NodeEndpoint]) -> str | None:
+    """The address of a node that answers, as far as it is known."""
+    reachable = [node for node in nodes if node.url]
+    reachable.sort(key=lambda node: (not node.ready_replicas, -node.weight_rps))
+    return reachable[0].url if reachable else None

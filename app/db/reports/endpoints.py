@@ -1,0 +1,54 @@
+"""Where requests of services go: the nodes that the plan in force has for them, and those that still serve them."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.db.base.rows import all_rows
+from app.db.base.tables import AnyRow
+
+FRESH = timedelta(seconds=10.0)
+"""Of a report that says what is ready: agents report every second or two."""
+
+# Replicas that moved serve on for a while where they were, which only the reports tell.
+_CARRIERS = """
+WITH planned AS (
+    SELECT r.service, g.node, sum(r.arrival_rate_rps) AS rate_rps, count(*) AS replicas
+    FROM plan p JOIN plan_replica r ON r.plan_id = p.id JOIN gpu g ON g.id = r.gpu
+    WHERE p.state = 'target' AND r.service = ANY(CAST(:services AS text[]))
+    GROUP BY r.service, g.node
+), ready AS (
+    SELECT r.service, g.node, count(DISTINCT r.replica) AS replicas
+    FROM replica_observation r JOIN gpu g ON g.id = r.gpu JOIN node n ON n.id = g.node
+    WHERE r.window_start >= :since AND r.state = 'ready' AND r.service = ANY(CAST(:services AS text[]))
+        AND r.window_start >= n.last_window_end - 1.5 * r.window_s * interval '1 second'
+    GROUP BY r.service, g.node
+)
+SELECT service, node, n.router_url, coalesce(planned.rate_rps, 0) AS rate_rps,
+    coalesce(planned.replicas, 0) AS planned, coalesce(ready.replicas, 0) AS ready
+FROM planned FULL JOIN ready USING (service, node) JOIN node n ON n.id = node
+ORDER BY service COLLATE "C", node COLLATE "C"
+"""
+
+_ROUTERS = """
+SELECT id AS node, router_url FROM node
+WHERE router_url <> '' AND last_seen_at >= :since
+ORDER BY id COLLATE "C" LIMIT :limit
+"""
+
+
+async def load_carriers(
+    connection: AsyncConnection, services: Sequence[str], now: datetime
+) -> Sequence[AnyRow]:
+    """Nodes of each service, by service and node, with what is planned there and the replicas that are ready."""
+    return await all_rows(
+        connection, _CARRIERS, services=list(services), since=now - FRESH
+    )
+
+
+async def load_routers(
+    connection: AsyncConnection, limit: int, now: datetime
+) -> Sequence[AnyRow]:
+    """Some nodes that take requests, by name: those of a service without a replica wait there and are counted."""
+    return await all_rows(connection, _ROUTERS, limit=limit, since=now - FRESH)

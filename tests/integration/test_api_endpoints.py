@@ -1,0 +1,132 @@
+"""Where requests go: what agents say of their routers, what the plan has, and what is shown of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agents.base.protocol import ROUTER_HEADER
+from tests.app.runner import cli
+from tests.integration.api_harness import (
+    Api,
+    Prepared,
+    node,
+    observation,
+    reading,
+    service,
+)
+
+pytestmark = pytest.mark.integration
+
+GATEWAY = "https://inference.example.org"
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        running.put("nodes/n2", node("n2"))
+        running.put("services/chat", service())
+        yield running
+
+
+def report(api: Api, name: str, router: str, sequence: int, **fields: object) -> Any:
+    """What a node's agent is answered that says where its router is."""
+    now_s = api.clock.now().timestamp()
+    answer = api.call(
+        "POST",
+        f"nodes/{name}/sync",
+        observation(
+            name, sequence=sequence, window_start_s=now_s - 1.0, window_s=1.0, **fields
+        ),
+        token=api.token_of(name),
+        **{ROUTER_HEADER.replace("-", "_"): router},
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.json()["command"]
+
+
+def replicas_of(command: Any, state: str = "ready") -> list[dict[str, object]]:
+    kept = ("id", "service", "sm_percent", "batch", "memory_mib")
+    return [
+        {
+            "gpu_index": gpu["index"],
+            "state": state,
+            **{key: each[key] for key in kept},
+        }
+        for gpu in command["gpus"]
+        for each in gpu["replicas"]
+    ]
+
+
+def shown(api: Api, *words: str) -> str:
+    """What a command line prints."""
+    environment = {"PLIMSOLL_TOKEN": api.secrets["viewer"]}
+    return cli(*words, api=api.forward, environment=environment).out
+
+
+def test_the_endpoint_is_a_node_that_serves_and_the_nodes_are_told(api: Api) -> None:
+    commands = {}
+    load = [reading(arrivals=10)]
+    for name, port in (("n1", 8001), ("n2", 8002)):
+        report(api, name, f"http://gpu-{name}:{port}", 1, services=load)
+    waiting = api.get("services/chat/endpoints", token="viewer")
+    # Nobody is planned: its requests may wait at any node.
+    assert [each["url"] for each in waiting["nodes"]] == [
+        "http://10.0.0.7:8001",
+        "http://10.0.0.7:8002",
+    ]
+    api.tick()
+    api.clock.advance(1.0)
+    for name, port in (("n1", 8001), ("n2", 8002)):
+        commands[name] = report(api, name, f"http://gpu-{name}:{port}", 2)
+    (used,) = (name for name, command in commands.items() if command["gpus"])
+    port = {"n1": 8001, "n2": 8002}[used]
+    found = api.get("services/chat/endpoints", token="viewer")
+    (carrier,) = found["nodes"]
+    assert (carrier["node"], carrier["planned_replicas"]) == (used, 1)
+    assert carrier["ready_replicas"] == 0
+    assert found["url"] == f"http://10.0.0.7:{port}/v2/models/chat/infer"
+    assert api.get("services/chat")["status"]["endpoint"] == found["url"]
+    assert api.get("endpoints", token="viewer")["items"] == [found]
+    for words in (("get", "endpoints"), ("describe", "service", "chat")):
+        assert found["url"] in shown(api, *words)
+
+    # What is no longer planned for and still serves is named until its agent says that it does not.
+    other = "n2" if used == "n1" else "n1"
+    moved = replicas_of(commands[used])
+    api.clock.advance(1.0)
+    report(api, other, "http://gpu-o:9000", 3, replicas=moved)
+    nodes = {each["node"]: each for each in api.get("services/chat/endpoints")["nodes"]}
+    assert (nodes[other]["planned_replicas"], nodes[other]["ready_replicas"]) == (0, 1)
+    assert nodes[other]["weight_rps"] == pytest.approx(nodes[used]["weight_rps"])
+    api.clock.advance(1.0)
+    report(api, other, "http://gpu-o:9000", 4)
+    assert [each["node"] for each in api.get("services/chat/endpoints")["nodes"]] == [
+        used
+    ]
+
+
+def test_a_gateway_is_every_services_endpoint(small_fleet: Prepared) -> None:
+    settings = {"gateway_url": f"{GATEWAY}/"}
+    with small_fleet.running_api(**settings) as api:
+        api.put("services/chat", service())
+        found = api.get("services/chat/endpoints")
+        assert (found["url"], found["gateway"]) == (
+            f"{GATEWAY}/v2/models/chat/infer",
+            GATEWAY,
+        )
+
+
+def test_other_projects_endpoints_are_not_there(api: Api) -> None:
+    api.add_token("theirs", "viewer", projects=("team-a",))
+    assert api.call("GET", "services/chat/endpoints", token="theirs").status_code == 404
+    assert api.get("endpoints", token="theirs")["items"] == []
+
+
+@pytest.mark.parametrize(
+    "said", ["ftp://gpu-1:8000", "http://169.254.169.254:80", "http://gpu-1", "x"]
+)
+def test_what_is_no_routers_address_is_told_to_nobody(api: Api, said: str) -> None:
+    report(api, "n1", said, 1)
+    found = api.get("services/chat/endpoints")
+    assert (found["url"], found["nodes"]) == (None, [])
