@@ -3,11 +3,20 @@
 await first(wait, wait, …, limit_s=…)          -> what the first of them says; the others are cancelled
 await together(wait, wait, …)                  -> what each says; where one raises the others are cancelled
 await cancel(task, …)                          returns when they have ended
+async with stop_event(parent) as stop          -> is set when this process must end
 """
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine
 from typing import TypeVar
+
+PARENT_LOOK_S = 0.5
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,3 +51,27 @@ async def cancel(*tasks: "asyncio.Task[object] | None") -> None:
         each.cancel()
     if begun:
         await asyncio.wait(begun)
+
+
+@contextlib.asynccontextmanager
+async def stop_event(parent: int) -> AsyncIterator[asyncio.Event]:
+    """Set when this process must end: by a signal, or because process `parent` has ended (0: nobody's)."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # Both end it in good order.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    orphaned = asyncio.create_task(_stop_without(parent, stop)) if parent else None
+    try:
+        yield stop
+    finally:
+        if orphaned is not None:
+            orphaned.cancel()
+
+
+async def _stop_without(parent: int, stop: asyncio.Event) -> None:
+    """Stop when the process that started this one has ended, however that happened."""
+    while os.getppid() == parent:  # noqa: ASYNC110  the kernel tells nobody in a portable way
+        await asyncio.sleep(PARENT_LOOK_S)
+    log.warning("process %d, which started this one, has ended", parent)
+    stop.set()

@@ -5,9 +5,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import os
 import re
-import signal
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -23,6 +21,7 @@ from agents.base.protocol import (
     TaskCommand,
 )
 from agents.base.version import agent_version
+from agents.base.waits import stop_event
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
@@ -45,7 +44,6 @@ LOAD_DURATION_S = 7 * 86400
 
 LAME_DUCK_S = 5.0
 """Ten checks of the gateway, which needs two, or one of most balancers."""
-PARENT_LOOK_S = 0.5
 _PR_SET_DUMPABLE = 4
 """linux/prctl.h"""
 
@@ -95,7 +93,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     ledger = Ledger(options.state_dir)
     access = read_access(options)
     device = await open_device(options, clock, access)
-    async with closing_both(device, transport), _stop_event(options.parent) as stop:
+    async with closing_both(device, transport), stop_event(options.parent) as stop:
         log.info(
             "agent of node %s starts; generation %d is in force",
             options.node,
@@ -178,30 +176,6 @@ async def closing_both(device: Device, transport: Transport) -> AsyncIterator[No
         closing.push_async_callback(device.close)
         closing.push_async_callback(transport.close)
         yield
-
-
-@contextlib.asynccontextmanager
-async def _stop_event(parent: int) -> AsyncIterator[asyncio.Event]:
-    """Set when the agent must end: by a signal, or because process `parent` has ended (0: nobody's)."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # Both end the agent in good order, by which the device is given back.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    orphaned = asyncio.create_task(_stop_without(parent, stop)) if parent else None
-    try:
-        yield stop
-    finally:
-        if orphaned is not None:
-            orphaned.cancel()
-
-
-async def _stop_without(parent: int, stop: asyncio.Event) -> None:
-    """Stop when the process that started this one has ended, however that happened."""
-    while os.getppid() == parent:  # noqa: ASYNC110  the kernel tells nobody in a portable way
-        await asyncio.sleep(PARENT_LOOK_S)
-    log.warning("process %d, which started this agent, has ended", parent)
-    stop.set()
 
 
 async def _take_up(agent: NodeAgent) -> None:

@@ -93,16 +93,19 @@ def test_the_endpoint_is_a_node_that_serves_and_the_nodes_are_told(api: Api) -> 
 
     # What is no longer planned for and still serves is named until its agent says that it does not.
     other = "n2" if used == "n1" else "n1"
-    moved = replicas_of(commands[used])
+    serving = replicas_of(commands[used])
     api.clock.advance(1.0)
-    report(api, other, "http://gpu-o:9000", 3, replicas=moved)
+    report(api, used, "http://gpu-1:9000", 3, replicas=serving, services=load)
+    report(api, other, "http://gpu-2:9000", 3)
+    assert api.call("POST", f"nodes/{used}/drain").status_code == 200
+    api.tick()
     nodes = {each["node"]: each for each in api.get("services/chat/endpoints")["nodes"]}
-    assert (nodes[other]["planned_replicas"], nodes[other]["ready_replicas"]) == (0, 1)
-    assert nodes[other]["weight_rps"] == pytest.approx(nodes[used]["weight_rps"])
+    assert (nodes[used]["planned_replicas"], nodes[used]["ready_replicas"]) == (0, 1)
+    assert nodes[used]["weight_rps"] == pytest.approx(nodes[other]["weight_rps"])
     api.clock.advance(1.0)
-    report(api, other, "http://gpu-o:9000", 4)
+    report(api, used, "http://gpu-1:9000", 4)
     assert [each["node"] for each in api.get("services/chat/endpoints")["nodes"]] == [
-        used
+        other
     ]
 
 

@@ -50,7 +50,8 @@ from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.access import RouterAccess
 from agents.router.haproxy.config import HaProxySettings, find_proxy_user
-from agents.router.haproxy.router import end_earlier, open_haproxy
+from agents.router.haproxy.router import open_haproxy
+from agents.router.haproxy.supervised import end_earlier
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
 from agents.tasks.task import TaskHooks

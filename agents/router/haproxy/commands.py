@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from agents.base.device import ServiceRoute
-from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.state import Address, BackendServer, HaProxyError, ProxyState
 
 MAX_WEIGHT = 256
@@ -18,11 +18,23 @@ Wanted = Mapping[str, Mapping[Address, int]]
 """Service → address → weight."""
 
 
-def plan_commands(
-    state: ProxyState, wanted: Wanted, settings: HaProxySettings
-) -> list[str]:
+class Places(Protocol):
+    """What plans need of a configuration."""
+
+    @property
+    def map_path(self) -> Path:
+        """The map from services to backends."""
+        ...
+
+    @property
+    def replicas(self) -> int:
+        """Places of each backend."""
+        ...
+
+
+def plan_commands(state: ProxyState, wanted: Wanted, settings: Places) -> list[str]:
     """The commands that make it so, in the order in which nobody is without a replica. Raises HaProxyError."""
-    backends = _assign(state, wanted)
+    backends = assign_backends(state, wanted)
     places = state.by_backend()
     opening: list[str] = []
     closing: list[str] = []
@@ -95,7 +107,7 @@ def _park(state: ProxyState, opening: Iterable[str]) -> Iterator[str]:
             yield f"set server {place.backend}/{place.name} state maint"
 
 
-def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
+def assign_backends(state: ProxyState, wanted: Wanted) -> dict[str, str]:
     """Backends of all services, known ones as they are; new ones get those that nobody has and that are idle."""
     for service in wanted:
         if not _NAME.fullmatch(service):

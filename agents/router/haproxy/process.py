@@ -20,10 +20,8 @@ Against the agent's own router it lacks: the queue of a service without a replic
 last replica that stays in, and latency histograms per service. Verified with 2.6.
 """
 
-import os
 import re
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +29,6 @@ from agents.base.device import ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.router.haproxy.commands import (
     Wanted,
-    command_lines,
     differences,
     plan_commands,
     plan_map,
@@ -42,26 +39,15 @@ from agents.router.haproxy.config import (
     access_files,
     make_config,
 )
-from agents.router.haproxy.state import (
-    Address,
-    HaProxyError,
-    ProxyState,
-    map_entries,
-    parse_state,
-)
-
-_MAX_REPLY = 16 * 1024 * 1024
-_MAX_SOCKET_PATH = 97
+from agents.router.haproxy.runtime_socket import RuntimeSocket
+from agents.router.haproxy.state import Address, HaProxyError, ProxyState
 
 
 class HaProxy:
     """HAProxy as the front of one node."""
 
     def __init__(self, settings: HaProxySettings) -> None:
-        if len(os.fsencode(settings.socket_path)) > _MAX_SOCKET_PATH:
-            raise HaProxyError(
-                f"{settings.socket_path} is too long for a socket; choose a shorter folder"
-            )
+        self._socket = RuntimeSocket(settings.socket_path, settings.timeout_s)
         self._settings = settings
         self._routes: tuple[ServiceRoute, ...] = ()
         self._addresses: dict[str, Address] = {}
@@ -71,13 +57,27 @@ class HaProxy:
         """The table that was put in force last."""
         return self._routes
 
+    @property
+    def config_path(self) -> Path:
+        """The file that it is started with."""
+        return self._settings.config_path
+
+    @property
+    def socket_path(self) -> Path:
+        """Where it answers."""
+        return self._settings.socket_path
+
+    def config_text(self) -> str:
+        """What that file must hold."""
+        return make_config(self._settings)
+
     def write_config(self) -> None:
         """Configuration and empty map, each whole or not at all; a HAProxy that is started with them has no table."""
         self._routes, self._addresses = (), {}
         for path, content in access_files(self._settings).items():
             # One of them has a private key. HAProxy reads them as root, before it becomes its own user.
             replace_file(path, content, mode=0o600)
-        replace_file(self._settings.config_path, make_config(self._settings).encode())
+        replace_file(self.config_path, self.config_text().encode())
         replace_file(self._settings.map_path, b"")
         replace_file(self._settings.slo_path, b"")
         replace_file(self._settings.metadata_path, b"")
@@ -99,9 +99,9 @@ class HaProxy:
             for each, _ in route.shares
         }
         wanted = {route.service: weights_of(route, needed) for route in routes}
-        self._report(plan_commands(self.state(), wanted, self._settings))
+        self._socket.run(plan_commands(self.state(), wanted, self._settings))
         maps = self._maps(routes, wanted)
-        self._report(self._plan_maps(maps))
+        self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state(), wanted)
         if left := self._plan_maps(maps):
@@ -130,13 +130,11 @@ class HaProxy:
 
     def state(self) -> ProxyState:
         """Everything that a switch looks at, as it is now. Raises HaProxyError."""
-        stat, servers = (
-            self.ask("show stat -1 4 -1"),
-            self.ask("show servers state"),
-        )  # 4: servers only
-        return parse_state(
-            servers, stat, self.ask(f"show map {self._settings.map_path}")
-        )
+        return self._socket.state(self._settings.map_path)
+
+    def ask(self, line: str) -> str:
+        """The answer to a line of commands. Raises HaProxyError."""
+        return self._socket.ask(line)
 
     def _maps(
         self, routes: tuple[ServiceRoute, ...], wanted: Wanted
@@ -163,30 +161,8 @@ class HaProxy:
     def _plan_maps(self, maps: Mapping[Path, Mapping[str, str]]) -> list[str]:
         commands: list[str] = []
         for path, texts in maps.items():
-            known = dict(map_entries(self.ask(f"show map {path}")))
-            commands += plan_map(path, known, texts)
+            commands += plan_map(path, self._socket.entries(path), texts)
         return commands
-
-    def _report(self, commands: Iterable[str]) -> None:
-        for line in command_lines(commands):
-            self.ask(line)
-
-    def ask(self, line: str) -> str:
-        """The answer to a line of commands. Raises HaProxyError."""
-        path = str(self._settings.socket_path)
-        reply = bytearray()
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(self._settings.timeout_s)
-                connection.connect(path)
-                connection.sendall(line.encode() + b"\n")
-                while (data := connection.recv(65536)) and len(reply) < _MAX_REPLY:
-                    reply += data
-        except OSError as error:
-            raise HaProxyError(
-                f"HAProxy does not answer at {path}: {error}; is it running?"
-            ) from error
-        return reply.decode("utf-8", "replace")
 
 
 def parse_address(url: str) -> Address:

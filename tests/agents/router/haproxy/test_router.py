@@ -22,15 +22,9 @@ from agents.main import main
 from agents.router.haproxy.commands import plan_map
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.counts import Counted, Counter, parse_counts
-from agents.router.haproxy.router import (
-    PLACES,
-    HaProxyRouter,
-    end_earlier,
-    find_program,
-    open_haproxy,
-    pause,
-)
+from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.state import HaProxyError
+from agents.router.haproxy.supervised import PLACES, end_earlier, find_program, pause
 from tests.agents.router.haproxy.test_router_haproxy import Worker
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 from tests.ports import a_free_port
