@@ -1,7 +1,7 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon.build` does the rest, imported only when they are right.
 
-With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments
-`agents.gpu.knobs.restore`, `agents.doctor.doctor` or `agents.gpu.mig.command` reads.
+With `restore`, `doctor`, `gateway` or `mig` as the first argument it is another command, whose arguments
+`agents.gpu.knobs.restore`, `agents.doctor.doctor`, `agents.gateway.command` or `agents.gpu.mig.command` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the environment fails (no driver, no state directory), 2 for wrong
 arguments.
@@ -258,6 +258,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agents.doctor.doctor import main as doctor
 
         return doctor(given[1:])
+    if given[:1] == ["gateway"]:
+        from agents.gateway.command import main as gateway
+
+        return gateway(given[1:])
     if given[:1] == ["mig"]:
         from agents.gpu.mig.command import main as mig
 

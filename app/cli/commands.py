@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PASSED_ON = {
     "agent": "Takes what `plimsoll-agent --help` says.",
+    "gateway": "Takes what `plimsoll gateway --help` says.",
     "worker": "Takes what `plimsoll worker --help` says.",
     "trainer": "Takes what `plimsoll trainer --help` says.",
 }
@@ -62,6 +63,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "Run the control loop without the API.",
         ),
         Entry("agent", "start.passed_on:agent", "Run the agent of a node."),
+        Entry(
+            "gateway",
+            "start.passed_on:gateway",
+            "Take the requests of all services at one address that stays.",
+        ),
         Entry(
             "worker",
             "start.passed_on:worker",

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
@@ -44,6 +45,9 @@ class Terminal:
 
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
+LOCAL = "127.0.0.1"
+GATEWAY_PORT = 8000
+GATEWAY_TOKEN = "local-gateway"
 AGENT_STOP_S = 10.0
 """Nodes that are told to end do so within this time, or are killed."""
 NODE_GPU_TYPES = ("T4", "V100-32GB")
@@ -66,11 +70,37 @@ def run_everything(
         alone(settings.data_dir, "up.lock", _other_up),
         open_socket(settings) as listening,
     ):
+        found = _with_gateway(settings, terminal)
         # Before the event loop starts, since Alembic works synchronously; the port is taken already, so that a second
         # start on it fails before it touches the database.
         migrate.upgrade(url)
-        plane = make_plane(settings, url)
+        plane = make_plane(found, url)
         asyncio.run(_run(plane, listening, nodes, token_path, terminal))
+
+
+def _with_gateway(settings: Settings, terminal: Terminal) -> Settings:
+    """With the address of the gateway that is to be started, where none is set; without it where that cannot be."""
+    if settings.gateway_url is not None:
+        return settings
+    # Imported late: only this needs aiohttp here.
+    from agents.router.haproxy.state import HaProxyError
+    from agents.router.haproxy.supervised import find_program
+
+    try:
+        find_program(os.environ.get("PATH", ""))
+        # Taken by another program, it would keep HAProxy from starting.
+        socket.create_server((LOCAL, GATEWAY_PORT)).close()
+    except HaProxyError:
+        reason = "install HAProxy (Debian's package haproxy)"
+    except OSError as error:
+        reason = f"free port {GATEWAY_PORT} ({error.strerror})"
+    else:
+        url = f"http://{LOCAL}:{GATEWAY_PORT}"
+        return settings.model_copy(update={"gateway_url": url})
+    terminal.say(
+        f"no gateway: {reason} for one address of all services; `plimsoll get endpoints` lists the nodes' own"
+    )
+    return settings
 
 
 @contextlib.contextmanager
@@ -121,6 +151,9 @@ async def _run(
             say(f"catalogue: {types} GPU types and {networks} networks added")
         await first_token(engine, plane, token_path, terminal)
         token_files = await _write_node_tokens(engine, plane, nodes)
+        gateway = _gateway_of(plane.settings)
+        if gateway is not None:
+            await _write_gateway_token(engine, plane, gateway)
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
@@ -129,7 +162,10 @@ async def _run(
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
-    async with _agents(token_files, address, plane.settings, terminal):
+    async with (
+        _gateway(gateway, address, terminal),
+        _agents(token_files, address, plane.settings, terminal),
+    ):
         await serve_plane(plane, listening)
 
 
@@ -199,6 +235,70 @@ async def _write_node_tokens(engine: Engine, plane: Plane, count: int) -> list[P
         files.append(_node_directory(plane.settings, number) / "token-of-this-start")
         write_token(files[-1], made.secret)
     return files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LocalGateway:
+    """The gateway that is started here."""
+
+    url: str
+    port: int
+    folder: Path
+
+    @property
+    def token_file(self) -> Path:
+        return self.folder / "token-of-this-start"
+
+
+def _gateway_of(settings: Settings) -> _LocalGateway | None:
+    """Where callers reach the gateway on this machine; None: there is none, or it runs elsewhere."""
+    parts = urlsplit(settings.gateway_url or "")
+    if parts.hostname != LOCAL or parts.scheme != "http":
+        return None
+    folder = settings.data_dir / "gateway"
+    return _LocalGateway(
+        url=settings.gateway_url or "", port=parts.port or 80, folder=folder
+    )
+
+
+async def _write_gateway_token(
+    engine: Engine, plane: Plane, gateway: _LocalGateway
+) -> None:
+    """It reads where services are; the token of an earlier start ends."""
+    at = plane.clock.now()
+    async with transaction(engine) as connection:
+        for row in await tokens.list_rows(connection):
+            if row.name == GATEWAY_TOKEN and row.is_valid(at):
+                await tokens.revoke(connection, row.id, at=at)
+    order = TokenOrder(
+        name=GATEWAY_TOKEN, scope="viewer", expires_at=at + LIFETIMES["viewer"]
+    )
+    made = await create_locally(engine, order, at=at)
+    write_token(gateway.token_file, made.secret)
+
+
+@asynccontextmanager
+async def _gateway(
+    gateway: _LocalGateway | None, address: str, terminal: Terminal
+) -> AsyncIterator[None]:
+    """The gateway as a process of its own; it asks until the API answers, and ends with it."""
+    if gateway is None:
+        yield
+        return
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "agents.gateway.command",
+        *("--url", address, "--token-file", str(gateway.token_file)),
+        *("--port", str(gateway.port), "--log-level", "critical"),
+        *("--state-dir", str(gateway.folder), "--parent", str(os.getpid())),
+        start_new_session=True,
+    )
+    terminal.say(f"requests: {gateway.url}/v2/models/SERVICE/infer (the gateway)")
+    try:
+        yield
+    finally:
+        await end_processes([process], AGENT_STOP_S)
 
 
 def _node_directory(settings: Settings, number: int) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.router.haproxy.router import PLACES
+from agents.router.haproxy.supervised import PLACES
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.nvml.fixtures import library

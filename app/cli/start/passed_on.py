@@ -1,4 +1,7 @@
-"""`plimsoll agent`, `worker` and `trainer`: other programs, which need no server packages, under one command's name."""
+"""`plimsoll agent`, `gateway`, `worker` and `trainer`: other programs under one command's name.
+
+They need no server packages.
+"""
 
 from collections.abc import Callable
 
@@ -25,6 +28,13 @@ def _agent(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
+def _gateway(context: typer.Context) -> None:
+    """Take the requests of all services at one address that stays."""
+    from agents.gateway.command import main
+
+    raise typer.Exit(main(context.args))
+
+
 def _worker(context: typer.Context) -> None:
     """Serve one replica by the Open Inference Protocol v2."""
     from agents.serving.arguments import main
@@ -39,4 +49,5 @@ def _trainer(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-agent, worker, trainer = _program(_agent), _program(_worker), _program(_trainer)
+agent, gateway = _program(_agent), _program(_gateway)
+worker, trainer = _program(_worker), _program(_trainer)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import aiohttp
 import msgspec
 
-from agents.router.haproxy.router import PLACES
+from agents.router.haproxy.supervised import PLACES
 from app.catalogue.catalogue import load_gpu_types
 from app.db.operations.token_secrets import TokenOrder
 from app.postgres import server as postgres

@@ -31,8 +31,9 @@ from agents.router.haproxy.config import (
     find_proxy_user,
     make_config,
 )
-from agents.router.haproxy.router import PLACES, HaProxyRouter, open_haproxy
+from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.state import HaProxyError
+from agents.router.haproxy.supervised import PLACES
 from agents.router.router import Router
 from tests.agents.router_harness import a_route, served, within_limit
 from tests.ports import a_free_port

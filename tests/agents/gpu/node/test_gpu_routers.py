@@ -15,7 +15,7 @@ import pytest
 
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.gpu.node.device import GpuDevice
-from agents.router.haproxy.router import PLACES
+from agents.router.haproxy.supervised import PLACES
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica
 from tests.agents.gpu.node.test_gpu_device import Commands, a_command

@@ -1,0 +1,157 @@
+"""The configuration of the gateway's HAProxy: empty places, which the runtime socket fills."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.gateway.table import WAITING
+
+NODES_BACKEND = "nodes"
+"""Every node, for paths that are of no service."""
+NODES_PLACES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """How the gateway is set up; `folder` holds configuration, maps and socket, and is its own alone."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: Path | None = None
+    """Chain in PEM; None: callers come without TLS."""
+    private_key: Path | None = None
+    node_ca: Path | None = None
+    """Authority of the nodes' certificates; None: nodes take requests without TLS."""
+    metrics_port: int = 0
+    """Of HAProxy's own metrics, on this machine; 0 = none."""
+    services: int = 128
+    """Services that have a place."""
+    nodes: int = 16
+    """Nodes of one service that have a place."""
+    timeout_s: float = 2.0
+    """For an answer on the socket."""
+
+    @property
+    def replicas(self) -> int:
+        """Places of each backend, as `agents.router.haproxy.commands` calls them."""
+        return self.nodes
+
+    @property
+    def socket_path(self) -> Path:
+        return self.folder / "haproxy.sock"
+
+    @property
+    def map_path(self) -> Path:
+        return self.folder / "services.map"
+
+    @property
+    def names_path(self) -> Path:
+        """The map from backends to services, by which checks know what they ask for."""
+        return self.folder / "names.map"
+
+    @property
+    def config_path(self) -> Path:
+        return self.folder / "haproxy.cfg"
+
+    @property
+    def tls_path(self) -> Path:
+        """Certificate and private key in one file, as HAProxy takes them."""
+        return self.folder / "tls.pem"
+
+
+def tls_file(settings: GatewaySettings) -> bytes:
+    """Certificate and key together; empty: none. Raises OSError."""
+    if settings.certificate is None or settings.private_key is None:
+        return b""
+    chain = settings.certificate.read_bytes()
+    return chain + b"\n" + settings.private_key.read_bytes()
+
+
+def make_gateway_config(settings: GatewaySettings) -> str:
+    """The configuration file's text. Raises OSError where a file that it names cannot be read."""
+    both = " v4v6" if settings.host == "::" else ""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    certificate = tls_file(settings)
+    tls = f" ssl crt {settings.tls_path} alpn h2,http/1.1" if certificate else ""
+    head = _HEAD.format(
+        # With another certificate it is another configuration, for which HAProxy is started anew.
+        contents=hashlib.sha256(certificate).hexdigest(),
+        socket=settings.socket_path,
+        map=settings.map_path,
+        names=settings.names_path,
+        bind=f"{host}:{settings.port}{both}{tls}",
+        nodes=NODES_BACKEND,
+        server="".join(_to_nodes(settings)),
+    )
+    return "".join((head, *_metrics(settings), _nodes_backend(), *_backends(settings)))
+
+
+def _to_nodes(settings: GatewaySettings) -> Iterator[str]:
+    if settings.node_ca is not None:
+        yield f" ssl verify required ca-file {settings.node_ca}"
+
+
+def _metrics(settings: GatewaySettings) -> Iterator[str]:
+    if settings.metrics_port:
+        yield f"""
+frontend metrics
+    bind 127.0.0.1:{settings.metrics_port}
+    http-request use-service prometheus-exporter if {{ path /metrics }}
+    http-request deny deny_status 404
+"""
+
+
+def _nodes_backend() -> str:
+    return f"""
+backend {NODES_BACKEND}
+    http-check send meth GET uri /v2/health/live
+    server-template w 1-{NODES_PLACES} 127.0.0.1:1 disabled
+"""
+
+
+def _backends(settings: GatewaySettings) -> Iterator[str]:
+    check = (
+        "    http-check send meth GET uri-lf "
+        f'"/v2/models/%[be_name,map({settings.names_path})]/ready"\n'
+    )
+    servers = f"    server-template s 1-{settings.nodes} 127.0.0.1:1 disabled\n"
+    # Without a check, since they take requests only while no other place is up.
+    servers += (
+        f"    server-template w 1-{WAITING} 127.0.0.1:1 disabled no-check backup\n"
+    )
+    for number in range(1, settings.services + 1):
+        yield f"\nbackend b{number}\n    option allbackups\n{check}{servers}"
+
+
+_HEAD = """\
+# Written by plimsoll gateway; changes are lost. Certificate: {contents}
+global
+    stats socket {socket} mode 600 level admin
+
+defaults
+    mode http
+    timeout connect 2s
+    timeout client 120s
+    timeout server 120s
+    timeout http-request 30s
+    timeout http-keep-alive 60s
+    # Nothing of such a request was sent, so it goes to another node; what was sent is never sent again.
+    retries 3
+    retry-on conn-failure
+    option redispatch 1
+    balance roundrobin
+    option httpchk
+    default-server check inter 500 fall 2 rise 1{server}
+    http-error status 503 content-type application/problem+json hdr Retry-After 1 string '{{"title":"Service Unavailable","status":503,"detail":"no node takes requests of this service now"}}'
+
+frontend gateway
+    bind {bind}
+    http-request return status 200 if {{ path /v2/health/live /v2/health/ready }}
+    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map}) if {{ path_beg /v2/models/ }}
+    use_backend %[var(txn.backend)] if {{ var(txn.backend) -m found }}
+    http-request return status 404 content-type application/problem+json string '{{"title":"Not Found","status":404,"detail":"no service has this name"}}' if {{ path_beg /v2/models/ }} !{{ var(txn.backend) -m found }}
+    http-request deny deny_status 404 unless {{ path /v2 }} || {{ path_beg /v2/ }}
+    default_backend {nodes}
+"""  # noqa: E501  HAProxy takes a condition on one line only

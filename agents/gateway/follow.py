@@ -1,0 +1,138 @@
+"""Follow the control plane's list of endpoints, and keep the last table while it is away."""
+
+import asyncio
+import logging
+import ssl
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+import msgspec
+
+from agents.gateway.table import (
+    CarriedService,
+    EndpointsPage,
+    GatewayTable,
+    TableLimits,
+    make_table,
+)
+from agents.router.haproxy.state import HaProxyError
+
+POLL_S = 0.5
+MAX_POLL_S = 5.0
+"""While the control plane does not answer."""
+ANSWER_TIMEOUT_S = 10.0
+PAGE = 500
+MAX_PAGES = 20
+MAX_PAGE_BYTES = 16 * 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class FollowedProxy(Protocol):
+    """Whoever puts tables in force."""
+
+    table: GatewayTable
+
+    def switch(self, table: GatewayTable) -> None:
+        """Put it in force. Raises HaProxyError."""
+        ...
+
+
+class ListUnavailable(Exception):
+    """The control plane gave no list of endpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListSource:
+    """Where the list is."""
+
+    url: str
+    token: str
+    tls: ssl.SSLContext | None = None
+
+
+class Follower:
+    """Asks again and again, and tells each difficulty once."""
+
+    def __init__(
+        self, source: ListSource, proxy: FollowedProxy, limits: TableLimits
+    ) -> None:
+        self._source = source
+        self._proxy = proxy
+        self._limits = limits
+        self._told: tuple[str, ...] = ()
+
+    async def run(self) -> None:
+        """For ever."""
+        wait_s = POLL_S
+        connector = aiohttp.TCPConnector(ssl=self._source.tls or True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            while True:
+                try:
+                    await self.step(session)
+                    wait_s = POLL_S
+                except (ListUnavailable, HaProxyError) as error:
+                    self._tell((f"{error}; the last table stays in force",))
+                    wait_s = min(MAX_POLL_S, 2.0 * wait_s)
+                await asyncio.sleep(wait_s)
+
+    async def step(self, session: aiohttp.ClientSession) -> None:
+        """Ask once, and put what is new in force. Raises ListUnavailable, HaProxyError."""
+        services = await read_list(session, self._source)
+        table, problems = make_table(services, self._limits)
+        self._tell(problems)
+        if table != self._proxy.table:
+            await asyncio.to_thread(self._proxy.switch, table)
+            log.info("%d services on %d nodes", len(table.weights), len(table.nodes))
+
+    def _tell(self, problems: tuple[str, ...]) -> None:
+        for each in problems:
+            if each not in self._told:
+                log.error("%s", each)
+        self._told = problems
+
+
+async def read_list(
+    session: aiohttp.ClientSession, source: ListSource
+) -> tuple[CarriedService, ...]:
+    """All services that the token may see, by name. Raises ListUnavailable."""
+    found: list[CarriedService] = []
+    cursor = None
+    for _ in range(MAX_PAGES):
+        page = await _read_page(session, source, cursor)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tuple(found)
+
+
+async def _read_page(
+    session: aiohttp.ClientSession, source: ListSource, cursor: str | None
+) -> EndpointsPage:
+    query = {"limit": str(PAGE)} | ({} if cursor is None else {"cursor": cursor})
+    try:
+        async with session.get(
+            f"{source.url.rstrip('/')}/api/v1/endpoints",
+            params=query,
+            headers={"Authorization": f"Bearer {source.token}"},
+            timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S),
+        ) as answer:
+            body = await answer.content.read(MAX_PAGE_BYTES)
+            while more := await answer.content.read(MAX_PAGE_BYTES - len(body)):
+                body += more
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise ListUnavailable(f"no answer from {source.url}: {reason}") from error
+    if answer.status != 200:
+        raise ListUnavailable(
+            f"{source.url} answered {answer.status}; the gateway needs a token that may see services "
+            "(`plimsoll token create --scope viewer`)"
+        )
+    try:
+        return msgspec.json.decode(body, type=EndpointsPage)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ListUnavailable(
+            f"{source.url} gave no list of endpoints ({error}); is it a Plimsoll API?"
+        ) from error

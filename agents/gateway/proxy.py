@@ -1,0 +1,139 @@
+"""HAProxy as the gateway: its files, and the commands that bring a table into force.
+
+A node gets a service's requests from the first good check of its readiness on, not before: it is added as down. One
+that leaves the table drains. What waits while no node is ready goes to backup places, which have no check.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from agents.base.durable_files import replace_file
+from agents.gateway.config import (
+    NODES_BACKEND,
+    NODES_PLACES,
+    GatewaySettings,
+    make_gateway_config,
+    tls_file,
+)
+from agents.gateway.table import GatewayTable
+from agents.router.haproxy.commands import (
+    assign_backends,
+    differences,
+    plan_commands,
+    plan_map,
+)
+from agents.router.haproxy.runtime_socket import RuntimeSocket
+from agents.router.haproxy.state import (
+    Address,
+    BackendServer,
+    HaProxyError,
+    ProxyState,
+)
+
+EMPTY = GatewayTable(weights={}, waiting={})
+
+
+class GatewayProxy:
+    """HAProxy in front of all nodes."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.table = EMPTY
+        """The one that was put in force last."""
+        self._settings = settings
+        self._socket = RuntimeSocket(settings.socket_path, settings.timeout_s)
+
+    @property
+    def config_path(self) -> Path:
+        """The file that it is started with."""
+        return self._settings.config_path
+
+    @property
+    def socket_path(self) -> Path:
+        """Where it answers."""
+        return self._settings.socket_path
+
+    def config_text(self) -> str:
+        """What the file must hold. Raises OSError."""
+        return make_gateway_config(self._settings)
+
+    def write_config(self) -> None:
+        """Configuration and empty maps; a HAProxy that is started with them has no table."""
+        settings = self._settings
+        if certificate := tls_file(settings):
+            replace_file(settings.tls_path, certificate, mode=0o600)
+        replace_file(settings.config_path, self.config_text().encode())
+        replace_file(settings.map_path, b"")
+        replace_file(settings.names_path, b"")
+
+    def state(self) -> ProxyState:
+        """What it has. Raises HaProxyError."""
+        return self._socket.state(self._settings.map_path)
+
+    def switch(self, table: GatewayTable) -> None:
+        """Put a table in force. Raises HaProxyError; then the same call puts it right."""
+        state = self.state()
+        ready = _places(state, "s")
+        commands = plan_commands(ready, table.weights, self._settings)
+        backends = assign_backends(ready, table.weights)
+        names = {backend: service for service, backend in backends.items()}
+        # Checks ask by the names, so these come before the servers.
+        self._socket.run(
+            plan_map(
+                self._settings.names_path,
+                self._socket.entries(self._settings.names_path),
+                names,
+            )
+        )
+        self._socket.run(_as_down(commands))
+        waiting = {
+            backend: table.waiting.get(service, ())
+            for service, backend in backends.items()
+        }
+        waiting[NODES_BACKEND] = table.nodes[:NODES_PLACES]
+        self._socket.run(_fill(_places(state, "w"), waiting))
+        after = _places(self.state(), "s")
+        if problems := differences(after, table.weights):
+            raise HaProxyError(
+                f"HAProxy is not as it was told: {'; '.join(problems[:5])}"
+            )
+        self.table = table
+
+
+def _places(state: ProxyState, kind: str) -> ProxyState:
+    """The places of one kind, by the letter that their names begin with."""
+    return replace(
+        state,
+        places=tuple(each for each in state.places if each.name.startswith(kind)),
+    )
+
+
+def _as_down(commands: Iterable[str]) -> Iterator[str]:
+    """Nodes that are added count as down until their first good check: their replicas may still be starting."""
+    for command in commands:
+        if command.endswith(" state ready"):
+            server = command.removesuffix(" state ready")
+            # In one line, between whose commands HAProxy sends nothing.
+            yield f"{command}; {server} health down"
+        else:
+            yield command
+
+
+def _fill(state: ProxyState, wanted: Mapping[str, Sequence[Address]]) -> Iterator[str]:
+    """Backup places by number: each has its address of the list, or none."""
+    for backend, places in state.by_backend().items():
+        addresses = wanted.get(backend, ())
+        for number, place in enumerate(places):
+            address = addresses[number] if number < len(addresses) else None
+            yield from _place(place, address)
+
+
+def _place(place: BackendServer, address: Address | None) -> Iterator[str]:
+    server = f"set server {place.backend}/{place.name}"
+    if address is None:
+        if place.is_ready:
+            yield f"{server} state maint"
+    elif not place.is_ready or place.address != address:
+        yield f"{server} state maint"
+        yield f"{server} addr {address[0]} port {address[1]}"
+        yield f"{server} state ready"
