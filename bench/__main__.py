@@ -31,6 +31,7 @@ PREDICTIONS = (
     "predict_techniques",
 )
 LONG = (
+    "gateway",
     "demo",
     "autoscale",
     "ingest",

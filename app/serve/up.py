@@ -84,10 +84,10 @@ def _with_gateway(settings: Settings, terminal: Terminal) -> Settings:
         return settings
     # Imported late: only this needs aiohttp here.
     from agents.router.haproxy.state import HaProxyError
-    from agents.router.haproxy.supervised import find_program
+    from agents.router.haproxy.supervised import PLACES, find_program
 
     try:
-        find_program(os.environ.get("PATH", ""))
+        find_program(f"{os.environ.get('PATH', '')}:{PLACES}")
         # Taken by another program, it would keep HAProxy from starting.
         socket.create_server((LOCAL, GATEWAY_PORT)).close()
     except HaProxyError:
@@ -290,7 +290,7 @@ async def _gateway(
         "-m",
         "agents.gateway.command",
         *("--url", address, "--token-file", str(gateway.token_file)),
-        *("--port", str(gateway.port), "--log-level", "critical"),
+        *("--port", str(gateway.port), "--log-level", "error"),
         *("--state-dir", str(gateway.folder), "--parent", str(os.getpid())),
         start_new_session=True,
     )

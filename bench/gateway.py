@@ -1,0 +1,336 @@
+"""Requests through the gateway while their service moves: moves between GPU types, drains of nodes, scale-downs.
+
+    python -m bench.gateway [--moves 20] [--drains 5] [--scale-downs 5] [--rate 100]
+
+All is real but the GPUs: `plimsoll up` with its PostgreSQL, control plane and gateway (HAProxy), three agents with fake
+GPUs, their routers and their workers on the CPU. A change is over when every planned replica is ready and no other node
+serves the service any more. Each takes some 17 s: a new replica is ready after two, the old one serves on for ten, and
+for five more after its node has said that the service leaves. Needs HAProxy. Prints a table and writes
+bench/results/gateway.json.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench.report import Figures, print_table, write_results
+from tests.ports import a_free_port
+
+PATIENCE_S = 180.0
+LOOK_S = 0.2
+ANSWER_S = 30.0
+GPU_TYPES = {"g1": "V100-32GB", "g2": "T4", "g3": "V100-32GB"}
+MEMORY_MIB = {"V100-32GB": 32768, "T4": 16384}
+RUN = "from app.cli.main import main; main()"
+BODY = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
+
+
+@dataclass(slots=True)
+class Answers:
+    """What callers got."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    latencies_ms: list[float] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+    """Some of the failures."""
+
+    @property
+    def errors(self) -> int:
+        """All that was not answered well."""
+        return self.statuses.total() - self.statuses["200"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Deployment:
+    """What runs, and how it is asked."""
+
+    url: str
+    gateway: str
+    token: str
+    session: aiohttp.ClientSession
+
+    async def call(self, method: str, path: str, body: object = None) -> Any:
+        """The JSON of a good answer of the API."""
+        async with self.session.request(
+            method,
+            f"{self.url}/api/v1/{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {self.token}", "If-Match": "*"},
+        ) as answer:
+            text = await answer.text()
+            assert answer.status in (200, 201, 204), (path, answer.status, text)
+            return json.loads(text) if text else None
+
+    async def put(self, kind: str, path: str, spec: Mapping[str, object]) -> None:
+        """Create or replace an object."""
+        name = path.rpartition("/")[2]
+        await self.call(
+            "PUT", path, {"kind": kind, "metadata": {"name": name}, "spec": spec}
+        )
+
+    async def until(self, what: str, is_so: Callable[[list[Any]], bool]) -> list[Any]:
+        """The service's nodes once that holds of them."""
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            found = await self.call("GET", "services/chat/endpoints")
+            nodes: list[Any] = found["nodes"]
+            if is_so(nodes):
+                return nodes
+            assert time.monotonic() < end_s, (what, found)
+            await asyncio.sleep(LOOK_S)
+
+
+def is_settled(nodes: list[Any]) -> bool:
+    """Whether what is planned is ready, and nothing else serves."""
+    return bool(nodes) and all(
+        each["planned_replicas"] == each["ready_replicas"] > 0 for each in nodes
+    )
+
+
+def only_on(names: set[str], count: int = 1) -> Callable[[list[Any]], bool]:
+    """Whether it is settled on so many of these nodes and no other."""
+    return lambda nodes: (
+        is_settled(nodes)
+        and len(nodes) == count
+        and {each["node"] for each in nodes} <= names
+    )
+
+
+@contextmanager
+def process(folder: Path, name: str, *words: str, **more: str) -> Iterator[None]:
+    """A program of ours, ended by SIGTERM."""
+    with (folder / f"{name}.log").open("wb") as log:
+        running = subprocess.Popen(
+            [sys.executable, *words],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "HOME": str(folder), **more},
+        )
+        try:
+            yield
+        finally:
+            running.send_signal(signal.SIGTERM)
+            try:
+                running.wait(60.0)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
+
+
+@asynccontextmanager
+async def deployment(folder: Path) -> AsyncIterator[Deployment]:
+    """Control plane, gateway and three nodes; the service serves."""
+    port, gateway = a_free_port(), f"http://127.0.0.1:{a_free_port()}"
+    url = f"http://127.0.0.1:{port}"
+    words = ("-c", RUN, "up", "--nodes", "0", "--data-dir", str(folder / "data"))
+    connector = aiohttp.TCPConnector(limit=0)
+    with contextlib.ExitStack() as running:
+        running.enter_context(
+            process(
+                folder,
+                "up",
+                *words,
+                PLIMSOLL_PORT=str(port),
+                PLIMSOLL_GATEWAY_URL=gateway,
+            )
+        )
+        async with aiohttp.ClientSession(connector=connector) as session:
+            await _answers(session, f"{url}/readyz")
+            token = (folder / ".config/plimsoll/token").read_text().strip()
+            made = Deployment(url=url, gateway=gateway, token=token, session=session)
+            for node, gpu_type in GPU_TYPES.items():
+                running.enter_context(await _agent(made, folder, node, gpu_type))
+            await made.put(
+                "Policy", "policies/default", {"policy": "hetsev_greedy", "period_s": 1}
+            )
+            await _save(made, allowed=["V100-32GB"])
+            await made.until("first replica", is_settled)
+            await _answers(session, f"{gateway}/v2/models/chat/ready")
+            yield made
+
+
+async def _agent(
+    made: Deployment, folder: Path, node: str, gpu_type: str
+) -> contextlib.AbstractContextManager[None]:
+    token = await made.call(
+        "POST", "tokens", {"name": node, "scope": "agent", "node": node}
+    )
+    (folder / f"{node}.token").write_text(token["secret"])
+    return process(
+        folder,
+        node,
+        "-m",
+        "agents.main",
+        *("--url", made.url, "--token-file", str(folder / f"{node}.token")),
+        *("--node", node, "--device", "fake", "--gpu-type", gpu_type),
+        *("--gpu-memory-mib", str(MEMORY_MIB[gpu_type]), "--launch-s", "1"),
+    )
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with session.get(url) as answer:
+                if answer.status == 200:
+                    return
+        assert time.monotonic() < end_s, url
+        await asyncio.sleep(LOOK_S)
+
+
+async def _save(
+    made: Deployment, *, allowed: list[str] | None = None, replicas: int = 1
+) -> None:
+    spec: dict[str, object] = {
+        "network": "resnet50",
+        "slo": {"latency_ms": 1000, "percentile": 0.9},
+        "scaling": {"min_replicas": replicas},
+    }
+    if allowed is not None:
+        spec["gpu_types"] = {"allowed": allowed}
+    if replicas > 1:
+        # Replicas of which one node may have no more than half.
+        spec |= {"survive": "node", "survive_share": 0.5}
+    await made.put("Service", "services/chat", spec)
+
+
+async def send(made: Deployment, rate_rps: float, stop: asyncio.Event) -> Answers:
+    """Requests at an even rate until `stop`, whatever becomes of those before."""
+    answers = Answers()
+    pending: set[asyncio.Task[None]] = set()
+    loop = asyncio.get_running_loop()
+    begun_s, sent = loop.time(), 0
+    while not stop.is_set():
+        task = asyncio.create_task(_one(made, answers))
+        pending.add(task)
+        task.add_done_callback(pending.discard)
+        sent += 1
+        await asyncio.sleep(max(0.0, begun_s + sent / rate_rps - loop.time()))
+    await asyncio.gather(*pending)
+    return answers
+
+
+async def _one(made: Deployment, answers: Answers) -> None:
+    begun_s = time.perf_counter()
+    try:
+        async with made.session.post(
+            f"{made.gateway}/v2/models/chat/infer",
+            json=BODY,
+            timeout=aiohttp.ClientTimeout(total=ANSWER_S),
+        ) as answer:
+            text = await answer.text()
+            status = str(answer.status)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        text, status = repr(error), type(error).__name__
+    answers.statuses[status] += 1
+    answers.latencies_ms.append(1000.0 * (time.perf_counter() - begun_s))
+    if status != "200" and len(answers.examples) < 10:
+        answers.examples.append(f"{status}: {text[:200]}")
+
+
+async def move(made: Deployment, turn: int) -> None:
+    """To nodes of the other GPU type."""
+    gpu_type = ("T4", "V100-32GB")[turn % 2]
+    await _save(made, allowed=[gpu_type])
+    names = {node for node, found in GPU_TYPES.items() if found == gpu_type}
+    await made.until(f"move to {gpu_type}", only_on(names))
+
+
+async def drain(made: Deployment, turn: int) -> None:  # noqa: ARG001  the node that has it
+    """Off its node, which is used again afterwards."""
+    await _save(made)
+    (carrier,) = await made.until("one node", only_on(set(GPU_TYPES)))
+    node = carrier["node"]
+    await made.call("POST", f"nodes/{node}/drain", {})
+    await made.until(f"drain of {node}", only_on(set(GPU_TYPES) - {node}))
+    await made.call("POST", f"nodes/{node}/undrain")
+
+
+async def scale_down(made: Deployment, turn: int) -> None:  # noqa: ARG001  all are alike
+    """From two nodes to one."""
+    await _save(made, replicas=2)
+    await made.until("two nodes", only_on(set(GPU_TYPES), 2))
+    await _save(made)
+    await made.until("one node again", only_on(set(GPU_TYPES)))
+
+
+CHANGES = {"move": move, "drain": drain, "scale-down": scale_down}
+
+
+async def measure(
+    folder: Path, counts: Mapping[str, int], rate_rps: float
+) -> list[Figures]:
+    """One row for each kind of change, with what callers got meanwhile."""
+    rows: list[Figures] = []
+    async with deployment(folder) as made:
+        for kind, count in counts.items():
+            if count:
+                rows.append(await _row(made, kind, count, rate_rps))
+    return rows
+
+
+async def _row(made: Deployment, kind: str, count: int, rate_rps: float) -> Figures:
+    stop = asyncio.Event()
+    sending = asyncio.create_task(send(made, rate_rps, stop))
+    begun_s = time.perf_counter()
+    try:
+        for turn in range(count):
+            await CHANGES[kind](made, turn)
+    finally:
+        stop.set()
+        answers = await sending
+    for example in answers.examples:
+        print(example, file=sys.stderr)
+    latencies_ms = sorted(answers.latencies_ms)
+    seconds = time.perf_counter() - begun_s
+    return {
+        "change": kind,
+        "count": count,
+        "requests": len(latencies_ms),
+        "rps": len(latencies_ms) / seconds,
+        "errors": answers.errors,
+        "p50_ms": latencies_ms[len(latencies_ms) // 2],
+        "p99_ms": latencies_ms[int(0.99 * len(latencies_ms))],
+        "max_ms": latencies_ms[-1],
+        "seconds_each": seconds / count,
+    }
+
+
+def main() -> int:
+    """Print the table, write the JSON; 1 where a request failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway")
+    parser.add_argument("--moves", type=int, default=20)
+    parser.add_argument("--drains", type=int, default=5)
+    parser.add_argument("--scale-downs", type=int, default=5)
+    parser.add_argument("--rate", type=float, default=100.0)
+    options = parser.parse_args()
+    counts = {
+        "move": options.moves,
+        "drain": options.drains,
+        "scale-down": options.scale_downs,
+    }
+    # A socket's path must be short.
+    with tempfile.TemporaryDirectory(prefix="gw", dir="/tmp") as name:
+        rows = asyncio.run(measure(Path(name), counts, options.rate))
+    print_table(rows)
+    write_results("gateway", rows, settings={**counts, "rate_rps": options.rate})
+    return 1 if any(row["errors"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
