@@ -23,11 +23,11 @@ A replica whose server cannot change its batch is replaced for that as well: see
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from agents.base.device import NodeState, Part, RunningReplica
+from agents.base.device import NodeState, Part, RunningReplica, ServiceRoute
 from agents.base.protocol import NodeCommand
 from agents.base.successors import with_successors
 from agents.enforce.actions import (
@@ -81,8 +81,7 @@ def actions(
     # Stops come first, since what they free is given away below.
     stops = tuple(_stops(gpus, held_replicas, drain_deadline_s))
     gone = {stop.replica_id for stop in stops}
-    # An id is in use until its process is gone, whatever becomes of its replica.
-    taken = {replica.id for gpu in actual.gpus for replica in gpu.replicas} - gone
+    taken = _ids(actual) - gone
     starts = tuple(
         start for gpu in gpus for start in _starts(gpu, taken, held_replicas)
     )
@@ -105,8 +104,9 @@ def actions(
     serving = still_serving(wanted, gpus, handover) - early
     last = last_serving(gpus, serving, lingering=lingering)
     # The table is made before drains, so that nobody who is drained is still routed to.
-    routes = routes_for_now(wanted, actual, gpus, serving, last=last)
-    routed = {replica_id for route in routes for replica_id, _ in route.shares}
+    routes = routes_for_now(
+        wanted, actual, gpus, serving | last.keys(), leaving=last.values()
+    )
     return (
         *stops,
         *_task_stops(gpus),
@@ -114,10 +114,15 @@ def actions(
         *_knobs(gpus, gone),
         *_batches(gpus),
         *((SwitchRoutes(routes=routes),) if routes != actual.routes else ()),
-        *_drains(gpus, routed),
+        *_drains(gpus, routes),
         *starts,
         *_task_starts(gpus, held_tasks),
     )
+
+
+def _ids(actual: NodeState) -> set[str]:
+    """Ids in use: each is until its process is gone, whatever becomes of its replica."""
+    return {replica.id for gpu in actual.gpus for replica in gpu.replicas}
 
 
 def _names(kind: Literal["replica", "task"], parts: Collection[Part]) -> set[str]:
@@ -336,7 +341,10 @@ def _batches(gpus: tuple[GpuDiff, ...]) -> Iterator[SetBatch]:
                 yield SetBatch(replica_id=want.id, batch=want.batch)
 
 
-def _drains(gpus: tuple[GpuDiff, ...], routed: set[str]) -> Iterator[Drain]:
+def _drains(
+    gpus: tuple[GpuDiff, ...], routes: Iterable[ServiceRoute]
+) -> Iterator[Drain]:
+    routed = {replica_id for route in routes for replica_id, _ in route.shares}
     for gpu in gpus:
         for old in gpu.retired:
             if old.state == "ready" and old.id not in routed:

@@ -57,8 +57,8 @@ def last_serving(
     serving: Collection[str],
     *,
     lingering: Collection[str],
-) -> set[str]:
-    """Ready old replicas of lingering services that nothing else on the node serves."""
+) -> dict[str, str]:
+    """Ready old replicas of lingering services that nothing else on the node serves, each with its service."""
     served = {
         want.service
         for gpu in gpus
@@ -67,7 +67,7 @@ def last_serving(
     }
     served |= {old.service for gpu in gpus for old in gpu.retired if old.id in serving}
     return {
-        old.id
+        old.id: old.service
         for gpu in gpus
         for old in gpu.retired
         if old.state == "ready"
@@ -82,24 +82,19 @@ def routes_for_now(
     gpus: tuple[GpuDiff, ...],
     serving: Collection[str],
     *,
-    last: Collection[str] = (),
+    leaving: Collection[str] = (),
 ) -> tuple[ServiceRoute, ...]:
     """The table for now: ready wanted replicas by the plan's rates, and the old ones in `serving` by their former.
 
-    `last`: old ones that serve their services to the end on this node, which tells balancers that it does not.
+    `leaving`: services for which the node tells balancers that it is not ready.
     """
     # A route that stays the same stays the same object, so that routers see at once that nothing changed.
     before = {route.service: route for route in actual.routes}
-    former = {
-        replica_id: weight
-        for route in actual.routes
-        for replica_id, weight in route.shares
-    }
+    former = dict(share for route in actual.routes for share in route.shares)
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
     spares: dict[str, list[str]] = {}
     # The command in force has what a governor has turned, and the same actions set it.
     batches: dict[str, int] = {}
-    leaving: set[str] = set()
     for gpu in gpus:
         for want, running in gpu.kept:
             if running.state == "ready" and want.is_spare:
@@ -109,11 +104,9 @@ def routes_for_now(
                 batches[want.id] = want.batch
         for old in gpu.retired:
             # A service that was deleted has no route any more: its replicas leave at once.
-            if old.service in shares and (old.id in serving or old.id in last):
+            if old.service in shares and old.id in serving:
                 shares[old.service][old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
-                if old.id in last:
-                    leaving.add(old.service)
     routes = []
     for route in sorted(wanted.routes, key=attrgetter("service")):
         mine = sorted(shares[route.service].items())

@@ -25,7 +25,7 @@ class GatewaySettings:
     node_ca: Path | None = None
     """Authority of the nodes' certificates; None: nodes take requests without TLS."""
     metrics_port: int = 0
-    """Of HAProxy's own metrics, on this machine; 0 = none."""
+    """HAProxy's own metrics are there, on this machine alone; 0 = nowhere."""
     services: int = 128
     """Services that have a place."""
     nodes: int = 16

@@ -53,7 +53,7 @@ class ListSource:
 
 
 class Follower:
-    """Asks again and again, and tells each difficulty once."""
+    """Asks again and again, and logs each difficulty once."""
 
     def __init__(
         self, source: ListSource, proxy: FollowedProxy, limits: TableLimits
@@ -61,7 +61,7 @@ class Follower:
         self._source = source
         self._proxy = proxy
         self._limits = limits
-        self._told: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """For ever."""
@@ -73,7 +73,7 @@ class Follower:
                     await self.step(session)
                     wait_s = POLL_S
                 except (ListUnavailable, HaProxyError) as error:
-                    self._tell((f"{error}; the last table stays in force",))
+                    self._report((f"{error}; the last table stays in force",))
                     wait_s = min(MAX_POLL_S, 2.0 * wait_s)
                 await asyncio.sleep(wait_s)
 
@@ -81,16 +81,16 @@ class Follower:
         """Ask once, and put what is new in force. Raises ListUnavailable, HaProxyError."""
         services = await read_list(session, self._source)
         table, problems = make_table(services, self._limits)
-        self._tell(problems)
+        self._report(problems)
         if table != self._proxy.table:
             await asyncio.to_thread(self._proxy.switch, table)
             log.info("%d services on %d nodes", len(table.weights), len(table.nodes))
 
-    def _tell(self, problems: tuple[str, ...]) -> None:
+    def _report(self, problems: tuple[str, ...]) -> None:
         for each in problems:
-            if each not in self._told:
+            if each not in self._reported:
                 log.error("%s", each)
-        self._told = problems
+        self._reported = problems
 
 
 async def read_list(

@@ -60,7 +60,7 @@ class TableLimits:
 
     services: int
     nodes: int
-    """Of one service."""
+    """Nodes of one service."""
     scheme: str
     """By which the gateway speaks to all nodes: http or https."""
 

@@ -18,7 +18,7 @@ Wanted = Mapping[str, Mapping[Address, int]]
 """Service → address → weight."""
 
 
-class Places(Protocol):
+class PlaceLimits(Protocol):
     """What plans need of a configuration."""
 
     @property
@@ -32,7 +32,9 @@ class Places(Protocol):
         ...
 
 
-def plan_commands(state: ProxyState, wanted: Wanted, settings: Places) -> list[str]:
+def plan_commands(
+    state: ProxyState, wanted: Wanted, settings: PlaceLimits
+) -> list[str]:
     """The commands that make it so, in the order in which nobody is without a replica. Raises HaProxyError."""
     backends = assign_backends(state, wanted)
     places = state.by_backend()

@@ -9,7 +9,7 @@ from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 FRESH = timedelta(seconds=10.0)
-"""Of a report that says what is ready: agents report every second or two."""
+"""Older reports do not say what is ready now: agents report every second or two."""
 
 # Replicas that moved serve on for a while where they were, which only the reports tell.
 _CARRIERS = """

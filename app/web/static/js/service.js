@@ -9,6 +9,7 @@ import { begin, complain, content, isOperator, state } from "./page.js";
 import { budgetTable, conditionList, historyTable, replicaTable, specList } from "./service_parts.js";
 import { latencyBar, replicasText } from "./service_figures.js";
 import { demandOf, drawCharts, latencies, noteForecast, noteSteps, rates, stepTable } from "./service_charts.js";
+import { callBox } from "./service_call.js";
 import { makeForm } from "./service_form.js";
 
 const name = state.argument;
@@ -33,7 +34,7 @@ let form = null;
 function layOut() {
   show(content, h("section", { class: "card", "aria-label": "Now" }, parts.facts, parts.why), h("div", { class: "columns" }, rates.element, latencies.element), stepTable.element,
     h("div", { class: "columns" }, parts.budget, h("div", {}, parts.conditions, parts.today)),
-    parts.replicas, isOperator ? changeSection() : null, h("div", { class: "columns" }, parts.spec, parts.history), parts.events);
+    callBox(name), parts.replicas, isOperator ? changeSection() : null, h("div", { class: "columns" }, parts.spec, parts.history), parts.events);
 }
 
 /** The form to change it, closed until somebody wants it; what is typed survives what happens meanwhile. */
