@@ -36,8 +36,8 @@ from tests.ports import a_free_port
 PATIENCE_S = 90.0
 LOOK_S = 0.2
 ANSWER_S = 30.0
-GPU_TYPES = {"g1": "V100-32GB", "g2": "T4", "g3": "V100-32GB"}
-MEMORY_MIB = {"V100-32GB": 32768, "T4": 16384}
+GPU_TYPES = {"g1": "V100-32GB", "g2": "A100-80GB", "g3": "V100-32GB"}
+MEMORY_MIB = {"V100-32GB": 32768, "A100-80GB": 81920}
 RUN = "from app.cli.main import main; main()"
 BODY = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
 
@@ -279,7 +279,7 @@ async def _one(made: GatewayDeployment, answers: CallerAnswers) -> None:
 
 async def move(made: GatewayDeployment, turn: int) -> None:
     """To nodes of the other GPU type."""
-    gpu_type = ("T4", "V100-32GB")[turn % 2]
+    gpu_type = ("A100-80GB", "V100-32GB")[turn % 2]
     await _save(made, allowed=[gpu_type])
     names = {node for node, found in GPU_TYPES.items() if found == gpu_type}
     await made.until(f"move to {gpu_type}", only_on(names))
