@@ -203,7 +203,10 @@ async def _first_replica(made: GatewayDeployment) -> None:
             "source": "bench",
             "window_start": datetime.fromtimestamp(time.time() - 1.0, UTC).isoformat(),
             "window_s": 1.0,
-            "arrivals": 100, "served": 100, "in_slo": 100, "rejected": 0,
+            "arrivals": 100,
+            "served": 100,
+            "in_slo": 100,
+            "rejected": 0,
             "latency_ms": [{"up_to_ms": 100.0, "count": 100}],
         }
         await made.call("POST", "services/chat/telemetry", window)
