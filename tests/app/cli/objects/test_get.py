@@ -173,7 +173,7 @@ def test_wide_adds_columns() -> None:
     line = cli("get", "services", "-o", "wide", api=fleet()).out.splitlines()[1]
     assert line.split() == [
         *("chat", "bert", "p98", "≤", "50", "ms", "118.2", "99.50", "%", "3"),
-        *("default", "10", "auto", "130.0", "41.0", "T4=2,", "V100=1", "Serving"),
+        *("default", "10", "auto", "130.0", "41.0", "T4=2,", "V100=1", "-", "Serving"),
     ]
 
 
