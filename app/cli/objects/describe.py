@@ -192,7 +192,12 @@ def _indented(rows: Sequence[Cells], indent: str) -> list[Cells]:
 
 def _show_nodes(api: Api, kind: CommandKind, name: str) -> None:
     """Which nodes take a service's requests; the address itself is in its status."""
-    nodes = documents(api.get(f"{kind.one(name)}/endpoints"), "nodes")
+    try:
+        nodes = documents(api.get(f"{kind.one(name)}/endpoints"), "nodes")
+    except ApiProblem as problem:
+        # An older control plane has no such answer; the rest of the object is worth showing all the same.
+        show_line(faint(f"endpoints: {problem.detail}"))
+        return
     if nodes:
         show_line("requests go to:")
         _show_list(nodes, ())
