@@ -136,16 +136,16 @@ def _named_types(
 ) -> tuple[str, ...]:
     """The GPU types of which questions speak. Raises InvalidInput for one that the catalogue does not have."""
     known = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
-    named: set[str] = set()
-    for index, question in enumerate(scenarios):
-        for part in ("gpus", "price_usd_per_hour"):
-            names: Mapping[str, float] = getattr(question.scenario, part)
-            for name in names:
-                if name not in known:
-                    where = f"scenarios[{index}].{part}"
-                    raise InvalidInput(where, no_such("GPU type", name, known))
-            named.update(names)
-    return tuple(sorted(named))
+    named = [
+        (f"scenarios[{index}].{part}", name)
+        for index, question in enumerate(scenarios)
+        for part in ("gpus", "price_usd_per_hour")
+        for name in getattr(question.scenario, part)
+    ]
+    for where, name in named:
+        if name not in known:
+            raise InvalidInput(where, no_such("GPU type", name, known))
+    return tuple(sorted({name for _, name in named}))
 
 
 def _before(snapshot: Snapshot) -> Plan:

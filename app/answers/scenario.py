@@ -1,13 +1,13 @@
 """Scenario: what shall be different in a what-if, and the Problem with that difference. Pure."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.base.errors import no_such
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Prices
-from solvers.types.plan import Plan
+from solvers.types.plan import Plan, replicas_of
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType
 
@@ -124,24 +124,35 @@ def alternatives(
         return ()
     # Of one alone: each question is a plan, for which a person waits.
     service = max(asked, key=lambda one: cost[one.name])
+    return (
+        _looser(service),
+        *_elsewhere(problem, plan, service),
+        *_without_minimum(service),
+    )
+
+
+def _looser(service: ServiceDemand) -> WhatIfScenario:
     slo_ms = _RELAXED_SLO * service.slo_ms
     title = f"SLO of {service.name} {slo_ms:g} ms instead of {service.slo_ms:g}"
-    found = [WhatIfScenario(name=title, slo_ms={service.name: slo_ms})]
-    used = {
-        gpu.gpu_type
-        for gpu in plan.gpus
-        if any(replica.service == service.name for replica in gpu.replicas)
-    }
+    return WhatIfScenario(name=title, slo_ms={service.name: slo_ms})
+
+
+def _elsewhere(
+    problem: Problem, plan: Plan, service: ServiceDemand
+) -> Iterator[WhatIfScenario]:
+    used = {gpu.gpu_type for gpu, _ in replicas_of(plan, service.name)}
     others = _other_types(problem, service, used)
     if used and others:
         title = f"{service.name} on {' or '.join(others)} instead of {' and '.join(sorted(used))}"
-        elsewhere = replace(service, allowed_gpu_types=others)
-        found.append(WhatIfScenario(name=title, services=(elsewhere,)))
+        moved = replace(service, allowed_gpu_types=others)
+        yield WhatIfScenario(name=title, services=(moved,))
+
+
+def _without_minimum(service: ServiceDemand) -> Iterator[WhatIfScenario]:
     if service.min_replicas > 0:
         title = f"{service.name} with min_replicas 0 instead of {service.min_replicas}"
         scaled = replace(service, min_replicas=0)
-        found.append(WhatIfScenario(name=title, services=(scaled,)))
-    return tuple(found)
+        yield WhatIfScenario(name=title, services=(scaled,))
 
 
 def _other_types(

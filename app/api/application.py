@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Lifespan
 
 from agents.base.protocol import Observation, SyncReply
+from app.api import apply
 from app.api.decisions import compare, plans, policies, preview, restore, simulations
 from app.api.fleet import enrolment, gpu_types, gpus, nodes, sync, telemetry
 from app.api.http import errors
@@ -27,7 +28,7 @@ from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
 from app.api.predictions import fits, networks, profiles
 from app.api.reports import costs, demand, reports
-from app.api.workloads import apply, budgets, endpoints, projects, services, tasks
+from app.api.workloads import budgets, endpoints, projects, services, tasks
 from app.base.errors import Forbidden
 
 PREFIX = "/api/v1"

@@ -1,6 +1,7 @@
 """`plimsoll apply`: create or change objects as manifests say."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -76,17 +77,12 @@ def apply(
         raise typer.BadParameter(
             "stdin holds the manifests, so nobody can be asked; add -y or --dry-run"
         )
-    given = {
-        name: value
-        for text in rate or ()
-        for name, value in parse_pairs(text, "--rate", parse_rate).items()
-    }
     entries = read_manifests(file)
     around = cli_context(context)
     with Api(around) as api:
         steps = compare(api, entries)
         show(steps)
-        _check_rates(given, steps)
+        rates = _given_rates(rate or (), steps)
         if all(step.action is Action.KEEP for step in steps):
             return
         # Before anybody is asked: what would be refused is no question.
@@ -95,26 +91,32 @@ def apply(
         # A script with -y need not wait for a plan.
         if not yes:
             may_ask = not dry_run and _is_person(around)
-            rates = expected_rates(steps, given, may_ask=may_ask)
-            show_priced_plan(api, steps, rates)
+            show_priced_plan(api, steps, expected_rates(steps, rates, may_ask=may_ask))
         if dry_run:
             return
         if not yes:
             require_yes("Apply?", refusal="nothing was changed")
         carry_out(api, steps, force=force)
-        waits_s = PERSON_WAITS_S if wait is None and _is_person(around) else wait
         # With -y and without --wait there may be nobody to read it.
-        if waits_s and (wait is not None or not yes):
+        is_asked = wait is None and not yes and _is_person(around)
+        limit_s = PERSON_WAITS_S if is_asked else wait
+        if limit_s:
             names = written_services(steps)
-            wait_ready(api, around, names, limit_s=waits_s, must=wait is not None)
+            wait_ready(api, around, names, limit_s=limit_s, must=not is_asked)
 
 
 def _is_person(context: CliContext) -> bool:
     return sys.stdin.isatty() and context.is_terminal()
 
 
-def _check_rates(given: dict[str, float], steps: tuple[ApplyStep, ...]) -> None:
+def _given_rates(
+    texts: Sequence[str], steps: Sequence[ApplyStep]
+) -> Mapping[str, float]:
+    """The rates of --rate, by service. Raises BadParameter for a service that the manifests do not have."""
     services = [step.entry.name for step in steps if step.entry.kind == "Service"]
+    given: dict[str, float] = {}
+    for one in texts:
+        given |= parse_pairs(one, "--rate", parse_rate)
     for name in given:
         if name not in services:
             there = ", ".join(services) or "none"
@@ -122,3 +124,4 @@ def _check_rates(given: dict[str, float], steps: tuple[ApplyStep, ...]) -> None:
                 f"the manifests have no service {name!r}; they have {there}",
                 param_hint="'--rate'",
             )
+    return given

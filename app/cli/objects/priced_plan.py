@@ -38,7 +38,7 @@ _CENT = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedRate:
+class PricedRate:
     """The rate that a service is priced at."""
 
     service: str
@@ -49,7 +49,7 @@ class ExpectedRate:
 
 def expected_rates(
     steps: Sequence[ApplyStep], given: Mapping[str, float], *, may_ask: bool
-) -> tuple[ExpectedRate, ...]:
+) -> tuple[PricedRate, ...]:
     """The rates of all services that change: of the flag, the manifest, or what is measured, else asked for.
 
     Raises CliError for a manifest whose rate cannot be read.
@@ -61,21 +61,21 @@ def expected_rates(
     )
 
 
-def _expected(step: ApplyStep, given: float | None, *, may_ask: bool) -> ExpectedRate:
+def _expected(step: ApplyStep, given: float | None, *, may_ask: bool) -> PricedRate:
     name = step.entry.name
     stated = _stated(step)
     if given is not None:
-        return ExpectedRate(service=name, rate_rps=given, source="--rate")
+        return PricedRate(service=name, rate_rps=given, source="--rate")
     if stated is not None:
-        return ExpectedRate(service=name, rate_rps=stated, source="the manifest")
+        return PricedRate(service=name, rate_rps=stated, source="the manifest")
     # The forecast follows what was measured, and knows the hour of the day.
     if step.measured_rps:
-        return ExpectedRate(service=name, rate_rps=None, source="measured")
+        return PricedRate(service=name, rate_rps=None, source="measured")
     asked = _ask(name) if may_ask else None
     if asked is not None:
-        return ExpectedRate(service=name, rate_rps=asked, source="your answer")
+        return PricedRate(service=name, rate_rps=asked, source="your answer")
     unknown = f"not known; give --rate {name}=RPS"
-    return ExpectedRate(service=name, rate_rps=None, source=unknown)
+    return PricedRate(service=name, rate_rps=None, source=unknown)
 
 
 def _stated(step: ApplyStep) -> float | None:
@@ -107,7 +107,7 @@ def _ask(name: str) -> float | None:
 
 
 def show_priced_plan(
-    api: Api, steps: Sequence[ApplyStep], rates: Sequence[ExpectedRate]
+    api: Api, steps: Sequence[ApplyStep], rates: Sequence[PricedRate]
 ) -> None:
     """Print what the new and changed services would cost; in one line why not, where that cannot be known."""
     services = [
@@ -115,10 +115,15 @@ def show_priced_plan(
         for step in steps
         if step.entry.kind == "Service" and step.action is not Action.KEEP
     ]
-    if not services:
-        return
+    if services:
+        _show_priced(api, services, rates)
+
+
+def _show_priced(
+    api: Api, services: Sequence[Document], rates: Sequence[PricedRate]
+) -> None:
     body: Document = {
-        "services": services,
+        "services": list(services),
         "demand_rps": {
             rate.service: rate.rate_rps for rate in rates if rate.rate_rps is not None
         },
@@ -140,7 +145,7 @@ def show_priced_plan(
     show_unserved(answer)
 
 
-def _show_rates(answer: Document, rates: Sequence[ExpectedRate]) -> None:
+def _show_rates(answer: Document, rates: Sequence[PricedRate]) -> None:
     planned = {
         text(demand, "service"): number(demand, "arrival_rate_rps")
         for demand in documents(answer, "demands")

@@ -1,7 +1,8 @@
 """Waiting until services serve, with a line on stderr for each step of the way."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from app.cli.common.client import Api, documents, text
 from app.cli.common.context import CliContext
@@ -12,6 +13,25 @@ from app.cli.common.output import ColouredCell, faint, good, show_line, warn
 POLL_S = 0.5
 PASSING = frozenset({"", "NotPlanned", "NoTarget", "RollingOut", "SolverOutOfTime"})
 """Reasons that pass by themselves; all others a person has to do something about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyLook:
+    """What a service's condition Ready says."""
+
+    is_ready: bool
+    reason: str
+    message: str
+
+    @property
+    def is_passing(self) -> bool:
+        """Not ready, and it takes nothing but time."""
+        return not self.is_ready and self.reason in PASSING
+
+    @property
+    def is_stuck(self) -> bool:
+        """Not ready, and somebody has to do something."""
+        return not self.is_ready and self.reason not in PASSING
 
 
 def wait_ready(
@@ -26,25 +46,31 @@ def wait_ready(
     waiting = list(names)
     failed: list[str] = []
     while waiting:
-        for name in tuple(waiting):
-            status, reason, message = _readiness(api, name)
-            passed_s = context.monotonic_s() - began_s
-            if status == "True":
-                waiting.remove(name)
-                _say(good(f"{name} is ready after {passed_s:.1f} s: {message}"))
-            elif reason not in PASSING:
-                waiting.remove(name)
-                failed.append(name)
-                _say(warn(f"{name} is not ready: {message}"))
-            # Once, not at each look: most looks see the same.
-            elif said.get(name) != message:
-                said[name] = message
-                _say(faint(f"waiting for {name}: {message}"))
-        if context.monotonic_s() - began_s >= limit_s:
+        looks = {name: _readiness(api, name) for name in waiting}
+        passed_s = context.monotonic_s() - began_s
+        _report(looks, said, passed_s)
+        failed += [name for name, look in looks.items() if look.is_stuck]
+        waiting = [name for name, look in looks.items() if look.is_passing]
+        if passed_s >= limit_s:
             break
         if waiting:
             context.sleep(POLL_S)
     _end(failed, waiting, limit_s, must=must)
+
+
+def _report(
+    looks: Mapping[str, ReadyLook], said: dict[str, str], passed_s: float
+) -> None:
+    """Say what is new. `said`: what was said of each service last."""
+    for name, look in looks.items():
+        if look.is_ready:
+            _say(good(f"{name} is ready after {passed_s:.1f} s: {look.message}"))
+        elif look.is_stuck:
+            _say(warn(f"{name} is not ready: {look.message}"))
+        # Once, not at each look: most looks see the same.
+        elif said.get(name) != look.message:
+            said[name] = look.message
+            _say(faint(f"waiting for {name}: {look.message}"))
 
 
 def _end(
@@ -53,24 +79,24 @@ def _end(
     late = [*failed, *waiting]
     if not late:
         return
-    words = f"{', '.join(late)} not ready within {limit_s:g} s; everything was written"
+    missed = f"{', '.join(late)} not ready within {limit_s:g} s; everything was written"
     hint = f"`plimsoll describe service {late[0]}` says why"
     if must:
-        raise CliError(words, hint=hint)
-    _say(warn(f"{words}; {hint}"))
+        raise CliError(missed, hint=hint)
+    _say(warn(f"{missed}; {hint}"))
 
 
-def _readiness(api: Api, name: str) -> tuple[str, str, str]:
-    """Status, reason and message of the condition Ready."""
+def _readiness(api: Api, name: str) -> ReadyLook:
     seen = api.get(find_kind("Service").one(name))
     for condition in documents(seen, "status.conditions"):
         if text(condition, "type") == "Ready":
-            return (
-                text(condition, "status"),
-                text(condition, "reason"),
-                text(condition, "message"),
+            return ReadyLook(
+                is_ready=text(condition, "status") == "True",
+                reason=text(condition, "reason"),
+                message=text(condition, "message"),
             )
-    return "Unknown", "", "the control plane has not looked at it yet"
+    message = "the control plane has not looked at it yet"
+    return ReadyLook(is_ready=False, reason="", message=message)
 
 
 def _say(cell: ColouredCell) -> None:

@@ -83,8 +83,6 @@ def test_added_gpus_are_ranked_by_what_they_save_per_dollar_of_their_price() -> 
         a_type(name="small", price_usd_per_hour=0.5, count=0),
     )
     problem = a_problem(a_service(rate_rps=150.0), types=types)
-    # Nobody has measured the network on the small type, where the plans here run it all the same.
-    measured = tuple(one for one in problem.points if one.gpu_type != "small")
 
     def bought(name: str, number: int) -> Planned:
         (gpu,) = a_plan(1, 75.0).gpus
@@ -93,7 +91,7 @@ def test_added_gpus_are_ranked_by_what_they_save_per_dollar_of_their_price() -> 
         return replace(
             planned(TODAY, a_plan(4, 37.5)),
             scenario=scenario,
-            problem=replace(changed(problem, scenario), points=measured),
+            problem=changed(problem, scenario),
             plan=plan,
         )
 
@@ -108,10 +106,23 @@ def test_added_gpus_are_ranked_by_what_they_save_per_dollar_of_their_price() -> 
         ("+1 big", 1.5, 1.0),
         ("+2 big", 3.0, 0.5),
     ]
-    (missing,) = found[1].unmeasured
+    assert {one.unmeasured for one in found} == {()}
+
+
+def test_what_nobody_has_measured_on_added_gpus_is_named() -> None:
+    types = (a_type(count=4), a_type(name="new", count=0))
+    problem = a_problem(a_service(rate_rps=150.0), types=types)
+    measured = tuple(one for one in problem.points if one.gpu_type != "new")
+    today = replace(
+        planned(TODAY, a_plan(2, 75.0)), problem=replace(problem, points=measured)
+    )
+    scenario = WhatIfScenario(gpus={"new": 1, "gpu": 1})
+    more = replace(today, scenario=scenario, problem=changed(today.problem, scenario))
+    _, answer = answers(today, [more])
+    (missing,) = answer.unmeasured
     network = problem.services[0].network
-    assert missing == Unmeasured(service="chat", network=network, gpu_type="small")
-    assert found[2].unmeasured == ()
+    assert missing == Unmeasured(service="chat", network=network, gpu_type="new")
+    assert answer.saving_per_usd == 0.0
 
 
 def test_less_of_a_promise_and_other_types_are_asked_of_the_costliest_service() -> None:
