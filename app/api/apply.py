@@ -213,8 +213,7 @@ async def _write(
             manifest=entry.manifest,
             conditions=Preconditions(etag, None if etag else "*"),
             response=response,
-            # Services alone have a check that may be forced.
-            **({"force": force} if entry.field == "services" else {}),
+            **_forced(entry, force),
         )
     except (PlimsollError, InvalidInput) as error:
         raise _located(error, entry) from error
@@ -223,6 +222,11 @@ async def _write(
         is_created=response.status_code == 201,
         object=seen.model_dump(mode="json"),
     )
+
+
+def _forced(entry: BundleEntry, force: bool) -> dict[str, bool]:
+    """Services alone have a check that may be forced."""
+    return {"force": force} if entry.field == "services" else {}
 
 
 def _rule(put: Put) -> Allowed:

@@ -14,7 +14,12 @@ from typing import Literal, TypeAlias
 
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import LayerCounts
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+)
 from solvers.types.state import GpuType
 
 SM_PERCENT_STEP = 5.0
@@ -105,16 +110,19 @@ def with_gpu_types(problem: Problem, names: Iterable[str]) -> Problem:
         return problem
     networks = {service.network for service in problem.services}
     points = load_profiles(networks & set(list_networks()), new)
-    law = problem.capacity_law
-    # The law is a table by batch: for batches that are new to the problem there would be no figures.
-    batches = {row.batch for entry in points for row in entry.rows}.union(law.batches)
     types = (replace(gpu_type, count=0) for gpu_type in load_gpu_types(new))
     return replace(
         problem,
         gpu_types=(*problem.gpu_types, *types),
         points=(*problem.points, *points),
-        capacity_law=make_capacity_law(law.percentiles, sorted(batches)),
+        capacity_law=_law_for(problem.capacity_law, points),
     )
+
+
+def _law_for(law: CapacityLaw, points: Iterable[OperatingPoints]) -> CapacityLaw:
+    """The law with the batches of these points: it is a table by batch, and has no figures for others."""
+    batches = {row.batch for entry in points for row in entry.rows}
+    return make_capacity_law(law.percentiles, sorted(batches.union(law.batches)))
 
 
 def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]:

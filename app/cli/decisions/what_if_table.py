@@ -37,6 +37,10 @@ def show_answers(answer: Document) -> None:
             for one in (today, *answers)
         ],
     )
+    _show_notes(today, answers)
+
+
+def _show_notes(today: object, answers: Sequence[Document]) -> None:
     for line in _unmeasured(answers):
         show_line(warn(line))
     if any(map(_is_borrowed, answers)):

@@ -11,6 +11,7 @@ from app.cli.common.client import (
     Api,
     ApiProblem,
     Document,
+    FieldFault,
     Query,
     documents,
     number,
@@ -21,6 +22,7 @@ from app.cli.common.kinds import find_kind
 from app.cli.common.manifest_files import (
     KINDS,
     AnyManifest,
+    Complaint,
     FileManifest,
     ManifestErrors,
     pointer_path,
@@ -190,16 +192,7 @@ def _send(api: Api, steps: Sequence[ApplyStep], query: Query) -> list[Document]:
     places: dict[str, list[ApplyStep]] = {}
     for step in todo:
         places.setdefault(_list_of(step), []).append(step)
-    body: Document = {
-        name: [body_of(step.entry.manifest) for step in of_kind]
-        for name, of_kind in places.items()
-    }
-    # Whatever has none must be new: somebody may have created it since.
-    body["etags"] = {
-        object_path(step.entry.manifest).removeprefix(API_PREFIX): step.etag
-        for step in todo
-        if step.etag is not None
-    }
+    body = _bundle(places)
     try:
         answer = api.post(f"{API_PREFIX}apply", body, query=query)
     except ApiProblem as problem:
@@ -209,6 +202,21 @@ def _send(api: Api, steps: Sequence[ApplyStep], query: Query) -> list[Document]:
         for entry in documents(answer, "objects")
         if isinstance(found := entry.get("object"), dict)
     ]
+
+
+def _bundle(places: Mapping[str, Sequence[ApplyStep]]) -> Document:
+    bundle: Document = {
+        name: [body_of(step.entry.manifest) for step in of_kind]
+        for name, of_kind in places.items()
+    }
+    # Whatever has none must be new: somebody may have created it since.
+    bundle["etags"] = {
+        object_path(step.entry.manifest).removeprefix(API_PREFIX): step.etag
+        for of_kind in places.values()
+        for step in of_kind
+        if step.etag is not None
+    }
+    return bundle
 
 
 def _list_of(step: ApplyStep) -> str:
@@ -242,17 +250,24 @@ def _located(
         hint = "`plimsoll apply --force` accepts it all the same"
     elif problem.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         hint = "apply fewer files at once"
-    complaints = []
-    for field in problem.fields:
-        name, index, *rest = (*pointer_path(field.place), "", "")
-        known = places.get(str(name), ())
-        # About what is no object's: the text of the problem has it.
-        if not isinstance(index, int) or index >= len(known):
-            return problem
-        path = tuple(part for part in rest if part != "")
-        complaints.append(known[index].entry.complaint(path, field.detail))
-    if not complaints:
+    complaints = [_complaint(field, places) for field in problem.fields]
+    known = [complaint for complaint in complaints if complaint is not None]
+    # One that is about no object's field: the text of the problem has it.
+    if not known or len(known) < len(complaints):
+        problem.hint = hint
         return problem
-    error = ManifestErrors(complaints)
+    error = ManifestErrors(known)
     error.hint = hint
     return error
+
+
+def _complaint(
+    field: FieldFault, places: Mapping[str, Sequence[ApplyStep]]
+) -> Complaint | None:
+    """With file and line; the pointer is into the bundle, as `/services/0/spec/slo`."""
+    name, index, *rest = (*pointer_path(field.place), "", "")
+    steps = places.get(str(name), ())
+    if not isinstance(index, int) or index >= len(steps):
+        return None
+    path = tuple(part for part in rest if part != "")
+    return steps[index].entry.complaint(path, field.detail)

@@ -122,15 +122,7 @@ def show_priced_plan(
 def _show_priced(
     api: Api, services: Sequence[Document], rates: Sequence[PricedRate]
 ) -> None:
-    body: Document = {
-        "services": list(services),
-        "demand_rps": {
-            rate.service: rate.rate_rps for rate in rates if rate.rate_rps is not None
-        },
-        "from_running": True,
-        "alternatives_of": [rate.service for rate in rates],
-        "time_limit_s": PLANNING_S,
-    }
+    body = _question(services, rates)
     progress = f"pricing the plan, for at most {ANSWER_S:g} s …"
     show_line(faint(progress), stream=sys.stderr)
     try:
@@ -143,6 +135,18 @@ def _show_priced(
     _show_rates(answer, rates)
     _show_plans(answer)
     show_unserved(answer)
+
+
+def _question(services: Sequence[Document], rates: Sequence[PricedRate]) -> Document:
+    return {
+        "services": list(services),
+        "demand_rps": {
+            rate.service: rate.rate_rps for rate in rates if rate.rate_rps is not None
+        },
+        "from_running": True,
+        "alternatives_of": [rate.service for rate in rates],
+        "time_limit_s": PLANNING_S,
+    }
 
 
 def _show_rates(answer: Document, rates: Sequence[PricedRate]) -> None:
