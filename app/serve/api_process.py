@@ -53,6 +53,8 @@ from app.web import application as dashboard
 
 log = structlog.get_logger(__name__)
 
+WARM_AFTER_S = 10.0
+"""The controller's solver, which plans what runs, gets the machine first."""
 DRAIN_S = 5
 """Open requests get this long at the end; an agent that waits for a command loses nothing."""
 
@@ -179,12 +181,24 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
         serving = asyncio.create_task(
             server.serve(sockets=[listening]), name="plimsoll-api"
         )
+        warming = asyncio.get_running_loop().call_later(
+            WARM_AFTER_S, _begin_solver, server.app
+        )
         await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+        warming.cancel()
         server.handle_stop()
         await serving
         if ended.done():
             # Raises what ended the controller, so that whoever started this process sees a failure.
             ended.result()
+
+
+def _begin_solver(app: FastAPI) -> None:
+    """Start what answers people's questions, so that the first price of a plan does not wait for its imports."""
+    # Absent where the start itself failed, which ends the server.
+    parts: ApiParts | None = getattr(app.state, "parts", None)
+    if parts is not None and isinstance(parts.solver, SolverWorker):
+        parts.solver.begin()
 
 
 class ApiServer(uvicorn.Server):
