@@ -66,11 +66,11 @@ def apply(
         ),
     ] = None,
 ) -> None:
-    """Create or change objects from YAML or JSON manifests, all of them or none.
+    """Create or change objects from YAML or JSON manifests.
 
-    Shows every field that would change and what the plan would cost, with two alternatives; then asks. Unknown fields
-    are refused. Objects that are not in the manifests stay as they are. With --dry-run the control plane checks
-    everything as for a write, and this ends as the write would.
+    All of them or none. Shows every field that would change and the priced plan with two alternatives; then asks.
+    Unknown fields are refused. Objects that are not in the manifests stay as they are. With --dry-run the control plane
+    checks everything as for a write, and this ends as the write would.
     """
     # The answer would be read from the manifests.
     if STDIN in file and not (yes or dry_run):
