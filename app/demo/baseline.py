@@ -16,7 +16,7 @@ from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.demo.cluster_process import LoadIsOver
 from app.demo.scenario import demo_cluster
-from app.serve.child_process import stop_when_closed, tell
+from app.serve.child_process import send, stop_when_closed
 from app.serve.plane import on_stop_signals
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.process import InlineSolver
@@ -85,10 +85,10 @@ class BaselineBody:
             outcome = await closed.tick_if_due()
             if outcome is not None and outcome.state == "target":
                 at, target = closed.store.pushed[-1]
-                tell(pipe, BaselineTarget(at=at, plan=target))
+                send(pipe, BaselineTarget(at=at, plan=target))
             if stop.is_set():
                 return
-        tell(pipe, LoadIsOver(totals=closed.cluster.totals(), at=clock.now()))
+        send(pipe, LoadIsOver(totals=closed.cluster.totals(), at=clock.now()))
 
 
 def baseline_cluster(seed: int) -> ClusterPlan:

@@ -30,7 +30,7 @@ from app.db.base.transaction import Engine
 from app.db.postgres_store import PostgresStore
 from app.demo.feed import DemoFeed, Pushed
 from app.demo.scenario import DURATION_S, KEPT_S, demo_cluster
-from app.serve.child_process import stop_when_closed, tell
+from app.serve.child_process import send, stop_when_closed
 from app.serve.plane import on_stop_signals
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.process import InlineSolver
@@ -38,7 +38,7 @@ from app.store.ingest_queue import IngestQueue
 from solvers.types.plan import BoundPlan
 
 CONNECTIONS = 4
-"""Of which the lead holds one."""
+"""The lead holds one of them."""
 FRAME_S = 0.5
 """On the wall, between two pictures."""
 
@@ -89,7 +89,7 @@ class DemoBody:
                     closed.wake()
                 outcome = await closed.tick_if_due()
                 if outcome is not None:
-                    tell(pipe, outcome)
+                    send(pipe, outcome)
                 show.note_time()
 
     @asynccontextmanager
@@ -182,8 +182,8 @@ class _Show:
         ends_now = not self.is_over and trace_s >= self._feed.duration_s
         if ends_now or passed_s >= self._next_s:
             self._next_s = passed_s + FRAME_S
-            tell(self._pipe, self._feed.frame(now, speed=trace_s / passed_s))
+            send(self._pipe, self._feed.frame(now, speed=trace_s / passed_s))
         if ends_now:
             self.is_over = True
             totals = self._feed.cluster.totals()
-            tell(self._pipe, LoadIsOver(totals=totals, at=now))
+            send(self._pipe, LoadIsOver(totals=totals, at=now))

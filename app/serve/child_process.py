@@ -16,7 +16,7 @@ from typing import TypeVar
 from app.base.errors import PlimsollError
 
 STOP_S = 10.0
-"""A child that is told to end does so within this time, or is killed: a controller gives back the lead before."""
+"""A child that is asked to end does so within this time, or is killed: a controller gives back the lead before."""
 
 Message = TypeVar("Message")
 
@@ -95,7 +95,7 @@ def stop_when_closed(pipe: Connection, stop: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_reader(pipe.fileno(), stop)
 
 
-def tell(pipe: Connection, message: object) -> None:
+def send(pipe: Connection, message: object) -> None:
     """Send a message up the pipe, if anybody listens."""
     with contextlib.suppress(OSError):
         pipe.send(message)

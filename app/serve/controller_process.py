@@ -44,7 +44,7 @@ from app.loop.controller import Controller, SlowJob
 from app.loop.events import LOOK_PERIOD_S as STARVED_LOOK_S
 from app.loop.fill import is_used
 from app.loop.tick import Loop, TickOutcome
-from app.serve.child_process import stop_when_closed, tell
+from app.serve.child_process import send, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import (
     Plane,
@@ -276,7 +276,7 @@ async def _run_controller(
     async with running_controller(
         plane,
         solver=solver,
-        on_tick=None if pipe is None else partial(tell, pipe),
+        on_tick=None if pipe is None else partial(send, pipe),
     ) as (_, task):
         stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
         await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)

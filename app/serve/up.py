@@ -49,7 +49,7 @@ LOCAL = "127.0.0.1"
 GATEWAY_PORT = 8000
 GATEWAY_TOKEN = "local-gateway"
 AGENT_STOP_S = 10.0
-"""Nodes that are told to end do so within this time, or are killed."""
+"""Nodes that are asked to end do so within this time, or are killed."""
 NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
