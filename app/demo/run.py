@@ -40,7 +40,7 @@ from app.demo.scenario import (
     demo_settings,
 )
 from app.demo.summary import DemoCourse, make_summary
-from app.demo.watch import BaselineWatch, ClusterWatch, load_of
+from app.demo.watch import BaselineWatch, ClusterWatch, first_of, load_of
 from app.postgres import server as postgres
 from app.serve.api_process import make_server
 from app.serve.child_process import child_process
@@ -190,9 +190,7 @@ class _Demo:
         )
         async with child_process(body, watch.note, what="control loop") as ended:
             with live or nullcontext():
-                await asyncio.wait(
-                    {watch.over, ended}, return_when=asyncio.FIRST_COMPLETED
-                )
+                await first_of(watch.over, ended)
             yield watch, ended
 
     def _show(

@@ -92,10 +92,18 @@ async def load_of(
     over: "asyncio.Future[LoadIsOver]", ended: "asyncio.Future[None]"
 ) -> LoadIsOver:
     """The end of a process's load. Raises ChildEnded where the process ended before."""
-    await asyncio.wait({over, ended}, return_when=asyncio.FIRST_COMPLETED)
+    await first_of(over, ended)
     if not over.done():
         ended.result()
     return over.result()
+
+
+async def first_of(
+    over: "asyncio.Future[LoadIsOver]", ended: "asyncio.Future[None]"
+) -> None:
+    """Wait for either, whatever it came to."""
+    both: set[asyncio.Future[LoadIsOver] | asyncio.Future[None]] = {over, ended}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _future() -> "asyncio.Future[LoadIsOver]":
