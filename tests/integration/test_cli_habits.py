@@ -1,0 +1,123 @@
+"""What users of kubectl type, against a real API on a real database: wait, rollout status, jsonpath, KIND/NAME."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.app.runner import Result, cli
+from tests.integration.api_harness import Api, Prepared, reading, service
+from tests.integration.test_api_tasks import task
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        yield running
+
+
+def typed(api: Api, *arguments: str, steps: list[Callable[[], object]]) -> Result:
+    """What a command line does; at each of its looks the next step happens, and then its time is over."""
+    left_s = float(len(steps))
+    seconds = 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal seconds
+        steps.pop(0)()
+        seconds += 1.0
+
+    return cli(
+        *arguments,
+        "--timeout",
+        f"{left_s:g}s",
+        api=api.forward,
+        environment={"PLIMSOLL_TOKEN": api.secrets["admin"]},
+        sleep=sleep,
+        monotonic_s=lambda: seconds,
+    )
+
+
+def planned(api: Api) -> None:
+    """Requests arrive, and the loop pushes a plan for them."""
+    api.clock.advance(2.0)
+    began_s = api.clock.now_s() - 2.0
+    answer = api.sync(sequence=1, services=[reading()], window_start_s=began_s)
+    assert answer.status_code == 200
+    assert api.tick().state == "target"
+
+
+def followed(api: Api) -> None:
+    """The node has put the plan in force."""
+    api.clock.advance(1.0)
+    began_s = api.clock.now_s() - 1.0
+    answer = api.sync(sequence=2, generation=1, window_start_s=began_s, window_s=1.0)
+    assert answer.status_code == 200
+
+
+def test_a_rollout_is_followed_from_the_manifest_to_the_node(api: Api) -> None:
+    api.put("services/chat", service())
+    result = typed(
+        api,
+        *("rollout", "status", "service/chat"),
+        steps=[lambda: planned(api), lambda: followed(api), lambda: None],
+    )
+    assert (result.code, result.err) == (0, "")
+    first, second, last = result.out.splitlines()
+    assert first.endswith("(NotPlanned)")
+    assert second == "Waiting: generation 1 is not yet on n1 (RollingOut)"
+    assert last.startswith("service chat is rolled out: generation 1 is in force")
+    ready = ("wait", "svc/chat", "node/n1", "--for", "condition=Applied")
+    assert typed(api, *ready, steps=[lambda: None]).out.splitlines() == [
+        "service/chat condition met",
+        "node/n1 condition met",
+    ]
+
+
+def test_what_is_not_so_in_time_says_why(api: Api) -> None:
+    api.put("services/chat", service())
+    wanted = ("wait", "service/chat", "--for", "condition=Ready")
+    result = typed(api, *wanted, steps=[lambda: None])
+    assert (result.code, result.out) == (1, "")
+    assert "timed out waiting for service/chat: Ready is Unknown (NotPlanned): " in (
+        result.err
+    )
+
+
+def test_a_task_and_a_deletion_are_waited_for(api: Api) -> None:
+    api.put("tasks/nightly", task())
+    cancelled = typed(
+        api,
+        *("wait", "task/nightly", "--for", "state=cancelled"),
+        steps=[lambda: api.call("POST", "tasks/nightly/cancel")],
+    )
+    assert cancelled.out == "task/nightly condition met\n"
+    never = typed(
+        api, *("wait", "task/nightly", "--for", "state=finished"), steps=[lambda: None]
+    )
+    assert "it is cancelled, and will not be finished any more" in never.err
+    gone = typed(
+        api,
+        *("wait", "task/nightly", "--for", "delete"),
+        steps=[lambda: api.call("DELETE", "tasks/nightly", If_Match="*")],
+    )
+    assert (gone.code, gone.out) == (0, "task/nightly condition met\n")
+
+
+def test_templates_print_what_the_api_says(api: Api) -> None:
+    api.put("services/chat", service())
+    for arguments, printed in {
+        ("service/chat", "{.spec.slo.latency_ms}"): "100.0",
+        ("services", '{range .items[*]}{.metadata.name}{"\\n"}{end}'): "chat\n",
+        ("node/n1", "{.spec.gpus[*].gpu_type}"): "T4 T4",
+        ("service/chat", '{.status.conditions[?(@.type=="Ready")].reason}'): (
+            "NotPlanned"
+        ),
+    }.items():
+        kind, template = arguments
+        result = cli(
+            *("get", kind, "-o", f"jsonpath={template}"),
+            api=api.forward,
+            environment={"PLIMSOLL_TOKEN": api.secrets["viewer"]},
+        )
+        assert (result.code, result.out) == (0, printed)
