@@ -46,9 +46,9 @@ def _unwritten(error: OSError) -> int:
 def run(arguments: Sequence[str], context: "CliContext | None" = None) -> int:
     """Run one command line and return its exit code. Tests pass a context with a fake transport."""
     from app.base.errors import PlimsollError
-    from app.cli.commands import root_command
     from app.cli.common.context import CliContext
     from app.cli.common.errors import CliError, show_error
+    from app.cli.root import root_command
     from solvers.types.errors import SolversError
 
     try:

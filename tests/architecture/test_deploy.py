@@ -20,9 +20,9 @@ from agents.main import make_parser
 from agents.processes.user import RIGHTS
 from app.base.settings import Settings
 from app.catalogue.catalogue import list_networks, load_gpu_types
-from app.cli.commands import root_command
 from app.cli.common.context import CliContext
 from app.cli.common.manifest_files import read_manifests
+from app.cli.root import root_command
 from app.manifests.objects import NodeManifest, ServiceManifest
 from bench import load_http
 from tests.agents.fakes import fake_node

@@ -14,8 +14,8 @@ from agents.gpu.mig.command import make_parser as mig_parser
 from agents.main import make_parser as agent_parser
 from agents.serving.arguments import make_parser as worker_parser
 from agents.trainer.trainer import make_parser as trainer_parser
-from app.cli.commands import root_command
 from app.cli.common.context import CliContext
+from app.cli.root import root_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from typer.core import TyperGroup
 
-from app.cli.commands import PASSED_ON, SECTIONS, Commands, root_command
+from app.cli.commands import PASSED_ON, SECTIONS, Commands
+from app.cli.root import root_command
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context

@@ -107,21 +107,21 @@ class NamedObject:
         return self.kind.reference(self.name)
 
 
-def parse_objects(words: Sequence[str]) -> list[NamedObject]:
+def parse_objects(typed: Sequence[str]) -> list[NamedObject]:
     """The objects of `service/chat task/nightly` or of `service chat photo`. Raises BadParameter."""
     # The names of profiles have a slash, too, so that the first word decides.
-    if "/" not in words[0]:
-        kind = find_kind(words[0])
-        if len(words) == 1:
+    if "/" not in typed[0]:
+        kind = find_kind(typed[0])
+        if len(typed) == 1:
             raise typer.BadParameter(
-                f"{words[0]!r} names no object; write {kind.reference('NAME')}"
+                f"{typed[0]!r} names no object; write {kind.reference('NAME')}"
             )
-        return [NamedObject(kind=kind, name=name) for name in words[1:]]
+        return [NamedObject(kind=kind, name=name) for name in typed[1:]]
     found = []
-    for word in words:
-        before, slash, name = word.partition("/")
+    for each in typed:
+        before, slash, name = each.partition("/")
         if not slash or not name:
-            raise typer.BadParameter(f"{word!r} is not KIND/NAME, such as service/chat")
+            raise typer.BadParameter(f"{each!r} is not KIND/NAME, such as service/chat")
         found.append(NamedObject(kind=find_kind(before), name=name))
     return found
 

@@ -14,7 +14,7 @@ from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.options import Output, PlanningTime, check_planning_time
 from app.cli.common.output import Format, show_document
-from app.cli.decisions.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
+from app.cli.common.scenario_flags import FLAGS, Flags, flag_error, read_scenarios
 from app.cli.decisions.what_if_table import show_answers
 
 if TYPE_CHECKING:

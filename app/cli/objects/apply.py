@@ -12,7 +12,7 @@ from app.cli.common.context import CliContext, cli_context
 from app.cli.common.manifest_files import STDIN, read_manifests
 from app.cli.common.options import Yes
 from app.cli.common.output import require_yes
-from app.cli.decisions.scenario_flags import parse_pairs, parse_rate
+from app.cli.common.scenario_flags import parse_pairs, parse_rate
 from app.cli.objects.changes import (
     Action,
     ApplyStep,

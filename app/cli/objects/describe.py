@@ -17,7 +17,6 @@ from app.cli.common.client import (
 )
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
-from app.cli.common.forecasts import show_forecast_line
 from app.cli.common.kinds import CommandKind
 from app.cli.common.output import (
     Cells,
@@ -29,6 +28,7 @@ from app.cli.common.output import (
     time_text,
 )
 from app.cli.objects.completion import complete_names
+from app.cli.objects.forecasts import show_forecast_line
 from app.cli.objects.get import KindName, fetch_one, parse_one
 from app.cli.objects.predictions import show_predictions
 from solvers.types.problem import OperatingPoint

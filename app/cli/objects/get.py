@@ -21,6 +21,8 @@ from app.cli.objects.completion import complete_kinds, complete_names, names_of
 from app.cli.objects.jsonpath import JsonPath, parse_jsonpath
 
 WATCH_S = 2.0
+FILTERED = ("services", "tasks")
+"""Kinds that belong to projects and have labels."""
 CLEAR = "\x1b[H\x1b[2J"
 
 KindName = Annotated[
@@ -112,15 +114,10 @@ def get(
     cli = cli_context(context)
     wanted = parse_output(output)
     found, name = parse_one(kind, name)
-    if (project or selector) and found.path not in ("services", "tasks"):
-        raise typer.BadParameter("--project and --selector are for services and tasks")
-    if show_all and not found.default_query:
-        raise typer.BadParameter(
-            "--all is for plans; other kinds are always listed in full"
-        )
     if project and all_projects:
         raise typer.BadParameter("give either --project or --all-projects")
-    if found.path in ("services", "tasks") and not project and not all_projects:
+    _check_filters(found, is_filtered=bool(project or selector), shows_all=show_all)
+    if found.path in FILTERED and not project and not all_projects:
         project = cli.named_context().project
     query: Query = {
         "project": project,
@@ -140,6 +137,16 @@ def get(
             _repeat(show_once, cli)
         else:
             show_once()
+
+
+def _check_filters(kind: CommandKind, *, is_filtered: bool, shows_all: bool) -> None:
+    """Raise BadParameter for flags that do nothing for the kind."""
+    if is_filtered and kind.path not in FILTERED:
+        raise typer.BadParameter("--project and --selector are for services and tasks")
+    if shows_all and not kind.default_query:
+        raise typer.BadParameter(
+            "--all is for plans; other kinds are always listed in full"
+        )
 
 
 def parse_one(kind: str, name: str | None) -> tuple[CommandKind, str | None]:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import typer
 
 MAX_LENGTH = 4096
-"""Of a whole template: enough for any that a person types."""
+"""A whole template has no more: enough for any that a person types."""
 MAX_NESTING = 8
 """Loops in loops: each multiplies what is printed."""
 

@@ -25,7 +25,7 @@ from app.cli.common.output import (
     show_table,
     usd,
 )
-from app.cli.decisions.scenario_flags import parse_rate
+from app.cli.common.scenario_flags import parse_rate
 from app.cli.objects.changes import Action, ApplyStep, body_of, show_unserved
 
 RATE_ANNOTATION = "expected-rps"

@@ -48,7 +48,7 @@ STATES = {
         "lost",
     ),
 }
-"""Of the kinds that have a state in place of conditions."""
+"""By kind; other kinds have conditions, which say more."""
 LAST_STATES = {
     "finished",
     "cancelled",

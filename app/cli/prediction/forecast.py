@@ -13,7 +13,6 @@ from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_duration, parse_moment
 from app.cli.common.errors import CliError
-from app.cli.common.forecasts import rate_texts, telemetry_cell
 from app.cli.common.local import on_database
 from app.cli.common.options import Output, command_group
 from app.cli.common.output import (
@@ -31,6 +30,7 @@ from app.cli.common.output import (
     show_table,
     time_text,
 )
+from app.cli.objects.forecasts import rate_texts, telemetry_cell
 from app.measurements.traces import make_history, read_trace
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import MARGIN, MIN_FORECASTS, choose

@@ -9,7 +9,6 @@ import typer
 
 from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO
-from app.cli.common.forecasts import rate_texts
 from app.cli.common.options import command_group
 from app.cli.common.output import (
     Cells,
@@ -20,6 +19,7 @@ from app.cli.common.output import (
     show_line,
     show_table,
 )
+from app.cli.objects.forecasts import rate_texts
 from app.cli.simulation.trace_changes import scale, slice_trace
 from app.cli.simulation.trace_files import (
     TraceFile,

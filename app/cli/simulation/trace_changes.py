@@ -9,7 +9,7 @@ import typer
 from app.cli.common.durations import parse_duration
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO
-from app.cli.decisions.scenario_flags import parse_factor, parse_pairs, parse_rate
+from app.cli.common.scenario_flags import parse_factor, parse_pairs, parse_rate
 from app.cli.simulation.trace_files import TraceFile, Written, list_of, write
 from app.simulate.traces.changes import (
     chosen,

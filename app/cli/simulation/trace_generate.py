@@ -11,7 +11,7 @@ import typer
 from agents.sim.arrivals import LoadShape, Modulation, Spike
 from app.cli.common.files import STDIO
 from app.cli.common.options import command_group
-from app.cli.decisions.scenario_flags import parse_rate
+from app.cli.common.scenario_flags import parse_rate
 from app.cli.simulation.trace_files import Written
 from app.cli.simulation.trace_series import (
     Draw,
