@@ -17,7 +17,7 @@ def test_it_lands_on_its_services_and_sees_no_others(demo: Api, opened: Open) ->
     expect(page.locator("tbody tr th a")).to_have_text(["search"])
     expect(
         page.get_by_role("navigation", name="Pages").get_by_role("link")
-    ).to_have_text(["Services", "Simulate", "Cost"])
+    ).to_have_text(["Services", "Tasks", "Simulate", "Cost"])
 
     page.context.clear_cookies()
     page.goto(f"{demo.client.base_url}/login")
