@@ -13,7 +13,7 @@ const MOST_DIFFERENCES = 40;
 /** A table of events with its caption; `empty` is said where there are none. */
 export function eventTable(list, caption, empty) {
   const head = h("thead", {}, h("tr", {}, EVENT_HEADS.map((name) => h("th", { scope: "col" }, name))));
-  const body = h("tbody", {}, list.length ? list.map(eventRow) : h("tr", {}, h("td", { colspan: 6, class: "hint" }, empty)));
+  const body = h("tbody", {}, list.length ? list.map((event) => eventRow(event)) : h("tr", {}, h("td", { colspan: 6, class: "hint" }, empty)));
   return h("div", { class: "scroll" }, h("table", { class: "events" }, h("caption", {}, caption), head, body));
 }
 
