@@ -50,6 +50,8 @@ ARGUMENTS_PER_TOKEN = 40
 """Different topics with an argument: twenty pages of services. They slow such topics down to 2 s for everybody."""
 MAX_PENDING = 16
 """Changes that a slow browser may be behind; beyond, it gets everything anew."""
+MAX_REST_S = 60.0
+"""A topic is loaded so often, however long that takes."""
 RETRY = b"retry: 2000\n\n"
 BEAT = b"event: beat\ndata: {}\n\n"
 
@@ -89,6 +91,12 @@ class Topic:
     """Only for tokens that see every project."""
     exists: Callable[[Look], Awaitable[bool]] | None = None
     """Whether there is an object of the argument's name; None: the topic is the same for all, whatever the argument."""
+    rest: float = 0.0
+    """At least so many times as long as a load took is waited until the next: 9 keeps it to a tenth of the time."""
+
+    def pause_s(self, period_s: float, took_s: float) -> float:
+        """From the end of a load that took `took_s` to the next."""
+        return max(period_s, min(self.rest * took_s, MAX_REST_S))
 
 
 Key: TypeAlias = tuple[str, str, tuple[str, ...] | None]
@@ -160,7 +168,9 @@ class _Channel:
         return self._event(b'{"all":true,"set":' + _object(self._items) + b"}")
 
     async def _run(self) -> None:
+        now_s = asyncio.get_running_loop().time
         while True:
+            began_s = now_s()
             try:
                 self._take(await self._topic.load(self._look))
             # The streams stay open: the page says what is wrong, and goes on by itself when the database is back.
@@ -176,7 +186,8 @@ class _Channel:
                         b'"the control plane could not load this; its log says why"',
                     )
                 )
-            await asyncio.sleep(self._period_s(self._topic))
+            period_s = self._period_s(self._topic)
+            await asyncio.sleep(self._topic.pause_s(period_s, now_s() - began_s))
 
     def _take(self, items: Items) -> None:
         # Compared as bytes: an item is encoded once, however many browsers it goes to.

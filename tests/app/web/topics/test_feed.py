@@ -380,3 +380,15 @@ def test_too_many_are_refused_until_one_leaves() -> None:
         await anext(feed.stream({"fleet": LOOK}))
 
     run(body)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "pause_s"), [(0.1, 5.0), (1.0, 9.0), (1000.0, feed_module.MAX_REST_S)]
+)
+def test_what_takes_long_is_loaded_less_often(took_s: float, pause_s: float) -> None:
+    async def load(_: Look) -> Items:
+        return {}
+
+    assert Topic(name="slow", load=load, rest=9.0).pause_s(5.0, took_s) == pause_s
+    # Without a rest the period alone counts.
+    assert Topic(name="quick", load=load).pause_s(5.0, took_s) == 5.0
