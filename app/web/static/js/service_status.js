@@ -53,6 +53,12 @@ export function troubleText(name) {
   return [statusOf(name)?.trouble?.message ?? null, budget].filter(Boolean).join("; ");
 }
 
+/** Put that line under a service's name, or take it away; what else is there stays. */
+export function showTrouble(place, text, kind) {
+  place.querySelector(".trouble")?.remove();
+  if (text) place.append(h("div", { class: `trouble ${kind}`, title: text }, text));
+}
+
 /** All of these services, [[name, service]], in one sentence, so that praise never stands beside blame. */
 export function statusSentence(found) {
   if (found.length === 0) return "";

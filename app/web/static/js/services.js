@@ -5,7 +5,7 @@ import { count, ms, number, percent, rps, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, content, isOperator } from "./page.js";
 import { burnCell, latencyBar, leftOf, replicasText, sinceText } from "./service_figures.js";
-import { budgetOf, statusOf, statusSentence, troubleText } from "./service_status.js";
+import { budgetOf, showTrouble, statusOf, statusSentence, troubleText } from "./service_status.js";
 import { virtualRows } from "./virtual.js";
 
 const LOW = Number.NEGATIVE_INFINITY;
@@ -100,17 +100,15 @@ function updateRow(row, name) {
   const seen = JSON.stringify([service, budgetOf(name), statusOf(name)]);
   if (row.seen === seen) return;
   row.seen = seen;
-  const trouble = troubleText(name);
   COLUMNS.forEach((column, at) => {
-    // A link that has the focus keeps it: the name's cell changes only with its trouble.
-    if (at > 0 || row.trouble !== trouble) show(row.children[at], column.cell(name, service));
+    // A link that has the focus keeps it: the name is drawn once.
+    if (at > 0 || !row.children[0].firstChild) show(row.children[at], column.cell(name, service));
   });
-  row.trouble = trouble;
+  showTrouble(row.children[0], troubleText(name), "one-line");
 }
 
 function nameCell(name, service) {
-  return [h("a", { href: `/services/${name}` }, name), h("span", { class: "hint" }, ` ${service.project}`),
-    troubleText(name) ? h("div", { class: "trouble one-line", title: troubleText(name) }, troubleText(name)) : null];
+  return [h("a", { href: `/services/${name}` }, name), h("span", { class: "hint" }, ` ${service.project}`)];
 }
 
 function rateCell(name, service) {
@@ -130,7 +128,9 @@ function attainmentCell(_, service) {
 }
 
 function leftCell(name) {
-  return h("span", { title: sinceText(budgetOf(name)) }, leftOf(budgetOf(name)));
+  const left = leftOf(budgetOf(name));
+  left.title = sinceText(budgetOf(name));
+  return left;
 }
 
 function sum(found) {

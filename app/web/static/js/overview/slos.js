@@ -4,7 +4,7 @@ import { h, keyed, show } from "../dom.js";
 import { count, ms, number, percent, rps } from "../format.js";
 import { table } from "../live.js";
 import { latencyBar, leftOf } from "../service_figures.js";
-import { budgetOf, levelOf, troubleText } from "../service_status.js";
+import { budgetOf, levelOf, showTrouble, troubleText } from "../service_status.js";
 
 const SHOWN = 7;
 const WORDS = { bad: "missed, or at risk", warn: "need a look", tight: "near the limit", good: "kept", unknown: "without requests" };
@@ -52,11 +52,11 @@ function updateRow(row, name) {
   const trouble = troubleText(name);
   const seen = JSON.stringify([service, budgetOf(name), trouble]);
   if (row.seen === seen) return;
-  // A link that has the focus keeps it: its cell changes only with the service's trouble.
-  const isNew = row.seen === undefined || row.trouble !== trouble;
-  [row.seen, row.trouble] = [seen, trouble];
+  row.seen = seen;
   const [title, latency, met, left, rate] = row.children;
-  if (isNew) show(title, h("a", { href: `/services/${name}` }, name), trouble ? h("div", { class: "trouble two-lines", title: trouble }, trouble) : null);
+  // A link that has the focus keeps it: the name is drawn once.
+  if (!title.firstChild) show(title, h("a", { href: `/services/${name}` }, name));
+  showTrouble(title, trouble, "two-lines");
   show(latency, h("span", { class: "beside" }, latencyBar(service), h("span", { class: "hint" }, `${ms(service.latency_ms)} of ${ms(service.slo_ms)}`)));
   show(met, h("span", { class: service.attainment !== null && service.attainment < service.percentile ? "bad" : "" }, percent(service.attainment)));
   show(left, leftOf(budgetOf(name)));
