@@ -28,12 +28,12 @@ from app.db.operations.incarnations import MadeCommands, note_diverged
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
 from app.store.event_limits import EventLimits, LimitedEvents
+from app.store.reportable import Ingested
 from app.store.store import (
     AuditEvent,
     Correction,
     Execution,
     FitHealth,
-    Ingested,
     PlanRecord,
     SampleRow,
     Snapshot,

@@ -4,44 +4,38 @@ Services are planned as if there were no tasks; then tasks take what is left, or
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import structlog
 
+from app.loop.make_commands import changes_leftovers_only, effective_mode
 from app.loop.make_problem import cordoned_gpus
 from app.loop.observe import draining_gpus
-from app.loop.plan import Decision, same_state
+from app.loop.plan import Decision, keep, same_state
+from app.loop.planning.check_fill import Severities, checker, retuned, sound
 from app.loop.planning.draining import staying_gpus
 from app.loop.planning.power_caps import is_limited
 from app.loop.planning.reschedule import avoided_by, without_avoided
 from app.loop.planning.task_points import points_of_tasks
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
-from solvers.check import violations
-from solvers.check_residents import task_violations
 from solvers.policies.registry import Fill, dispatches_jobs, fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.tick.bind import named
 from solvers.tick.spares import spares_of
 from solvers.types.errors import InvalidInput
-from solvers.types.outcome import Severity, Violation
 from solvers.types.plan import (
     BoundGpu,
     BoundPlan,
     BoundReplica,
     BoundTask,
-    anonymous,
     planned_rates_rps,
 )
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.state import ClusterState, GpuId, Task
+from solvers.types.state import ClusterState, GpuId, Mode, Task
 
 log = structlog.get_logger(__name__)
-
-Severities: TypeAlias = tuple[Severity, ...]
-"""A fill that breaks a rule of one of these severities is refused."""
 
 
 def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -136,7 +130,7 @@ def with_tasks(
         ("physical",) if promises_may_break else ("physical", "promise")
     )
     left_out: dict[str, str] = {}
-    check = _checker(offer, refused, left_out)
+    check = checker(offer, refused, left_out)
     try:
         # No technique sees what stays: it would move it for a better pace or a lower rent.
         proposed = (*fill(_without(offer, staying)), *staying)
@@ -152,7 +146,7 @@ def with_tasks(
     decision = replace(decision, refused_tasks=tuple(sorted(left_out.items())))
     # A plan that is kept becomes a new one, with the next number, if its tasks change.
     generation = bound.generation + (decision.bound is None)
-    gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
+    gpus = named(_merged(bound, sound(filled, bound, problem, refused)), generation)
     return _with_gpus(decision, gpus, generation, target)
 
 
@@ -205,7 +199,7 @@ def _with_gpus(
 
     # Nothing is proposed that would change nothing: every target costs each node a command.
     if target is None or (
-        _tasks(gpus) == tasks_of(target) and not _retuned(gpus, target)
+        _tasks(gpus) == tasks_of(target) and not retuned(gpus, target)
     ):
         return decision
     following = replace(
@@ -228,18 +222,44 @@ def with_tasks_of(
     layers: Sequence[LayerCounts],
     promises_may_break: bool,
 ) -> Decision:
-    """The decision with the tasks of a snapshot, by the technique of its policy. `state`: the GPUs that may be used."""
-    return with_tasks(
-        decision,
-        problem,
-        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
-        fill=fill_of(snapshot.settings.policy),
-        points=snapshot.points,
-        target=snapshot.target,
-        layers=layers,
-        draining=draining_gpus(snapshot),
-        promises_may_break=promises_may_break,
+    """The decision with the tasks of a snapshot, by the technique of its policy. `state`: the GPUs that may be used.
+
+    Where the decision would wait for a person and tasks need nobody's approval, these go first, beside what runs: the
+    change of services is decided again in the next tick.
+    """
+
+    def filled(decision: Decision) -> Decision:
+        return with_tasks(
+            decision,
+            problem,
+            replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
+            fill=fill_of(snapshot.settings.policy),
+            points=snapshot.points,
+            target=snapshot.target,
+            layers=layers,
+            draining=draining_gpus(snapshot),
+            promises_may_break=promises_may_break,
+        )
+
+    made = filled(decision)
+    if made.bound is None or not _lets_tasks_go_first(snapshot, made.bound):
+        return made
+    # What the policy remembers stays as it was: it has to decide on the services again.
+    kept = keep(problem, snapshot.target, reason="", memory=snapshot.memory)
+    meanwhile = filled(kept)
+    is_small = meanwhile.bound is not None and changes_leftovers_only(
+        snapshot.target, meanwhile.bound
     )
+    return meanwhile if is_small else made
+
+
+def _lets_tasks_go_first(snapshot: Snapshot, bound: BoundPlan) -> bool:
+    """Whether the plan waits for a person, and one of tasks alone would not."""
+    settings = snapshot.settings
+    if settings.approve != "services" or snapshot.target is None:
+        return False
+    mode = effective_mode(settings, snapshot.state.services, snapshot.target, bound)
+    return mode is Mode.APPROVE
 
 
 def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
@@ -264,83 +284,6 @@ def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
             replace(gpu, replicas=tuple(map(at_demand, gpu.replicas)))
             for gpu in bound.gpus
         ),
-    )
-
-
-def _checker(
-    offer: FillProblem, refused: Severities, left_out: dict[str, str]
-) -> Callable[[BoundGpu], BoundGpu]:
-    """Takes the tasks off a GPU on which they break a rule, and notes the rule under their names in `left_out`."""
-
-    def checked(gpu: BoundGpu) -> BoundGpu:
-        # GPU by GPU, so that one bad proposal does not cost the tasks of all others their places.
-        broken = [
-            entry
-            for entry in task_violations(offer.problem, [gpu], offer.points)
-            if entry.severity in refused
-        ]
-        if not broken:
-            return gpu
-        log.error(
-            "tasks are left out: the checker refused them",
-            where=broken[0].where,
-            detail=broken[0].detail,
-        )
-        left_out.update(
-            (task.name, f"{broken[0].rule} at {gpu.id}: {broken[0].detail}")
-            for task in gpu.tasks
-        )
-        return replace(gpu, tasks=())
-
-    return checked
-
-
-def _sound(
-    filled: Mapping[GpuId, BoundGpu],
-    bound: BoundPlan,
-    problem: Problem,
-    refused: Severities,
-) -> Mapping[GpuId, BoundGpu]:
-    """What was filled; without the GPUs whose replicas were retuned where the retuned plan breaks a rule."""
-    retuned = _retuned(filled.values(), bound)
-    # Only retuned replicas can break a rule here: tasks were checked GPU by GPU.
-    if not retuned:
-        return filled
-
-    # What the plan breaks without the fill is no reason against the fill.
-    before = {_rule_at(entry) for entry in violations(problem, anonymous(bound))}
-    after = replace(bound, gpus=tuple(filled.get(gpu.id, gpu) for gpu in bound.gpus))
-    broken = [
-        entry
-        for entry in violations(problem, anonymous(after))
-        if entry.severity in refused and _rule_at(entry) not in before
-    ]
-    if not broken:
-        return filled
-    log.error(
-        "replicas stay as planned: the checker refused them",
-        where=broken[0].where,
-        detail=broken[0].detail,
-    )
-    return {key: gpu for key, gpu in filled.items() if key not in retuned}
-
-
-def _rule_at(entry: Violation) -> tuple[str, str]:
-    """What is broken, and where."""
-    return entry.rule, entry.where
-
-
-def _retuned(gpus: Iterable[BoundGpu], bound: BoundPlan) -> frozenset[GpuId]:
-    """GPUs whose replicas are set otherwise than in the bound plan."""
-    planned = {gpu.id: _settings(gpu) for gpu in bound.gpus}
-    return frozenset(
-        gpu.id for gpu in gpus if gpu.replicas and _settings(gpu) != planned.get(gpu.id)
-    )
-
-
-def _settings(gpu: BoundGpu) -> tuple[object, ...]:
-    return gpu.clock_mhz, tuple(
-        (each.service, each.sm_percent, each.batch) for each in gpu.replicas
     )
 
 

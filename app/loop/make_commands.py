@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from agents.base.protocol import (
     GovernorCommand,
@@ -142,7 +142,8 @@ def effective_mode(
     """The most cautious of the policy's mode and those of the services whose replicas change, and of their groups.
 
     A service in mode off is not planned at all, so its own mode does not keep its last replicas from ending. Where
-    switches want approval, a plan of another policy than the target's waits for it.
+    switches want approval, a plan of another policy than the target's waits for it. Where only services want it, what
+    changes nothing but tasks waits for nobody.
     """
     changed = changed_services(target, bound)
     # Only services that the plan touches may slow it down.
@@ -152,8 +153,31 @@ def effective_mode(
     modes = [service.mode for service in touched if service.mode is not Mode.OFF]
     if settings.approve_switch and target is not None and target.policy != bound.policy:
         modes.append(Mode.APPROVE)
-    return min(
-        [settings.mode, *modes, *(group.mode for group in groups)], key=CAUTION.index
+    own = Mode.AUTO if _needs_nobody(settings, target, bound) else settings.mode
+    return min([own, *modes, *(group.mode for group in groups)], key=CAUTION.index)
+
+
+def _needs_nobody(
+    settings: PolicySettings, target: BoundPlan | None, bound: BoundPlan
+) -> bool:
+    """Whether the plan would wait for a person but for the exemption of tasks."""
+    is_exempt = settings.mode is Mode.APPROVE and settings.approve == "services"
+    return is_exempt and changes_leftovers_only(target, bound)
+
+
+def changes_leftovers_only(target: BoundPlan | None, bound: BoundPlan) -> bool:
+    """Whether services are left as they are, and only tasks and spares change on what their replicas leave over."""
+    if target is not None and target.governor != bound.governor:
+        return False
+    return _serving_gpus(target) == _serving_gpus(bound)
+
+
+def _serving_gpus(plan: BoundPlan | None) -> frozenset[BoundGpu]:
+    """The GPUs on which replicas run, by themselves."""
+    return frozenset(
+        replace(gpu, tasks=(), spares=())
+        for gpu in (plan.gpus if plan else ())
+        if gpu.replicas
     )
 
 

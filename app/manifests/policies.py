@@ -171,6 +171,11 @@ class PolicyManifestSpec(Strict):
         description="Services with a policy and GPUs of their own, decided in this order; a service is of the first "
         "group that it fits, and those of none follow `policy`, last",
     )
+    approve: Literal["all", "services"] = Field(
+        default="all",
+        description="What waits for a person in mode approve. all: every plan; services: not one that only starts, "
+        "moves or stops tasks and spares on what replicas leave over",
+    )
     approve_switch: bool = Field(
         default=False,
         description="The first plan of another policy than that of the plan in force waits for a person, in any mode",

@@ -18,7 +18,8 @@ import structlog
 from agents.base.protocol import Observation
 from app.base.clock import ControlClock
 from app.base.errors import InvalidRequest, NotFound, PlimsollError, Unavailable
-from app.store.store import AuditEvent, Ingested, Store
+from app.store.reportable import Ingested
+from app.store.store import AuditEvent, Store
 
 log = structlog.get_logger(__name__)
 

@@ -25,6 +25,7 @@ from app.store.plan_rules import (
 )
 from app.store.reportable import (
     Admitted,
+    Ingested,
     Places,
     Reportable,
     add_counts,
@@ -36,7 +37,6 @@ from app.store.store import (
     AuditEvent,
     Execution,
     FitHealth,
-    Ingested,
     PlanRecord,
     PolicySettings,
     SampleRow,

@@ -33,6 +33,20 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """What became of a batch of observations."""
+
+    acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(node, boot) → highest sequence number that is durable."""
+    unknown_nodes: tuple[str, ...] = ()
+    refused_boots: frozenset[tuple[str, str]] = frozenset()
+    """(node, boot) of which nothing was kept: the node's agent was started too often. In PostgreSQL alone."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Readings of what their nodes may not report of, by kind (`app.store.reportable`), and acknowledgements of
+    commands that never were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reportable:
     """What reports may name."""
 

@@ -13,6 +13,7 @@ from agents.base.protocol import NodeCommand, Observation
 from app.store.degradation import Degradation
 from app.store.launch_book import AvoidedGpu
 from app.store.node_book import AgentStatus
+from app.store.reportable import Ingested
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
@@ -112,6 +113,8 @@ class PolicySettings:
     """That all used GPUs together may draw, idle watts included; None = no such limit."""
     groups: tuple[PolicyGroup, ...] = ()
     """In the order in which they are decided; services of none follow `policy`, last."""
+    approve: Literal["all", "services"] = "all"
+    """What waits for a person in mode approve."""
     approve_switch: bool = False
     """Whether the first plan of another policy than the target's waits for a person, whatever the mode."""
 
@@ -298,20 +301,6 @@ class AuditEvent:
     request_id: str | None = None
     before: Json = None
     after: Json = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested:
-    """What became of a batch of observations."""
-
-    acknowledged: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(node, boot) → highest sequence number that is durable."""
-    unknown_nodes: tuple[str, ...] = ()
-    refused_boots: frozenset[tuple[str, str]] = frozenset()
-    """(node, boot) of which nothing was kept: the node's agent was started too often. In PostgreSQL alone."""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """Readings of what their nodes may not report of, by kind (`app.store.reportable`), and acknowledgements of
-    commands that never were."""
 
 
 class Store(Protocol):

@@ -13,7 +13,7 @@ from app.solver.process import PlanAnswer, PlanRequest, SolverUnavailable
 from app.store.memory_store import MemoryStore
 from app.store.store import PolicySettings
 from solvers.types.outcome import PlanReport
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import BoundReplica, GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
 from solvers.types.state import Gpu, GpuId, GpuType, Node, NodeId, Scaling, Service, Slo
 
@@ -180,6 +180,11 @@ class Fleet:
     def generation(self) -> int:
         """Generation of the target; 0 = none."""
         return self.store.pushed[-1][1].generation if self.store.pushed else 0
+
+    def replicas(self) -> list[BoundReplica]:
+        """Those of the target."""
+        _, bound = self.store.pushed[-1]
+        return [replica for gpu in bound.gpus for replica in gpu.replicas]
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.store.events]

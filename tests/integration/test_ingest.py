@@ -21,7 +21,7 @@ from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.postgres_store import PostgresStore
 from app.db.workloads import services
 from app.store.event_limits import EventLimits
-from app.store.store import Ingested
+from app.store.reportable import Ingested
 from solvers.types.state import Demand
 from tests.integration.fleet import (
     START,

@@ -20,7 +20,7 @@ from app.db.postgres_store import PostgresStore
 from app.serve.controller_process import maintain_plane
 from app.serve.plane import make_plane
 from app.store.launch_book import FORGOTTEN_AFTER
-from app.store.store import Ingested
+from app.store.reportable import Ingested
 from tests.integration.fleet import (
     START,
     make_gpu_reading,

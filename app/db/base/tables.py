@@ -160,7 +160,7 @@ service_version = _table(
 policy = _table(
     "policy",
     key("version", Integer),
-    *must_all(Text, "policy", "mode", "objective", "survive", "created_by"),
+    *must_all(Text, "policy", "mode", "approve", "objective", "survive", "created_by"),
     *must_all(Boolean, "paused", "learning", "approve_switch"),
     *must_all(
         Double,

@@ -29,8 +29,7 @@ from app.db.fleet.nodes import MAX_AHEAD
 from app.db.fleet.overuses import note_overuses
 from app.db.workloads.task_progress import note_reports
 from app.store.event_limits import LimitedEvents
-from app.store.reportable import Reportable, add_counts, admit, dropped_in
-from app.store.store import Ingested
+from app.store.reportable import Ingested, Reportable, add_counts, admit, dropped_in
 from app.store.windows import (
     NOTABLE_DEVIATIONS,
     Sums,

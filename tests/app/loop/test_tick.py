@@ -8,7 +8,7 @@ from app.loop.tick import tick
 from app.store.store import PlanState
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
-from solvers.types.state import Mode
+from solvers.types.state import Mode, Task
 from tests.app.fleets import (
     Answering,
     Failing,
@@ -88,6 +88,50 @@ def test_an_approved_plan_is_pushed_by_the_next_tick_without_asking_the_solver()
         proposed.plan_id,
     )
     assert len(solver.asked) == 1
+
+
+def a_running_fleet(approve: str) -> Fleet:
+    """One replica is in force, and an offline task that fits beside it waits; mode approve."""
+    fleet = a_fleet()
+    fleet.pass_time(rates_rps=CHAT)
+    assert fleet.tick().state == "target"
+    fleet.change_settings(mode=Mode.APPROVE, approve=approve)
+    task = Task(name="scan", kind="offline", network="net", batch=1, iterations=1000)
+    fleet.store.put_tasks([task], at=fleet.clock.now())
+    return fleet
+
+
+def tasks_in_force(fleet: Fleet) -> list[str]:
+    _, bound = fleet.store.pushed[-1]
+    return [task.name for gpu in bound.gpus for task in gpu.tasks]
+
+
+def test_a_task_starts_without_a_person_where_only_services_want_one() -> None:
+    fleet = a_running_fleet("services")
+    fleet.pass_time(rates_rps=CHAT)
+    assert (fleet.tick().state, tasks_in_force(fleet)) == ("target", ["scan"])
+    assert [replica.service for replica in fleet.replicas()] == ["chat"]
+
+
+def test_a_task_waits_for_a_person_where_everything_does() -> None:
+    fleet = a_running_fleet("all")
+    fleet.pass_time(rates_rps=CHAT)
+    assert (fleet.tick().state, tasks_in_force(fleet)) == ("proposed", [])
+
+
+def test_a_change_of_services_waits_while_a_task_starts_beside_what_runs() -> None:
+    fleet = a_running_fleet("services")
+    fleet.loop.solver = Answering(two_replicas)
+    fleet.pass_time(rates_rps=CHAT)
+    first, second = fleet.tick(), fleet.tick()
+    assert (first.state, second.state) == ("target", "proposed")
+    assert tasks_in_force(fleet) == ["scan"]
+    assert len(fleet.replicas()) == 1
+    # The proposal is made from the target that has the task, so that its approval counts.
+    assert second.plan_id is not None
+    fleet.store.approve(second.plan_id)
+    assert fleet.tick().state == "target"
+    assert len(fleet.replicas()) == 2
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])

@@ -10,7 +10,8 @@ from agents.base.protocol import Observation
 from app.base.clock import ManualControlClock
 from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.store.ingest_queue import IngestQueue
-from app.store.store import AuditEvent, Ingested
+from app.store.reportable import Ingested
+from app.store.store import AuditEvent
 
 
 class RecordingStore:
