@@ -34,7 +34,7 @@ class Past:
     """What the policy remembers."""
 
     token: str | None = None
-    """Of the warm state."""
+    """Names the warm state."""
     looked_s: float | None = None
     """When a rearrangement was last looked for; None = never."""
     settled_usd_per_hour: float | None = None

@@ -3,7 +3,7 @@
 Each stands where its policy is registered (`solvers.types.policy_spec`); a test keeps them complete.
 """
 
-from solvers.policies.registry import policies, spec_of
+from solvers.policies.registry import main_policies, policies, spec_of
 from solvers.types.policy_spec import Card
 
 
@@ -13,7 +13,11 @@ def card(name: str) -> Card:
 
 
 def cards() -> tuple[Card, ...]:
-    """The cards of all registered policies: the default first, then the others by name."""
+    """The cards of all registered policies: the default first, then the main ones, then baselines; each by name."""
+    main = main_policies()
+
     # False sorts before True: what is ours, the default, comes first.
-    known = map(card, policies())
-    return tuple(sorted(known, key=lambda card: (card.source != "ours", card.name)))
+    def place(one: Card) -> tuple[bool, bool, str]:
+        return one.source != "ours", one.name not in main, one.name
+
+    return tuple(sorted(map(card, policies()), key=place))

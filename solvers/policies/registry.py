@@ -40,6 +40,13 @@ def policies() -> tuple[str, ...]:
     return tuple(sorted(_specs()))
 
 
+def main_policies() -> tuple[str, ...]:
+    """The names of those that have a package of their own, sorted; the others are baselines and their variants."""
+    return tuple(
+        name for name in policies() if spec_of(name).module.endswith(f".{name}.policy")
+    )
+
+
 def spec_of(name: str) -> PolicySpec:
     """How the policy of that name is registered. Raises UnknownPolicy, which lists the names that exist."""
     if name not in _specs():

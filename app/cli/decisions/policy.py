@@ -25,7 +25,7 @@ from app.cli.decisions.policy_compare import compare
 from app.cli.decisions.policy_switch import switch
 from app.cli.decisions.policy_train import train
 from solvers.policies.cards import card, cards
-from solvers.policies.registry import policies
+from solvers.policies.registry import main_policies, policies
 from solvers.types.policy_spec import Card
 
 WIDEST = 100
@@ -60,7 +60,16 @@ def list_policies(output: Output = Format.TABLE) -> None:
     headings = ["name", "keeps slos", "what it does"]
     if is_wide:
         headings += ["source", "needs"]
-    show_table(headings, [_row(each, is_wide=is_wide) for each in cards()])
+    main = main_policies()
+    show_table(
+        headings,
+        [_row(each, is_wide=is_wide) for each in cards() if each.name in main],
+    )
+    sys.stdout.write("\nBaselines and variants, to compare with:\n")
+    show_table(
+        headings,
+        [_row(each, is_wide=is_wide) for each in cards() if each.name not in main],
+    )
 
 
 @app.command()

@@ -28,7 +28,7 @@ from app.cli.common.output import (
     show_table,
     usd,
 )
-from solvers.policies.cards import card
+from solvers.policies.cards import card, cards
 from solvers.policies.registry import policies
 
 _FIGURES = (
@@ -116,7 +116,7 @@ def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
     from solvers.types.state import Observed
 
     question = read_problem(file)
-    asked = tuple(names) or policies()
+    asked = tuple(names) or tuple(each.name for each in cards())
     # Compiling would be counted as the first policy's time.
     warm_up(*asked)
     budget = Budget(seconds=time_limit_s, work=time_limit_s)
