@@ -274,7 +274,7 @@ KINDS = (
             ">id",
             "at",
             "state",
-            "status",
+            "solution",
             ">cost/h",
             ">gap %",
             "reason or method",

@@ -98,8 +98,8 @@ def fleet() -> FakeApi:
         (
             "plans",
             [
-                "ID  AT                   STATE   STATUS   COST/H  GAP %  REASON OR METHOD",
-                "12  2026-03-01 11:00:00  target  optimal   $3.06    0.2  "
+                "ID  AT                   STATE   SOLUTION  COST/H  GAP %  REASON OR METHOD",
+                "12  2026-03-01 11:00:00  target  optimal    $3.06    0.2  "
                 "autoscale cp-sat + sharing cvxpy-clarabel + placement cp-sat",
             ],
         ),
