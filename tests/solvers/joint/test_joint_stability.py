@@ -201,8 +201,7 @@ def test_noise_in_the_rates_moves_nothing_that_it_need_not() -> None:
 def test_without_a_limit_of_seconds_plans_follow_from_the_arguments_alone() -> None:
     problem = random_problem(4)
     first, _, memory = tick(problem)
-    cost = cost_usd_per_hour(problem, first)
-    assert memory == looked_at(0.0, usd_per_hour=pytest.approx(cost))
+    assert memory == looked_at(0.0, usd_per_hour=cost_usd_per_hour(problem, first))
     now = with_rates(replace(problem, current=first), 1.1)
     once, again = (tick(now, at_s=5.0, memory=memory)[0] for _ in range(2))
     assert once == again
