@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from app.simulate.scenario.scenario import with_policies
-from solvers.policies.registry import policies
+from solvers.policies.cards import cards
 from tests.app.cli.fake_api import FakeApi
 from tests.app.cli.start.test_plan import EXAMPLE
 from tests.app.runner import cli
@@ -90,7 +90,9 @@ def test_without_names_all_policies_plan_and_json_has_every_figure() -> None:
             "json",
         ).out
     )
-    assert [each["policy"] for each in found["policies"]] == [*policies()]
+    assert [each["policy"] for each in found["policies"]] == [
+        each.name for each in cards()
+    ]
     assert set(found["policies"][0]) == set(a_line(""))
 
 
