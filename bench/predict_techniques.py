@@ -1,4 +1,4 @@
-"""Each latency technique by itself on measured sets: the figures of the pages under docs/predict.
+"""Each latency technique by itself on measured sets: the figures of docs/predict.md.
 
     python -m bench.predict_techniques [--shared ../shared]
 
