@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0119"
-down_revision = "0117"
+down_revision = "0118"
 branch_labels = None
 depends_on = None
 
