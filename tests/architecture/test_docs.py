@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agents.doctor.doctor import make_parser as doctor_parser
+from agents.gateway.command import make_parser as gateway_parser
 from agents.gpu.mig.command import make_parser as mig_parser
 from agents.main import make_parser as agent_parser
 from agents.serving.arguments import make_parser as worker_parser
@@ -129,6 +130,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "plimsoll-agent": agent_parser,
     "agent doctor": doctor_parser,
     "agent mig": mig_parser,
+    "gateway": gateway_parser,
     "worker": worker_parser,
     "trainer": trainer_parser,
 }
