@@ -2,7 +2,7 @@
 
 current-context: production
 contexts:
-  production: {url: https://plimsoll.example.com, token-file: /home/ann/production.token, project: search}
+  production: {url: https://plimsoll.example.com, token-file: /etc/plimsoll/production.token, project: search}
 """
 
 import os

@@ -38,7 +38,7 @@ from app.cli.common.output import (
     show_line,
     warn,
 )
-from app.cli.objects.differ import FieldChange, field_changes, given_fields, shown
+from app.cli.objects.show.differ import FieldChange, field_changes, given_fields, shown
 from app.manifests.objects import ProfileManifest
 
 API_PREFIX = "/api/v1/"

@@ -28,9 +28,9 @@ from app.cli.common.output import (
     time_text,
 )
 from app.cli.objects.completion import complete_names
-from app.cli.objects.forecasts import show_forecast_line
 from app.cli.objects.get import KindName, fetch_one, parse_one
-from app.cli.objects.predictions import show_predictions
+from app.cli.objects.show.forecasts import show_forecast_line
+from app.cli.objects.show.predictions import show_predictions
 from solvers.types.problem import OperatingPoint
 
 NEWEST_EVENTS = 8

@@ -18,7 +18,7 @@ from app.cli.common.output import (
     show_table,
 )
 from app.cli.objects.completion import complete_kinds, complete_names, names_of
-from app.cli.objects.jsonpath import JsonPath, parse_jsonpath
+from app.cli.objects.show.jsonpath import JsonPath, parse_jsonpath
 
 WATCH_S = 2.0
 FILTERED = ("services", "tasks")

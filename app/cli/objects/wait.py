@@ -22,7 +22,7 @@ from app.cli.common.kinds import NamedObject, parse_objects
 from app.cli.common.output import show_line
 from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
-from app.cli.objects.jsonpath import JsonPath, parse_jsonpath
+from app.cli.objects.show.jsonpath import JsonPath, parse_jsonpath
 
 POLL_S = 1.0
 EXAMPLES = "condition=Ready, condition=Ready=False, state=finished, delete or jsonpath='{.spec.mode}'=auto"

@@ -30,7 +30,7 @@ from app.cli.common.output import (
     show_table,
     time_text,
 )
-from app.cli.objects.forecasts import rate_texts, telemetry_cell
+from app.cli.objects.show.forecasts import rate_texts, telemetry_cell
 from app.measurements.traces import make_history, read_trace
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import MARGIN, MIN_FORECASTS, choose

@@ -18,7 +18,7 @@ from app.cli.common.output import (
     show_line,
     show_table,
 )
-from app.cli.objects.predictions import percent
+from app.cli.objects.show.predictions import percent
 
 _HEADINGS = ("quantity", "GPU type", ">samples", "technique", ">error", ">p90")
 

@@ -19,7 +19,7 @@ from app.cli.common.output import (
     show_line,
     show_table,
 )
-from app.cli.objects.forecasts import rate_texts
+from app.cli.objects.show.forecasts import rate_texts
 from app.cli.simulation.trace_changes import scale, slice_trace
 from app.cli.simulation.trace_files import (
     TraceFile,

@@ -9,7 +9,7 @@ import typer
 from agents.base.plurals import counted
 from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO, summary_stream, write_csv
-from app.cli.objects.forecasts import rate_texts
+from app.cli.objects.show.forecasts import rate_texts
 from app.simulate.traces.files import trace_rows
 from app.simulate.traces.jobs import JobList, job_rows
 from app.simulate.traces.trace import RateTrace

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from app.cli.objects.forecasts import PLANNED_LEVEL
+from app.cli.objects.show.forecasts import PLANNED_LEVEL
 from solvers.forecast.techniques import TECHNIQUES
 from solvers.forecast.types import PLANNING_LEVEL
 from tests.app.cli.fake_api import FakeApi, Json, problem_document

@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from app.cli.objects.jsonpath import MAX_LENGTH, parse_jsonpath
+from app.cli.objects.show.jsonpath import MAX_LENGTH, parse_jsonpath
 from tests.app.cli.fake_api import FakeApi, service
 from tests.app.runner import cli
 

@@ -1,0 +1,1 @@
+"""What commands on objects show: rates and predictions, fields that changed, and parts of an object by JSONPath."""
