@@ -24,7 +24,7 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
-from app.loop.fill import wants_same, with_tasks_of
+from app.loop.fill import with_tasks_of
 from app.loop.forecast import make_demands
 from app.loop.make_commands import effective_mode
 from app.loop.make_problem import PlannedPoints
@@ -38,7 +38,7 @@ from app.loop.observe import (
 from app.loop.plan import Decision, make_record, renewed, with_messages
 from app.loop.planning.draining import drained_nodes
 from app.loop.planning.reschedule import avoided_gpus, without_starts_on
-from app.loop.push import push_target
+from app.loop.push import Proposal, push_target
 from app.loop.spares import with_spares_of
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
@@ -68,22 +68,12 @@ class Loop:
     silent: tuple[str, ...] = ()
     refused_tasks: frozenset[str] = frozenset()
     asking: tuple[str, ...] = ()
-    proposed: "Proposal | None" = None
+    proposed: Proposal | None = None
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     layers: tuple[LayerCounts, ...] = ()
     """Layers of training networks; training that was never profiled is judged by them."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever decides in this process, the tick or the dispatcher of jobs, so that neither's plan is lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """The newest plan that waits for a person."""
-
-    plan_id: int
-    bound: BoundPlan
-    catalogue_revision: int
-    """Approved at any other revision, it would lose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,22 +216,17 @@ async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> 
 
 
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
-    """The decision, or none where the same plan was proposed before and could still be pushed."""
-    waiting = loop.proposed
-    if waiting is None or decision.bound is None:
+    """The decision, or none where a person is still to decide on the plan that waits."""
+    waits = loop.proposed
+    # What acts by itself, as tasks may, does not wait for a proposal.
+    if waits is None or _mode(snapshot, decision) in (None, Mode.AUTO):
         return decision
-    # Made from an older target or catalogue it would lose, even when a person approved it.
-    made_from = (_generation(snapshot), snapshot.state.catalogue_revision)
-    is_fresh = made_from == (waiting.bound.parent, waiting.catalogue_revision)
-    if not is_fresh or not wants_same(decision.bound, waiting.bound):
+    assert decision.bound is not None
+    reason = waits.why_it_stays(snapshot, decision.bound)
+    if reason is None:
         loop.proposed = None
         return decision
-    return replace(
-        decision,
-        state="kept",
-        bound=None,
-        reason=f"plan {waiting.plan_id} proposed this already",
-    )
+    return replace(decision, state="kept", bound=None, reason=reason)
 
 
 async def _held(
@@ -283,6 +268,8 @@ async def _record_silence(
     await loop.store.lose_sight(fell, snapshot.at)
     await loop.store.add_events(*events)
     loop.silent = silent
+    # The plan that waits may have been made for other nodes than are left.
+    loop.proposed = None
 
 
 async def _record_requests(loop: Loop, snapshot: Snapshot) -> None:
@@ -379,7 +366,9 @@ async def _push_or_propose(
         loop.proposed = Proposal(
             plan_id=plan_id,
             bound=bound,
+            at=snapshot.at,
             catalogue_revision=snapshot.state.catalogue_revision,
+            policy_version=snapshot.settings.version,
         )
         reason = f"mode {mode}: the plan is not pushed" + (
             " before a person approves" if mode is Mode.APPROVE else ""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.loop.push import PROPOSAL_STAYS
 from app.loop.tick import tick
 from app.store.store import PlanState
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
@@ -146,6 +147,23 @@ def test_the_same_plan_is_not_proposed_twice(mode: Mode) -> None:
         f"plan {first.plan_id} proposed this already",
     )
     assert states(fleet) == ["proposed", "kept"]
+
+
+def test_a_proposal_stays_for_as_long_as_a_person_needs_to_read_it() -> None:
+    fleet = a_fleet(mode=Mode.APPROVE)
+    fleet.pass_time(rates_rps=CHAT)
+    first = fleet.tick()
+    fleet.loop.solver = Answering(two_replicas)
+
+    fleet.pass_time(rates_rps=CHAT)
+    soon = fleet.tick()
+    fleet.clock.advance(PROPOSAL_STAYS.total_seconds())
+    fleet.pass_time(rates_rps=CHAT)
+    late = fleet.tick()
+
+    assert (first.state, soon.state, late.state) == ("proposed", "kept", "proposed")
+    assert soon.reason.startswith(f"plan {first.plan_id} waits for a person")
+    assert states(fleet) == ["superseded", "kept", "proposed"]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
