@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
-from app.demo.cluster_process import LoadIsOver
+from app.demo.cluster_process import MINUTE_S, LoadTotals
 from app.demo.scenario import demo_cluster
 from app.serve.child_process import send, stop_when_closed
 from app.serve.plane import on_stop_signals
@@ -53,7 +53,7 @@ class BaselineTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineBody:
-    """What the baseline's process runs. Up the pipe it sends each `BaselineTarget`, and `LoadIsOver`."""
+    """What the baseline's process runs. Up the pipe it sends each `BaselineTarget`, and `LoadTotals` every minute."""
 
     seed: int
     duration_s: float
@@ -79,16 +79,18 @@ class BaselineBody:
             # It promises no percentile.
             promises_may_break=True,
         )
-        for _ in range(round(self.duration_s / plan.agent_period_s)):
+        for step in range(1, 1 + round(self.duration_s / plan.agent_period_s)):
             await closed.pass_time(plan.agent_period_s)
             await closed.step()
             outcome = await closed.tick_if_due()
             if outcome is not None and outcome.state == "target":
                 at, target = closed.store.pushed[-1]
                 send(pipe, BaselineTarget(at=at, plan=target))
+            # Nobody knows yet how far the demo's own simulation, which it is compared with, will come.
+            if round(step * plan.agent_period_s) % MINUTE_S == 0:
+                send(pipe, LoadTotals(totals=closed.cluster.totals(), at=clock.now()))
             if stop.is_set():
                 return
-        send(pipe, LoadIsOver(totals=closed.cluster.totals(), at=clock.now()))
 
 
 def baseline_cluster(seed: int) -> ClusterPlan:

@@ -41,6 +41,7 @@ CONNECTIONS = 4
 """The lead holds one of them."""
 FRAME_S = 0.5
 """On the wall, between two pictures."""
+MINUTE_S = 60
 
 
 _Opened: TypeAlias = tuple[ClosedLoop, DemoFeed, Callable[[], Awaitable[bool]]]
@@ -48,8 +49,8 @@ _Opened: TypeAlias = tuple[ClosedLoop, DemoFeed, Callable[[], Awaitable[bool]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadIsOver:
-    """The last message about the load that the report is of."""
+class LoadTotals:
+    """What came of the load up to a time, with which a minute of it ends."""
 
     totals: tuple[ServiceTotals, ...]
     at: datetime
@@ -57,7 +58,8 @@ class LoadIsOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoBody:
-    """What the process runs. Up the pipe it sends every `TickOutcome`, a `Frame` now and then, and `LoadIsOver`."""
+    """What the process runs. Up the pipe it sends every `TickOutcome`, a `Frame` now and then, and
+    `LoadTotals` once: where the load ends that the report is of."""
 
     settings: Settings
     url: str
@@ -65,6 +67,8 @@ class DemoBody:
     """Moved here alone."""
     seed: int
     duration_s: float
+    limit_s: float
+    """Wall seconds for it; the load that the report is of ends then, with a minute of it."""
     keep: bool
     """Go on after the load that the report is of."""
 
@@ -80,7 +84,7 @@ class DemoBody:
         load_s = KEPT_S if self.keep else DURATION_S
         plan = demo_cluster("joint", self.seed, load_s=load_s)
         async with self._opened(plan) as (closed, feed, are_woken):
-            show = _Show(pipe, feed, self.clock)
+            show = _Show(pipe, feed, self.clock, self.limit_s)
             while not stop.is_set() and (self.keep or not show.is_over):
                 # As `bench.closed_runs` does it: agents first, so that a tick knows the newest rates.
                 await closed.pass_time(plan.agent_period_s)
@@ -164,11 +168,12 @@ class _Show:
     """Pictures for the view, and the end."""
 
     def __init__(
-        self, pipe: Connection, feed: DemoFeed, clock: CatchingUpClock
+        self, pipe: Connection, feed: DemoFeed, clock: CatchingUpClock, limit_s: float
     ) -> None:
         self._pipe = pipe
         self._feed = feed
         self._clock = clock
+        self._limit_s = limit_s
         self._began_s = time.monotonic()
         self._next_s = 0.0
         self.is_over = False
@@ -179,11 +184,12 @@ class _Show:
         now = self._clock.now()
         trace_s = (now - self._feed.start).total_seconds()
         passed_s = time.monotonic() - self._began_s
-        ends_now = not self.is_over and trace_s >= self._feed.duration_s
+        is_cut = passed_s >= self._limit_s and round(trace_s) % MINUTE_S == 0
+        ends_now = not self.is_over and (trace_s >= self._feed.duration_s or is_cut)
         if ends_now or passed_s >= self._next_s:
             self._next_s = passed_s + FRAME_S
             send(self._pipe, self._feed.frame(now, speed=trace_s / passed_s))
         if ends_now:
             self.is_over = True
             totals = self._feed.cluster.totals()
-            send(self._pipe, LoadIsOver(totals=totals, at=now))
+            send(self._pipe, LoadTotals(totals=totals, at=now))

@@ -66,6 +66,9 @@ class Summary:
     """The whole run."""
 
     trace_s: float
+    """How much of the load was simulated."""
+    duration_s: float
+    """How much there is."""
     wall_s: float
     services: Sequence[DemoServiceSummary]
     keeps_ms: Sequence[float]
@@ -100,17 +103,28 @@ def render(
     """
     return Group(
         Text(""),
-        Text(
-            f"{summary.trace_s / 60:.0f} minutes of load in {summary.wall_s:.0f} s: `joint` beside `k8s_hpa` "
-            "on the same requests",
-            style="bold",
-        ),
+        _headline(summary),
         _services(summary),
         _verdict(summary),
         _accounts(summary),
         _decisions(summary),
         *_sql(psql, answers),
     )
+
+
+def _headline(summary: Summary) -> Text:
+    """The load and the time; on a busy machine, that some of the load is missing and why."""
+    minutes, of_minutes = summary.trace_s / 60, summary.duration_s / 60
+    text = Text(
+        f"{minutes:.0f} minutes of load in {summary.wall_s:.0f} s: `joint` beside `k8s_hpa` on the same requests",
+        style="bold",
+    )
+    if round(minutes) < round(of_minutes):
+        text.append(
+            f"\n(of {of_minutes:.0f} minutes: this machine was busy; what it had time for is decided as on any other)",
+            style="bold yellow",
+        )
+    return text
 
 
 def _services(summary: Summary) -> Table:

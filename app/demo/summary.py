@@ -25,6 +25,9 @@ class DemoCourse:
     """How the run went, apart from what the database knows."""
 
     trace_s: float
+    """How much of the load was simulated."""
+    duration_s: float
+    """How much there is."""
     totals: Sequence[ServiceTotals]
     baseline_totals: Sequence[ServiceTotals]
     baseline_bill: Bill
@@ -42,6 +45,7 @@ async def make_summary(connection: Connection, course: DemoCourse) -> Summary:
     keeps_ms, looks_ms = await _ticks_ms(connection, course.ticks)
     return Summary(
         trace_s=course.trace_s,
+        duration_s=course.duration_s,
         wall_s=course.wall_s,
         services=[
             _service_summary(

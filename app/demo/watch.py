@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from app.catalogue.catalogue import load_gpu_types
 from app.demo.baseline import BaselineTarget
-from app.demo.cluster_process import LoadIsOver
+from app.demo.cluster_process import LoadTotals
 from app.demo.feed import Pushed
 from app.demo.scenario import GPU_TYPES
 from app.demo.view import Frame
@@ -24,14 +24,25 @@ class BaselineWatch:
         self._start = start
         self._pushed: Pushed = []
         self._gpu_types = load_gpu_types(GPU_TYPES)
-        self.over: asyncio.Future[LoadIsOver] = _future()
+        self._known_s = 0
+        self._totals: dict[int, asyncio.Future[LoadTotals]] = {}
+        """By the end of the minute, in seconds of the load."""
 
-    def note(self, message: BaselineTarget | LoadIsOver) -> None:
+    def note(self, message: BaselineTarget | LoadTotals) -> None:
         """One message of its process."""
-        if isinstance(message, LoadIsOver):
-            self.over.set_result(message)
+        if isinstance(message, LoadTotals):
+            self._known_s = self._second(message.at)
+            self.totals_at(message.at).set_result(message)
         else:
             self._pushed.append((message.at, message.plan))
+
+    def totals_at(self, at: datetime) -> "asyncio.Future[LoadTotals]":
+        """What came of its load up to then, the end of a minute, as soon as it has come so far."""
+        return self._totals.setdefault(self._second(at), _future())
+
+    def _second(self, at: datetime) -> int:
+        # Two simulations reach the same moment by other steps, and round it otherwise.
+        return round((at - self._start).total_seconds())
 
     def bill(self, until: datetime) -> Bill:
         """What it cost from the beginning of the load."""
@@ -41,9 +52,9 @@ class BaselineWatch:
     def beside(self, frame: Frame) -> Frame:
         """The frame with what the baseline costs at that time, where its simulation has come so far."""
         at = self._start + timedelta(seconds=frame.trace_s)
-        past = within(self._pushed, self._start, at)
-        if len(past) == len(self._pushed) and not self.over.done():
+        if frame.trace_s > self._known_s:
             return frame
+        past = within(self._pushed, self._start, at)
         target = past[-1][1] if past else None
         return replace(
             frame,
@@ -69,16 +80,16 @@ class ClusterWatch:
         self.ticks: list[TickOutcome] = []
         self.first_plan_s = 0.0
         """Wall seconds from the command to the first plan."""
-        self.over: asyncio.Future[LoadIsOver] = _future()
+        self.over: asyncio.Future[LoadTotals] = _future()
 
-    def note(self, message: TickOutcome | Frame | LoadIsOver) -> None:
+    def note(self, message: TickOutcome | Frame | LoadTotals) -> None:
         """One message of its process."""
         if isinstance(message, TickOutcome):
             self._note_tick(message)
         # With `--keep` the load goes on: that is for the dashboard.
         if self.over.done():
             return
-        if isinstance(message, LoadIsOver):
+        if isinstance(message, LoadTotals):
             self.over.set_result(message)
         elif isinstance(message, TickOutcome):
             self.ticks.append(message)
@@ -89,8 +100,8 @@ class ClusterWatch:
 
 
 async def load_of(
-    over: "asyncio.Future[LoadIsOver]", ended: "asyncio.Future[None]"
-) -> LoadIsOver:
+    over: "asyncio.Future[LoadTotals]", ended: "asyncio.Future[None]"
+) -> LoadTotals:
     """The end of a process's load. Raises ChildEnded where the process ended before."""
     await first_of(over, ended)
     if not over.done():
@@ -99,12 +110,12 @@ async def load_of(
 
 
 async def first_of(
-    over: "asyncio.Future[LoadIsOver]", ended: "asyncio.Future[None]"
+    over: "asyncio.Future[LoadTotals]", ended: "asyncio.Future[None]"
 ) -> None:
     """Wait for either, whatever it came to."""
-    both: set[asyncio.Future[LoadIsOver] | asyncio.Future[None]] = {over, ended}
+    both: set[asyncio.Future[LoadTotals] | asyncio.Future[None]] = {over, ended}
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _future() -> "asyncio.Future[LoadIsOver]":
+def _future() -> "asyncio.Future[LoadTotals]":
     return asyncio.get_running_loop().create_future()

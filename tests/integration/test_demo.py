@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import math
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -23,8 +25,17 @@ up for it."""
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     """Exit code and output of a short demo."""
-    settings = Settings(data_dir=tmp_path_factory.mktemp("demo") / "data")
-    options = DemoOptions(settings=settings, seed=1, keep=False, duration_s=DURATION_S)
+    return _run(tmp_path_factory.mktemp("demo"), limit_s=math.inf)
+
+
+def _run(directory: Path, *, limit_s: float) -> tuple[int, str]:
+    options = DemoOptions(
+        settings=Settings(data_dir=directory / "data"),
+        seed=1,
+        keep=False,
+        duration_s=DURATION_S,
+        limit_s=limit_s,
+    )
     out = io.StringIO()
     code = run_demo(options, Console(file=out, width=200))
     return code, out.getvalue()
@@ -57,6 +68,19 @@ def test_its_exit_code_is_its_verdict(
     assert code == (1 if missed else 0)
     assert output.count(" MISSED ") == len(missed)
     assert ("verdict: every SLO was kept" in output) == (not missed)
+
+
+def test_a_machine_without_time_shows_the_first_minutes_of_the_same_run(
+    tmp_path: Path,
+) -> None:
+    _, output = _run(tmp_path, limit_s=0.0)
+    assert "1 minutes of load in" in output
+    assert "(of 3 minutes: this machine was busy" in output
+    first = run_closed(demo_cluster("joint", 1), 60.0)
+    assert f" {first.plans_pushed} plans pushed" in output
+    for name, attained in first.attained.items():
+        row = next(line for line in output.splitlines() if line.startswith(name))
+        assert f"{100 * attained:.2f}%" in row
 
 
 def test_it_says_where_it_is_looked_at(shown: tuple[int, str]) -> None:

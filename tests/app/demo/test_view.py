@@ -108,6 +108,7 @@ def summary(**values: object) -> report.Summary:
     ]
     standard: dict[str, object] = {
         "trace_s": 3000.0,
+        "duration_s": 3000.0,
         "wall_s": 150.0,
         "services": services,
         "keeps_ms": [20.0] * 98 + [90.0, 100.0],
@@ -151,6 +152,16 @@ def test_the_closing_report_says_what_is_saved_and_how_much_more_is_spent(
     services = [replace(each, baseline_usd=baseline_usd) for each in summary().services]
     lines = drawn(report.render(summary(services=services), ANSWERS), width=120)
     assert sum(shown in line for line in lines if "cost   " in line) == 1
+
+
+def test_the_closing_report_says_when_a_busy_machine_left_no_time_for_all_of_the_load() -> (
+    None
+):
+    text = "\n".join(drawn(report.render(summary(trace_s=2400.0), ANSWERS), width=120))
+    assert "40 minutes of load in 150 s" in text
+    assert "of 50 minutes: this machine was busy" in text
+    complete = "\n".join(drawn(report.render(summary(), ANSWERS), width=120))
+    assert "busy" not in complete
 
 
 def test_a_baseline_that_is_behind_shows_no_figures() -> None:

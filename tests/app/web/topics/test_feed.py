@@ -237,7 +237,7 @@ def test_who_is_slow_gets_everything_anew_and_holds_no_more_than_a_few_changes()
         for step in range(1, 2 * MAX_PENDING):
             loads, source.items = source.loads, {"a": step, "b": 0}
             await source.loaded(loads + 2)
-        seen = []
+        seen: list[object] = []
         while not seen or seen[-1] != {
             "all": True,
             "set": {"a": 2 * MAX_PENDING - 1, "b": 0},
