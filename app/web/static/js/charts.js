@@ -41,7 +41,7 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
     plot = new uPlot({
       width: place.clientWidth, height, hooks, bands: bands(), series: [{ label: "time", value: (_, time_s) => moment(asIso(time_s)) }, ...series()],
       scales: scales(),
-      padding: [null, 30, null, null], axes: [{ ...axis, values: clocks, space: 80 }, { ...axis, values, size: 64 }], cursor: { drag: { x: true, y: false } }, legend: { live: true },
+      padding: [null, 30, null, null], axes: [{ ...axis, values: clocks, space: 80 }, { ...axis, values, size: 76 }], cursor: { drag: { x: true, y: false } }, legend: { live: true },
     }, data, place);
   };
   place.style.minHeight = `${height + 34}px`; // With the legend: the page does not jump when the data come.
