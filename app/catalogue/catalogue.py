@@ -12,7 +12,6 @@ from dataclasses import replace
 from importlib import resources
 from typing import Literal, TypeAlias
 
-from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.problem import (
     CapacityLaw,
@@ -121,6 +120,9 @@ def with_gpu_types(problem: Problem, names: Iterable[str]) -> Problem:
 
 def _law_for(law: CapacityLaw, points: Iterable[OperatingPoints]) -> CapacityLaw:
     """The law with the batches of these points: it is a table by batch, and has no figures for others."""
+    # Imported late: it needs SciPy, whose import takes longer than most commands that read the catalogue.
+    from solvers.laws.capacity_law import make_capacity_law
+
     batches = {row.batch for entry in points for row in entry.rows}
     return make_capacity_law(law.percentiles, sorted(batches.union(law.batches)))
 

@@ -33,6 +33,8 @@ class FakeApi:
             return httpx2.Response(200, json=self.answers[asked])
         if asked == "POST apply":
             return self._apply(request)
+        if request.method == "PUT":
+            return self._put(path, request)
         if path in self.objects:
             return self._one(path, request)
         if request.method == "GET" and "/" not in path:
@@ -84,6 +86,17 @@ class FakeApi:
             for path, manifest in written.items()
         ]
         return httpx2.Response(200, json={"objects": objects})
+
+    def _put(self, path: str, request: httpx2.Request) -> httpx2.Response:
+        before, body = self.objects.get(path), json.loads(request.content)
+        expected = None if before is None else etag(before)
+        if request.headers.get("If-Match") != expected:
+            words = "the object has another ETag; read it again"
+            return httpx2.Response(412, json=problem_document(412, words))
+        self.objects[path] = body
+        return httpx2.Response(
+            201 if before is None else 200, json={**body, "status": None}
+        )
 
     def _one(self, path: str, request: httpx2.Request) -> httpx2.Response:
         if request.method == "DELETE":

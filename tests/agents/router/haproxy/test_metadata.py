@@ -12,7 +12,8 @@ from aiohttp import web
 
 from agents.base.version import agent_version
 from agents.router.haproxy.config import HaProxySettings
-from agents.router.haproxy.router import PLACES, HaProxyRouter, open_haproxy
+from agents.router.haproxy.router import HaProxyRouter, open_haproxy
+from agents.router.haproxy.supervised import PLACES
 from tests.agents.router_harness import a_route, served, within_limit
 from tests.ports import a_free_port
 

@@ -279,7 +279,7 @@ def test_somebody_else_s_change_meanwhile_is_not_overwritten() -> None:
 
     def while_another_switches(request: httpx2.Request) -> httpx2.Response:
         answer = plane(request)
-        if request.method == "POST":
+        if request.url.path.endswith("/plans/preview"):
             plane.objects[PATH] = a_policy("k8s_hpa")
         return answer
 
