@@ -178,6 +178,12 @@ def _catalogue(folder: str, one: str) -> dict[str, Access]:
 WORKLOADS = {
     **_objects("services", "ours", "zebra-chat"),
     **_owned("services", "ours", "zebra-chat", service),
+    "GET /endpoints": Access(rule=VIEWER, own=Request(path="/endpoints")),
+    "GET /services/{name}/endpoints": Access(
+        rule=VIEWER,
+        own=Request(path="/services/ours/endpoints"),
+        others=(Request(path="/services/zebra-chat/endpoints", status=404),),
+    ),
     "GET /services/{name}/forecast": Access(
         rule=VIEWER,
         own=Request(path="/services/ours/forecast"),

@@ -49,8 +49,9 @@ WRITES = [
     if route[0] != "GET" and route[1] not in (*OF_NODES, OF_OWN_TOKEN)
 ]
 READS = [route for route in ROUTES if route[0] == "GET" and route[1] != ANY_SCOPE]
-OF_PROJECTS = ("/services/{name}", "/tasks/{name}", "/simulations")
+OF_PROJECTS = ("/apply", "/services/{name}", "/tasks/{name}", "/simulations")
 OPERATORS = (
+    "/apply",
     "/services/{name}",
     "/tasks/{name}",
     "/cancel",

@@ -23,7 +23,8 @@ from agents.base.clock import ScaledClock
 from agents.base.protocol import ServiceReading
 from agents.fake.worker import FakeWorker
 from agents.router.haproxy.config import HaProxySettings
-from agents.router.haproxy.router import PLACES, HaProxyRouter, open_haproxy
+from agents.router.haproxy.router import HaProxyRouter, open_haproxy
+from agents.router.haproxy.supervised import PLACES
 from agents.router.router import MAX_BODY, Router
 from tests.agents.harness import client_of, ready, worker
 from tests.agents.router_harness import a_route, served
