@@ -178,7 +178,7 @@ def _catalogue(folder: str, one: str) -> dict[str, Access]:
 WORKLOADS = {
     **_objects("services", "ours", "zebra-chat"),
     **_owned("services", "ours", "zebra-chat", service),
-    "GET /endpoints": Access(rule=VIEWER, own=Request(path="/endpoints")),
+    "GET /endpoints": _read(VIEWER, "/endpoints", tells=True),
     "GET /services/{name}/endpoints": Access(
         rule=VIEWER,
         own=Request(path="/services/ours/endpoints"),
