@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from app.answers.conditions import (
     Condition,
@@ -14,7 +15,7 @@ from app.answers.conditions import (
 )
 from app.answers.feasible import infeasibility
 from app.loop.events import describe_avoided
-from app.loop.make_problem import PlannedPoints
+from app.loop.make_problem import PlannedPoints, min_replicas
 from app.loop.observe import observe
 from app.loop.planning.reschedule import MAX_NODES, failing_everywhere
 from app.loop.planning.survival import cheapest_help, describe_gap
@@ -24,7 +25,7 @@ from solvers.check_survival import survival_gaps
 from solvers.predict.data.samples import Group
 from solvers.tick.survive import make_goal
 from solvers.types.plan import BoundPlan, planned_rates_rps
-from solvers.types.state import GpuId, Mode, Scaling, Service, ServiceObservation
+from solvers.types.state import GpuId, Mode, Service, ServiceObservation
 from solvers.types.survival import Survival
 
 
@@ -39,25 +40,20 @@ class ServiceStatus:
     conditions: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanNews:
-    """What is known of the newest decision beside the snapshot."""
-
-    expected_rps: Mapping[str, float] = field(default_factory=dict)
-    """The rate that it was made for, by service, whether or not its plan came into force."""
-    waiting_id: int | None = None
-    """The id of the plan that the snapshot has as `proposed`."""
-
-
 def service_statuses(
-    snapshot: Snapshot, names: Sequence[str], news: PlanNews | None = None
+    snapshot: Snapshot,
+    names: Sequence[str],
+    newest_rates_rps: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, ServiceStatus]:
-    """The status of each named service that the snapshot knows."""
+    """The status of each named service that the snapshot knows.
+
+    `newest_rates_rps`: what the newest decision was made for, by service, whether or not its plan came into force.
+    """
     observed = observe(snapshot)
     services = {service.name: service for service in snapshot.state.services}
     return {
         name: _service_status(
-            snapshot, services[name], observed.reading(name), news or PlanNews()
+            snapshot, services[name], observed.reading(name), newest_rates_rps
         )
         # Services may be gone between the question and the snapshot.
         for name in names
@@ -69,13 +65,13 @@ def _service_status(
     snapshot: Snapshot,
     service: Service,
     reading: ServiceObservation | None,
-    news: PlanNews,
+    newest_rates_rps: Mapping[str, float],
 ) -> ServiceStatus:
     telemetry = _telemetry(reading, snapshot.settings.stale_after_s)
     slo_met = _slo_met(service, reading, telemetry)
     replicas = _replicas(snapshot.target, service.name)
     holds = _predictions_hold(snapshot, service, replicas)
-    facts = _plan_facts(snapshot, service, reading, news)
+    facts = _plan_facts(snapshot, service, reading, newest_rates_rps)
     planned = plan_conditions(facts)
     return ServiceStatus(
         replicas=tuple(sorted(replicas.items())),
@@ -141,19 +137,20 @@ def _plan_facts(
     snapshot: Snapshot,
     service: Service,
     reading: ServiceObservation | None,
-    news: PlanNews,
+    newest_rates_rps: Mapping[str, float],
 ) -> PlanFacts:
     """What a service's plans are judged by."""
     facts = PlanFacts(
         objection=slo_objection(snapshot, service),
         is_off=service.mode is Mode.OFF,
-        min_replicas=_min_replicas(service.scaling),
-        wanted_rps=_wanted_rps(snapshot, service.name, reading, news),
-        waiting=_waiting(snapshot, service.name, news),
+        min_replicas=min_replicas(service.scaling),
+        wanted_rps=_wanted_rps(snapshot, service.name, reading, newest_rates_rps),
+        waiting=_waiting(snapshot, service.name),
     )
     if snapshot.target is None:
         return facts
-    return _followed(_in_force(facts, snapshot.target, service.name), snapshot, service)
+    facts = _in_force(facts, snapshot.target, service.name)
+    return _followed(facts, snapshot, snapshot.target, service)
 
 
 def _in_force(facts: PlanFacts, target: BoundPlan, service: str) -> PlanFacts:
@@ -167,12 +164,13 @@ def _in_force(facts: PlanFacts, target: BoundPlan, service: str) -> PlanFacts:
     )
 
 
-def _followed(facts: PlanFacts, snapshot: Snapshot, service: Service) -> PlanFacts:
+def _followed(
+    facts: PlanFacts, snapshot: Snapshot, target: BoundPlan, service: Service
+) -> PlanFacts:
     """With how the nodes follow that plan."""
-    generation = facts.generation or 0
     carrying = {
         gpu.node
-        for gpu in (snapshot.target.gpus if snapshot.target else ())
+        for gpu in target.gpus
         if any(replica.service == service.name for replica in gpu.replicas)
     }
     # Nodes without a replica of it may lag behind: it is served all the same.
@@ -180,25 +178,19 @@ def _followed(facts: PlanFacts, snapshot: Snapshot, service: Service) -> PlanFac
     return replace(
         facts,
         carriers=len(carrying),
-        ahead=_names(carriers, lambda has: has > generation),
-        behind=_names(carriers, lambda has: has < generation),
+        ahead=_names(carriers, lambda has: has > target.generation),
+        behind=_names(carriers, lambda has: has < target.generation),
     )
-
-
-def _min_replicas(scaling: Scaling) -> int:
-    """As plans take it: with the buffer, within what the team allows."""
-    ready = scaling.min_replicas + scaling.buffer_replicas
-    return ready if scaling.max_replicas is None else min(ready, scaling.max_replicas)
 
 
 def _wanted_rps(
     snapshot: Snapshot,
     service: str,
     reading: ServiceObservation | None,
-    news: PlanNews,
+    newest_rates_rps: Mapping[str, float],
 ) -> float | None:
     """What is expected of it; where the plan in force has nothing for it, what arrives, too."""
-    expected_rps = news.expected_rps.get(service)
+    expected_rps = newest_rates_rps.get(service)
     # Of a service with replicas the forecast knows better: after a fall the last minute's mean is still high.
     if expected_rps is not None and _carrying(snapshot.target, service):
         return expected_rps
@@ -207,11 +199,11 @@ def _wanted_rps(
     return max(known, default=None)
 
 
-def _waiting(snapshot: Snapshot, service: str, news: PlanNews) -> WaitingPlan | None:
-    if snapshot.proposed is None or news.waiting_id is None:
+def _waiting(snapshot: Snapshot, service: str) -> WaitingPlan | None:
+    if snapshot.proposed is None or snapshot.proposed_id is None:
         return None
     replicas = _replicas(snapshot.proposed, service).total()
-    return WaitingPlan(id=news.waiting_id, replicas=replicas)
+    return WaitingPlan(id=snapshot.proposed_id, replicas=replicas)
 
 
 def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:

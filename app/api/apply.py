@@ -1,14 +1,16 @@
 """Apply: many manifests at once, all of them or none; or a dry run, which goes the same way and is taken back."""
 
+import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import Query, Response
-from pydantic import BaseModel, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, Field, JsonValue, StringConstraints, model_validator
 
+from app.answers.status import slo_objection
 from app.api.decisions.policies import put_policy
 from app.api.fleet.gpu_types import put_gpu_type
 from app.api.fleet.nodes import put_node
@@ -26,20 +28,27 @@ from app.api.workloads.projects import put_project
 from app.api.workloads.services import put_service
 from app.api.workloads.tasks import put_task
 from app.base.errors import InvalidRequest, PlimsollError
-from app.db.base.transaction import Connection, check_deferred
+from app.db.base.transaction import (
+    Connection,
+    check_deferred,
+    lock_object,
+    translated,
+)
 from app.db.postgres_store import PostgresStore
 from app.manifests import budgets as budget_manifests
 from app.manifests import objects as manifests
 from app.manifests import tasks as task_manifests
 from app.manifests import webhooks as webhook_manifests
 from app.manifests.parts import Strict
+from app.manifests.to_types import to_service
 from app.store.store import Snapshot
 from solvers.types.errors import InvalidInput
+from solvers.types.state import Service
 
 router = resource_router("apply", prefix="/apply", route_class=LargeBodyRoute)
 
-MAX_OF_KIND = 1000
-"""Each is some ten queries, for which the transaction stays open."""
+MAX_OBJECTS = 1000
+"""Each is some ten queries, for which the transaction stays open, and a lock, of which there are some thousands."""
 
 Put = Callable[..., Awaitable[BaseModel]]
 """How one object of a kind is written."""
@@ -65,35 +74,44 @@ JUDGED_BY = frozenset({"gpu_types", "nodes", "networks", "profiles", "policies"}
 class ManifestBundle(Strict):
     """Manifests by kind."""
 
-    projects: list[manifests.Project] = Field(default=[], max_length=MAX_OF_KIND)
+    projects: list[manifests.Project] = Field(default=[], max_length=MAX_OBJECTS)
     gpu_types: list[manifests.GpuTypeManifest] = Field(
-        default=[], max_length=MAX_OF_KIND
+        default=[], max_length=MAX_OBJECTS
     )
-    nodes: list[manifests.NodeManifest] = Field(default=[], max_length=MAX_OF_KIND)
-    networks: list[manifests.Network] = Field(default=[], max_length=MAX_OF_KIND)
+    nodes: list[manifests.NodeManifest] = Field(default=[], max_length=MAX_OBJECTS)
+    networks: list[manifests.Network] = Field(default=[], max_length=MAX_OBJECTS)
     profiles: list[manifests.ProfileManifest] = Field(
-        default=[], max_length=MAX_OF_KIND
+        default=[], max_length=MAX_OBJECTS
     )
-    policies: list[manifests.PolicyManifest] = Field(default=[], max_length=MAX_OF_KIND)
+    policies: list[manifests.PolicyManifest] = Field(default=[], max_length=MAX_OBJECTS)
     budgets: list[budget_manifests.BudgetManifest] = Field(
-        default=[], max_length=MAX_OF_KIND
+        default=[], max_length=MAX_OBJECTS
     )
     webhooks: list[webhook_manifests.Webhook] = Field(
-        default=[], max_length=MAX_OF_KIND
+        default=[], max_length=MAX_OBJECTS
     )
     services: list[manifests.ServiceManifest] = Field(
-        default=[], max_length=MAX_OF_KIND
+        default=[], max_length=MAX_OBJECTS
     )
-    tasks: list[task_manifests.TaskManifest] = Field(default=[], max_length=MAX_OF_KIND)
+    tasks: list[task_manifests.TaskManifest] = Field(default=[], max_length=MAX_OBJECTS)
     etags: dict[
         Annotated[str, StringConstraints(max_length=200)],
         Annotated[str, StringConstraints(max_length=200)],
     ] = Field(
         default={},
-        max_length=len(PUTS) * MAX_OF_KIND,
+        max_length=MAX_OBJECTS,
         description="ETags of the states that you saw, or `*` for any, by path below /api/v1, as `services/chat`; an "
         "object without one must be new",
     )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        count = sum(len(getattr(self, field)) for field in PUTS)
+        if count > MAX_OBJECTS:
+            raise ValueError(
+                f"{count} objects are more than {MAX_OBJECTS}; apply fewer files at once"
+            )
+        return self
 
 
 class AppliedView(View):
@@ -132,6 +150,12 @@ class BundleEntry:
         """Below /api/v1."""
         return "/".join((self.field.replace("_", "-"), *self.names.values()))
 
+    @property
+    def lock(self) -> tuple[str, str]:
+        """Kind and name, as the object's own writer locks it (`app.api.http.objects.replace`)."""
+        kind = type(self.manifest).model_fields["kind"].default
+        return kind, "/".join(self.names.values())
+
 
 @router.post("", responses=WRITE)
 async def apply_manifests(
@@ -150,12 +174,20 @@ async def apply_manifests(
     Each is checked as a PUT of it would be, by the same rights, quotas and ETags.
     """
     entries = list(_entries(wanted))
-    # Before the transaction, where it can be: a load has a connection of its own, and there may be no second one.
-    judges = {entry.field for entry in entries} & JUDGED_BY
-    snapshot = await context.snapshot() if wanted.services and not judges else None
+    objections: Mapping[str, str | None] = {}
+    if wanted.services and not force and not _fields(entries) & JUDGED_BY:
+        # Before the transaction, where it can be: it takes milliseconds for each, in which no lock should be held.
+        services = [to_service(manifest) for manifest in wanted.services]
+        objections = await asyncio.to_thread(
+            _slo_objections, await context.snapshot(), services
+        )
     try:
         async with context.transaction() as connection:
-            batch = _batch(context, connection, snapshot)
+            # All before the first write, in one order for everybody: writes lock the cluster's row, too, for which
+            # somebody may wait who holds one of these.
+            for kind, name in sorted({entry.lock for entry in entries}):
+                await lock_object(connection, kind, name)
+            batch = _batch(context, connection, objections)
             within = replace(context, batch=batch)
             objects = [
                 await _write(within, entry, wanted, force=force) for entry in entries
@@ -163,13 +195,13 @@ async def apply_manifests(
             _count_changes(context, batch, dry_run=dry_run)
             if dry_run:
                 await check_deferred(connection)
-                raise _TakeBack
-    except _TakeBack:
+                raise _RollBack
+    except _RollBack:
         objects = [_without_secret(one) for one in objects]
     return ApplyView(dry_run=dry_run, objects=objects)
 
 
-class _TakeBack(Exception):
+class _RollBack(Exception):
     """Ends the transaction of a dry run without a commit."""
 
 
@@ -182,15 +214,25 @@ def _without_secret(one: AppliedView) -> AppliedView:
     return one.model_copy(update={"object": shown})
 
 
+def _fields(entries: Iterable[BundleEntry]) -> set[str]:
+    return {entry.field for entry in entries}
+
+
+def _slo_objections(
+    snapshot: Snapshot, services: Iterable[Service]
+) -> dict[str, str | None]:
+    return {service.name: slo_objection(snapshot, service) for service in services}
+
+
 def _batch(
-    context: Context, connection: Connection, snapshot: Snapshot | None
+    context: Context, connection: Connection, objections: Mapping[str, str | None]
 ) -> WriteBatch:
     async def load() -> Snapshot:
         # A store of its own: what this one remembers may be taken back.
         store = PostgresStore(context.parts.engine)
         return await store.read_snapshot(connection, context.now())
 
-    return WriteBatch(connection=connection, load_snapshot=load, snapshot=snapshot)
+    return WriteBatch(connection=connection, load_snapshot=load, objections=objections)
 
 
 def _entries(wanted: ManifestBundle) -> Iterator[BundleEntry]:
@@ -207,16 +249,18 @@ async def _write(
     response = Response()
     try:
         _rule(put).require(context.caller)
-        seen = await put(
-            context,
-            **entry.names,
-            manifest=entry.manifest,
-            conditions=Preconditions(etag, None if etag else "*"),
-            response=response,
-            **_forced(entry, force),
-        )
+        # Here, and not around the transaction alone: what the database refuses is told with its object, too.
+        with translated():
+            seen = await put(
+                context,
+                **entry.names,
+                manifest=entry.manifest,
+                conditions=Preconditions(etag, None if etag else "*"),
+                response=response,
+                **_forced(entry, force),
+            )
     except (PlimsollError, InvalidInput) as error:
-        raise _located(error, entry) from error
+        raise _located(error, entry) from error.__cause__
     return AppliedView(
         path=entry.path,
         is_created=response.status_code == 201,
@@ -263,7 +307,10 @@ def _below(place: str, field: str) -> str:
 
 def _count_changes(context: Context, batch: WriteBatch, *, dry_run: bool) -> None:
     """Raise TooMany, which takes all back, where a project's services change too often."""
-    pace = context.parts.service_changes
-    for project, count in batch.service_changes.items():
-        count_change = pace.check if dry_run else pace.take
-        count_change(project, count, time.monotonic())
+    pace, now_s = context.parts.service_changes, time.monotonic()
+    # One of each project, however many services it changes: one transaction makes one plan too old.
+    for project in batch.changed_projects:
+        pace.check(project, 1.0, now_s)
+    if not dry_run:
+        for project in batch.changed_projects:
+            pace.take(project, 1.0, now_s)

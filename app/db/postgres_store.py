@@ -94,6 +94,9 @@ class PostgresStore:
         )
         target = await self._load_target(connection, revisions.target_generation)
         approved = await plans.load_bound(connection, "approved")
+        proposed_id, proposed = await self._load_proposed(
+            connection, revisions.target_generation, state.catalogue_revision
+        )
         known = await self._load_known(
             connection, revisions.profile_revision, revisions.fit_revision
         )
@@ -110,9 +113,8 @@ class PostgresStore:
             statuses=statuses,
             approved=None if approved is None else approved[1],
             approved_id=None if approved is None else approved[0],
-            proposed=await self._load_proposed(
-                connection, revisions.target_generation, state.catalogue_revision
-            ),
+            proposed=proposed,
+            proposed_id=proposed_id,
             memory=await policies.load_memory(connection, settings.policy),
             group_memory=await policies.load_group_memory(connection, settings),
             latency_sigma=known.latency_sigma,
@@ -316,20 +318,20 @@ class PostgresStore:
 
     async def _load_proposed(
         self, connection: AsyncConnection, generation: int, catalogue_revision: int
-    ) -> BoundPlan | None:
-        """The plan that may wait for a person; what it binds is long, never changes, and is read once."""
+    ) -> tuple[int, BoundPlan] | tuple[None, None]:
+        """The plan that may wait for a person, by its id; what it binds is long, never changes, and is read once."""
         plan_id = await plans.newest_proposed(
             connection, parent=generation, catalogue_revision=catalogue_revision
         )
         if plan_id is None:
-            return None
+            return None, None
         known = self._proposed
         if known is None or known[0] != plan_id:
             self._proposed = known = (
                 plan_id,
                 await plans.bound_of(connection, plan_id),
             )
-        return known[1]
+        return known
 
     async def _load_choices(
         self, connection: AsyncConnection

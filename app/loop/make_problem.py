@@ -235,7 +235,7 @@ def _service_demands(
             percentile=service.slo.percentile,
             arrival_rate_rps=rates.get(service.name, 0.0),
             priority=service.priority,
-            min_replicas=_min_replicas(service.scaling),
+            min_replicas=min_replicas(service.scaling),
             max_replicas=service.scaling.max_replicas,
             allowed_gpu_types=_allowed(service, gpu_types),
         )
@@ -244,7 +244,8 @@ def _service_demands(
     )
 
 
-def _min_replicas(scaling: Scaling) -> int:
+def min_replicas(scaling: Scaling) -> int:
+    """As plans take it: with the buffer, within what the team allows."""
     # The buffer stands ready for spikes, but never beyond what the team allows.
     wanted = scaling.min_replicas + scaling.buffer_replicas
     return wanted if scaling.max_replicas is None else min(wanted, scaling.max_replicas)

@@ -42,7 +42,9 @@ class Proposal:
             return None
         if wants_same(bound, self.bound):
             return f"plan {self.plan_id} proposed this already"
-        if snapshot.at < self.at + PROPOSAL_STAYS:
+        # One that a person rejected waits no longer; only the same is not proposed again.
+        is_pending = snapshot.proposed_id == self.plan_id
+        if is_pending and snapshot.at < self.at + PROPOSAL_STAYS:
             stays_s = PROPOSAL_STAYS.total_seconds()
             return (
                 f"plan {self.plan_id} waits for a person; a newer one takes its place after {stays_s:.0f} s, or "

@@ -268,8 +268,9 @@ async def _record_silence(
     await loop.store.lose_sight(fell, snapshot.at)
     await loop.store.add_events(*events)
     loop.silent = silent
-    # The plan that waits may have been made for other nodes than are left.
-    loop.proposed = None
+    if fell:
+        # The plan that waits may have been made for other nodes than are left.
+        loop.proposed = None
 
 
 async def _record_requests(loop: Loop, snapshot: Snapshot) -> None:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
@@ -70,18 +69,21 @@ def run_everything(
         alone(settings.data_dir, "up.lock", _other_up),
         open_socket(settings) as listening,
     ):
-        found = _with_gateway(settings, terminal)
+        gateway = _find_gateway(settings, terminal)
+        if gateway is not None:
+            settings = settings.model_copy(update={"gateway_url": gateway.url})
         # Before the event loop starts, since Alembic works synchronously; the port is taken already, so that a second
         # start on it fails before it touches the database.
         migrate.upgrade(url)
-        plane = make_plane(found, url)
-        asyncio.run(_run(plane, listening, nodes, token_path, terminal))
+        plane = make_plane(settings, url)
+        start = _LocalStart(nodes=nodes, token_path=token_path, gateway=gateway)
+        asyncio.run(_run(plane, listening, start, terminal))
 
 
-def _with_gateway(settings: Settings, terminal: Terminal) -> Settings:
-    """With the address of the gateway that is to be started, where none is set; without it where that cannot be."""
+def _find_gateway(settings: Settings, terminal: Terminal) -> "_LocalGateway | None":
+    """The gateway that is to be started; None where the operator names one of their own, or it cannot be."""
     if settings.gateway_url is not None:
-        return settings
+        return None
     # Imported late: only this needs aiohttp here.
     from agents.router.haproxy.state import HaProxyError
     from agents.router.haproxy.supervised import PLACES, find_program
@@ -95,12 +97,11 @@ def _with_gateway(settings: Settings, terminal: Terminal) -> Settings:
     except OSError as error:
         reason = f"free port {GATEWAY_PORT} ({error.strerror})"
     else:
-        url = f"http://{LOCAL}:{GATEWAY_PORT}"
-        return settings.model_copy(update={"gateway_url": url})
+        return _LocalGateway(folder=settings.data_dir / "gateway")
     terminal.say(
         f"no gateway: {reason} for one address of all services; `plimsoll get endpoints` lists the nodes' own"
     )
-    return settings
+    return None
 
 
 @contextlib.contextmanager
@@ -138,20 +139,18 @@ def _other_up(lock: Path) -> str:
 async def _run(
     plane: Plane,
     listening: socket.socket,
-    nodes: int,
-    token_path: Path,
+    start: "_LocalStart",
     terminal: Terminal,
 ) -> None:
-    say = terminal.say
+    say, gateway = terminal.say, start.gateway
     engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
     try:
         at = plane.clock.now()
         types, networks = await install_catalogue(engine, at)
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
-        await first_token(engine, plane, token_path, terminal)
-        token_files = await _write_node_tokens(engine, plane, nodes)
-        gateway = _gateway_of(plane.settings)
+        await first_token(engine, plane, start.token_path, terminal)
+        token_files = await _write_node_tokens(engine, plane, start.nodes)
         if gateway is not None:
             await _write_gateway_token(engine, plane, gateway)
     finally:
@@ -241,24 +240,22 @@ async def _write_node_tokens(engine: Engine, plane: Plane, count: int) -> list[P
 class _LocalGateway:
     """The gateway that is started here."""
 
-    url: str
-    port: int
     folder: Path
+    url: str = f"http://{LOCAL}:{GATEWAY_PORT}"
 
     @property
     def token_file(self) -> Path:
         return self.folder / "token-of-this-start"
 
 
-def _gateway_of(settings: Settings) -> _LocalGateway | None:
-    """Where callers reach the gateway on this machine; None: there is none, or it runs elsewhere."""
-    parts = urlsplit(settings.gateway_url or "")
-    if parts.hostname != LOCAL or parts.scheme != "http":
-        return None
-    folder = settings.data_dir / "gateway"
-    return _LocalGateway(
-        url=settings.gateway_url or "", port=parts.port or 80, folder=folder
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LocalStart:
+    """What is started beside the control plane."""
+
+    nodes: int
+    token_path: Path
+    """Where the first admin's token goes."""
+    gateway: _LocalGateway | None
 
 
 async def _write_gateway_token(
@@ -290,7 +287,7 @@ async def _gateway(
         "-m",
         "agents.gateway.command",
         *("--url", address, "--token-file", str(gateway.token_file)),
-        *("--port", str(gateway.port), "--log-level", "error"),
+        *("--port", str(GATEWAY_PORT), "--log-level", "error"),
         *("--state-dir", str(gateway.folder), "--parent", str(os.getpid())),
         start_new_session=True,
     )

@@ -160,6 +160,7 @@ class MemoryStore:
             default=None,
         )
         state = self._state(now)
+        proposed_id, proposed = newest_fresh(self.plans, "proposed", self._basis())
         return Snapshot(
             at=now,
             state=state,
@@ -170,7 +171,8 @@ class MemoryStore:
             statuses=self._nodes.statuses(now),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
-            proposed=newest_fresh(self.plans, "proposed", self._basis()),
+            proposed=proposed,
+            proposed_id=proposed_id,
             memory=self._memory.get(self.settings.policy),
             group_memory={
                 group.name: self._memory[group.memory_key]
@@ -241,7 +243,7 @@ class MemoryStore:
             made_from,
             now,
             is_approved=record.state == "approved",
-            one_is_approved=newest_fresh(self.plans, "approved", now) is not None,
+            one_is_approved=newest_fresh(self.plans, "approved", now)[0] is not None,
         )
         if why is not None:
             self._lose(plan_id, why, at)

@@ -80,16 +80,16 @@ def reason_with(reason: str, why: str) -> str:
 
 def newest_fresh(
     plans: Mapping[int, PlanRecord], state: PlanState, now: PlanBasis
-) -> BoundPlan | None:
-    """The newest plan of a state that can still be pushed: made from the target and the catalogue in force."""
+) -> tuple[int, BoundPlan] | tuple[None, None]:
+    """The newest plan of a state that can still be pushed, by id: made from the target and the catalogue in force."""
     made_from = (now.generation, now.catalogue_revision)
-    for _, record in sorted(plans.items(), reverse=True):
+    for plan_id, record in sorted(plans.items(), reverse=True):
         bound = record.bound
         if record.state != state or bound is None:
             continue
         if (bound.parent, record.catalogue_revision) == made_from:
-            return bound
-    return None
+            return plan_id, bound
+    return None, None
 
 
 def plan_of(plans: Mapping[int, PlanRecord], plan_id: int) -> PlanRecord:

@@ -240,6 +240,7 @@ class Snapshot:
     approved_id: int | None = None
     proposed: BoundPlan | None = None
     """The newest plan that was made and not pushed, where it still could be: `target` and catalogue are the same."""
+    proposed_id: int | None = None
     memory: "Json" = None
     """What the policy wrote down at the last tick."""
     group_memory: Mapping[str, Json] = field(default_factory=dict)

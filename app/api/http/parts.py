@@ -1,8 +1,7 @@
 """What the API works with, wired by `app.serve.api_process`, and the context of one request."""
 
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -209,10 +208,12 @@ class WriteBatch:
     connection: Connection
     load_snapshot: Callable[[], Awaitable[Snapshot]]
     """The cluster with what was written before: nobody outside the transaction sees that."""
+    objections: Mapping[str, str | None]
+    """To services' SLOs, as far as they could be judged before the transaction, by name."""
     snapshot: Snapshot | None = None
     """Loaded once: services, which are judged by it, are written after all that it is judged by."""
-    service_changes: Counter[str] = field(default_factory=Counter)
-    """By project; counted against the pace together, as none may come of them."""
+    changed_projects: set[str] = field(default_factory=set)
+    """Projects whose services it changes; counted against the pace together, as none may come of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +261,7 @@ class Context:
     def count_service_change(self, project: str) -> None:
         """Raise TooMany, which takes the change back, where the project's services change too often."""
         if self.batch is not None:
-            self.batch.service_changes[project] += 1
+            self.batch.changed_projects.add(project)
             return
         self.parts.service_changes.take(project, 1.0, time.monotonic())
 

@@ -52,7 +52,10 @@ async def load_endpoints(
     carriers: dict[str, list[AnyRow]] = defaultdict(list)
     for row in await load_carriers(connection, names, context.now()):
         carriers[row.service].append(row)
-    routers = await load_routers(connection, WAITING_NODES, context.now())
+    routers: Sequence[AnyRow] = ()
+    # Only a service without a replica is answered with nodes where its requests may wait.
+    if any(name not in carriers for name in names):
+        routers = await load_routers(connection, WAITING_NODES, context.now())
     gateway = context.parts.gateway_url
     return {
         name: _endpoints(name, carriers[name], routers, gateway=gateway)

@@ -153,17 +153,21 @@ async def _statuses(
 ) -> Mapping[str, ServiceStatus]:
     snapshot = await context.snapshot()
     async with context.transaction() as connection:
-        news = await service_board.load_plan_news(connection, snapshot)
+        rates_rps = await service_board.load_newest_rates(connection)
     # Those of hundreds of services take a while, and the server has other requests.
-    return await asyncio.to_thread(service_statuses, snapshot, names, news)
+    return await asyncio.to_thread(service_statuses, snapshot, names, rates_rps)
 
 
 async def _check_feasible(context: Context, service: Service) -> None:
     """Raise InvalidRequest for names that do not exist, and for an SLO that nothing can keep."""
     async with context.transaction() as connection:
         await _check_names(context, connection, service)
-    # In a thread: planned points and root finding take milliseconds, and the server has other requests.
-    reason = await asyncio.to_thread(slo_objection, await context.snapshot(), service)
+    if context.batch is not None and service.name in context.batch.objections:
+        reason = context.batch.objections[service.name]
+    else:
+        # In a thread: planned points and root finding take milliseconds, and the server has other requests.
+        snapshot = await context.snapshot()
+        reason = await asyncio.to_thread(slo_objection, snapshot, service)
     if reason is not None:
         raise InvalidRequest(reason, field="spec.slo", may_force=True)
 

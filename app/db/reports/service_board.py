@@ -7,11 +7,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.answers.status import PlanNews
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
-from app.db.decisions import plans
-from app.store.store import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +74,12 @@ async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, f
     }
 
 
-async def load_plan_news(connection: AsyncConnection, snapshot: Snapshot) -> PlanNews:
-    """What the newest decision expected, and which plan it is that the snapshot has as proposed."""
-    # A snapshot without one asks nothing: a plan that was proposed since is not judged by it.
-    waiting_id = None
-    if snapshot.proposed is not None:
-        waiting_id = await plans.newest_proposed(
-            connection,
-            parent=snapshot.proposed.parent,
-            catalogue_revision=snapshot.state.catalogue_revision,
-        )
-    return PlanNews(
-        expected_rps={
-            row.service: row.arrival_rate_rps
-            for row in await connection.execute(text(_NEWEST_DEMANDS))
-        },
-        waiting_id=waiting_id,
-    )
+async def load_newest_rates(connection: AsyncConnection) -> dict[str, float]:
+    """The rate that the newest decision was made for, by service, whether or not its plan came into force."""
+    return {
+        row.service: row.arrival_rate_rps
+        for row in await connection.execute(text(_NEWEST_DEMANDS))
+    }
 
 
 async def load_budgets(

@@ -15,12 +15,11 @@ async def load_service_status(look: Look) -> Items:
     async with look.transaction() as connection:
         entries = await services.list_rows(connection, projects=look.projects)
         expected = await service_board.load_expected(connection)
+        rates_rps = await service_board.load_newest_rates(connection)
     names = [entry.service.name for entry in entries]
     snapshot = await look.snapshot()
-    async with look.transaction() as connection:
-        news = await service_board.load_plan_news(connection, snapshot)
     # Hundreds of services take a while; the loop of the server has other things to do.
-    statuses = await asyncio.to_thread(service_statuses, snapshot, names, news)
+    statuses = await asyncio.to_thread(service_statuses, snapshot, names, rates_rps)
     return {
         name: {
             "expected_rps": [round(rate, 2) for rate in expected[name]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.answers.conditions import Condition
-from app.answers.status import PlanNews, node_applied, service_statuses
+from app.answers.status import node_applied, service_statuses
 from app.store.node_book import AgentStatus
 from app.store.store import Correction, Snapshot
 from solvers.predict.data.samples import Group
@@ -185,13 +185,11 @@ def test_a_service_scaled_to_zero_is_ready() -> None:
     )
 
 
-def _news(waiting_id: int | None = None, **expected_rps: float) -> PlanNews:
-    return PlanNews(expected_rps=expected_rps, waiting_id=waiting_id)
-
-
-def _told(snapshot: Snapshot, news: PlanNews) -> dict[str, tuple[str, str]]:
-    conditions = service_statuses(snapshot, ["chat"], news)["chat"].conditions
-    return {each.type: (each.status, each.reason) for each in conditions}
+def _told(snapshot: Snapshot, **newest_rates_rps: float) -> dict[str, tuple[str, str]]:
+    statuses = service_statuses(snapshot, ["chat"], newest_rates_rps)
+    return {
+        each.type: (each.status, each.reason) for each in statuses["chat"].conditions
+    }
 
 
 def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
@@ -200,37 +198,40 @@ def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
         [a_replica("r1", service="search")], [a_replica("r2")], generation=4
     )
     for target in (None, others):
-        snapshot = replace(a_snapshot(windows=HEARD, target=target), proposed=proposed)
-        told = _told(snapshot, _news(12, chat=20.0))
+        snapshot = replace(
+            a_snapshot(windows=HEARD, target=target), proposed=proposed, proposed_id=12
+        )
+        told = _told(snapshot, chat=20.0)
         assert told["Ready"] == ("False", "WaitsForApproval")
         assert told["Feasible"] == ("Unknown", "WaitsForApproval")
         assert told["Applied"] == ("False", "WaitsForApproval")
     # Once somebody said no to it, the load is there all the same.
     rejected = a_snapshot(windows=HEARD, target=others)
-    assert _told(rejected, _news(chat=20.0))["Ready"] == ("Unknown", "NotPlanned")
+    assert _told(rejected, chat=20.0)["Ready"] == ("Unknown", "NotPlanned")
 
 
 def test_a_service_that_outgrew_its_plan_waits_for_the_one_with_more() -> None:
     snapshot = replace(
         _with_agents(a_snapshot(windows=HEARD, target=TARGET), n1=3, n2=3),
         proposed=a_bound_plan([a_replica("r1", rate_rps=90.0)], generation=4),
+        proposed_id=12,
     )
     # The plan in force serves 40 per second.
-    assert _told(snapshot, _news(12, chat=90.0))["Ready"] == (
+    assert _told(snapshot, chat=90.0)["Ready"] == (
         "False",
         "WaitsForApproval",
     )
-    assert _told(snapshot, _news(12, chat=40.0))["Ready"] == ("True", "Serving")
+    assert _told(snapshot, chat=40.0)["Ready"] == ("True", "Serving")
 
 
 def test_a_service_that_nobody_has_looked_at_is_not_scaled_to_zero() -> None:
     others = a_bound_plan([a_replica("r1", service="search")], generation=3)
     unheard = a_snapshot(target=others)
-    assert _told(unheard, _news())["Ready"] == ("Unknown", "NotPlanned")
-    assert _told(unheard, _news(chat=0.0))["Ready"] == ("True", "ScaledToZero")
+    assert _told(unheard)["Ready"] == ("Unknown", "NotPlanned")
+    assert _told(unheard, chat=0.0)["Ready"] == ("True", "ScaledToZero")
     # Requests come, whatever was expected before the loop was paused.
     heard = a_snapshot(windows=HEARD, target=others)
-    assert _told(heard, _news(chat=0.0))["Ready"] == ("Unknown", "NotPlanned")
+    assert _told(heard, chat=0.0)["Ready"] == ("Unknown", "NotPlanned")
 
 
 def test_replicas_that_must_stand_ready_are_missed_also_without_a_request() -> None:
@@ -238,7 +239,7 @@ def test_replicas_that_must_stand_ready_are_missed_also_without_a_request() -> N
     for service in (a_service(min_replicas=1), a_service(buffer_replicas=1)):
         state = a_state(services=(service,))
         snapshot = a_snapshot(state=state, target=others)
-        assert _told(snapshot, _news(chat=0.0))["Ready"] == ("Unknown", "NotPlanned")
+        assert _told(snapshot, chat=0.0)["Ready"] == ("Unknown", "NotPlanned")
 
 
 def test_a_service_in_mode_off_is_in_no_plan() -> None:
