@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 async def first(
-    *waits: Coroutine[None, None, str], limit_s: float | None = None
-) -> str | None:
+    *waits: Coroutine[None, None, T], limit_s: float | None = None
+) -> T | None:
     """What the first of them returns, the others are cancelled; None = none within the limit."""
     tasks = [asyncio.create_task(each) for each in waits]
     try:

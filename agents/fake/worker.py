@@ -6,7 +6,6 @@ holds as many fakes as a node has replicas, at any speed of the clock.
 """
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
@@ -14,6 +13,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from agents.base.clock import Clock
+from agents.base.waits import cancel
 from agents.serving.batching import BatchLimits
 from agents.serving.engines.engine import DeviceFacts, Signature
 from agents.serving.engines.tensors import Tensors
@@ -138,6 +138,4 @@ class FakeWorker:
         running = asyncio.create_task(self._replica.run())
         yield
         # Whoever waits is told at once, and does not run into its own timeout.
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        await cancel(running)

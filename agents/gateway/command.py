@@ -11,12 +11,11 @@ import logging
 import ssl
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from agents.base.arguments import add_log_level, integer
 from agents.base.device import DeviceError
-from agents.base.waits import cancel, stop_event
+from agents.base.waits import first, stop_event
 
 DESCRIPTION = (
     "One address for every service of the cluster: requests to /v2/models/SERVICE/... go to nodes that are ready for "
@@ -31,6 +30,9 @@ examples:
 
 Tell the control plane the address that callers use by PLIMSOLL_GATEWAY_URL: it is every service's endpoint then.
 """
+
+MAX_PLACES = 20_000
+"""HAProxy tells of all places in one answer, of which the gateway reads 16 MiB."""
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
     if (options.tls_cert is None) != (options.tls_key is None):
         parser.error("--tls-cert and --tls-key go together")
+    if options.services * options.nodes > MAX_PLACES:
+        parser.error(
+            f"--services times --nodes must be at most {MAX_PLACES}, not {options.services * options.nodes}"
+        )
     try:
         token = options.token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -192,30 +198,18 @@ async def _run(options: argparse.Namespace, token: str) -> int:
     proxy = GatewayProxy(settings)
 
     async def restore() -> None:
-        await asyncio.to_thread(partial(proxy.switch, proxy.table))
+        await proxy.put(proxy.table)
 
     server = ProxyServer(proxy, settings.folder, restore)
     async with stop_event(options.parent) as stop:
         await server.open()
-        following = asyncio.create_task(Follower(source, proxy, limits).run())
         try:
             log.info("requests are taken at %s port %d", settings.host, settings.port)
-            await _first(stop, following)
+            # An error that nobody foresaw ends it, too.
+            await first(stop.wait(), Follower(source, proxy, limits).run())
         finally:
-            await cancel(following)
             await server.close(keep=False)
     return 0
-
-
-async def _first(stop: asyncio.Event, following: "asyncio.Task[None]") -> None:
-    """Until it is to stop; an error that nobody foresaw ends it, too."""
-    stopping = asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait(
-        {stopping, following}, return_when=asyncio.FIRST_COMPLETED
-    )
-    await cancel(stopping)
-    if following in done:
-        following.result()
 
 
 def _address(text: str) -> str:

@@ -3,9 +3,11 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 from agents.gateway.table import WAITING
+from agents.router.haproxy.config import bind_address, error_replies, reply
 
 NODES_BACKEND = "nodes"
 """Every node, for paths that are of no service."""
@@ -35,8 +37,13 @@ class GatewaySettings:
 
     @property
     def replicas(self) -> int:
-        """Places of each backend, as `agents.router.haproxy.commands` calls them."""
-        return self.nodes
+        """Places of each backend: where all nodes change at once, those that leave keep theirs until they are done."""
+        return 2 * self.nodes
+
+    @property
+    def starts_down(self) -> bool:
+        """A node that is added gets nothing until its first good check: its replicas may still be starting."""
+        return True
 
     @property
     def socket_path(self) -> Path:
@@ -71,8 +78,6 @@ def tls_file(settings: GatewaySettings) -> bytes:
 
 def make_gateway_config(settings: GatewaySettings) -> str:
     """The configuration file's text. Raises OSError where a file that it names cannot be read."""
-    both = " v4v6" if settings.host == "::" else ""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     certificate = tls_file(settings)
     tls = f" ssl crt {settings.tls_path} alpn h2,http/1.1" if certificate else ""
     head = _HEAD.format(
@@ -81,7 +86,12 @@ def make_gateway_config(settings: GatewaySettings) -> str:
         socket=settings.socket_path,
         map=settings.map_path,
         names=settings.names_path,
-        bind=f"{host}:{settings.port}{both}{tls}",
+        bind=bind_address(settings.host, settings.port) + tls,
+        errors="".join(f"    {line}\n" for line in error_replies(_ERRORS)),
+        unknown=reply(HTTPStatus.NOT_FOUND, "no service has this name"),
+        no_path=reply(
+            HTTPStatus.NOT_FOUND, "the paths of services begin with /v2/models/SERVICE"
+        ),
         nodes=NODES_BACKEND,
         server="".join(_to_nodes(settings)),
     )
@@ -116,7 +126,7 @@ def _backends(settings: GatewaySettings) -> Iterator[str]:
         "    http-check send meth GET uri-lf "
         f'"/v2/models/%[be_name,map({settings.names_path})]/ready"\n'
     )
-    servers = f"    server-template s 1-{settings.nodes} 127.0.0.1:1 disabled\n"
+    servers = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
     # Without a check, since they take requests only while no other place is up.
     servers += (
         f"    server-template w 1-{WAITING} 127.0.0.1:1 disabled no-check backup\n"
@@ -124,6 +134,15 @@ def _backends(settings: GatewaySettings) -> Iterator[str]:
     for number in range(1, settings.services + 1):
         yield f"\nbackend b{number}\n    option allbackups\n{check}{servers}"
 
+
+_ERRORS = {
+    HTTPStatus.BAD_REQUEST: "not a request of HTTP",
+    HTTPStatus.REQUEST_TIMEOUT: "the request did not come within 30 s",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "HAProxy failed",
+    HTTPStatus.BAD_GATEWAY: "the node gave no whole answer",
+    HTTPStatus.SERVICE_UNAVAILABLE: "no node takes requests of this service now",
+    HTTPStatus.GATEWAY_TIMEOUT: "the node did not answer within 120 s",
+}
 
 _HEAD = """\
 # Written by plimsoll gateway; changes are lost. Certificate: {contents}
@@ -144,14 +163,13 @@ defaults
     balance roundrobin
     option httpchk
     default-server check inter 500 fall 2 rise 1{server}
-    http-error status 503 content-type application/problem+json hdr Retry-After 1 string '{{"title":"Service Unavailable","status":503,"detail":"no node takes requests of this service now"}}'
-
+{errors}
 frontend gateway
     bind {bind}
     http-request return status 200 if {{ path /v2/health/live /v2/health/ready }}
     http-request set-var(txn.backend) path,field(4,/),url_dec,map({map}) if {{ path_beg /v2/models/ }}
+    http-request return {unknown} if {{ path_beg /v2/models/ }} !{{ var(txn.backend) -m found }}
+    http-request return {no_path} unless {{ path /v2 }} || {{ path_beg /v2/ }}
     use_backend %[var(txn.backend)] if {{ var(txn.backend) -m found }}
-    http-request return status 404 content-type application/problem+json string '{{"title":"Not Found","status":404,"detail":"no service has this name"}}' if {{ path_beg /v2/models/ }} !{{ var(txn.backend) -m found }}
-    http-request deny deny_status 404 unless {{ path /v2 }} || {{ path_beg /v2/ }}
     default_backend {nodes}
-"""  # noqa: E501  HAProxy takes a condition on one line only
+"""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Protocol
 
 import aiohttp
@@ -26,15 +27,25 @@ PAGE = 500
 MAX_PAGES = 20
 MAX_PAGE_BYTES = 16 * 1024 * 1024
 
+_TOKEN_HINT = "the gateway needs a token that may see services: `plimsoll token create --scope viewer`"
+
 log = logging.getLogger(__name__)
 
 
 class FollowedProxy(Protocol):
     """Whoever puts tables in force."""
 
-    table: GatewayTable
+    @property
+    def table(self) -> GatewayTable:
+        """The last one."""
+        ...
 
-    def switch(self, table: GatewayTable) -> None:
+    @property
+    def is_in_force(self) -> bool:
+        """Whether that is what requests go by."""
+        ...
+
+    async def put(self, table: GatewayTable) -> None:
         """Put it in force. Raises HaProxyError."""
         ...
 
@@ -69,27 +80,39 @@ class Follower:
         connector = aiohttp.TCPConnector(ssl=self._source.tls or True)
         async with aiohttp.ClientSession(connector=connector) as session:
             while True:
-                try:
-                    await self.step(session)
-                    wait_s = POLL_S
-                except (ListUnavailable, HaProxyError) as error:
-                    self._report((f"{error}; the last table stays in force",))
-                    wait_s = min(MAX_POLL_S, 2.0 * wait_s)
+                is_well = await self.step(session)
+                wait_s = POLL_S if is_well else min(MAX_POLL_S, 2.0 * wait_s)
                 await asyncio.sleep(wait_s)
 
-    async def step(self, session: aiohttp.ClientSession) -> None:
-        """Ask once, and put what is new in force. Raises ListUnavailable, HaProxyError."""
-        services = await read_list(session, self._source)
-        table, problems = make_table(services, self._limits)
-        self._report(problems)
-        if table != self._proxy.table:
-            await asyncio.to_thread(self._proxy.switch, table)
-            log.info("%d services on %d nodes", len(table.weights), len(table.nodes))
+    async def step(self, session: aiohttp.ClientSession) -> bool:
+        """Ask once, and put in force what is not; whether both went well."""
+        wanted = last = self._proxy.table
+        errors: list[str] = []
+        problems: tuple[str, ...] = ()
+        try:
+            services = await read_list(session, self._source)
+            wanted, problems = make_table(services, self._limits)
+        except ListUnavailable as error:
+            errors.append(f"{error}; the last table stays in force")
+        try:
+            # Without a list and a table of its own, what HAProxy has of an earlier gateway is the best that there is.
+            is_known = wanted.weights or not errors
+            if is_known and (wanted != last or not self._proxy.is_in_force):
+                await self._proxy.put(wanted)
+                log.info(
+                    "%d services on %d nodes", len(wanted.weights), len(wanted.nodes)
+                )
+        except HaProxyError as error:
+            errors.append(str(error))
+        self._report((*errors, *problems))
+        return not errors
 
     def _report(self, problems: tuple[str, ...]) -> None:
-        for each in problems:
+        for each in dict.fromkeys(problems):
             if each not in self._reported:
                 log.error("%s", each)
+        if self._reported and not problems:
+            log.info("every difficulty is over")
         self._reported = problems
 
 
@@ -126,10 +149,9 @@ async def _read_page(
         reason = str(error) or type(error).__name__
         raise ListUnavailable(f"no answer from {source.url}: {reason}") from error
     if answer.status != 200:
-        raise ListUnavailable(
-            f"{source.url} answered {answer.status}; the gateway needs a token that may see services "
-            "(`plimsoll token create --scope viewer`)"
-        )
+        is_refused = answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        hint = f"; {_TOKEN_HINT}" if is_refused else ""
+        raise ListUnavailable(f"{source.url} answered {answer.status}{hint}")
     try:
         return msgspec.json.decode(body, type=EndpointsPage)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

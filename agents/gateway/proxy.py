@@ -4,7 +4,8 @@ A node gets a service's requests from the first good check of its readiness on, 
 that leaves the table drains. What waits while no node is ready goes to backup places, which have no check.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,9 @@ class GatewayProxy:
     def __init__(self, settings: GatewaySettings) -> None:
         self.table = EMPTY
         """The one that was put in force last."""
+        self.is_in_force = False
+        """Whether HAProxy has that table: one that was just started has none, and one of an earlier gateway another."""
+        self._turn = asyncio.Lock()
         self._settings = settings
         self._socket = RuntimeSocket(settings.socket_path, settings.timeout_s)
 
@@ -59,6 +63,7 @@ class GatewayProxy:
 
     def write_config(self) -> None:
         """Configuration and empty maps; a HAProxy that is started with them has no table."""
+        self.is_in_force = False
         settings = self._settings
         if certificate := tls_file(settings):
             replace_file(settings.tls_path, certificate, mode=0o600)
@@ -70,8 +75,13 @@ class GatewayProxy:
         """What it has. Raises HaProxyError."""
         return self._socket.state(self._settings.map_path)
 
-    def switch(self, table: GatewayTable) -> None:
-        """Put a table in force. Raises HaProxyError; then the same call puts it right."""
+    async def put(self, table: GatewayTable) -> None:
+        """Put a table in force, one at a time. Raises HaProxyError; then the same call puts it right."""
+        async with self._turn:
+            # In a thread, since HAProxy may take its time to answer.
+            await asyncio.to_thread(self._switch, table)
+
+    def _switch(self, table: GatewayTable) -> None:
         state = self.state()
         ready = _places(state, "s")
         commands = plan_commands(ready, table.weights, self._settings)
@@ -85,7 +95,7 @@ class GatewayProxy:
                 names,
             )
         )
-        self._socket.run(_as_down(commands))
+        self._socket.run(commands)
         waiting = {
             backend: table.waiting.get(service, ())
             for service, backend in backends.items()
@@ -97,7 +107,7 @@ class GatewayProxy:
             raise HaProxyError(
                 f"HAProxy is not as it was told: {'; '.join(problems[:5])}"
             )
-        self.table = table
+        self.table, self.is_in_force = table, True
 
 
 def _places(state: ProxyState, kind: str) -> ProxyState:
@@ -106,17 +116,6 @@ def _places(state: ProxyState, kind: str) -> ProxyState:
         state,
         places=tuple(each for each in state.places if each.name.startswith(kind)),
     )
-
-
-def _as_down(commands: Iterable[str]) -> Iterator[str]:
-    """Nodes that are added count as down until their first good check: their replicas may still be starting."""
-    for command in commands:
-        if command.endswith(" state ready"):
-            server = command.removesuffix(" state ready")
-            # In one line, between whose commands HAProxy sends nothing.
-            yield f"{command}; {server} health down"
-        else:
-            yield command
 
 
 def _fill(state: ProxyState, wanted: Mapping[str, Sequence[Address]]) -> Iterator[str]:

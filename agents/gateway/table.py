@@ -108,14 +108,21 @@ def _reachable(
         parts = urlsplit(node.url)
         if parts.scheme != scheme:
             hint = (
-                "give --node-ca, by which nodes are spoken to by TLS"
+                "give --node-ca, to connect to nodes over TLS"
                 if parts.scheme == "https"
                 else "with --node-ca all nodes must take requests by TLS"
             )
             problems.append(f"{node.url} is not used: {hint}")
             continue
-        host = str(ipaddress.ip_address(parts.hostname or ""))
-        found.append(((host, parts.port or 80), node))
+        try:
+            host = str(ipaddress.ip_address(parts.hostname or ""))
+            port = parts.port
+        except ValueError:
+            port = None
+        if port is None:
+            problems.append(f"{node.url} is not used: it has no IP address and port")
+            continue
+        found.append(((host, port), node))
     return found
 
 

@@ -33,6 +33,9 @@ ASKS_FOR_KEYS = web.AppKey("asks_for_keys", bool)
 MAX_KEYS_FILE = 1024 * 1024
 _KEY_LINE = re.compile(r"([A-Za-z0-9._~-]{1,253})\s*=\s*([0-9A-Fa-f]{64})")
 
+READINESS_PATH = "/v2/models/{service}/ready"
+"""What balancers ask, without a key."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterAccess:
@@ -158,10 +161,10 @@ def guard(access: RouterAccess) -> Middleware:
 
 def _needs_key(request: web.Request) -> bool:
     """Whether it is for inference, or asks what a service's network takes."""
-    names_service = "service" in request.match_info
-    return request.method == "POST" or (
-        names_service and not request.path.endswith("/ready")
-    )
+    resource = request.match_info.route.resource
+    # By the route, since a service may be called "ready", and what a path says is decoded.
+    is_ready = resource is not None and resource.canonical == READINESS_PATH
+    return "service" in request.match_info and not is_ready
 
 
 def _refused(status: HTTPStatus, detail: str) -> web.Response:

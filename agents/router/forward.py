@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -113,18 +114,23 @@ class Forwarder:
     ) -> web.StreamResponse:
         """What a replica answers to a GET: the first of these that does. It counts nowhere, and blames nobody."""
         reason = "no replica is there"
+        # For all of them together: one that hangs is no reason to wait for as long at each other one.
+        due_s = time.monotonic() + METADATA_TIMEOUT_S
         for replica_id in replica_ids:
             try:
-                return await self._ask_metadata(request, replica_id)
+                return await self._ask_metadata(request, replica_id, due_s)
             # Asking changes nothing, so that the next one can be asked whatever happened to this one.
             except (NotConnected, WorkerAnswerLost) as error:
                 reason = f"replica {replica_id} did not answer: {error}"
         return problem(HTTPStatus.BAD_GATEWAY, reason)
 
     async def _ask_metadata(
-        self, request: web.Request, replica_id: str
+        self, request: web.Request, replica_id: str, due_s: float
     ) -> web.StreamResponse:
         """Raises NotConnected or WorkerAnswerLost."""
+        left_s = due_s - time.monotonic()
+        if left_s <= 0.0:
+            raise WorkerAnswerLost(f"{METADATA_TIMEOUT_S:g} s are over")
         pool = self._pools.get(replica_id)
         # The table changed while another replica was asked.
         if pool is None:
@@ -135,7 +141,7 @@ class Forwarder:
             headers=_passed_headers(request),
             body_bytes=0,
         )
-        answer = await pool.ask(head, b"", timeout_s=METADATA_TIMEOUT_S)
+        answer = await pool.ask(head, b"", timeout_s=left_s)
         try:
             body = await _read_body(answer)
         finally:

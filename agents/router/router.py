@@ -32,6 +32,7 @@ from agents.base.http_problems import (
 )
 from agents.base.protocol import ServiceReading
 from agents.base.version import agent_version
+from agents.router.access import READINESS_PATH
 from agents.router.forward import Forwarder, Outcome, RouterJob, expired
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
@@ -108,7 +109,7 @@ class Router:
         app.router.add_get("/v2/", _about)
         app.router.add_get("/v2/health/live", _live)
         app.router.add_get("/v2/health/ready", _live)
-        app.router.add_get(f"{by_name}/ready", self._ready)
+        app.router.add_get(READINESS_PATH, self._ready)
         # Which versions there are, only a replica knows.
         app.router.add_get(f"{by_version}/ready", self._metadata)
         for path in (by_name, by_version):

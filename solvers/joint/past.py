@@ -1,28 +1,26 @@
 """What the policy remembers from call to call, and when that lets it look for a cheaper arrangement.
 
-`Stability.min_dwell_s` keeps looks apart, unless what runs became much dearer than it need be meanwhile: a first plan
+`Stability.min_dwell_s` keeps looks apart, unless what runs became much costlier than it need be meanwhile: a first plan
 grows with every service that is submitted, and each of these steps is made without knowing of the next ones.
 
-    1. outgrown     the plan costs `MUCH_DEARER` times what the last good one did, and nothing in it is urgent
-    2. much dearer  it costs `MUCH_DEARER` times its relaxation too, which is solved only then; otherwise it is good
+    1. outgrown     the plan costs `MUCH_COSTLIER` times what the last good one did, and nothing in it is urgent
+    2. much costlier  it costs `MUCH_COSTLIER` times its relaxation too, which is solved only then; otherwise it is good
 
 The first test alone would take a load that grew for waste, the second one a fleet so small that no plan of entire GPUs
 comes near its relaxation.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from solvers.joint.drafts import PlanDraft
-from solvers.types.outcome import Prices, Stability
-from solvers.types.plan import Plan
-from solvers.types.problem import Problem
+from solvers.types.outcome import Stability
+from solvers.types.plan import Plan, replica_counts
 from solvers.types.state import Json
 
 MEMORY_VERSION = 1
-MUCH_DEARER = 1.25
+MUCH_COSTLIER = 1.25
 """What costs more than so many times what it need is looked at before the dwell time is over."""
 
 Kept: TypeAlias = dict[str, Json]
@@ -48,34 +46,25 @@ class Past:
         # A clock that was set back gives a negative age; then the dwell time counts as over.
         return not 0.0 <= age_s < stability.min_dwell_s
 
-    def is_outgrown(self, problem: Problem, draft: PlanDraft) -> bool:
-        """Whether a plan may be much dearer than it need be, so that its relaxation is worth solving."""
+    def is_outgrown(self, current: Plan, draft: PlanDraft) -> bool:
+        """Whether a plan may be much costlier than it need be, so that its relaxation is worth solving."""
         settled = self.settled_usd_per_hour
         # A load that grows is answered first; the next call may look.
-        if settled is None or draft.plan.unserved or _is_urgent(problem, draft.plan):
+        if settled is None or draft.plan.unserved or _is_urgent(current, draft.plan):
             return False
-        return draft.cost_usd_per_hour > MUCH_DEARER * settled
-
-    def is_much_dearer(self, draft: PlanDraft, prices: Prices | None) -> bool:
-        """Whether a plan of an outgrown cost is far from its relaxation as well, so that a search comes first."""
-        relaxed = prices.relaxation_usd_per_hour if prices is not None else None
-        return relaxed is not None and draft.cost_usd_per_hour > MUCH_DEARER * relaxed
+        return draft.cost_usd_per_hour > MUCH_COSTLIER * settled
 
 
-def _is_urgent(problem: Problem, plan: Plan) -> bool:
+def is_wasteful(draft: PlanDraft, relaxed_usd_per_hour: float) -> bool:
+    """Whether a plan of an outgrown cost is far from its relaxation as well, so that a search comes first."""
+    return draft.cost_usd_per_hour > MUCH_COSTLIER * relaxed_usd_per_hour
+
+
+def _is_urgent(current: Plan, plan: Plan) -> bool:
     """Whether a service that runs gets replicas beside those that it has, since these are too few."""
-    running = _replicas(problem.current)
-    wanted = _replicas(plan)
+    running = replica_counts(current, lambda _, replica: replica.service)
+    wanted = replica_counts(plan, lambda _, replica: replica.service)
     return any(wanted[service] > count for service, count in running.items())
-
-
-def _replicas(plan: Plan | None) -> Counter[str]:
-    """By service."""
-    counts: Counter[str] = Counter()
-    for gpu in plan.gpus if plan is not None else ():
-        for replica in gpu.replicas:
-            counts[replica.service] += gpu.count
-    return counts
 
 
 def load_past(memory: Json) -> Past:

@@ -9,7 +9,7 @@ Every plan counts only if the checker accepts it. What demand needs comes first:
 then what misses the fewest replicas, then what is cheapest with migration; among equals the running GPUs stay.
 
 To save cost, the running GPUs are rearranged only as `Stability` allows: not before `min_dwell_s` have passed since
-the last look, unless they became much dearer than they need be meanwhile (`solvers.joint.past`); by no more starts than
+the last look, unless they became much costlier than needed meanwhile (`solvers.joint.past`); by no more starts than
 `move_budget` beyond those that are needed, and only where that saves more than `hysteresis` of the cost. The third step
 is left out where it could not save that much, which the relaxation of the second one tells; so on most ticks a plan
 takes little of its budget.
@@ -48,7 +48,7 @@ from solvers.joint.drafts import (
     steadiest,
 )
 from solvers.joint.heuristics.fluid import is_too_fine
-from solvers.joint.past import Kept, Past, dump_past, load_past
+from solvers.joint.past import Kept, Past, dump_past, is_wasteful, load_past
 from solvers.joint.replan.change import change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
 from solvers.joint.reserved import merged, split
@@ -163,6 +163,8 @@ def _has_next(budget: Budget) -> bool:
 def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past]:
     """The plan from what runs, and what is remembered of it."""
     problem, observed, budget, warm = call
+    current = problem.current
+    assert current is not None
     may_look = past.is_dwell_over(observed.at_s, budget.stability)
     needed = _changed(call, may_look=may_look)
     if needed is None:
@@ -173,11 +175,15 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past]:
     # On steps too fine, the relaxation is too slow to be worth waiting for.
     can_relax = has_time and not is_too_fine(warm.tables(problem))
     can_look = has_time and may_look
-    if can_relax and (may_look or past.is_outgrown(problem, needed)):
+    if can_relax and (may_look or past.is_outgrown(current, needed)):
         proven = estimate(problem, needed.plan, budget, warm)
-        can_look = can_look or past.is_much_dearer(needed, proven[0].prices)
-        # What the relaxation is near to is good, and need not be asked about again.
-        past = replace(past, settled_usd_per_hour=needed.cost_usd_per_hour)
+        prices = proven[0].prices
+        relaxed = prices.relaxation_usd_per_hour if prices is not None else None
+        # Without a relaxation, as where time was short, nothing is known: the next call asks again.
+        if relaxed is not None:
+            can_look = can_look or is_wasteful(needed, relaxed)
+            # What the relaxation is near to is good, and need not be asked about again.
+            past = replace(past, settled_usd_per_hour=needed.cost_usd_per_hour)
     else:
         proven = unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)
 

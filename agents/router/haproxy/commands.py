@@ -31,6 +31,11 @@ class PlaceLimits(Protocol):
         """Places of each backend."""
         ...
 
+    @property
+    def starts_down(self) -> bool:
+        """Whether a server that is added counts as down until its first good check."""
+        ...
+
 
 def plan_commands(
     state: ProxyState, wanted: Wanted, settings: PlaceLimits
@@ -54,7 +59,7 @@ def plan_commands(
                 raise HaProxyError(
                     f"service {service} has more replicas than the {settings.replicas} places for them"
                 )
-            opening += _open(place, address, weight)
+            opening += _open(place, address, weight, settings)
         closing += [
             _drain(place)
             for place in mine
@@ -133,7 +138,9 @@ def assign_backends(state: ProxyState, wanted: Wanted) -> dict[str, str]:
     return assigned
 
 
-def _open(place: BackendServer, address: Address, weight: int) -> Iterator[str]:
+def _open(
+    place: BackendServer, address: Address, weight: int, settings: PlaceLimits
+) -> Iterator[str]:
     server = f"set server {place.backend}/{place.name}"
     if place.address != address:
         # Who held the place may be gone, and so count as down: only who comes from maintenance counts as up again.
@@ -143,7 +150,9 @@ def _open(place: BackendServer, address: Address, weight: int) -> Iterator[str]:
     if place.weight != weight:
         yield f"{server} weight {weight}"
     if not place.is_ready:
-        yield f"{server} state ready"
+        # In one line, between whose commands HAProxy sends nothing.
+        down = f"; {server} health down" if settings.starts_down else ""
+        yield f"{server} state ready{down}"
 
 
 def _drain(place: BackendServer) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import pwd
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -54,6 +54,11 @@ class HaProxySettings:
     """Requests that wait at most for each replica."""
     timeout_s: float = 2.0
     """For an answer on the socket."""
+
+    @property
+    def starts_down(self) -> bool:
+        """The plan names replicas that answer already."""
+        return False
 
     @property
     def socket_path(self) -> Path:
@@ -139,7 +144,7 @@ def make_config(settings: HaProxySettings) -> str:
         metadata=settings.metadata_path,
         asked=METADATA_BACKEND,
         leaving=settings.leaving_path,
-        leaves=_reply(HTTPStatus.SERVICE_UNAVAILABLE, "the service leaves this node"),
+        leaves=reply(HTTPStatus.SERVICE_UNAVAILABLE, "the service leaves this node"),
         table=IN_SLO_TABLE,
         services=settings.services,
         # With new content it is another configuration, for which HAProxy is started anew.
@@ -150,9 +155,9 @@ def make_config(settings: HaProxySettings) -> str:
         user="".join(_user(settings.user)),
         bind=_bind(settings),
         rules="".join(f"    {line}\n" for line in _rules(settings)),
-        errors="".join(f"    {line}\n" for line in _errors()),
+        errors="".join(f"    {line}\n" for line in error_replies(_ERRORS)),
         answers="".join(f"    {line}\n" for line in _answers()),
-        unknown_service=_reply(HTTPStatus.NOT_FOUND, "this node knows no such service"),
+        unknown_service=reply(HTTPStatus.NOT_FOUND, "this node knows no such service"),
         keys="".join(f"    {line}\n" for line in _key_rules(settings)),
         readiness="".join(f"    {line}\n" for line in _readiness(settings)),
         replica_limit=settings.replica_limit,
@@ -171,11 +176,15 @@ def _user(user: ProxyUser | None) -> Iterator[str]:
 
 
 def _bind(settings: HaProxySettings) -> str:
-    host = settings.access.host
+    tls = f" ssl crt {settings.tls_path}" if settings.access.certificate else ""
+    return bind_address(settings.access.host, settings.port) + tls
+
+
+def bind_address(host: str, port: int) -> str:
+    """As HAProxy writes it; `::` is every address, of IPv4 too."""
     address = f"[{host}]" if ":" in host else host
     both = " v4v6" if host == "::" else ""
-    tls = f" ssl crt {settings.tls_path}" if settings.access.certificate else ""
-    return f"{address}:{settings.port}{both}{tls}"
+    return f"{address}:{port}{both}"
 
 
 def _rules(settings: HaProxySettings) -> Iterator[str]:
@@ -184,17 +193,17 @@ def _rules(settings: HaProxySettings) -> Iterator[str]:
         yield f"tcp-request connection reject unless {{ src {' '.join(map(str, allow))} }}"
 
 
-def _reply(status: HTTPStatus, detail: str) -> str:
+def reply(status: HTTPStatus, detail: str) -> str:
     """An answer of HAProxy's own, as the agent's servers give it. `detail` has no apostrophe, which would end it."""
     body = problem_body(status, detail).decode()
     again = f" hdr Retry-After {RETRY_AFTER_S}" if status in COMES_AGAIN else ""
     return f"status {int(status)} content-type {PROBLEM_TYPE} string '{body}'{again}"
 
 
-def _errors() -> Iterator[str]:
+def error_replies(details: Mapping[HTTPStatus, str]) -> Iterator[str]:
     """What HAProxy answers where no rule says it better."""
-    for status, detail in _ERRORS.items():
-        yield f"http-error {_reply(status, detail)}"
+    for status, detail in details.items():
+        yield f"http-error {reply(status, detail)}"
 
 
 def _answers() -> Iterator[str]:
@@ -209,16 +218,16 @@ def _answers() -> Iterator[str]:
     yield f"http-request return status 200 content-type application/json lf-string '{about}' if {{ path /v2 /v2/ }}"
     yield "http-request return status 200 if { path /v2/health/live /v2/health/ready }"
     yield "http-request use-service prometheus-exporter if { path /metrics }"
-    expired = _reply(HTTPStatus.GATEWAY_TIMEOUT, "the deadline passed before it came")
+    expired = reply(HTTPStatus.GATEWAY_TIMEOUT, "the deadline passed before it came")
     has_deadline = "{ req.hdr(Plimsoll-Deadline-Ms) -m found }"
     yield f"http-request return {expired} if {{ req.hdr_val(Plimsoll-Deadline-Ms) le 0 }} {has_deadline}"
-    unknown = _reply(HTTPStatus.NOT_FOUND, _NO_PATH)
+    unknown = reply(HTTPStatus.NOT_FOUND, _NO_PATH)
     yield f"http-request return {unknown} unless is_inference or is_ready or is_metadata"
-    wrong = _reply(HTTPStatus.METHOD_NOT_ALLOWED, _NO_PATH)
+    wrong = reply(HTTPStatus.METHOD_NOT_ALLOWED, _NO_PATH)
     yield f"http-request return {wrong} hdr Allow POST if is_inference !METH_POST"
     # METH_GET is HEAD, too.
     yield f"http-request return {wrong} hdr Allow GET,HEAD if !is_inference !METH_GET"
-    long = _reply(
+    long = reply(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has {MAX_BODY} bytes at most"
     )
     yield f"http-request return {long} if {{ req.body_size gt {MAX_BODY} }}"
@@ -231,7 +240,7 @@ def _key_rules(settings: HaProxySettings) -> Iterator[str]:
     yield "http-request set-var(txn.service) path,field(4,/),url_dec"
     yield "http-request set-var(txn.key) http_auth_bearer,sha2(256),hex"
     yield "http-request set-var(txn.pair) var(txn.service),concat(/,txn.key)"
-    refused = _reply(
+    refused = reply(
         HTTPStatus.UNAUTHORIZED, "the service needs its key: Authorization: Bearer KEY"
     )
     has_key = f"{{ var(txn.pair),map({settings.keys_path}) -m found }}"
@@ -246,7 +255,7 @@ def _readiness(settings: HaProxySettings) -> Iterator[str]:
     for number in range(1, settings.services + 1):
         is_up = f"{{ nbsrv(b{number}) gt 0 }}"
         yield f"http-request return status 200 if is_ready {{ var(txn.backend) -m str b{number} }} {is_up}"
-    unready = _reply(
+    unready = reply(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "the service has no ready replica on this node",
     )

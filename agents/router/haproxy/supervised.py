@@ -58,7 +58,7 @@ def find_program(path: str) -> str:
     """HAProxy's program in one of the folders of this PATH. Raises HaProxyError."""
     if (found := shutil.which("haproxy", path=path)) is None:
         raise HaProxyError(
-            f"there is no program haproxy in {path}; install Debian's package haproxy, or use --router own"
+            f"there is no program haproxy in {path}; install it (Debian's package haproxy)"
         )
     return found
 
@@ -274,7 +274,7 @@ async def _end_recorded(record: _Record) -> None:
     )
     if not is_gone:
         raise HaProxyError(
-            f"HAProxy of an earlier agent, process {record.identity.pid}, cannot be ended"
+            f"HAProxy of an earlier start, process {record.identity.pid}, cannot be ended"
         )
 
 

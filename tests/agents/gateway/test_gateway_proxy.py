@@ -57,7 +57,7 @@ class Setting:
             weights={"chat": {self.addresses[each]: 256 for each in weights}},
             waiting={"chat": tuple(self.addresses[each] for each in waiting)},
         )
-        await asyncio.to_thread(self.proxy.switch, table)
+        await self.proxy.put(table)
 
     async def ask(self, path: str = "/v2/models/chat/infer") -> tuple[int, str]:
         async with self.client.post(self.url + path, data=b"{}") as answer:
@@ -78,7 +78,7 @@ async def a_setting() -> AsyncIterator[Setting]:
         made = Setting(port, proxy)
 
         async def restore() -> None:
-            await asyncio.to_thread(proxy.switch, proxy.table)
+            await proxy.put(proxy.table)
 
         server = ProxyServer(proxy, settings.folder, restore)
         await server.open()

@@ -1,0 +1,117 @@
+"""Following the control plane's list: what is put in force, and when."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agents.gateway.follow import Follower, ListSource
+from agents.gateway.table import GatewayTable, TableLimits
+from agents.router.haproxy.state import HaProxyError
+from tests.agents.router_harness import served, within_limit
+
+LIMITS = TableLimits(services=4, nodes=4, scheme="http")
+EMPTY = GatewayTable(weights={}, waiting={})
+
+
+@dataclass(slots=True)
+class Proxy:
+    """Notes what it is given; it refuses as often as it is told."""
+
+    table: GatewayTable = EMPTY
+    is_in_force: bool = False
+    refusals: int = 0
+    put_times: int = 0
+
+    async def put(self, table: GatewayTable) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise HaProxyError("it does not answer")
+        self.table, self.is_in_force = table, True
+        self.put_times += 1
+
+
+@dataclass(slots=True)
+class Plane:
+    """The control plane's list, while it answers."""
+
+    status: int = 200
+    nodes: list[str] = field(default_factory=lambda: ["http://10.0.0.1:8081"])
+
+    async def answer(self, _: web.Request) -> web.Response:
+        node = {"weight_rps": 1.0, "planned_replicas": 1, "ready_replicas": 1}
+        nodes = [{"url": url, **node} for url in self.nodes]
+        items = [{"service": "chat", "nodes": nodes}]
+        return web.json_response({"items": items}, status=self.status)
+
+
+@asynccontextmanager
+async def following(
+    plane: Plane, proxy: Proxy
+) -> AsyncIterator[tuple[Follower, aiohttp.ClientSession]]:
+    app = web.Application()
+    app.router.add_get("/api/v1/endpoints", plane.answer)
+    async with served(app) as url, aiohttp.ClientSession() as session:
+        yield Follower(ListSource(url=url, token="t"), proxy, LIMITS), session
+
+
+def test_a_list_is_put_in_force_once() -> None:
+    async def scenario() -> None:
+        proxy = Proxy()
+        async with following(Plane(), proxy) as (follower, session):
+            assert [await follower.step(session) for _ in range(3)] == [True] * 3
+        assert list(proxy.table.weights["chat"]) == [("10.0.0.1", 8081)]
+        assert proxy.put_times == 1
+
+    within_limit(scenario)
+
+
+def test_a_haproxy_that_was_started_anew_gets_the_last_table_also_while_the_control_plane_is_away() -> (
+    None
+):
+    async def scenario() -> None:
+        plane, proxy = Plane(), Proxy()
+        async with following(plane, proxy) as (follower, session):
+            await follower.step(session)
+            plane.status = 503
+            # Its first try fails: nothing else would try again, since the list is the same.
+            proxy.is_in_force, proxy.refusals = False, 1
+            assert [await follower.step(session) for _ in range(2)] == [False, False]
+        assert proxy.is_in_force
+        assert proxy.put_times == 2
+
+    within_limit(scenario)
+
+
+def test_what_an_earlier_gateway_left_stays_until_there_is_a_list() -> None:
+    async def scenario() -> None:
+        plane, proxy = Plane(status=503), Proxy()
+        async with following(plane, proxy) as (follower, session):
+            assert not await follower.step(session)
+            assert not proxy.put_times
+            plane.status = 200
+            assert await follower.step(session)
+        assert proxy.is_in_force
+
+    within_limit(scenario)
+
+
+def test_a_difficulty_is_told_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        plane, proxy = Plane(nodes=["http://a-name:8081"] * 2), Proxy()
+        async with following(plane, proxy) as (follower, session):
+            for _ in range(3):
+                await follower.step(session)
+            plane.nodes = ["http://10.0.0.1:8081"]
+            await follower.step(session)
+
+    with caplog.at_level("INFO", logger="agents.gateway.follow"):
+        within_limit(scenario)
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert errors == ["http://a-name:8081 is not used: it has no IP address and port"]
+    assert caplog.records[-1].getMessage() != errors[0]
