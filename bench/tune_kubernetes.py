@@ -2,8 +2,8 @@
 
 Every trial is a run of the whole load, the same that the others face. First all services alike, at every GPU type,
 number of parts and some targets, but where all of them pay more than elsewhere already: each service takes the cheapest
-setting at which it kept its SLO, of all and of each number of parts. The best of these is improved, one service and one
-step at a time, until no step is better.
+setting at which it kept its SLO, of all and of each number of parts. The best of these, and of the settings that the demo
+has, is improved, one service and one step at a time, until no step is better.
 
 What Kubernetes cannot choose is as it is for everybody: requests, launches, periods and the services' delay before
 fewer replicas. A quarter of a GPU was not profiled, where Plimsoll's own policies do without; a pod that gets one is
@@ -13,7 +13,7 @@ interpolated between 20 and 30 % (`with_quarters`).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.demo.baseline import with_quarters
+from app.demo.baseline import TUNED_PODS, with_quarters
 from app.simulate.run.closed_loop import ClusterPlan
 from bench.closed_runs import ClosedRun, run_closed
 from solvers.baselines.k8s_hpa import NAME, KubernetesHpa
@@ -52,8 +52,10 @@ class KubernetesSearch:
         trial: Trial,
         delays_s: Mapping[str, float],
         gpu_types: Sequence[str],
+        known: Sequence[Pods] = (),
     ) -> None:
-        """`delays_s`: by service, before it has fewer replicas."""
+        """`delays_s`: by service, before it has fewer replicas. `known`: settings that are tried, too."""
+        self._known = known
         self._trial, self._delays_s, self._gpu_types = trial, delays_s, gpu_types
         self._tried: dict[tuple[PodOptions, ...], ClosedRun] = {}
         self._services = sorted(delays_s)
@@ -67,7 +69,9 @@ class KubernetesSearch:
         """The cheapest settings found that give every service the attainment that it requires; where none do, those
         that come nearest to it."""
         alike = self._alike(required)
-        for pods in self._mixed(alike, required):
+        # Steps of one service alone do not leave every local optimum: a search without the known settings once ended at
+        # 1.08 USD where they cost 0.93.
+        for pods in (*self._mixed(alike, required), *self._known):
             self._run(pods)
         best = self._leader(required)
         limit = self.runs + MAX_STEPS
@@ -191,4 +195,6 @@ def search(plan: ClusterPlan, duration_s: float) -> KubernetesSearch:
     gpu_types = sorted(
         plan.gpu_types, key=lambda each: (each.price_usd_per_hour, each.name)
     )
-    return KubernetesSearch(trial, delays_s, [each.name for each in gpu_types])
+    return KubernetesSearch(
+        trial, delays_s, [each.name for each in gpu_types], [TUNED_PODS]
+    )

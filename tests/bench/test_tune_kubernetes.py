@@ -150,7 +150,7 @@ def test_the_demos_baseline_keeps_every_slo_and_shares_gpus() -> None:
 
 
 @pytest.mark.nightly
-def test_the_search_finds_the_settings_that_the_demo_has() -> None:
+def test_the_search_finds_nothing_better_than_the_settings_that_the_demo_has() -> None:
     plan = demo_cluster("k8s_hpa", SEED)
     slos = {each.name: each.slo.percentile for each in plan.services}
     found = search(plan, DURATION_S).best(slos)

@@ -24,9 +24,11 @@ def test_a_page_without_news_says_so_and_is_grey(
         expect(headline).to_contain_text("search misses its SLO")
         colour = headline.evaluate("each => getComputedStyle(each).color")
         expect(page.locator("#stale")).to_be_hidden()
-    banner = page.get_by_role("alert").filter(has_text="No news since")
+    banner = page.get_by_role("alert").filter(has_text="Not updated since")
     expect(banner).to_have_text(
-        re.compile(r"No news since \d\d:\d\d:\d\d: the control plane does not answer")
+        re.compile(
+            r"Not updated since \d\d:\d\d:\d\d: the control plane does not answer"
+        )
     )
     grey = headline.evaluate("each => getComputedStyle(each).color")
     assert grey != colour

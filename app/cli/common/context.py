@@ -102,12 +102,17 @@ class CliContext:
                 value=_read_token(path),
                 origin=f"environment {TOKEN_FILE_VARIABLE}, {path}",
             )
-        if self.named_context().token_file:
+        # Only to its own address: a token of production is not for whatever `--url` names.
+        if self._is_url_of_context() and self.named_context().token_file:
             return self._token_of_context()
         path = self.saved_token_path()
         if path.exists():
             return Sourced(value=_read_token(path), origin=f"file {path}")
         return Sourced(value=None, origin=f"no {TOKEN_VARIABLE}, no {path}")
+
+    def _is_url_of_context(self) -> bool:
+        is_given = self.url_flag is not None or self.environment.get(URL_VARIABLE)
+        return not is_given and self.named_context().url is not None
 
     def _token_of_context(self) -> Sourced:
         path = Path(self.named_context().token_file or "")

@@ -67,7 +67,7 @@ def load_contexts(path: Path) -> ContextFile:
         document = yaml.safe_load(content)
     except yaml.YAMLError as error:
         problem = str(error).replace("\n", " ")
-        raise CliError(f"{path} is no YAML: {problem}") from error
+        raise CliError(f"{path} is not YAML: {problem}") from error
     return _parse(document or {}, path)
 
 
@@ -77,7 +77,7 @@ def _parse(document: object, path: Path) -> ContextFile:
         raise _unreadable(path, "it has no mapping `contexts`")
     current = document.get("current-context")
     if current is not None and not isinstance(current, str):
-        raise _unreadable(path, "current-context is no name")
+        raise _unreadable(path, "current-context is not a name")
     return ContextFile(
         current=current,
         contexts={
@@ -90,21 +90,21 @@ def _parse(document: object, path: Path) -> ContextFile:
 def _parse_one(name: str, entry: object, path: Path) -> NamedContext:
     place = f"contexts.{name}"
     if not isinstance(entry, dict):
-        raise _unreadable(path, f"{place} is no mapping")
+        raise _unreadable(path, f"{place} is not a mapping")
     if unknown := [str(key) for key in entry if key not in KEYS]:
         raise _unreadable(
             path, f"{place} has {', '.join(unknown)}; it takes {', '.join(KEYS)}"
         )
     for key, value in entry.items():
         if value is not None and not isinstance(value, str):
-            raise _unreadable(path, f"{place}.{key} is no text")
+            raise _unreadable(path, f"{place}.{key} is not text")
     return NamedContext(**{KEYS[key]: value for key, value in entry.items()})
 
 
 def _unreadable(path: Path, problem: str) -> CliError:
     return CliError(
         f"cannot use the contexts in {path}: {problem}",
-        hint="mend the file, or delete it and use `plimsoll config set-context`",
+        hint="fix the file, or delete it and use `plimsoll config set-context`",
     )
 
 

@@ -54,7 +54,7 @@ def parse_output(typed: str) -> Format | JsonPath:
     except ValueError:
         known = ", ".join(Format)
         raise typer.BadParameter(
-            f"{typed!r} is no format; write {known} or jsonpath='{{.status}}'"
+            f"{typed!r} is not a format; write {known} or jsonpath='{{.status}}'"
         ) from None
 
 
@@ -107,7 +107,7 @@ def get(
     Without -p, services and tasks are those of the context's project; -A lists those of all projects.
 
     Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, webhooks, policies, plans,
-    demand and tokens.
+    demand, endpoints and tokens.
 
     Example: plimsoll get service/chat -o jsonpath='{.status.conditions[?(@.type=="Ready")].reason}'
     """

@@ -99,7 +99,7 @@ class Forwarding:
         self, find: Callable[[], Awaitable[ForwardTarget]], service: str
     ) -> None:
         self._find, self._service = find, service
-        self._open = 0
+        self._connections: set[asyncio.Task[object]] = set()
         self._turn = asyncio.Lock()
         self._target: ForwardTarget | None = None
         self._found_s = 0.0
@@ -114,7 +114,7 @@ class Forwarding:
                 f"cannot listen on {HOST}:{port}: {error.strerror or error}",
                 hint="give another port, or 0 for any that is free",
             ) from error
-        async with server:
+        try:
             taken = server.sockets[0].getsockname()[1]
             sys.stdout.write(
                 f"Forwarding from {HOST}:{taken} -> {target}\n"
@@ -122,26 +122,34 @@ class Forwarding:
             )
             # Programs wait for these lines in a pipe.
             sys.stdout.flush()
-            await server.serve_forever()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            server.close()
+            # Those that are open would keep the program from ending, as long as their callers like.
+            for each in self._connections:
+                each.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _take(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """One connection, from its beginning to its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
         try:
             # Refused and not queued: nobody would see why nothing comes.
-            if self._open >= MAX_CONNECTIONS:
-                return
-            self._open += 1
-            try:
+            if len(self._connections) <= MAX_CONNECTIONS:
                 await self._forward(reader, writer)
-            finally:
-                self._open -= 1
+        # Only at the end of the program; asyncio would report it as an error of the connection.
+        except asyncio.CancelledError:
+            pass
         # One broken connection is not the end of the others; whoever made it sees that it ends.
         except (CliError, OSError, TimeoutError) as error:
             problem = str(error) or type(error).__name__
             show_error(CliError(f"a connection was not forwarded: {problem}"))
         finally:
+            self._connections.discard(task)
             writer.close()
 
     async def _forward(

@@ -79,7 +79,10 @@ def _end(
     late = [*failed, *waiting]
     if not late:
         return
-    missed = f"{', '.join(late)} not ready within {limit_s:g} s; everything was written"
+    said = [f"{name} needs a person" for name in failed]
+    if waiting:
+        said.append(f"{', '.join(waiting)} not ready within {limit_s:g} s")
+    missed = f"{'; '.join(said)}; everything was written"
     hint = f"`plimsoll describe service {late[0]}` says why"
     if must:
         raise CliError(missed, hint=hint)

@@ -145,7 +145,7 @@ def delete_context(context: typer.Context, name: Name) -> None:
 def _check(name: str, url: str | None, project: str | None) -> None:
     if not NAME.fullmatch(name):
         raise typer.BadParameter(
-            f"{name!r} is no name of a context: letters, digits and . _ @ : - after a letter or digit, at most 128"
+            f"{name!r} is not a name of a context: letters, digits and . _ @ : - after a letter or digit, at most 128"
         )
     if url is not None and not url.startswith(("http://", "https://")):
         raise typer.BadParameter(
@@ -153,5 +153,5 @@ def _check(name: str, url: str | None, project: str | None) -> None:
         )
     if project is not None and not PROJECT.fullmatch(project):
         raise typer.BadParameter(
-            f"{project!r} is no name of a project", param_hint="'--project'"
+            f"{project!r} is not a name of a project", param_hint="'--project'"
         )

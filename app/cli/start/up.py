@@ -43,8 +43,8 @@ def up(
     Database, API, control loop and simulated nodes, until Ctrl-C. The first start makes an admin's token, shows it
     once and keeps it where the other commands look for it.
 
-    The demo has a database and a token of its own, and a clock that goes as fast as this machine can. It ends with exit
-    code 0 if every SLO was kept, else 1.
+    The demo has a database and a token of its own, and a clock that jumps. It ends
+    with exit code 0 if every SLO was kept, else 1.
     """
     if keep and not demo:
         raise typer.BadParameter(

@@ -100,7 +100,7 @@ def _parse(
 ) -> tuple[tuple[JsonPathBlock, ...], list[tuple[bool, str]]]:
     """The blocks up to an `{end}` or the last part, and what is left from that `{end}` on."""
     if depth > MAX_NESTING:
-        raise _fault(f"loops stand in each other more than {MAX_NESTING} deep")
+        raise _fault(f"loops are nested more than {MAX_NESTING} deep")
     blocks: list[JsonPathBlock] = []
     while parts:
         (is_block, text), *rest = parts

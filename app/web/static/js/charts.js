@@ -22,7 +22,7 @@ export const SERIES = ["#3b82c4", "#d98b2b", "#2f9e7a", "#a06bc2", "#c4534b", "#
 /**
  * A chart over time that may be changed: {element, set(data)}; data is uPlot's, times in seconds first.
  * `series` and `bands` are functions, asked again when the theme turns; `format` words the values of the axis.
- * `fromZero`: nought is at the bottom, however little the values vary. `isWide(data)`: whether values lie so far apart that
+ * `fromZero`: zero is at the bottom, however little the values vary. `isWide(data)`: whether values lie so far apart that
  * the axis is logarithmic; on a linear one the largest would press all others to the bottom.
  */
 export function timeChart({ title, height = 220, series, bands = () => [], format = String, hooks = {}, fromZero = false, isWide = () => false }) {

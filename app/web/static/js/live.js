@@ -11,6 +11,8 @@ const SILENT_MS = 40000;
 const LOOK_MS = 1000;
 let heardAt = Date.now();
 let openedAt = heardAt;
+/** Whether the server said that it cannot read what is shown, and nothing came since. */
+let isTroubled = false;
 
 /** When the server was last heard, in milliseconds. */
 export const lastHeard = () => heardAt;
@@ -47,31 +49,40 @@ function open() {
     say("lost", "reconnecting");
     // A browser does not come back by itself where the answer was a refusal: the session may be over.
     if (source.readyState === EventSource.CLOSED) {
-      stop();
+      close();
       window.setTimeout(checkSession, 3000);
     }
   };
-  source.addEventListener("trouble", (event) => say("lost", JSON.parse(event.data)));
+  source.addEventListener("trouble", (event) => {
+    isTroubled = true;
+    say("lost", JSON.parse(event.data));
+  });
   for (const topic of asked) source.addEventListener(topic, (event) => take(topic, JSON.parse(event.data)));
 }
 
 function hear() {
+  // A beat says that the server is there, not that it can read what the page shows.
+  if (isTroubled) return;
   heardAt = Date.now();
   say("live", "live");
 }
 
 function reopenIfSilent() {
   if (source === null || Date.now() - Math.max(heardAt, openedAt) < SILENT_MS) return;
-  source.close();
-  source = null;
+  close();
   say("lost", "reconnecting");
   open();
 }
 
 function stop() {
+  close();
+  say("paused", "paused");
+}
+
+function close() {
   source?.close();
   source = null;
-  say("paused", "paused");
+  isTroubled = false;
 }
 
 async function checkSession() {
@@ -81,6 +92,7 @@ async function checkSession() {
 }
 
 function take(topic, change) {
+  isTroubled = false;
   hear();
   if (change.all) return replace(topic, change.set);
   const items = tables.get(topic) ?? new Map();

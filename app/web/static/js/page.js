@@ -78,7 +78,7 @@ function drawStale(kind, words) {
   staleTimer ??= window.setTimeout(() => {
     document.body.classList.add("stale");
     byId("stale").hidden = false;
-    show(byId("stale"), `No news since ${moment(new Date(live.lastHeard()).toISOString())}: ${words === "reconnecting" ? "the control plane does not answer" : words}. What is below is how it was then; this page goes on by itself.`);
+    show(byId("stale"), `Not updated since ${moment(new Date(live.lastHeard()).toISOString())}: ${words === "reconnecting" ? "the control plane does not answer" : words}. Reconnecting.`);
   }, STALE_MS);
 }
 

@@ -67,7 +67,7 @@ function draw() {
   found = targets.map((target) => ({ target, rank: rank(target) })).filter((each) => each.rank < 2)
     .sort((one, other) => one.rank - other.rank).slice(0, MOST).map((each) => each.target);
   chosen = Math.max(0, Math.min(chosen, found.length - 1));
-  show(list, found.length ? found.map(option) : h("li", { class: "hint", role: "option", "aria-selected": "false", "aria-disabled": "true" }, "Nothing is called so."));
+  show(list, found.length ? found.map(option) : h("li", { class: "hint", role: "option", "aria-selected": "false", "aria-disabled": "true" }, "No match."));
   if (found.length) input.setAttribute("aria-activedescendant", `palette-${chosen}`);
   else input.removeAttribute("aria-activedescendant");
 }

@@ -46,7 +46,7 @@ function draw(history) {
   show(now, h("p", { class: "headline" }, spec.paused ? h("strong", { class: "warn" }, "Paused: nodes keep what they have, and nothing new is decided.") : `${spec.policy} ${MODES[spec.mode]}.`),
     h("div", { class: "controls" }, isOperator ? pauseButton(spec.paused) : null,
       h("span", { class: "hint" }, status.created_at ? `Version ${status.version}, since ${moment(status.created_at)}, by ${status.created_by}` : "The defaults, which nobody has changed yet")));
-  if (isAdmin && !change.contains(document.activeElement)) show(change, form(spec));
+  if (isAdmin && !change.contains(document.activeElement)) show(change, form(present));
   show(settings, Object.entries(spec).map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))]));
   const rows = history.slice(0, SHOWN).map((version, at) => row(version, history[at + 1]));
   show(versions, rows.length ? rows : h("tr", {}, h("td", { colspan: 4, class: "hint" }, "No version was saved yet: the defaults are in force.")));
@@ -70,12 +70,13 @@ function pauseButton(isPaused) {
   return h("button", { type: "button", class: isPaused ? "primary" : "danger", onclick: turn }, isPaused ? "Resume" : "Pause");
 }
 
-function form(spec) {
+function form(policy) {
+  const { spec } = policy;
   const choice = (name, known, chosen) => h("select", { name }, known.map((value) => h("option", { value, selected: value === chosen }, value)));
   const said = h("p", { role: "status" });
   const about = h("p", { class: "hint" }, `In mode ${spec.mode} it ${MODES[spec.mode]}.`);
   const policies = names.includes(spec.policy) ? names : [spec.policy, ...names];
-  const element = h("form", { onsubmit: (event) => { event.preventDefault(); save(new FormData(element), said); }, onchange: () => show(about, `In mode ${element.mode.value} it ${MODES[element.mode.value]}.`) },
+  const element = h("form", { onsubmit: (event) => { event.preventDefault(); save(policy, new FormData(element), said); }, onchange: () => show(about, `In mode ${element.mode.value} it ${MODES[element.mode.value]}.`) },
     h("h2", {}, "Change it"),
     h("div", { class: "controls" }, h("label", {}, "Policy ", choice("policy", policies, spec.policy)), h("label", {}, "Mode ", choice("mode", Object.keys(MODES), spec.mode)),
       h("label", {}, h("input", { type: "checkbox", name: "approve_switch", checked: spec.approve_switch }), " the first plan of another policy waits for a person"),
@@ -83,9 +84,9 @@ function form(spec) {
   return element;
 }
 
-/** What nobody else changed meanwhile: the version that was read is the one that is replaced. */
-async function save(chosen, said) {
-  const { metadata, spec, apiVersion, kind } = present;
+/** What nobody else changed meanwhile: the version that the form shows is the one that is replaced. */
+async function save(policy, chosen, said) {
+  const { metadata, spec, apiVersion, kind } = policy;
   const body = { apiVersion, kind, metadata: { name: metadata.name, labels: metadata.labels, annotations: metadata.annotations }, spec: { ...spec, policy: chosen.get("policy"), mode: chosen.get("mode"), approve_switch: chosen.has("approve_switch") } };
   try {
     await api.send("PUT", PATH, body, { "If-Match": `"${metadata.generation}"` });

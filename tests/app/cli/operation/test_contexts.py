@@ -56,6 +56,13 @@ def test_environment_variables_come_before_the_context_in_use(home: Path) -> Non
     )
 
 
+def test_a_context_s_token_is_for_the_context_s_address_alone(home: Path) -> None:
+    elsewhere = ("http://127.0.0.1:8080", None)
+    url = elsewhere[0]
+    assert asked(home, "--url", url, "get", "services") == elsewhere
+    assert asked(home, "get", "services", PLIMSOLL_URL=url) == elsewhere
+
+
 def test_flags_come_before_environment_variables(home: Path) -> None:
     variables = {"PLIMSOLL_URL": "http://other:1", "PLIMSOLL_TOKEN": "plim_admin_x"}
     named = ("--context", "there", "get", "services")
@@ -126,9 +133,9 @@ def test_a_context_that_there_is_not_names_those_that_there_are(home: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("a b",), "is no name of a context"),
+        (("a b",), "is not a name of a context"),
         (("a", "--url", "plimsoll"), "not an http:// or https://"),
-        (("a", "-p", "A"), "no name of a project"),
+        (("a", "-p", "A"), "not a name of a project"),
     ],
 )
 def test_what_no_context_can_have_is_refused(
@@ -144,11 +151,11 @@ def test_what_no_context_can_have_is_refused(
     ("content", "words"),
     [
         ("contexts: [a]", "no mapping `contexts`"),
-        ("{", "is no YAML"),
-        ("contexts: {a: b}", "contexts.a is no mapping"),
-        ("contexts: {a: {url: 1}}", "contexts.a.url is no text"),
+        ("{", "is not YAML"),
+        ("contexts: {a: b}", "contexts.a is not a mapping"),
+        ("contexts: {a: {url: 1}}", "contexts.a.url is not text"),
         ("contexts: {a: {uri: x}}", "it takes url, token-file, project"),
-        ("current-context: [a]", "current-context is no name"),
+        ("current-context: [a]", "current-context is not a name"),
         ("#" * 1_100_000, "larger than any file of contexts"),
     ],
 )

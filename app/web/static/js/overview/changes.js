@@ -29,7 +29,7 @@ export async function look() {
   try {
     const found = await api.get("/events", { limit: ASKED });
     const groups = grouped(found.items.filter((event) => !PASSED_OVER.has(event.kind))).slice(0, SHOWN);
-    show(list, groups.length ? groups.map(item) : h("li", { class: "hint" }, "Nothing was noted yet."));
+    show(list, groups.length ? groups.map(item) : h("li", { class: "hint" }, "No events yet."));
   } catch (error) {
     complain(error.message);
   }

@@ -67,9 +67,9 @@ export function draw() {
   for (const id of cells.keys()) if (!levels.has(id)) cells.delete(id);
   keepOneInTabOrder();
   drawLegend();
-  const ill = fleet.filter(([id, gpu]) => trouble(id, gpu) !== null).length;
+  const unhealthy = fleet.filter(([id, gpu]) => trouble(id, gpu) !== null).length;
   const cut = fleet.length > MOST ? `, ${number(MOST, 0)} of them shown` : "";
-  show(summary, `${count(fleet.length, "GPU")}${cut}${ill ? "; " : ""}`, ill ? h("strong", { class: "warn" }, `${number(ill, 0)} with a problem`) : "");
+  show(summary, `${count(fleet.length, "GPU")}${cut}${unhealthy ? "; " : ""}`, unhealthy ? h("strong", { class: "warn" }, `${number(unhealthy, 0)} with a problem`) : "");
 }
 
 /** Only the shades of GPUs that reported. */

@@ -55,7 +55,7 @@ function policyItems() {
   return [line("warn", "The loop is paused: nodes keep what they have. ", h("a", { href: "/policy" }, "Resume it"))];
 }
 
-/** Nodes of which nobody hears, and GPUs that are ill. */
+/** Nodes of which nobody hears, and unhealthy GPUs. */
 function nodeItems() {
   const found = new Map();
   for (const [id, gpu] of table("fleet")) {
