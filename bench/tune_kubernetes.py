@@ -2,8 +2,8 @@
 
 Every trial is a run of the whole load, the same that the others face. First all services alike, at every GPU type,
 number of parts and some targets, but where all of them pay more than elsewhere already: each service takes the cheapest
-setting at which it kept its SLO, of all and of each number of parts. The best of these, and of the settings that the demo
-has, is improved, one service and one step at a time, until no step is better.
+setting at which it kept its SLO, of all and of each number of parts. The best of these, or of the demo's settings, is
+improved, one service and one step at a time, until no step is better.
 
 What Kubernetes cannot choose is as it is for everybody: requests, launches, periods and the services' delay before
 fewer replicas. A quarter of a GPU was not profiled, where Plimsoll's own policies do without; a pod that gets one is
