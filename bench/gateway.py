@@ -165,6 +165,7 @@ async def deployment(folder: Path) -> AsyncIterator[GatewayDeployment]:
             made = GatewayDeployment(
                 url=url, gateway=gateway, token=token, session=session
             )
+            running.enter_context(await _gateway(made, folder))
             for node, gpu_type in GPU_TYPES.items():
                 running.enter_context(await _agent(made, folder, node, gpu_type))
             await made.put(
@@ -176,6 +177,23 @@ async def deployment(folder: Path) -> AsyncIterator[GatewayDeployment]:
             await _first_replica(made)
             await _answers(session, f"{gateway}/v2/models/chat/ready")
             yield made
+
+
+async def _gateway(
+    made: GatewayDeployment, folder: Path
+) -> contextlib.AbstractContextManager[None]:
+    """As an operator starts one, whose address PLIMSOLL_GATEWAY_URL says."""
+    token = await made.call("POST", "tokens", {"name": "gateway", "scope": "viewer"})
+    (folder / "gateway.token").write_text(token["secret"])
+    return process(
+        folder,
+        "gateway",
+        "-m",
+        "agents.gateway.command",
+        *("--url", made.url, "--token-file", str(folder / "gateway.token")),
+        *("--port", made.gateway.rpartition(":")[-1]),
+        *("--state-dir", str(folder / "gateway")),
+    )
 
 
 async def _agent(
