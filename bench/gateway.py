@@ -4,8 +4,8 @@
 
 All is real but the GPUs: `plimsoll up` with its PostgreSQL, control plane and gateway (HAProxy), three agents with fake
 GPUs, their routers and their workers on the CPU. A change is over when every planned replica is ready and no other node
-serves the service any more. Each takes some 17 s: a new replica is ready after two, the old one serves on for ten, and
-for five more after its node has said that the service leaves. Needs HAProxy. Prints a table and writes
+serves the service any more. A new replica is ready after two seconds; the old one serves on until its node is told so,
+and for five more after that node has said that the service leaves. Needs HAProxy. Prints a table and writes
 bench/results/gateway.json.
 """
 

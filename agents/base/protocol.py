@@ -236,6 +236,8 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Launches that failed since the last observation."""
     launches: Annotated[tuple[LaunchTime, ...], Meta(max_length=MAX_LAUNCH_TIMES)] = ()
     """Launches that succeeded since then."""
+    awaited: Annotated[tuple[Name, ...], Meta(max_length=1024)] = ()
+    """Services that moved to other nodes, and that this one serves on until they are ready there."""
 
 
 # Defaults are omitted: agents that know no projects take commands where all is of the default one.
@@ -352,7 +354,7 @@ class LeaseTerms(Wire, frozen=True, kw_only=True):
     """keep: the command stays in force; restore: clocks and power limits go back, governors off, replicas serve on."""
 
 
-class SyncReply(Wire, frozen=True, kw_only=True):
+class SyncReply(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """The control plane's answer to one Observation."""
 
     boot: Name
@@ -363,6 +365,8 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     """None: the generation that the agent reported is the newest."""
     lease: LeaseTerms | None = None
     """None: commands hold for ever."""
+    ready_elsewhere: tuple[Name, ...] = ()
+    """Of the services that are awaited: those of which every planned replica on other nodes is ready."""
 
 
 def bucket_of(latency_ms: float) -> int:

@@ -42,7 +42,7 @@ from agents.sync.transport import HttpTransport, Transport
 LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
 
-LAME_DUCK_S = 5.0
+LEAVING_S = 5.0
 """Ten checks of the gateway, which needs two, or one of most balancers."""
 _PR_SET_DUMPABLE = 4
 """linux/prctl.h"""
@@ -82,7 +82,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         version=agent_version(),
         period_s=options.period_s,
         # Balancers' clocks run at the machine's pace, whatever this agent's does.
-        lame_duck_s=LAME_DUCK_S * options.speed,
+        leaving_s=LEAVING_S * options.speed,
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
     addresses: dict[str, str] = {}

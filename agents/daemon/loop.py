@@ -25,7 +25,7 @@ from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import MAX_TEXT, Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
 from agents.base.waits import cancel
-from agents.daemon.notes import AgentNotes, sendable, within_limits
+from agents.daemon.notes import MAX_WINDOW_S, AgentNotes, sendable, within_limits
 from agents.daemon.steps import FORESEEN, Steps, problem_of
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
@@ -45,9 +45,6 @@ from agents.sync.transport import (
 
 log = logging.getLogger(__name__)
 
-MAX_WINDOW_S = 3600.0
-"""What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
@@ -60,9 +57,9 @@ class AgentSettings:
     period_s: float = 1.0
     """From observation to observation."""
     enforce_period_s: float = 1.0
-    handover_s: float = 10.0
-    """How long replicas that moved to another node serve on here, so that their successors can start."""
-    lame_duck_s: float = 0.0
+    migration_limit_s: float = 120.0
+    """How long replicas that moved to another node serve on here, where nobody says that their successors are ready."""
+    leaving_s: float = 0.0
     """How long a service that leaves the node is served after the node says that it is not ready for it."""
 
 
@@ -99,7 +96,7 @@ class NodeAgent:
         self._progress = Progress(ledger.directory)
         self._guard = PowerGuard(device)
         self._enforcing = Enforcing(
-            device, self._progress, hands=self._hands, leaving=settings
+            device, self._progress, hands=self._hands, limits=settings
         )
         self._observed = asyncio.Event()
         self._changed = asyncio.Event()
@@ -167,6 +164,7 @@ class NodeAgent:
             uses=readings.uses,
             failures=self._enforcing.failed_launches.take(readings.problems),
             launches=self._enforcing.launch_timer.take(),
+            awaited=tuple(sorted(self._enforcing.awaited)),
         )
         self.outbox.add(sendable(observation))
         # The window moves on even where the device fails: its counts come with the next one.
@@ -361,7 +359,8 @@ class NodeAgent:
         # A lease that had ended left less of the command; enforcement must now bring that back.
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease, now_s)
-        if had_ended:
+        ready = self._enforcing.note_ready_elsewhere(frozenset(reply.ready_elsewhere))
+        if had_ended or ready:
             self._changed.set()
         if reply.command is not None:
             await self.consider(reply.command)
@@ -387,7 +386,7 @@ class NodeAgent:
             return
         log.info("generation %d is in force", command.generation)
         # What failed under the old command may work under the new one, and must not wait for its back-off.
-        self._enforcing.forget_failures()
+        self._enforcing.begin_anew()
         self._changed.set()
 
     def _problems(self) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from msgspec import structs
 from agents.base.protocol import MAX_PROBLEMS, MAX_TEXT, Ack, Observation, Wire
 from agents.processes.logs import plain
 
+MAX_WINDOW_S = 3600.0
+"""What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
 READINGS = (
     "gpus",
     "replicas",

@@ -58,8 +58,8 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
     # Without a rule nothing stands before a request, which is the time of a middleware less.
     if access.allow or access.keys is not None:
         app.middlewares.append(guard(access))
-    leaving = asyncio.Event()
-    app.on_response_prepare.append(_sender_off(leaving))
+    closing = asyncio.Event()
+    app.on_response_prepare.append(_sender_off(closing))
     # A caller who leaves ends the work of a replica for him.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
@@ -79,7 +79,7 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
         if handed_over:
             # No new connections first; those that are there get LEAVE_S for the request that may be on its way.
             await site.stop()
-            leaving.set()
+            closing.set()
             await asyncio.sleep(LEAVE_S)
     finally:
         await runner.cleanup()
@@ -96,10 +96,10 @@ def open_port(host: str, port: int) -> socket.socket:
 
 
 def _sender_off(
-    leaving: asyncio.Event,
+    closing: asyncio.Event,
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     async def send_off(_: web.Request, response: web.StreamResponse) -> None:
-        if leaving.is_set():
+        if closing.is_set():
             response.force_close()
             response.headers["Connection"] = (
                 "close"  # aiohttp's own headers are made by now

@@ -9,12 +9,12 @@ changes is replaced (the share of a running process cannot be changed), in one o
 * **drain, then start** otherwise: only as many old replicas are drained early as the new ones need room for, those of
   the same service first.
 
-Nodes do not talk to each other: a replica that moved to another node leaves a gap here before it is ready there. So
-for a while (`handover`) ready old replicas keep serving where a part of their service's planned rate lies on other
-nodes, unless their room is needed.
+Nodes do not talk to each other: a replica that moved to another node would leave a gap here before it is ready there.
+So ready old replicas serve on as `migrating`, where a part of their service's planned rate lies on other nodes, until
+the control plane says that their successors are ready. Where memory or slots do not allow both, they go first.
 
-Balancers ask a node now and then whether it serves a service. So the last replicas of a service that leaves the node
-serve on for a moment (`lingering`) after the node has begun to say that it does not: even where their room is needed.
+Balancers ask a node now and then whether it serves a service. So the last replicas of a service that is `leaving` the
+node serve on for a moment after the node has begun to say that it does not: even where their room is needed.
 
 Tasks have what the replicas leave over and make room for them: see `diff_tasks`.
 
@@ -47,8 +47,8 @@ from agents.enforce.actions import (
 from agents.enforce.diff_routes import last_serving, routes_for_now, still_serving
 from agents.enforce.diff_tasks import (
     are_tasks_settled,
+    displaced_tasks,
     freed_soon_mib,
-    leaving_tasks,
     returning_tasks,
 )
 from agents.enforce.gpu_diff import GpuDiff, compare_gpus, free_room
@@ -62,14 +62,14 @@ def actions(
     actual: NodeState,
     *,
     held: Collection[Part] = (),
-    handover: Collection[str] = (),
-    lingering: Collection[str] = (),
+    migrating: Collection[str] = (),
+    leaving: Collection[str] = (),
     drain_deadline_s: float = DRAIN_DEADLINE_S,
 ) -> tuple[Action, ...]:
     """What can be done now to come from `actual` to `wanted`, in the order in which it must be done.
 
-    `held` are replicas and tasks that failed and must not be started again yet, `handover` old replicas that may
-    still wait for a successor on another node, `lingering` services that balancers may still send here. The result
+    `held` are replicas and tasks that failed and must not be started again yet, `migrating` old replicas that may
+    still wait for a successor on another node, `leaving` services that balancers may still send here. The result
     is empty when there is nothing to do, or nothing until a replica becomes ready or has drained, or a task has been
     swapped. The command must have passed `admission.objections`.
     """
@@ -90,19 +90,19 @@ def actions(
         {want.id for gpu in gpus for want in gpu.missing} - started - held_replicas
     )
     needs = [_need(gpu, waiting, taken, starts) for gpu in gpus]
-    leaving = tuple(
+    displaced = tuple(
         each
         for gpu, need in zip(gpus, needs, strict=True)
-        for each in _leaving(gpu, need)
+        for each in _displaced(gpu, need)
     )
     # Drained early is only what room is needed for; the rest serves until its successors are ready.
     early = {
         old.id
         for gpu, need in zip(gpus, needs, strict=True)
-        for old in _early_drains(gpu, need, waiting, {each.task for each in leaving})
+        for old in _early_drains(gpu, need, waiting, {each.task for each in displaced})
     }
-    serving = still_serving(wanted, gpus, handover) - early
-    last = last_serving(gpus, serving, lingering=lingering)
+    serving = still_serving(wanted, gpus, migrating) - early
+    last = last_serving(gpus, serving, leaving=leaving)
     # The table is made before drains, so that nobody who is drained is still routed to.
     routes = routes_for_now(
         wanted, actual, gpus, serving | last.keys(), leaving=last.values()
@@ -110,7 +110,7 @@ def actions(
     return (
         *stops,
         *_task_stops(gpus),
-        *leaving,
+        *displaced,
         *_knobs(gpus, gone),
         *_batches(gpus),
         *((SwitchRoutes(routes=routes),) if routes != actual.routes else ()),
@@ -213,14 +213,14 @@ def _need(
     )
 
 
-def _leaving(gpu: GpuDiff, need: _Need) -> Iterator[SwapOut | StopTask]:
+def _displaced(gpu: GpuDiff, need: _Need) -> Iterator[SwapOut | StopTask]:
     """Tasks that leave the GPU, for the command's sake or for replicas that wait; what drains is as good as free."""
     # A replica that drains frees its memory within its deadline, so no task needs to leave for that part.
     draining_mib = sum(old.memory_mib for old in need.olds if old.state == "draining")
     short_mib = (
         need.short_mib - draining_mib - _stopping_mib(gpu) if need.services else 0.0
     )
-    return leaving_tasks(gpu.wanted.tasks if gpu.wanted else (), gpu.tasks, short_mib)
+    return displaced_tasks(gpu.wanted.tasks if gpu.wanted else (), gpu.tasks, short_mib)
 
 
 def _stopping_mib(gpu: GpuDiff) -> float:
@@ -262,10 +262,12 @@ def _task_starts(
 
 
 def _early_drains(
-    gpu: GpuDiff, need: _Need, waiting: set[str], leaving: set[str]
+    gpu: GpuDiff, need: _Need, waiting: set[str], displaced: set[str]
 ) -> Iterator[RunningReplica]:
     """Old replicas that must go before their successors are ready: they hold memory, a slot or an id that is needed."""
-    short_mib = need.short_mib - freed_soon_mib(gpu.tasks, leaving) - _stopping_mib(gpu)
+    short_mib = (
+        need.short_mib - freed_soon_mib(gpu.tasks, displaced) - _stopping_mib(gpu)
+    )
     short_slots = need.short_slots
     # Where foreign processes hold so much that even without all of them there is no room, they serve on.
     is_in_vain = gpu.actual.foreign_mib > 0.0 and short_mib > sum(

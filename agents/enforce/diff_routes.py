@@ -12,7 +12,7 @@ RATE_TOLERANCE = 1e-6
 
 
 def still_serving(
-    wanted: NodeCommand, gpus: tuple[GpuDiff, ...], handover: Collection[str]
+    wanted: NodeCommand, gpus: tuple[GpuDiff, ...], migrating: Collection[str]
 ) -> set[str]:
     """Ready old replicas whose service waits for a wanted one here, or perhaps for one on another node."""
     # While a service waits for a wanted replica here, its old ones are all it has. Nobody waits for a spare.
@@ -26,19 +26,19 @@ def still_serving(
         if running.state != "ready" and not want.is_spare
     }
     # Nodes do not know of each other, so a rate that lies elsewhere is taken for a replica that is not ready there yet.
-    elsewhere = _elsewhere(wanted)
+    elsewhere = planned_elsewhere(wanted)
     return {
         old.id
         for gpu in gpus
         for old in gpu.retired
         if old.state == "ready"
         and (
-            old.service in unready or (old.id in handover and old.service in elsewhere)
+            old.service in unready or (old.id in migrating and old.service in elsewhere)
         )
     }
 
 
-def _elsewhere(wanted: NodeCommand) -> set[str]:
+def planned_elsewhere(wanted: NodeCommand) -> set[str]:
     """Services of whose planned rate a part lies on other nodes."""
     here: dict[str, float] = {}
     for gpu in wanted.gpus:
@@ -56,9 +56,9 @@ def last_serving(
     gpus: tuple[GpuDiff, ...],
     serving: Collection[str],
     *,
-    lingering: Collection[str],
+    leaving: Collection[str],
 ) -> dict[str, str]:
-    """Ready old replicas of lingering services that nothing else on the node serves, each with its service."""
+    """Ready old replicas of leaving services that nothing else on the node serves, each with its service."""
     served = {
         want.service
         for gpu in gpus
@@ -70,9 +70,7 @@ def last_serving(
         old.id: old.service
         for gpu in gpus
         for old in gpu.retired
-        if old.state == "ready"
-        and old.service in lingering
-        and old.service not in served
+        if old.state == "ready" and old.service in leaving and old.service not in served
     }
 
 

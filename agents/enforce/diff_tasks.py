@@ -73,7 +73,7 @@ def _shape(task: RunningTask | TaskCommand) -> tuple[str, int, float, float]:
     return task.network, task.batch, task.sm_percent, task.memory_mib
 
 
-def leaving_tasks(
+def displaced_tasks(
     wanted: tuple[TaskCommand, ...], running: tuple[RunningTask, ...], short_mib: float
 ) -> Iterator[SwapOut | StopTask]:
     """Tasks of one GPU that must go: those wanted in the host's memory, then as many as make `short_mib` free.
@@ -101,12 +101,14 @@ def leaving_tasks(
             )
 
 
-def freed_soon_mib(running: tuple[RunningTask, ...], leaving: Collection[str]) -> float:
+def freed_soon_mib(
+    running: tuple[RunningTask, ...], displaced: Collection[str]
+) -> float:
     """Memory of tasks that are being swapped, or now leave."""
     return sum(
         task.memory_mib
         for task in running
-        if task.state == "swapping" or task.name in leaving
+        if task.state == "swapping" or task.name in displaced
     )
 
 

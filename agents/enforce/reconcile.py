@@ -1,6 +1,6 @@
 """Enforcement on one node: look, act, look again, and say how far the command has come.
 
-    enforcing = Enforcing(device, progress, hands=asyncio.Lock(), leaving=AgentSettings(...))
+    enforcing = Enforcing(device, progress, hands=asyncio.Lock(), limits=AgentSettings(...))
     await enforcing.enforce(in_force, now_s)   # once a second, and at once after a new command
     enforcing.ack                              # what became of it
 
@@ -35,6 +35,7 @@ from agents.enforce.actions import (
     perform,
 )
 from agents.enforce.diff import actions, is_settled
+from agents.enforce.diff_routes import planned_elsewhere
 from agents.enforce.failed_launches import FailedLaunches
 from agents.enforce.launch_timer import LaunchTimer
 from agents.enforce.progress import Progress
@@ -60,17 +61,17 @@ _OF_REPLICA = attrgetter(
 )
 
 
-class LeavingTimes(Protocol):
-    """How long what leaves the node serves on; in seconds of the agent's clock."""
+class MoveLimits(Protocol):
+    """How long old replicas serve on; in seconds of the agent's clock."""
 
     @property
-    def handover_s(self) -> float:
-        """Replicas that moved to another node."""
+    def migration_limit_s(self) -> float:
+        """Those that moved to another node, where nobody says that their successors are ready."""
         ...
 
     @property
-    def lame_duck_s(self) -> float:
-        """The last replicas of a service, after balancers are told that the node does not serve it."""
+    def leaving_s(self) -> float:
+        """The last ones of a service, after balancers are told that the node does not serve it."""
         ...
 
 
@@ -83,23 +84,32 @@ class Enforcing:
         progress: Progress,
         *,
         hands: asyncio.Lock,
-        leaving: LeavingTimes,
+        limits: MoveLimits,
     ) -> None:
         """`hands`: held while something but a start is done."""
         self.ack: Ack | None = None
-        self._device, self._progress, self._leaving = device, progress, leaving
+        self.awaited: frozenset[str] = frozenset()
+        """Services whose replicas here serve on until others, on other nodes, are ready."""
+        self._device, self._progress, self._limits = device, progress, limits
         self._hands, self._turn = hands, asyncio.Lock()
         self._restarts = Restarts()
         self.failed_launches = FailedLaunches()
         self.launch_timer = LaunchTimer()
         self._unwanted_since_s: dict[str, float] = {}
+        self._ready_elsewhere: frozenset[str] = frozenset()
         self._leaving_since_s: dict[str, float] = {}
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
 
-    def forget_failures(self) -> None:
-        """Forget what failed, since all that a new command asks for may be tried at once."""
+    def begin_anew(self) -> None:
+        """Forget what failed and what was said to be ready elsewhere, since there is a new command."""
         self._restarts.clear()
+        self._ready_elsewhere = frozenset()
+
+    def note_ready_elsewhere(self, services: frozenset[str]) -> bool:
+        """The control plane says that these need not be served on here; whether one of them was awaited."""
+        self._ready_elsewhere |= services
+        return bool(services & self.awaited)
 
     async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
         """Carry out what can be done now; a failing action is reported in `ack` and tried again. Raises DeviceError."""
@@ -135,13 +145,12 @@ class Enforcing:
         self.failed_launches.look(state, _wanted(command), now_s)
         self.launch_timer.look(state, now_s)
         held = self._restarts.held(now_s)
-        handover = self._handover(command, state, now_s)
         return actions(
             command,
             state,
             held=held,
-            handover=handover,
-            lingering=self._lingering(state, now_s),
+            migrating=self._migrating(command, state, now_s),
+            leaving=self._leaving(state, now_s),
         )
 
     async def _set(self, todo: Iterable[Action]) -> list[str]:
@@ -201,22 +210,33 @@ class Enforcing:
         is_done = ack.status == "applied" and not spares
         self._settled = (command, _without_load(state)) if is_done else None
 
-    def _handover(
+    def _migrating(
         self, command: NodeCommand, state: NodeState, now_s: float
     ) -> set[str]:
-        """Old replicas that have not been unwanted for long; a newer command does not start their time anew."""
+        """Old replicas whose successors are not known to be ready; a newer command does not start their time anew."""
         wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
-        unwanted = {each.id for gpu in state.gpus for each in gpu.replicas} - wanted
+        unwanted = {
+            each.id: each
+            for gpu in state.gpus
+            for each in gpu.replicas
+            if each.id not in wanted
+        }
         self._unwanted_since_s = {
             each: self._unwanted_since_s.get(each, now_s) for each in unwanted
         }
-        return {
+        migrating = [
             each
-            for each in unwanted
-            if now_s < self._unwanted_since_s[each] + self._leaving.handover_s
-        }
+            for each in unwanted.values()
+            if each.state == "ready"
+            and each.service not in self._ready_elsewhere
+            and now_s < self._unwanted_since_s[each.id] + self._limits.migration_limit_s
+        ]
+        self.awaited = frozenset(
+            each.service for each in migrating
+        ) & planned_elsewhere(command)
+        return {each.id for each in migrating}
 
-    def _lingering(self, state: NodeState, now_s: float) -> set[str]:
+    def _leaving(self, state: NodeState, now_s: float) -> set[str]:
         """Services that balancers may still send here: all but those whose leaving they have had the time to see."""
         leaving = [route.service for route in state.routes if route.is_leaving]
         self._leaving_since_s = {
@@ -226,8 +246,7 @@ class Enforcing:
             route.service
             for route in state.routes
             if now_s
-            < self._leaving_since_s.get(route.service, now_s)
-            + self._leaving.lame_duck_s
+            < self._leaving_since_s.get(route.service, now_s) + self._limits.leaving_s
         }
 
 

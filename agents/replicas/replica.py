@@ -114,7 +114,7 @@ class ReplicaProcess:
     draining_since_s: float = math.inf
     is_adopted: bool = False
     is_outdated: bool = False
-    is_leaving: bool = False
+    is_stopping: bool = False
     """It is being ended, by a stop or a failure."""
     task: "asyncio.Task[None] | None" = None
 

@@ -189,14 +189,14 @@ class Workers:
         if each.state == "failed":
             self._forget(each)
         # A second stop would cancel the first one, and begin its grace anew.
-        elif not each.is_leaving:
+        elif not each.is_stopping:
             self._leave(each)
             each.task = asyncio.create_task(self._stop(each, _given_up(each)))
 
     async def fail(self, replica_id: str, reason: str) -> None:
         """Begin to end a replica that cannot go on, and tell why; one that is being ended anyway is left to that."""
         each = self._find(replica_id)
-        if each.state != "failed" and not each.is_leaving:
+        if each.state != "failed" and not each.is_stopping:
             self._leave(each)
             each.task = asyncio.create_task(
                 self._fail_after(each, reason, _given_up(each))
@@ -340,7 +340,7 @@ class Workers:
         self._forget(each)
 
     def _leave(self, each: ReplicaProcess) -> None:
-        each.is_leaving = True
+        each.is_stopping = True
         if each.state != "draining":
             each.state, each.draining_since_s = "draining", self._now_s()
 

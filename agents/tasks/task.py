@@ -98,7 +98,7 @@ class TaskProcess:
     doom: str = ""
     doomed: asyncio.Event = field(default_factory=asyncio.Event)
     """Why it must be ended, set by whoever finds that out."""
-    is_leaving: bool = False
+    is_stopping: bool = False
     job: "asyncio.Task[None] | None" = None
     """Its life, or its end."""
     swap: "asyncio.Task[None] | None" = None

@@ -187,7 +187,7 @@ class Tasks:
         each = self._find(name)
         if each.state in ("failed", "finished"):
             self._forget(each)
-        elif not each.is_leaving:
+        elif not each.is_stopping:
             self._begin_stop(each)
 
     def fail(self, name: str, reason: str) -> None:
@@ -197,7 +197,7 @@ class Tasks:
     async def swap_out(self, name: str) -> None:
         """Begin to move a task's memory to the host. Raises DeviceError where it does not run."""
         each = self._find(name)
-        if each.is_leaving or each.state in ("swapping", "swapped"):
+        if each.is_stopping or each.state in ("swapping", "swapped"):
             return
         if each.state != "running":
             raise DeviceError(
@@ -208,7 +208,7 @@ class Tasks:
     async def swap_in(self, name: str) -> None:
         """Begin to move it back; the caller has seen that there is room. Raises DeviceError where it is not out."""
         each = self._find(name)
-        if each.is_leaving or each.state in ("swapping", "running"):
+        if each.is_stopping or each.state in ("swapping", "running"):
             return
         if each.state != "swapped":
             raise DeviceError(
@@ -220,7 +220,7 @@ class Tasks:
         """Give the state directory back; `keep`: the processes go on for the next agent, else all are ended first."""
         if not keep:
             for each in self._tasks.values():
-                if each.state not in ("failed", "finished") and not each.is_leaving:
+                if each.state not in ("failed", "finished") and not each.is_stopping:
                     self._begin_stop(each)
             jobs = [each.job for each in self._tasks.values() if each.job is not None]
             await asyncio.gather(*jobs, return_exceptions=True)
@@ -298,7 +298,7 @@ class Tasks:
         """Its process has ended, or must: what became of it."""
         assert each.process is not None
         has_ended = each.process.has_ended
-        each.is_leaving = True  # From here on it is neither swapped nor stopped.
+        each.is_stopping = True  # From here on it is neither swapped nor stopped.
         await cancel(each.swap)
         await self._opened().end(each)
         if has_ended:
@@ -336,7 +336,7 @@ class Tasks:
             async with asyncio.timeout(SWAP_LIMIT_S):
                 await self._opened().mover.move(each, way)
         except NotSupported as error:
-            if not each.is_leaving and not each.process.has_ended:
+            if not each.is_stopping and not each.process.has_ended:
                 self._make_room(each, str(error))
         except (DeviceError, TimeoutError) as error:
             with contextlib.suppress(TimeoutError):
@@ -362,7 +362,7 @@ class Tasks:
         self._begin_stop(each)
 
     def _begin_stop(self, each: TaskProcess) -> None:
-        each.is_leaving = True
+        each.is_stopping = True
         before = each.job
         if before is not None:
             before.cancel()  # Now: the stop itself may be cancelled before it has begun.

@@ -20,6 +20,7 @@ class PaperControlPlane:
         self.forced: list[NodeCommand] = []
         """Commands that are sent next, whatever the agent has in force."""
         self.lease: LeaseTerms | None = None
+        self.ready_elsewhere: tuple[str, ...] = ()
         self.received: list[Observation] = []
         self.waits_s: list[float] = []
 
@@ -39,6 +40,7 @@ class PaperControlPlane:
             server_time_s=self.clock.now_s(),
             command=command,
             lease=self.lease,
+            ready_elsewhere=self.ready_elsewhere,
         )
 
 

@@ -42,7 +42,14 @@ def report(api: Api, name: str, router: str, sequence: int, **fields: object) ->
         **{ROUTER_HEADER.replace("-", "_"): router},
     )
     assert answer.status_code == 200, answer.text
-    return answer.json()["command"]
+    return answer.json()
+
+
+def command_of(
+    api: Api, name: str, router: str, sequence: int, **fields: object
+) -> Any:
+    """The newer command that it is answered."""
+    return report(api, name, router, sequence, **fields)["command"]
 
 
 def replicas_of(command: Any, state: str = "ready") -> list[dict[str, object]]:
@@ -78,7 +85,7 @@ def test_the_endpoint_is_a_node_that_serves_and_the_nodes_are_told(api: Api) -> 
     api.tick()
     api.clock.advance(1.0)
     for name, port in (("n1", 8001), ("n2", 8002)):
-        commands[name] = report(api, name, f"http://gpu-{name}:{port}", 2)
+        commands[name] = command_of(api, name, f"http://gpu-{name}:{port}", 2)
     (used,) = (name for name, command in commands.items() if command["gpus"])
     port = {"n1": 8001, "n2": 8002}[used]
     found = api.get("services/chat/endpoints", token="viewer")
@@ -133,3 +140,48 @@ def test_what_is_no_routers_address_is_told_to_nobody(api: Api, said: str) -> No
     report(api, "n1", said, 1)
     found = api.get("services/chat/endpoints")
     assert (found["url"], found["nodes"]) == (None, [])
+
+
+def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere(
+    api: Api,
+) -> None:
+    load = [reading(arrivals=10)]
+    for name in ("n1", "n2"):
+        report(api, name, "", 1, services=load)
+    api.tick()
+    api.clock.advance(1.0)
+    commands = {name: command_of(api, name, "", 2) for name in ("n1", "n2")}
+    (old,) = (name for name, command in commands.items() if command["gpus"])
+    (new,) = {"n1", "n2"} - {old}
+    serving = replicas_of(commands[old])
+    api.clock.advance(1.0)
+    report(api, old, "", 3, replicas=serving, services=load)
+    report(api, new, "", 3)
+    assert api.call("POST", f"nodes/{old}/drain").status_code == 200
+    api.tick()
+    command = command_of(api, new, "", 4)
+
+    def is_ready(sequence: int) -> bool:
+        """Whether the old node, which has the same plan, is told so."""
+        answer = report(
+            api,
+            old,
+            "",
+            sequence,
+            replicas=serving,
+            awaited=["chat"],
+            generation=command["generation"],
+        )
+        return "chat" in answer.get("ready_elsewhere", ())
+
+    api.clock.advance(1.0)
+    assert not is_ready(4)
+    report(api, new, "", 5, replicas=replicas_of(command, "starting"))
+    api.clock.advance(1.0)
+    assert not is_ready(5)
+    report(api, new, "", 6, replicas=replicas_of(command))
+    api.clock.advance(1.0)
+    assert is_ready(6)
+    api.clock.advance(60.0)
+    # A node that has fallen silent may be gone.
+    assert not is_ready(7)

@@ -26,6 +26,7 @@ from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
 from app.db.fleet import nodes
+from app.db.reports.endpoints import services_ready_elsewhere
 from app.manifests.parts import Name
 from app.store.store import AuditEvent
 
@@ -158,12 +159,14 @@ async def _answer(
         context.parts.sync_engine, observation.node, request
     )
     command = await _command(context, observation, wait_s)
+    ready_elsewhere = await _ready_elsewhere(context, observation)
     reply = SyncReply(
         boot=observation.boot,
         acknowledged=acknowledged,
         server_time_s=context.now().timestamp(),
         command=command,
         lease=context.parts.lease,
+        ready_elsewhere=ready_elsewhere,
     )
     if command is not None:
         context.parts.metrics.commands.inc()
@@ -206,6 +209,19 @@ async def _command(
         return await commands.wait_for(
             observation.node, observation.generation, lambda: clock.sleep(wait_s)
         )
+
+
+async def _ready_elsewhere(
+    context: Context, observation: Observation
+) -> tuple[str, ...]:
+    """Which of the services that the node serves on need it no longer."""
+    if not observation.awaited:
+        return ()
+    with translated():
+        async with context.transaction() as connection:
+            return await services_ready_elsewhere(
+                connection, observation, context.now()
+            )
 
 
 async def _register(context: Context, observation: Observation) -> None:

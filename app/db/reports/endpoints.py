@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from agents.base.protocol import Observation
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
@@ -31,6 +32,18 @@ FROM planned FULL JOIN ready USING (service, node) JOIN node n ON n.id = node
 ORDER BY service COLLATE "C", node COLLATE "C"
 """
 
+# Of the generation that the node has in force: under another one its own replicas may be wanted again.
+_READY_ELSEWHERE = """
+SELECT s.service FROM unnest(CAST(:services AS text[])) AS s (service)
+WHERE NOT EXISTS (
+    SELECT FROM plan_replica r JOIN target t USING (plan_id) JOIN gpu g ON g.id = r.gpu JOIN node n ON n.id = g.node
+    WHERE t.generation = :generation AND r.service = s.service AND g.node <> :node AND NOT EXISTS (
+        SELECT FROM replica_observation o
+        WHERE o.gpu = r.gpu AND o.replica = r.replica AND o.state = 'ready' AND o.window_start >= :since
+            AND o.window_start >= n.last_window_end - 1.5 * o.window_s * interval '1 second'))
+ORDER BY s.service COLLATE "C"
+"""
+
 _ROUTERS = """
 SELECT id AS node, router_url FROM node
 WHERE router_url <> '' AND last_seen_at >= :since
@@ -45,6 +58,21 @@ async def load_carriers(
     return await all_rows(
         connection, _CARRIERS, services=list(services), since=now - FRESH
     )
+
+
+async def services_ready_elsewhere(
+    connection: AsyncConnection, observation: Observation, now: datetime
+) -> tuple[str, ...]:
+    """Of the services that the node awaits: those whose replicas on other nodes are all ready, by its generation."""
+    rows = await all_rows(
+        connection,
+        _READY_ELSEWHERE,
+        services=list(observation.awaited),
+        node=observation.node,
+        generation=observation.generation,
+        since=now - FRESH,
+    )
+    return tuple(row.service for row in rows)
 
 
 async def load_routers(

@@ -229,7 +229,7 @@ class ClosedLoop:
                 node=node,
                 boot="simulated",
                 period_s=plan.agent_period_s,
-                handover_s=plan.handover_s,
+                migration_limit_s=plan.handover_s,
             ),
             SimulatedDevice(self.cluster, node),
             transport=DirectTransport(

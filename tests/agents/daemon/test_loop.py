@@ -261,23 +261,55 @@ def test_what_tasks_have_done_is_told() -> None:
     assert bench.last.tasks == (reading,)
 
 
-def test_a_replica_that_moved_to_another_node_serves_on_for_the_handover_whatever_commands_follow() -> (
-    None
-):
+def with_a_replica_that_moved() -> Bench:
+    """Its node no longer has `old`; the service's 10 rps are planned elsewhere."""
     bench = Bench()
     bench.plane.command = a_command(a_gpu(a_replica("old")))
     bench.step()
     bench.device.make_ready()
     bench.step()
-    for generation in range(
-        2, 6
-    ):  # a new command each 2 s; the service's 10 rps are planned elsewhere
+    bench.plane.command = a_command(generation=2, services=("chat",))
+    bench.step()
+    return bench
+
+
+def test_a_replica_that_moved_to_another_node_serves_on_until_it_is_ready_there() -> (
+    None
+):
+    bench = with_a_replica_that_moved()
+    for _ in range(20):
+        bench.step()
+    assert "drain old" not in bench.device.log
+    assert bench.last.awaited == ("chat",)
+    bench.plane.ready_elsewhere = ("chat",)
+    bench.step()
+    bench.step()
+    assert "drain old" in bench.device.log
+    assert bench.last.awaited == ()
+
+
+def test_what_was_ready_elsewhere_for_one_command_is_not_for_the_next() -> None:
+    bench = with_a_replica_that_moved()
+    bench.plane.ready_elsewhere = ("chat",)
+    bench.plane.command = a_command(generation=3, services=("chat",))
+    bench.step()
+    bench.plane.ready_elsewhere = ()
+    bench.step()
+    assert "drain old" not in bench.device.log
+    assert bench.last.awaited == ("chat",)
+
+
+def test_a_replica_whose_successor_nobody_hears_of_serves_on_to_the_limit_whatever_commands_follow() -> (
+    None
+):
+    bench = with_a_replica_that_moved()
+    limit_s = bench.agent.settings.migration_limit_s
+    for generation in range(3, 6):
         bench.plane.command = a_command(generation=generation, services=("chat",))
-        bench.step(2.0)
+        bench.step(limit_s / 4.0)
         assert "drain old" not in bench.device.log
-    bench.plane.command = a_command(generation=6, services=("chat",))
-    bench.step(2.0)
-    bench.step(2.0)
+    bench.step(limit_s / 4.0)
+    bench.step()
     assert "drain old" in bench.device.log
 
 

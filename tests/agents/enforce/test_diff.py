@@ -304,7 +304,7 @@ def test_in_a_handover_an_old_replica_serves_on_while_its_service_is_planned_on_
         generation=2, services=("chat",)
     )  # its route says 10 rps, none of them here
     state = run(device.state())
-    assert Drain(replica_id="old") not in actions(moved, state, handover={"old"})
+    assert Drain(replica_id="old") not in actions(moved, state, migrating={"old"})
     assert Drain(replica_id="old") in actions(moved, state)
 
 
@@ -316,7 +316,7 @@ def test_a_handover_does_not_keep_what_is_replaced_on_the_same_node() -> None:
     carry_out(device, wanted)
     device.make_ready()
     assert Drain(replica_id="old") in actions(
-        wanted, run(device.state()), handover={"old"}
+        wanted, run(device.state()), migrating={"old"}
     )
 
 

@@ -212,7 +212,7 @@ def test_a_task_that_is_still_starting_is_stopped_instead() -> None:
         gpus=(replace(state.gpus[0], tasks=(other,)),), routes=state.routes
     )
     # 3400 MiB are free; the old replica's 100 MiB would do too, but a replica comes before a task.
-    todo = actions(wanted, state, handover={"old"})
+    todo = actions(wanted, state, migrating={"old"})
     assert of_tasks(todo) == (StopTask(task="t1"),)
     assert not [each for each in todo if isinstance(each, StartReplica)]
 

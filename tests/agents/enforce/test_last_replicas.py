@@ -15,7 +15,7 @@ def test_the_last_replica_serves_on_while_the_node_says_that_the_service_leaves(
     gone = a_command(generation=2, services=("chat",))
     state = run(device.state())
 
-    todo = actions(gone, state, lingering=CHAT)
+    todo = actions(gone, state, leaving=CHAT)
 
     (switch,) = (each for each in todo if isinstance(each, SwitchRoutes))
     (route,) = switch.routes
@@ -32,14 +32,14 @@ def test_a_replica_whose_room_is_needed_serves_on_as_long() -> None:
         services=("chat", "other"),
     )
     state = run(device.state())
-    assert Drain(replica_id="old") not in actions(wanted, state, lingering=CHAT)
+    assert Drain(replica_id="old") not in actions(wanted, state, leaving=CHAT)
     assert Drain(replica_id="old") in actions(wanted, state)
 
 
 def test_one_of_two_replicas_leaves_at_once_and_the_node_stays_ready() -> None:
     device = settled(a_command(a_gpu(a_replica("old"), a_replica("stays"))))
     fewer = a_command(a_gpu(a_replica("stays")), generation=2)
-    todo = actions(fewer, run(device.state()), lingering=CHAT)
+    todo = actions(fewer, run(device.state()), leaving=CHAT)
     (switch,) = (each for each in todo if isinstance(each, SwitchRoutes))
     assert not switch.routes[0].is_leaving
     assert Drain(replica_id="old") in todo
@@ -49,5 +49,5 @@ def test_a_deleted_service_is_not_waited_for() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
     deleted = a_command(generation=2)
     assert Drain(replica_id="old") in actions(
-        deleted, run(device.state()), lingering=CHAT
+        deleted, run(device.state()), leaving=CHAT
     )
