@@ -143,39 +143,34 @@ def process(folder: Path, name: str, *words: str, **more: str) -> Iterator[None]
 
 
 @asynccontextmanager
-async def deployment(folder: Path) -> AsyncIterator[GatewayDeployment]:
-    """Control plane, gateway and three nodes; the service serves."""
-    port, gateway = a_free_port(), f"http://127.0.0.1:{a_free_port()}"
-    url = f"http://127.0.0.1:{port}"
+async def control_plane(folder: Path) -> AsyncIterator[GatewayDeployment]:
+    """`plimsoll up` without nodes, which answers; its gateway's address is known, and nobody listens there yet."""
+    url, gateway = (f"http://127.0.0.1:{a_free_port()}" for _ in range(2))
     words = ("-c", RUN, "up", "--nodes", "0", "--data-dir", str(folder / "data"))
+    more = {
+        "PLIMSOLL_PORT": url.rpartition(":")[-1],
+        "PLIMSOLL_GATEWAY_URL": gateway,
+    }
     connector = aiohttp.TCPConnector(limit=0)
-    with contextlib.ExitStack() as running:
-        running.enter_context(
-            process(
-                folder,
-                "up",
-                *words,
-                PLIMSOLL_PORT=str(port),
-                PLIMSOLL_GATEWAY_URL=gateway,
-            )
-        )
+    with process(folder, "up", *words, **more):
         async with aiohttp.ClientSession(connector=connector) as session:
             await _answers(session, f"{url}/readyz")
             token = (folder / ".config/plimsoll/token").read_text().strip()
-            made = GatewayDeployment(
+            yield GatewayDeployment(
                 url=url, gateway=gateway, token=token, session=session
             )
+
+
+@asynccontextmanager
+async def deployment(folder: Path) -> AsyncIterator[GatewayDeployment]:
+    """Control plane, gateway and three nodes; the service serves."""
+    async with control_plane(folder) as made:
+        with contextlib.ExitStack() as running:
             running.enter_context(await _gateway(made, folder))
             for node, gpu_type in GPU_TYPES.items():
-                running.enter_context(await _agent(made, folder, node, gpu_type))
-            await made.put(
-                "Policy",
-                "policies/default",
-                {"policy": "hetsev_greedy", "period_s": 1, "mode": "auto"},
-            )
-            await _save(made, allowed=["V100-32GB"])
-            await _first_replica(made)
-            await _answers(session, f"{gateway}/v2/models/chat/ready")
+                running.enter_context(await start_agent(made, folder, node, gpu_type))
+            await serve_first(made)
+            await _answers(made.session, f"{made.gateway}/v2/models/chat/ready")
             yield made
 
 
@@ -196,9 +191,15 @@ async def _gateway(
     )
 
 
-async def _agent(
-    made: GatewayDeployment, folder: Path, node: str, gpu_type: str
+async def start_agent(
+    made: GatewayDeployment,
+    folder: Path,
+    node: str,
+    gpu_type: str,
+    *,
+    launch_s: float = 1.0,
 ) -> contextlib.AbstractContextManager[None]:
+    """A node with one fake GPU, whose replicas take so long to start."""
     token = await made.call(
         "POST", "tokens", {"name": node, "scope": "agent", "node": node}
     )
@@ -210,12 +211,21 @@ async def _agent(
         "agents.main",
         *("--url", made.url, "--token-file", str(folder / f"{node}.token")),
         *("--node", node, "--device", "fake", "--gpu-type", gpu_type),
-        *("--gpu-memory-mib", str(MEMORY_MIB[gpu_type]), "--launch-s", "1"),
+        *("--gpu-memory-mib", str(MEMORY_MIB[gpu_type]), "--launch-s", str(launch_s)),
     )
 
 
-async def _first_replica(made: GatewayDeployment) -> None:
-    """Routers know a service once a plan is in force, which takes a report of it: here one that is pushed."""
+async def serve_first(made: GatewayDeployment) -> None:
+    """Have the service served by V100s.
+
+    Routers know a service once a plan is in force, which takes a report of it: here one that is pushed.
+    """
+    await made.put(
+        "Policy",
+        "policies/default",
+        {"policy": "hetsev_greedy", "period_s": 1, "mode": "auto"},
+    )
+    await save_service(made, allowed=["V100-32GB"])
     for _ in range(int(PATIENCE_S)):
         window = {
             "source": "bench",
@@ -246,9 +256,10 @@ async def _answers(session: aiohttp.ClientSession, url: str) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _save(
+async def save_service(
     made: GatewayDeployment, *, allowed: list[str] | None = None, replicas: int = 1
 ) -> None:
+    """Create or change the service that is moved about."""
     spec: dict[str, object] = {
         "network": "resnet50",
         "slo": {"latency_ms": 1000, "percentile": 0.9},
@@ -301,14 +312,14 @@ async def _one(made: GatewayDeployment, answers: CallerAnswers) -> None:
 async def move(made: GatewayDeployment, turn: int) -> None:
     """To nodes of the other GPU type."""
     gpu_type = ("A100-80GB", "V100-32GB")[turn % 2]
-    await _save(made, allowed=[gpu_type])
+    await save_service(made, allowed=[gpu_type])
     names = {node for node, found in GPU_TYPES.items() if found == gpu_type}
     await made.until(f"move to {gpu_type}", only_on(names))
 
 
 async def drain(made: GatewayDeployment, turn: int) -> None:  # noqa: ARG001  the node that has it
     """Off its node, which is used again afterwards."""
-    await _save(made)
+    await save_service(made)
     (carrier,) = await made.until("one node", only_on(set(GPU_TYPES)))
     node = carrier["node"]
     await made.call("POST", f"nodes/{node}/drain", {})
@@ -318,9 +329,9 @@ async def drain(made: GatewayDeployment, turn: int) -> None:  # noqa: ARG001  th
 
 async def scale_down(made: GatewayDeployment, turn: int) -> None:  # noqa: ARG001  all are alike
     """From two nodes to one."""
-    await _save(made, replicas=2)
+    await save_service(made, replicas=2)
     await made.until("two nodes", only_on(set(GPU_TYPES), 2))
-    await _save(made)
+    await save_service(made)
     await made.until("one node again", only_on(set(GPU_TYPES)))
 
 
