@@ -39,7 +39,7 @@ def still_serving(
 
 
 def planned_elsewhere(wanted: NodeCommand) -> set[str]:
-    """Services of whose planned rate a part lies on other nodes."""
+    """Services of which a part is planned on other nodes, or may be: all that have no replica here."""
     here: dict[str, float] = {}
     for gpu in wanted.gpus:
         for want in gpu.replicas:
@@ -47,8 +47,9 @@ def planned_elsewhere(wanted: NodeCommand) -> set[str]:
     return {
         route.service
         for route in wanted.routes
-        if route.arrival_rate_rps
-        > here.get(route.service, 0.0) * (1.0 + RATE_TOLERANCE)
+        # One without any rate may have its replicas elsewhere as well; a request may come at any time.
+        if route.service not in here
+        or route.arrival_rate_rps > here[route.service] * (1.0 + RATE_TOLERANCE)
     }
 
 

@@ -36,6 +36,9 @@ async def _move(folder: Path) -> None:
             (old,) = await made.until("the first node", only_on({"g1"}))
             slow = await start_agent(made, folder, "g2", "A100-80GB", launch_s=LAUNCH_S)
             running.enter_context(slow)
+            # A plan of a fleet without A100s would have the service nowhere.
+            while not await _is_known(made, "g2"):
+                await asyncio.sleep(LOOK_S)
             await save_service(made, allowed=["A100-80GB"])
             while not await _is_ready_on(made, "g2"):
                 assert await _serves(made, old["url"])
@@ -43,6 +46,11 @@ async def _move(folder: Path) -> None:
             # Then it leaves, long before the limit that it has where nobody tells it.
             await made.until("the second node alone", only_on({"g2"}))
             assert not await _serves(made, old["url"])
+
+
+async def _is_known(made: GatewayDeployment, node: str) -> bool:
+    found = await made.call("GET", "nodes")
+    return node in {each["metadata"]["name"] for each in found["items"]}
 
 
 async def _is_ready_on(made: GatewayDeployment, node: str) -> bool:
