@@ -19,6 +19,7 @@ from app.loop.make_problem import PlannedPoints, min_replicas
 from app.loop.observe import observe
 from app.loop.planning.reschedule import MAX_NODES, failing_everywhere
 from app.loop.planning.survival import cheapest_help, describe_gap
+from app.solver.process import COMPILING_KERNELS
 from app.store.node_book import AgentStatus
 from app.store.store import Snapshot
 from solvers.check_survival import survival_gaps
@@ -58,6 +59,22 @@ def service_statuses(
         # Services may be gone between the question and the snapshot.
         for name in names
         if name in services
+    }
+
+
+def while_compiling(statuses: Mapping[str, ServiceStatus]) -> dict[str, ServiceStatus]:
+    """The same while the solver compiles: what is not planned says that it waits for that."""
+    return {
+        name: replace(
+            status,
+            conditions=tuple(
+                replace(each, message=f"{each.message}; {COMPILING_KERNELS}")
+                if each.reason == "NotPlanned"
+                else each
+                for each in status.conditions
+            ),
+        )
+        for name, status in statuses.items()
     }
 
 

@@ -34,9 +34,10 @@ from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
 from app.db.operations.tokens import TOKEN_CHANNEL
 from app.db.postgres_store import PostgresStore
+from app.loop.tick import TickOutcome
 from app.serve.child_process import child_process
 from app.serve.connections import TimedProtocol, open_socket
-from app.serve.controller_process import ControllerBody
+from app.serve.controller_process import ControllerBody, SolverCompiles
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import (
     Plane,
@@ -46,7 +47,7 @@ from app.serve.plane import (
 )
 from app.simulate.requests.intake import ScenarioIntake
 from app.simulate.requests.runner import SimulationRunner
-from app.solver.process import NICENESS, SolverWorker
+from app.solver.process import COMPILING_KERNELS, NICENESS, SolverWorker
 from app.store.event_limits import EventLimits
 from app.store.ingest_queue import IngestQueue
 from app.web import application as dashboard
@@ -59,8 +60,16 @@ DRAIN_S = 5
 """Open requests get this long at the end; an agent that waits for a command loses nothing."""
 
 
-def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastAPI:
-    """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz beside its own."""
+def create_app(
+    plane: Plane,
+    *,
+    checks: dict[str, Check] | None = None,
+    compiling: asyncio.Event | None = None,
+) -> FastAPI:
+    """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz beside its own.
+
+    `compiling`: as `ApiParts` has it.
+    """
 
     # Outside the lifespan: a registry takes each name once, and an app may be started again.
     metrics = ApiMetrics(plane.registry)
@@ -69,7 +78,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pools = _make_pools(plane)
         engine = pools.people
-        parts = _make_parts(plane, pools, metrics)
+        parts = _make_parts(plane, pools, metrics, compiling or asyncio.Event())
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
         # Before anything starts: a request may come as soon as the lifespan yields.
         app.state.parts = parts
@@ -122,7 +131,9 @@ def _make_pools(plane: Plane) -> _Pools:
     )
 
 
-def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
+def _make_parts(
+    plane: Plane, pools: _Pools, metrics: ApiMetrics, compiling: asyncio.Event
+) -> ApiParts:
     store = PostgresStore(pools.people)
     event_limits = EventLimits(metrics.dropped_events.inc)
     of_agents = PostgresStore(pools.agents, event_limits=event_limits)
@@ -151,6 +162,7 @@ def _make_parts(plane: Plane, pools: _Pools, metrics: ApiMetrics) -> ApiParts:
         simulations=ScenarioIntake(),
         lease=plane.settings.lease,
         gateway_url=plane.settings.gateway_url,
+        compiling=compiling,
     )
 
 
@@ -171,10 +183,23 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
     Raises PlimsollError where that is taken.
     """
     listening = listening or open_socket(plane.settings)
-    metrics = LoopMetrics(plane.registry)
+    metrics, compiling = LoopMetrics(plane.registry), asyncio.Event()
+
+    def note(message: TickOutcome | SolverCompiles) -> None:
+        if isinstance(message, TickOutcome):
+            metrics.note(message)
+        elif message.is_compiling:
+            compiling.set()
+        else:
+            compiling.clear()
+
     body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
-    async with child_process(body, metrics.note, what="controller") as ended:
-        server = make_server(plane, checks={"controller": _controller_check(ended)})
+    async with child_process(body, note, what="controller") as ended:
+        server = make_server(
+            plane,
+            checks={"controller": _controller_check(ended)},
+            compiling=compiling,
+        )
         freeze_loaded_objects()
         # Only now: until the controller's process has been started, a signal may end this one as it likes.
         on_stop_signals(server.handle_stop)
@@ -223,10 +248,15 @@ class ApiServer(uvicorn.Server):
         self.app.state.stopping.set()
 
 
-def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiServer:
+def make_server(
+    plane: Plane,
+    *,
+    checks: dict[str, Check] | None = None,
+    compiling: asyncio.Event | None = None,
+) -> ApiServer:
     """The HTTP server of the API; `serve()` runs it, `should_exit` ends it."""
     settings = plane.settings
-    app = create_app(plane, checks=checks)
+    app = create_app(plane, checks=checks, compiling=compiling)
     return ApiServer(
         app,
         uvicorn.Config(
@@ -278,7 +308,15 @@ def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
             else "announcements of new commands are not heard"
         )
 
-    return {"database": database, "schema": schema, "commands": commands}
+    async def solver() -> str | None:
+        return COMPILING_KERNELS if parts.compiling.is_set() else None
+
+    return {
+        "database": database,
+        "schema": schema,
+        "commands": commands,
+        "solver": solver,
+    }
 
 
 def _controller_check(task: "asyncio.Future[None]") -> Check:

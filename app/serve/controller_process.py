@@ -54,11 +54,18 @@ from app.serve.plane import (
 )
 from app.serve.tracing import make_tracer
 from app.serve.webhooks import Sender, sending_job
-from app.solver.process import NICENESS, SolverWorker
+from app.solver.process import NICENESS, SolverWorker, ignore
 from app.store.store import Store
 
 CONTROLLER_CONNECTIONS = 4
 """Its own pool: a flood of observations must not keep the tick from the database. The lead holds one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverCompiles:
+    """What goes up the pipe when the solver begins and ends to compile kernels."""
+
+    is_compiling: bool
 
 
 Watcher: TypeAlias = Callable[[TickOutcome], None]
@@ -71,13 +78,17 @@ async def running_controller(
     *,
     solver: SolverWorker | None = None,
     on_tick: Watcher | None = None,
+    on_compiling: Callable[[bool], None] = ignore,
 ) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
     """A controller with its task: leads when it can, and ticks. The end gives the lead back at once.
 
-    `solver`: one that has begun already; ended with the controller.
+    `solver`: one that has begun already; ended with the controller. `on_compiling`: as of `SolverWorker`, of the one
+    that is started here otherwise.
     """
     async with AsyncExitStack() as stack:
-        solver = solver or SolverWorker(threads=plane.settings.solver_threads)
+        solver = solver or SolverWorker(
+            threads=plane.settings.solver_threads, on_compiling=on_compiling
+        )
         stack.push_async_callback(solver.close)
         solver.begin()
         engine = make_engine(
@@ -271,12 +282,18 @@ async def _run_controller(
     freeze_loaded_objects()
     asked = asyncio.Event()
     on_stop_signals(asked.set)
+
+    def tell_compiling(is_compiling: bool) -> None:
+        if pipe is not None:
+            send(pipe, SolverCompiles(is_compiling=is_compiling))
+
     if pipe is not None:
         stop_when_closed(pipe, asked.set)
     async with running_controller(
         plane,
         solver=solver,
         on_tick=None if pipe is None else partial(send, pipe),
+        on_compiling=tell_compiling,
     ) as (_, task):
         stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
         await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)

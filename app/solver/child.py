@@ -5,12 +5,19 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 from app.solver.findings import Findings, Inquiry
 from app.solver.parent import exit_with_parent
 from app.solver.shared_points import ReceivedPoints
+
+Prepare: TypeAlias = Callable[[str, Callable[[], None]], None]
+"""Gets a policy ready, by its name; calls the other one before each kernel that it compiles."""
+
+COMPILING, READY = "compiling", "ready"
+"""What the worker says while it prepares a policy, and when it has."""
 
 
 def run_inquiry(inquiry: Inquiry) -> Findings:
@@ -22,7 +29,7 @@ def run_inquiry(inquiry: Inquiry) -> Findings:
 
 def serve(
     pipe: Connection,
-    prepare: Callable[[str], None],
+    prepare: Prepare,
     run: Callable[[Any], object],
     niceness: int,
 ) -> None:
@@ -38,8 +45,8 @@ def serve(
         while True:
             message = pipe.recv()
             if isinstance(message, str):
-                _prepare(message, prepare)
-                pipe.send("ready")
+                _prepare(message, prepare, partial(pipe.send, COMPILING))
+                pipe.send(READY)
             else:
                 pipe.send(_answer(message, points, run))
                 # Otherwise it would stay in memory while the next request is waited for.
@@ -47,10 +54,10 @@ def serve(
                 gc.collect()
 
 
-def _prepare(policy: str, prepare: Callable[[str], None]) -> None:
+def _prepare(policy: str, prepare: Prepare, on_compile: Callable[[], None]) -> None:
     # What is wrong with the policy its plan tells.
     with contextlib.suppress(Exception):
-        prepare(policy)
+        prepare(policy, on_compile)
     # What was imported stays for ever, and need not be walked through after each plan.
     gc.freeze()
 

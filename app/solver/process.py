@@ -16,7 +16,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-from app.solver.child import run_inquiry, serve
+import structlog
+
+from app.solver.child import COMPILING, Prepare, run_inquiry, serve
 from app.solver.findings import Findings, Inquiry
 from app.solver.shared_points import SentPoints
 from solvers.types.outcome import Budget, PlanReport
@@ -25,9 +27,13 @@ from solvers.types.policy_spec import PolicyModule
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
+log = structlog.get_logger(__name__)
+
 START_LIMIT_S = 180.0
-"""A fresh worker imports the solvers in seconds; where kernels are not compiled yet, or the machine is busy, it takes
-many times longer."""
+"""A fresh worker imports the solvers in seconds, on a busy machine in many more. Each kernel that it has to compile
+begins the limit anew: all of them may take longer."""
+
+COMPILING_KERNELS = "compiling kernels (a minute, once)"
 
 FIRST_POLICY = "joint"
 """Imported as soon as a worker begins: the default one, and what explains plans. Any other is before its first plan,
@@ -161,14 +167,18 @@ class TimedSolver(InlineSolver):
             ) from error
 
 
-def load_policy(name: str) -> None:
+def load_policy(name: str, on_compile: Callable[[], None]) -> None:
     """Import its solvers and compile its formulations, so that its first plan is as fast as the next.
 
-    Raises UnknownPolicy.
+    `on_compile`: called before each kernel that is compiled. Raises UnknownPolicy.
     """
     from solvers.policies.warm_up import warm_up
 
-    warm_up(name)
+    warm_up(name, on_compile=on_compile)
+
+
+def ignore(is_compiling: bool) -> None:
+    """Nobody asks."""
 
 
 class SolverWorker:
@@ -178,7 +188,8 @@ class SolverWorker:
         self,
         *,
         run: Callable[[PlanRequest], PlanAnswer] = run_policy,
-        prepare: Callable[[str], None] = load_policy,
+        prepare: Prepare = load_policy,
+        on_compiling: Callable[[bool], None] = ignore,
         start_limit_s: float = START_LIMIT_S,
         grace_s: float = GRACE_S,
         threads: int = 1,
@@ -186,11 +197,13 @@ class SolverWorker:
     ) -> None:
         """`prepare` runs once in each child for each policy, `run` for each request; both are functions of a module.
 
+        `on_compiling` hears that a child begins to compile kernels, which takes a minute, and that it has ended.
         `threads`: what each plan may use, whatever its budget says; plans do not depend on it. `niceness`: the child's
         own, unless this process's is higher.
         """
         self._run = run
         self._prepare = prepare
+        self._on_compiling = on_compiling
         self._start_limit_s = start_limit_s
         self._grace_s = grace_s
         self._threads = threads
@@ -279,11 +292,10 @@ class SolverWorker:
         pipe = self._ensure_alive()
         try:
             if not self._ready:
-                await self._within(self._start_limit_s, pipe.recv)
-                self._ready.add(FIRST_POLICY)
+                await self._prepared(pipe, FIRST_POLICY)
             if policy not in self._ready:
-                await self._within(self._start_limit_s, _prepared, pipe, policy)
-                self._ready.add(policy)
+                pipe.send(policy)
+                await self._prepared(pipe, policy)
         except TimeoutError:
             raise SolverUnavailable(
                 f"the solver worker did not start within {self._start_limit_s:.0f} s"
@@ -293,6 +305,20 @@ class SolverWorker:
                 "the solver worker died while it started"
             ) from error
         return pipe
+
+    async def _prepared(self, pipe: Connection, policy: str) -> None:
+        """Wait until the worker has imported the policy's solvers. Raises TimeoutError, EOFError, OSError."""
+        is_compiling = False
+        try:
+            while await self._within(self._start_limit_s, pipe.recv) == COMPILING:
+                if not is_compiling:
+                    is_compiling = True
+                    log.info(COMPILING_KERNELS)
+                    self._on_compiling(True)
+        finally:
+            if is_compiling:
+                self._on_compiling(False)
+        self._ready.add(policy)
 
     def _ensure_alive(self) -> Connection:
         if (
@@ -356,12 +382,6 @@ class SolverWorker:
         if self._pipe is not None:
             self._pipe.close()
         self._process = self._pipe = None
-
-
-def _prepared(pipe: Connection, policy: str) -> object:
-    """Have it imported and wait for it. Raises EOFError or OSError when the other side is gone."""
-    pipe.send(policy)
-    return pipe.recv()
 
 
 def _exchange(

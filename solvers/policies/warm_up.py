@@ -1,9 +1,12 @@
 """Warm-up: load every solver and compile every formulation once, so that the first real tick is as fast as the next."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
+from numba.core import event
 
 from solvers.joint import policy as joint
 from solvers.joint.heuristics.annealing import Annealer, advance
@@ -29,13 +32,33 @@ _MORE = 1.4
 """Times as much is asked of running plans, so that they must be changed."""
 
 
-def warm_up(*names: str) -> None:
+def warm_up(*names: str, on_compile: Callable[[], None] | None = None) -> None:
     """Get these policies ready, each once per process; all of them where none is named. Raises UnknownPolicy.
 
+    `on_compile` is called before each kernel that must be compiled since no earlier process has left it.
     What explains plans is ready with policy `joint`: it solves the same relaxations.
     """
-    for name in names or policies():
-        _warm_up(name)
+    listening = (
+        event.install_listener("numba:compile", _CompileListener(on_compile))
+        if on_compile
+        else nullcontext()
+    )
+    with listening:
+        for name in names or policies():
+            _warm_up(name)
+
+
+class _CompileListener(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Hears of kernels that are compiled; those that are loaded from disk make no such event."""
+
+    def __init__(self, on_compile: Callable[[], None]) -> None:
+        self._on_compile = on_compile
+
+    def on_start(self, _: event.Event) -> None:
+        self._on_compile()
+
+    def on_end(self, _: event.Event) -> None:
+        pass
 
 
 @cache

@@ -351,7 +351,7 @@ def test_a_method_of_a_pattern_that_a_paths_own_name_fits_is_none_of_that_path(
 def test_readiness_names_its_parts(seen: Api) -> None:
     assert seen.client.get("/livez").json()["status"] == "ok"
     assert seen.client.get("/readyz?verbose=true").json()["checks"] == dict.fromkeys(
-        ["database", "schema", "commands"], "ok"
+        ["database", "schema", "commands", "solver"], "ok"
     )
     assert seen.client.get("/healthz").status_code == 200
 

@@ -237,6 +237,18 @@ def test_a_part_that_hangs_does_not_hang_the_probe(empty_api: Api) -> None:
     assert empty_api.client.get("/livez").status_code == 200
 
 
+def test_an_api_whose_solver_compiles_is_not_ready_and_says_for_how_long(
+    empty_api: Api,
+) -> None:
+    compiling = empty_api.client.app.state.parts.compiling  # type: ignore[attr-defined]
+    compiling.set()
+    answer = empty_api.client.get("/readyz")
+    assert (answer.status_code, answer.json()["checks"]) == (
+        503,
+        {"solver": "compiling kernels (a minute, once)"},
+    )
+
+
 # Agents that are not what they seem.
 
 

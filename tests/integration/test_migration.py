@@ -37,7 +37,7 @@ async def _move(folder: Path) -> None:
             slow = await start_agent(made, folder, "g2", "A100-80GB", launch_s=LAUNCH_S)
             running.enter_context(slow)
             # A plan of a fleet without A100s would have the service nowhere.
-            while not await _is_known(made, "g2"):
+            while not await _is_known(made, "g2"):  # noqa: ASYNC110  another process
                 await asyncio.sleep(LOOK_S)
             await save_service(made, allowed=["A100-80GB"])
             while not await _is_ready_on(made, "g2"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.solver.child import Prepare
 from app.solver.process import PlanAnswer, PlanRequest, SolverUnavailable, SolverWorker
 from solvers.policies.warm_up import tiny_problem
 from solvers.types.outcome import Budget, Stability
@@ -39,7 +40,7 @@ def request(
 def with_worker(
     scenario: Callable[[SolverWorker], Awaitable[None]],
     *,
-    prepare: Callable[[str], None] = worker_bodies.nothing,
+    prepare: Prepare = worker_bodies.nothing,
     start_limit_s: float = AMPLE_S,
     niceness: int = 0,
 ) -> None:
@@ -259,9 +260,7 @@ def test_whoever_ends_it_does_not_wait_until_it_has_started() -> None:
         (worker_bodies.spin_at_once, "not start"),
     ],
 )
-def test_a_child_that_cannot_start_is_reported(
-    prepare: Callable[[str], None], words: str
-) -> None:
+def test_a_child_that_cannot_start_is_reported(prepare: Prepare, words: str) -> None:
     limit_s = LIMIT_S if prepare is worker_bodies.spin_at_once else AMPLE_S
 
     async def scenario(worker: SolverWorker) -> None:
@@ -271,6 +270,27 @@ def test_a_child_that_cannot_start_is_reported(
         assert worker.pid is None
 
     with_worker(scenario, prepare=prepare, start_limit_s=limit_s)
+
+
+def test_a_child_that_compiles_is_told_of_once_and_then_that_it_has_ended() -> None:
+    told: list[bool] = []
+
+    async def scenario() -> None:
+        worker = SolverWorker(
+            run=worker_bodies.obey,
+            prepare=worker_bodies.compile_three,
+            on_compiling=told.append,
+        )
+        try:
+            await worker.start()
+            assert told == [True, False]
+            assert (await worker.make_plan(request("easy"))).plan.policy == "easy"
+        finally:
+            await worker.close()
+
+    asyncio.run(scenario())
+    # The second policy is prepared as the first was.
+    assert told == [True, False] * 2
 
 
 def test_the_real_child_loads_its_policies_and_answers_with_a_plan() -> None:

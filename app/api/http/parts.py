@@ -1,5 +1,6 @@
 """What the API works with, wired by `app.serve.api_process`, and the context of one request."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -163,6 +164,8 @@ class ApiParts:
     """How long commands hold while the control plane is silent; None = for ever."""
     gateway_url: str | None = None
     """Base URL of the gateway; None: callers go to the nodes."""
+    compiling: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the solver of the controller beside this API compiles kernels: nothing is planned until then."""
     event_limits: EventLimits = field(default_factory=EventLimits)
     """Limits on the lines of the audit that nodes cause."""
     skewed_nodes: set[str] = field(default_factory=set)

@@ -6,7 +6,12 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from app.answers.status import ServiceStatus, service_statuses, slo_objection
+from app.answers.status import (
+    ServiceStatus,
+    service_statuses,
+    slo_objection,
+    while_compiling,
+)
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import ManifestRoute, resource_router
@@ -155,7 +160,8 @@ async def _statuses(
     async with context.transaction() as connection:
         rates_rps = await service_board.load_newest_rates(connection)
     # Those of hundreds of services take a while, and the server has other requests.
-    return await asyncio.to_thread(service_statuses, snapshot, names, rates_rps)
+    found = await asyncio.to_thread(service_statuses, snapshot, names, rates_rps)
+    return while_compiling(found) if context.parts.compiling.is_set() else found
 
 
 async def _check_feasible(context: Context, service: Service) -> None:

@@ -88,6 +88,18 @@ def test_without_a_plan_little_is_known() -> None:
     assert _said(a_snapshot(windows=HEARD), "Applied") == ("Unknown", "NoTarget")
 
 
+def test_what_is_not_planned_while_the_solver_compiles_says_so() -> None:
+    plain = service_statuses(a_snapshot(windows=HEARD), ["chat"])
+    for before, now in zip(
+        plain["chat"].conditions,
+        while_compiling(plain)["chat"].conditions,
+        strict=True,
+    ):
+        is_waiting = before.reason == "NotPlanned"
+        more = "; compiling kernels (a minute, once)" if is_waiting else ""
+        assert now == replace(before, message=before.message + more)
+
+
 @pytest.mark.parametrize(
     ("windows", "said"),
     [

@@ -1,6 +1,7 @@
 """What a solver worker's child may do in tests; importable by name, because the child is a new process."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from app.solver.process import PlanAnswer, PlanRequest
@@ -8,16 +9,22 @@ from solvers.types.outcome import PlanReport
 from solvers.types.plan import Plan
 
 
-def nothing(policy: str) -> None:
+def nothing(policy: str, on_compile: Callable[[], None]) -> None:
     """No preparation."""
 
 
-def die_at_once(policy: str) -> None:
+def die_at_once(policy: str, on_compile: Callable[[], None]) -> None:
     """A preparation that ends the process, as a broken native library would."""
     os._exit(3)
 
 
-def spin_at_once(policy: str) -> None:
+def compile_three(policy: str, on_compile: Callable[[], None]) -> None:
+    """A preparation that compiles kernels."""
+    for _ in range(3):
+        on_compile()
+
+
+def spin_at_once(policy: str, on_compile: Callable[[], None]) -> None:
     """A preparation that never ends."""
     while True:
         pass

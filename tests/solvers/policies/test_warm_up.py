@@ -1,6 +1,7 @@
 """After the warm-up no plan waits for a compiler."""
 
 import importlib
+import os
 import pkgutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from solvers.explain.alternatives import Neighbourhood
 from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.solve_relaxed import solved_reliefs
 from solvers.joint.relaxation.dual_prices import relax as relax_prices
-from solvers.policies.registry import policy
+from solvers.policies.registry import policies, policy
 from solvers.policies.warm_up import tiny_problem, uneven_problem, warm_up
 from solvers.types.outcome import Budget, Stability
 from solvers.types.plan import Plan
@@ -125,27 +126,53 @@ def follow(problem: Problem, plan: Plan) -> None:
         )
 
 
+def plan_by_every_policy() -> None:
+    """What the others plan on what is common to them."""
+    for name in policies():
+        if name == "joint":
+            continue
+        plan, _, memory = policy(name).make_plan(
+            random_problem(1), Observed(at_s=0.0), None, Budget(work=0.1)
+        )
+        now = replace(with_rates(random_problem(1), 1.1), current=plan)
+        policy(name).make_plan(now, Observed(at_s=60.0), memory, Budget(work=0.1))
+
+
 def check() -> None:
     """Runs in a process of its own: what other tests compile would hide what the warm-up leaves out."""
-    warm_up("joint")
+    warm_up()
     before = signatures()
     plan_all_kinds()
+    plan_by_every_policy()
     assert signatures() == before, sorted(signatures() - before)
 
 
-def test_no_kernel_is_compiled_after_it() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from tests.solvers.policies.test_warm_up import check; check()",
-        ],
+def in_a_process_of_its_own(
+    statement: str, **more: str
+) -> "subprocess.CompletedProcess[str]":
+    module = f"import sys; from {__name__} import *; "
+    return subprocess.run(
+        [sys.executable, "-c", module + statement],
         cwd=Path(solvers.__file__).parents[1] if solvers.__file__ else None,
+        env={**os.environ, **more},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_no_kernel_is_compiled_after_it() -> None:
+    done = in_a_process_of_its_own("check()")
     assert done.returncode == 0, done.stderr
+
+
+def test_it_tells_of_kernels_that_must_be_compiled_first(tmp_path: Path) -> None:
+    # As after a fresh installation: nothing is compiled yet.
+    done = in_a_process_of_its_own(
+        "warm_up('joint', on_compile=lambda: sys.exit(7))",
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+    assert done.returncode == 7, done.stderr
 
 
 def test_it_covers_plans_of_many_gpus_and_of_few() -> None:
