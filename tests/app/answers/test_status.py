@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.answers.conditions import Condition
-from app.answers.status import node_applied, service_statuses
+from app.answers.status import node_applied, service_statuses, while_compiling
 from app.store.node_book import AgentStatus
 from app.store.store import Correction, Snapshot
 from solvers.predict.data.samples import Group
