@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -46,7 +45,7 @@ from app.serve.api_process import make_server
 from app.serve.child_process import child_process
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
-from app.serve.up import alone
+from app.serve.up import alone, free_port
 
 DATABASE = "plimsoll_demo"
 LOCK = "demo.lock"
@@ -120,7 +119,8 @@ class _Demo:
 
     def __init__(self, options: DemoOptions, console: Console, lock: Path) -> None:
         self.options = options
-        port = free_port(options.settings)
+        # The usual address if it can be had, so that links from the docs work.
+        port = free_port(options.settings.host, options.settings.port)
         self.settings = options.settings.model_copy(
             update={"log_level": "error", "port": port}
         )
@@ -314,21 +314,6 @@ async def _deploy(address: str, token: str) -> None:
                 raise PlimsollError(
                     f"PUT {kind}/{name} was answered {answer.status_code}: {answer.text}"
                 )
-
-
-def free_port(settings: Settings) -> int:
-    """The configured port where it is free, else any free one."""
-    # The usual address if it can be had, so that links from the docs work.
-    for port in (settings.port, 0):
-        with socket.socket() as probe:
-            # Otherwise a port of the run before would count as taken for a minute.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((settings.host, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise PlimsollError(f"no free port on {settings.host}")
 
 
 def psql_command(url: str) -> str:

@@ -150,9 +150,8 @@ async def _run(
         if types or networks:
             say(f"catalogue: {types} GPU types and {networks} networks added")
         await first_token(engine, plane, start.token_path, terminal)
-        token_files = await _write_node_tokens(engine, plane, start.nodes)
-        if gateway is not None:
-            await _write_gateway_token(engine, plane, gateway)
+        nodes = [_LocalNode.of(plane.settings, 1 + at) for at in range(start.nodes)]
+        await _write_tokens(engine, plane, nodes, gateway)
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
@@ -163,7 +162,7 @@ async def _run(
         say(f"SQL: psql '{conninfo(plane.url)}'")
     async with (
         _gateway(gateway, address, terminal),
-        _agents(token_files, address, plane.settings, terminal),
+        _agents(nodes, address, terminal),
     ):
         await serve_plane(plane, listening)
 
@@ -220,20 +219,57 @@ def _own_token_path(data_dir: Path) -> Path:
     return data_dir / "admin-token"
 
 
-async def _write_node_tokens(engine: Engine, plane: Plane, count: int) -> list[Path]:
-    """The files with the tokens of this start's nodes, in order; those of earlier starts end."""
+async def _write_tokens(
+    engine: Engine,
+    plane: Plane,
+    nodes: Sequence["_LocalNode"],
+    gateway: "_LocalGateway | None",
+) -> None:
+    """Write the tokens of this start's nodes and gateway into their files; those of earlier starts end."""
     at = plane.clock.now()
-    files = []
-    for number in range(1, count + 1):
-        node = f"local-{number}"
+    orders = {
+        node.token_file: TokenOrder(name=node.name, scope="agent", node=node.name)
+        for node in nodes
+    }
+    if gateway is not None:
+        # It only reads where services are.
+        orders[gateway.token_file] = TokenOrder(
+            name=GATEWAY_TOKEN, scope="viewer", expires_at=at + LIFETIMES["viewer"]
+        )
+    for file, order in orders.items():
         async with transaction(engine) as connection:
-            for row in await tokens.of_node(connection, node):
-                await tokens.revoke(connection, row.id, at=at)
-        order = TokenOrder(name=node, scope="agent", node=node)
+            for row in await tokens.list_rows(connection):
+                is_old = (row.name, row.scope) == (order.name, order.scope)
+                if is_old and row.is_valid(at):
+                    await tokens.revoke(connection, row.id, at=at)
         made = await create_locally(engine, order, at=at)
-        files.append(_node_directory(plane.settings, number) / "token-of-this-start")
-        write_token(files[-1], made.secret)
-    return files
+        write_token(file, made.secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LocalNode:
+    """A simulated node that is started here."""
+
+    name: str
+    folder: Path
+    gpu_type: str
+    usual_port: int
+    """Where its router listens, if no other program does."""
+
+    @property
+    def token_file(self) -> Path:
+        return self.folder / "token-of-this-start"
+
+    @staticmethod
+    def of(settings: Settings, number: int) -> "_LocalNode":
+        """The node with that number, from 1 on."""
+        name = f"local-{number}"
+        return _LocalNode(
+            name=name,
+            folder=settings.data_dir / "nodes" / name,
+            gpu_type=NODE_GPU_TYPES[(number - 1) % len(NODE_GPU_TYPES)],
+            usual_port=FIRST_ROUTER_PORT + number - 1,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,22 +292,6 @@ class _LocalStart:
     token_path: Path
     """Where the first admin's token goes."""
     gateway: _LocalGateway | None
-
-
-async def _write_gateway_token(
-    engine: Engine, plane: Plane, gateway: _LocalGateway
-) -> None:
-    """It reads where services are; the token of an earlier start ends."""
-    at = plane.clock.now()
-    async with transaction(engine) as connection:
-        for row in await tokens.list_rows(connection):
-            if row.name == GATEWAY_TOKEN and row.is_valid(at):
-                await tokens.revoke(connection, row.id, at=at)
-    order = TokenOrder(
-        name=GATEWAY_TOKEN, scope="viewer", expires_at=at + LIFETIMES["viewer"]
-    )
-    made = await create_locally(engine, order, at=at)
-    write_token(gateway.token_file, made.secret)
 
 
 @asynccontextmanager
@@ -298,29 +318,41 @@ async def _gateway(
         await end_processes([process], AGENT_STOP_S)
 
 
-def _node_directory(settings: Settings, number: int) -> Path:
-    return settings.data_dir / "nodes" / f"local-{number}"
-
-
 @asynccontextmanager
 async def _agents(
-    token_files: Sequence[Path], address: str, settings: Settings, terminal: Terminal
+    nodes: Sequence[_LocalNode], address: str, terminal: Terminal
 ) -> AsyncIterator[None]:
     """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
+    ports = [free_port(LOCAL, node.usual_port) for node in nodes]
     processes = [
-        await _start_agent(number, address, file, settings)
-        for number, file in enumerate(token_files, 1)
+        await _start_agent(node, port, address)
+        for node, port in zip(nodes, ports, strict=True)
     ]
-    count = len(processes)
-    if count:
-        ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
+    if nodes:
+        taken = [
+            str(node.usual_port)
+            for node, port in zip(nodes, ports, strict=True)
+            if port != node.usual_port
+        ]
+        why = f" ({', '.join(taken)} taken by other programs)" if taken else ""
         terminal.say(
-            f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}"
+            f"simulated nodes: {len(nodes)}, each with 2 GPUs; requests to ports {', '.join(map(str, ports))}{why}"
         )
     try:
         yield
     finally:
         await end_processes(processes, AGENT_STOP_S)
+
+
+def free_port(host: str, usual: int) -> int:
+    """That port where no program listens there, else any free one. Raises PlimsollError."""
+    for port in (usual, 0):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server((host, port)) as found,
+        ):
+            return int(found.getsockname()[1])
+    raise PlimsollError(f"no free port on {host}")
 
 
 async def end_processes(
@@ -343,19 +375,18 @@ async def end_processes(
 
 
 async def _start_agent(
-    number: int, address: str, token_file: Path, settings: Settings
+    node: _LocalNode, port: int, address: str
 ) -> asyncio.subprocess.Process:
-    gpu_type = NODE_GPU_TYPES[(number - 1) % len(NODE_GPU_TYPES)]
-    memory = ["--gpu-memory-mib", "16384"] if gpu_type == "T4" else []
+    memory = ["--gpu-memory-mib", "16384"] if node.gpu_type == "T4" else []
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "agents.main",
-        *("--url", address, "--node", f"local-{number}", "--device", "fake"),
-        *("--gpu-type", gpu_type, "--gpus", "2", *memory),
-        *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "error"),
+        *("--url", address, "--node", node.name, "--device", "fake"),
+        *("--gpu-type", node.gpu_type, "--gpus", "2", *memory),
+        *("--router-port", str(port), "--log-level", "error"),
         *("--parent", str(os.getpid())),
-        *("--state-dir", str(_node_directory(settings, number))),
-        *("--token-file", str(token_file)),
+        *("--state-dir", str(node.folder)),
+        *("--token-file", str(node.token_file)),
         start_new_session=True,
     )

@@ -14,7 +14,13 @@ from app.base.settings import Settings
 from app.db.base.engine import make_engine
 from app.postgres.files import claim
 from app.serve.plane import make_plane
-from app.serve.up import Terminal, end_processes, first_token, run_everything
+from app.serve.up import (
+    Terminal,
+    end_processes,
+    first_token,
+    free_port,
+    run_everything,
+)
 
 
 def up_where_the_port_is_taken(data_dir: Path) -> None:
@@ -45,6 +51,13 @@ def test_a_directory_with_files_of_strangers_is_left_alone(tmp_path: Path) -> No
     with pytest.raises(PlimsollError, match="was not made by Plimsoll"):
         up_where_the_port_is_taken(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_node_s_router_gets_another_port_where_the_usual_one_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        usual = taken.getsockname()[1]
+        assert free_port("127.0.0.1", usual) not in (0, usual)
+    assert free_port("127.0.0.1", usual) == usual
 
 
 LAGGARD = """
