@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -49,14 +50,18 @@ async def raw_worker(handler: Handler) -> AsyncIterator[RawWorker]:
 
 @asynccontextmanager
 async def served(
-    app: web.Application, *, port: int = 0, cancels: bool = False
+    app: web.Application,
+    *,
+    port: int = 0,
+    cancels: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """The app on a port, a free one unless told; its URL. `cancels`: whoever leaves ends what is done for them."""
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=cancels)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 

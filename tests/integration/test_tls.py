@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,40 +18,21 @@ from agents.sync.transport import ControlPlaneSilent, NotAuthorised
 from app.base.settings import Settings
 from app.serve.api_process import make_server
 from app.serve.plane import make_plane
+from tests.certificates import Authority
 from tests.integration.api_harness import observation
 
 pytestmark = pytest.mark.integration
-
-# As docs/security.md has them.
-NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
-AUTHORITY = f"req -x509 {NEW_KEY} -subj /CN=ca -days 30 -keyout ca.key -out ca.pem"
-REQUEST = (
-    f"req {NEW_KEY} -subj /CN={{name}} -addext subjectAltName={{names}} "
-    "-keyout {name}.key -out {name}.csr"
-)
-SIGN = (
-    "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -days 30 "
-    "-copy_extensions copy -out {name}.pem"
-)
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority, and certificates of the API and of a node."""
     folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(line: str) -> None:
-        subprocess.run(
-            ["openssl", *line.split()], cwd=folder, check=True, capture_output=True
-        )
-
-    openssl(AUTHORITY)
-    for name, names in (("api", "IP:127.0.0.1"), ("n1", "DNS:n1")):
-        openssl(REQUEST.format(name=name, names=names))
-        openssl(SIGN.format(name=name))
+    authority = Authority(folder)
+    authority.sign("api", "IP:127.0.0.1")
+    node, key = authority.sign("n1", "DNS:n1")
     # One file with both, as the agent takes it.
-    node = folder / "n1.pem"
-    node.write_text(node.read_text() + (folder / "n1.key").read_text())
+    node.write_text(node.read_text() + key.read_text())
     return folder
 
 
