@@ -32,6 +32,7 @@ PREDICTIONS = (
 )
 LONG = (
     "gateway",
+    "first_request",
     "demo",
     "autoscale",
     "ingest",

@@ -89,6 +89,23 @@ def test_one_signal_ends_all_that_was_started(
         assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_still_starts_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    data_dir = tmp_path / "data"
+    process = plimsoll(
+        ["up", "--data-dir", str(data_dir)],
+        tmp_path,
+        PLIMSOLL_PORT=str(a_free_port()),
+    )
+    with ended_anyway(process, data_dir):
+        until(lambda: postgres.attach(data_dir) is not None, PATIENCE_S)
+        stop(process, number)
+        assert postgres.attach(data_dir) is None
+        assert "Traceback" not in (tmp_path / "log").read_text()
+
+
 def test_a_second_up_has_routers_at_other_ports_and_says_so(tmp_path: Path) -> None:
     data_dir, log = tmp_path / "data", tmp_path / "log"
     # The first node's usual one; where an `up` runs on this machine, that has it already.
@@ -105,7 +122,7 @@ def test_a_second_up_has_routers_at_other_ports_and_says_so(tmp_path: Path) -> N
         with ended_anyway(process, data_dir):
             until(lambda: "simulated nodes" in log.read_text(), PATIENCE_S)
             assert "(9411 taken by other programs)" in log.read_text()
-            assert stop(process, signal.SIGTERM) == 0
+            stop(process, signal.SIGTERM)
 
 
 def test_a_demo_that_is_kept_goes_on_after_its_report_and_ends_by_one_signal(

@@ -1,5 +1,6 @@
 """`plimsoll up`: everything on this machine; with --demo, at work on a simulated fleet."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -54,6 +55,8 @@ def up(
     if not demo and seed != SEED:
         raise typer.BadParameter("--seed is for --demo")
     settings = load_settings(data_dir=data_dir)
+    # As Ctrl-C from the very beginning: by itself SIGTERM would end this process alone, and leave PostgreSQL behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if demo:
         # Numba and the catalogue load in seconds, which only the demo needs.
         from app.demo.run import DemoOptions, run_demo
