@@ -52,7 +52,6 @@ def ended_anyway(process: "subprocess.Popen[bytes]", data_dir: Path) -> Iterator
 def stop(process: "subprocess.Popen[bytes]", number: signal.Signals) -> int:
     """End it by one signal; its exit code, once nothing that it had started runs any more."""
     children = psutil.Process(process.pid).children(recursive=True)
-    assert children
     process.send_signal(number)
     code = process.wait(PATIENCE_S)
     # Those that end by themselves with their parent's end, as the tracker of Python's multiprocessing, come last.
