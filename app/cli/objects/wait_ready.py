@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.cli.common.client import Api, documents, text
+from app.cli.common.client import Api, documents, number, text
 from app.cli.common.context import CliContext
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import find_kind
@@ -93,13 +93,28 @@ def _readiness(api: Api, name: str) -> ReadyLook:
     seen = api.get(find_kind("Service").one(name))
     for condition in documents(seen, "status.conditions"):
         if text(condition, "type") == "Ready":
-            return ReadyLook(
+            look = ReadyLook(
                 is_ready=text(condition, "status") == "True",
                 reason=text(condition, "reason"),
                 message=text(condition, "message"),
             )
+            return _unless_starting(api, name, look)
     message = "the control plane has not looked at it yet"
     return ReadyLook(is_ready=False, reason="", message=message)
+
+
+def _unless_starting(api: Api, name: str, look: ReadyLook) -> ReadyLook:
+    """The same, but not ready while the nodes have the plan and none of its replicas has started yet."""
+    if look.reason != "Serving":
+        return look
+    path = f"{find_kind('Service').one(name)}/endpoints"
+    nodes = documents(api.get(path), "nodes")
+    if any(number(node, "ready_replicas") for node in nodes):
+        return look
+    where = ", ".join(text(node, "node") for node in nodes)
+    return ReadyLook(
+        is_ready=False, reason="", message=f"its replicas start on {where}"
+    )
 
 
 def _say(cell: ColouredCell) -> None:

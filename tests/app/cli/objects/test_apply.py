@@ -247,18 +247,25 @@ def conditions(status: str, reason: str, message: str) -> dict[str, object]:
 
 def test_waiting_ends_as_soon_as_the_service_serves(file: Path) -> None:
     api = api_with()
-    served = conditions("True", "Serving", "replicas in service: 1")
+    planned = conditions("True", "Serving", "replicas in service: 1")
     slow = conditions("Unknown", "NotPlanned", "there is no plan in force yet")
-    looks = iter([slow, slow, served])
+    looks = iter([slow, slow, planned, planned])
+    ready = iter([0, 1])
 
     def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("services/chat/endpoints"):
+            nodes = [{"node": "n1", "ready_replicas": next(ready)}]
+            return httpx2.Response(200, json={"nodes": nodes})
         is_look = request.method == "GET" and "services/chat" in api.objects
         return httpx2.Response(200, json=next(looks)) if is_look else api(request)
 
     result = cli("apply", "-f", file, "-y", "--wait", "10", api=answer)
     assert (result.code, next(looks, None)) == (0, None)
-    first, last = result.err.splitlines()
-    assert first == "waiting for chat: there is no plan in force yet"
+    *waits, last = result.err.splitlines()
+    assert waits == [
+        "waiting for chat: there is no plan in force yet",
+        "waiting for chat: its replicas start on n1",
+    ]
     assert re.fullmatch(r"chat is ready after \d+\.\d s: replicas in service: 1", last)
 
 
