@@ -147,11 +147,9 @@ async def control_plane(folder: Path) -> AsyncIterator[GatewayDeployment]:
     """`plimsoll up` without nodes, which answers; its gateway's address is known, and nobody listens there yet."""
     url, gateway = (f"http://127.0.0.1:{a_free_port()}" for _ in range(2))
     words = ("-c", RUN, "up", "--nodes", "0", "--data-dir", str(folder / "data"))
-    more = {
-        "PLIMSOLL_PORT": url.rpartition(":")[-1],
-        "PLIMSOLL_GATEWAY_URL": gateway,
-    }
+    port = url.rpartition(":")[-1]
     connector = aiohttp.TCPConnector(limit=0)
+    more = {"PLIMSOLL_PORT": port, "PLIMSOLL_GATEWAY_URL": gateway}
     with process(folder, "up", *words, **more):
         async with aiohttp.ClientSession(connector=connector) as session:
             await _answers(session, f"{url}/readyz")
@@ -216,10 +214,7 @@ async def start_agent(
 
 
 async def serve_first(made: GatewayDeployment) -> None:
-    """Have the service served by V100s.
-
-    Routers know a service once a plan is in force, which takes a report of it: here one that is pushed.
-    """
+    """Have V100s serve the service; routers know it by a plan, which takes a report of it: here one that is pushed."""
     await made.put(
         "Policy",
         "policies/default",
