@@ -366,7 +366,7 @@ class SyncReply(Wire, frozen=True, kw_only=True, omit_defaults=True):
     lease: LeaseTerms | None = None
     """None: commands hold for ever."""
     ready_elsewhere: tuple[Name, ...] = ()
-    """Of the services that are awaited: those of which every planned replica on other nodes is ready."""
+    """The awaited services of which every planned replica on other nodes is ready."""
 
 
 def bucket_of(latency_ms: float) -> int:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from app.base.errors import PlimsollError
@@ -237,13 +238,17 @@ async def _write_tokens(
             name=GATEWAY_TOKEN, scope="viewer", expires_at=at + LIFETIMES["viewer"]
         )
     for file, order in orders.items():
-        async with transaction(engine) as connection:
-            for row in await tokens.list_rows(connection):
-                is_old = (row.name, row.scope) == (order.name, order.scope)
-                if is_old and row.is_valid(at):
-                    await tokens.revoke(connection, row.id, at=at)
+        await _end_earlier(engine, order, at)
         made = await create_locally(engine, order, at=at)
         write_token(file, made.secret)
+
+
+async def _end_earlier(engine: Engine, order: TokenOrder, at: datetime) -> None:
+    async with transaction(engine) as connection:
+        for row in await tokens.list_rows(connection):
+            is_earlier = (row.name, row.scope) == (order.name, order.scope)
+            if is_earlier and row.is_valid(at):
+                await tokens.revoke(connection, row.id, at=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

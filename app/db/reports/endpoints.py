@@ -63,7 +63,7 @@ async def load_carriers(
 async def services_ready_elsewhere(
     connection: AsyncConnection, observation: Observation, now: datetime
 ) -> tuple[str, ...]:
-    """Of the services that the node awaits: those whose replicas on other nodes are all ready, by its generation."""
+    """The services that the node awaits and whose replicas on other nodes are all ready, by its generation."""
     rows = await all_rows(
         connection,
         _READY_ELSEWHERE,
