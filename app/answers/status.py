@@ -15,6 +15,7 @@ from app.answers.conditions import (
 )
 from app.answers.feasible import infeasibility
 from app.loop.events import describe_avoided
+from app.loop.make_commands import effective_mode
 from app.loop.make_problem import PlannedPoints, min_replicas
 from app.loop.observe import observe
 from app.loop.planning.reschedule import MAX_NODES, failing_everywhere
@@ -50,6 +51,7 @@ def service_statuses(
 
     `newest_rates_rps`: what the newest decision was made for, by service, whether or not its plan came into force.
     """
+    snapshot = _without_passing(snapshot)
     observed = observe(snapshot)
     services = {service.name: service for service in snapshot.state.services}
     return {
@@ -60,6 +62,21 @@ def service_statuses(
         for name in names
         if name in services
     }
+
+
+def _without_passing(snapshot: Snapshot) -> Snapshot:
+    """The snapshot without a proposal that waits for nobody: the tick that made it pushes it a moment later."""
+    if snapshot.proposed is None:
+        return snapshot
+    mode = effective_mode(
+        snapshot.settings,
+        snapshot.state.services,
+        snapshot.target,
+        snapshot.proposed,
+    )
+    if mode is not Mode.AUTO:
+        return snapshot
+    return replace(snapshot, proposed=None, proposed_id=None)
 
 
 def while_compiling(statuses: Mapping[str, ServiceStatus]) -> dict[str, ServiceStatus]:

@@ -204,14 +204,35 @@ def _told(snapshot: Snapshot, **newest_rates_rps: float) -> dict[str, tuple[str,
     }
 
 
+def _asking(snapshot: Snapshot) -> Snapshot:
+    """The same where a person approves each plan."""
+    settings = replace(snapshot.settings, mode=Mode.APPROVE)
+    return replace(snapshot, settings=settings)
+
+
+def test_a_plan_that_is_about_to_be_pushed_waits_for_nobody() -> None:
+    # Between the two steps of a tick that writes it down and then pushes it.
+    snapshot = replace(
+        a_snapshot(windows=HEARD),
+        proposed=a_bound_plan([a_replica("r1")], generation=1),
+        proposed_id=1,
+    )
+    assert _said(snapshot, "Ready") == ("Unknown", "NotPlanned")
+    assert _said(_asking(snapshot), "Ready") == ("False", "WaitsForApproval")
+
+
 def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
     others = a_bound_plan([a_replica("r1", service="search")], generation=3)
     proposed = a_bound_plan(
         [a_replica("r1", service="search")], [a_replica("r2")], generation=4
     )
     for target in (None, others):
-        snapshot = replace(
-            a_snapshot(windows=HEARD, target=target), proposed=proposed, proposed_id=12
+        snapshot = _asking(
+            replace(
+                a_snapshot(windows=HEARD, target=target),
+                proposed=proposed,
+                proposed_id=12,
+            )
         )
         told = _told(snapshot, chat=20.0)
         assert told["Ready"] == ("False", "WaitsForApproval")
@@ -223,10 +244,12 @@ def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
 
 
 def test_a_service_that_outgrew_its_plan_waits_for_the_one_with_more() -> None:
-    snapshot = replace(
-        _with_agents(a_snapshot(windows=HEARD, target=TARGET), n1=3, n2=3),
-        proposed=a_bound_plan([a_replica("r1", rate_rps=90.0)], generation=4),
-        proposed_id=12,
+    snapshot = _asking(
+        replace(
+            _with_agents(a_snapshot(windows=HEARD, target=TARGET), n1=3, n2=3),
+            proposed=a_bound_plan([a_replica("r1", rate_rps=90.0)], generation=4),
+            proposed_id=12,
+        )
     )
     # The plan in force serves 40 per second.
     assert _told(snapshot, chat=90.0)["Ready"] == (
