@@ -10,7 +10,7 @@ import math
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 BUCKETS_PER_DOUBLING = 4
 MIN_BUCKET_MS = 0.25
@@ -354,7 +354,7 @@ class LeaseTerms(Wire, frozen=True, kw_only=True):
     """keep: the command stays in force; restore: clocks and power limits go back, governors off, replicas serve on."""
 
 
-class SyncReply(Wire, frozen=True, kw_only=True, omit_defaults=True):
+class SyncReply(Wire, frozen=True, kw_only=True):
     """The control plane's answer to one Observation."""
 
     boot: Name
@@ -365,8 +365,8 @@ class SyncReply(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """None: the generation that the agent reported is the newest."""
     lease: LeaseTerms | None = None
     """None: commands hold for ever."""
-    ready_elsewhere: tuple[Name, ...] = ()
-    """The awaited services of which every planned replica on other nodes is ready."""
+    ready_elsewhere: tuple[Name, ...] | UnsetType = UNSET
+    """The awaited services of which every planned replica on other nodes is ready; left out where none is awaited."""
 
 
 def bucket_of(latency_ms: float) -> int:

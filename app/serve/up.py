@@ -50,6 +50,8 @@ GATEWAY_PORT = 8000
 GATEWAY_TOKEN = "local-gateway"
 AGENT_STOP_S = 10.0
 """Nodes that are asked to end do so within this time, or are killed."""
+LAUNCH_S = "2"
+"""A fake replica's start takes that long: nobody who tries a first service waits for one that is only simulated."""
 NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
@@ -389,6 +391,7 @@ async def _start_agent(
         "agents.main",
         *("--url", address, "--node", node.name, "--device", "fake"),
         *("--gpu-type", node.gpu_type, "--gpus", "2", *memory),
+        *("--launch-s", LAUNCH_S),
         *("--router-port", str(port), "--log-level", "error"),
         *("--parent", str(os.getpid())),
         *("--state-dir", str(node.folder)),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Query, Request
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
@@ -213,10 +213,11 @@ async def _command(
 
 async def _ready_elsewhere(
     context: Context, observation: Observation
-) -> tuple[str, ...]:
+) -> tuple[str, ...] | UnsetType:
     """Which of the services that the node serves on need it no longer."""
+    # Left out otherwise: agents of the version before refuse a field that they do not know.
     if not observation.awaited:
-        return ()
+        return UNSET
     with translated():
         async with context.transaction() as connection:
             return await services_ready_elsewhere(
