@@ -106,10 +106,11 @@ class Enforcing:
         self._restarts.clear()
         self._ready_elsewhere = frozenset()
 
-    def note_ready_elsewhere(self, services: frozenset[str]) -> bool:
+    def note_ready_elsewhere(self, services: Iterable[str]) -> bool:
         """The control plane says that these need not be served on here; whether one of them was awaited."""
-        self._ready_elsewhere |= services
-        return bool(services & self.awaited)
+        found = frozenset(services)
+        self._ready_elsewhere |= found
+        return bool(found & self.awaited)
 
     async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
         """Carry out what can be done now; a failing action is reported in `ack` and tried again. Raises DeviceError."""
