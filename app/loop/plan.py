@@ -11,7 +11,8 @@ from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.loop.planning.reschedule import AvoidedGpus, without_avoided
 from app.loop.planning.survival import survival_messages
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
-from app.store.store import PlanRecord, PlanState, PolicySettings, Snapshot
+from app.store.plan_states import PlanState
+from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.laws.operating_rows import OperatingRows

@@ -41,7 +41,8 @@ from app.loop.planning.reschedule import avoided_gpus, without_starts_on
 from app.loop.push import Proposal, push_target
 from app.loop.spares import with_spares_of
 from app.solver.process import Solver
-from app.store.store import PlanRecord, PlanState, Snapshot, Store
+from app.store.plan_states import PlanState
+from app.store.store import PlanRecord, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import BoundPlan

@@ -11,18 +11,18 @@ from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
 from app.store.plan_rules import (
     HELD,
-    UNDECIDED,
     PlanBasis,
     forget_oldest,
     judge,
     lost_event,
+    move_all,
     newest_fresh,
     overtaken_by,
     plan_of,
     reason_with,
-    supersede,
     why_lost,
 )
+from app.store.plan_states import UNDECIDED
 from app.store.reportable import (
     Admitted,
     Ingested,
@@ -203,7 +203,7 @@ class MemoryStore:
         # Counted apart from the number of plans, since old plans are forgotten.
         self._newest_plan_id += 1
         if record.waits:
-            supersede(self.plans, "proposed")
+            move_all(self.plans, "proposed", into="withdrawn")
         self.plans[self._newest_plan_id] = record
         self._observations.plan_for(record.demands)
         if self.max_plans is not None and len(self.plans) > self.max_plans:
@@ -249,7 +249,7 @@ class MemoryStore:
             self._lose(plan_id, why, at)
             return False
         # One target at a time: all others were made from what is no longer in force.
-        supersede(self.plans, "target")
+        move_all(self.plans, "target", into="superseded")
         for key in [key for key in self.plans if key != plan_id]:
             if self.plans[key].state in UNDECIDED:
                 self._lose(key, overtaken_by(plan_id), at)

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.base.errors import Conflict, NotFound
-from app.store.store import AuditEvent, PlanRecord, PlanState
+from app.store.plan_states import UNDECIDED, PlanState
+from app.store.store import AuditEvent, PlanRecord
 from solvers.types.plan import BoundPlan
 
 HELD = "the loop was paused or put in mode off while it was made"
 NOT_LEADING = "its controller did not lead any more: another one decides"
-UNDECIDED: tuple[PlanState, ...] = ("proposed", "approved")
-"""States from which a plan may still become the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +98,13 @@ def plan_of(plans: Mapping[int, PlanRecord], plan_id: int) -> PlanRecord:
     return plans[plan_id]
 
 
-def supersede(plans: dict[int, PlanRecord], state: PlanState) -> None:
+def move_all(
+    plans: dict[int, PlanRecord], state: PlanState, *, into: PlanState
+) -> None:
     """All plans of a state have been replaced."""
     for key, record in plans.items():
         if record.state == state:
-            plans[key] = replace(record, state="superseded")
+            plans[key] = replace(record, state=into)
 
 
 def forget_oldest(plans: dict[int, PlanRecord]) -> None:

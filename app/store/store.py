@@ -13,6 +13,7 @@ from agents.base.protocol import NodeCommand, Observation
 from app.store.degradation import Degradation
 from app.store.launch_book import AvoidedGpu
 from app.store.node_book import AgentStatus
+from app.store.plan_states import PlanState
 from app.store.reportable import Ingested
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
@@ -22,20 +23,6 @@ from solvers.types.plan import BoundPlan, Plan
 from solvers.types.problem import Objective, OperatingPoints, Problem
 from solvers.types.state import ClusterState, Demand, GpuId, Json, Mode, Service
 from solvers.types.survival import LossKind
-
-PlanState = Literal[
-    "proposed",
-    "approved",
-    "target",
-    "superseded",
-    "refused",
-    "rejected",
-    "kept",
-    "lost",
-]
-"""proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
-target: in force; superseded: was in force, or waited and a newer proposal took its place; refused: the checker found a
-violation; rejected: a person said no; kept: the current plan stays; lost: never in force, and why is its reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +264,7 @@ class PlanRecord:
     report: PlanReport
     bound: BoundPlan | None
     waits: bool = False
-    """For a person: proposals that waited before it are superseded."""
+    """For a person: proposals that waited before it are withdrawn."""
     demands: tuple[Demand, ...] = ()
     """The forecast that the plan was made for."""
     problem: Problem | None

@@ -56,7 +56,7 @@ def test_a_viewer_cannot_roll_back(fresh_demo: Api, opened: Open) -> None:
     assert page.locator("button", has_text="Roll back").count() == 0
 
 
-def test_a_proposal_that_was_superseded_links_to_the_newer_one_and_is_not_rolled_back_to(
+def test_a_proposal_that_was_replaced_links_to_the_newer_one_and_is_not_rolled_back_to(
     fresh_demo: Api, opened: Open
 ) -> None:
     fresh_demo.put(
@@ -75,6 +75,6 @@ def test_a_proposal_that_was_superseded_links_to_the_newer_one_and_is_not_rolled
     page.click(f".chip a[href='/plans/{ids[1]}']")
     page.wait_for_url(f"**/plans/{ids[1]}")
     page.goto(f"{fresh_demo.client.base_url}/plans/{ids[0]}")
-    page.locator("dd", has_text=f"superseded by plan {ids[1]}").wait_for()
+    page.locator("dd", has_text=f"replaced by plan {ids[1]}").wait_for()
     assert page.locator("button", has_text="Roll back").count() == 0
     assert page.locator("button", has_text="Approve").count() == 0

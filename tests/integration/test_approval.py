@@ -102,29 +102,29 @@ def test_one_proposal_is_open_and_older_ones_name_the_one_that_took_their_place(
         made.append(_propose(api))
     listed = {item["id"]: item for item in api.get("plans")["items"]}
     assert [listed[key]["state"] for key in made] == [
-        "superseded",
-        "superseded",
+        "withdrawn",
+        "withdrawn",
         "proposed",
     ]
-    assert [listed[key]["superseded_by"] for key in made] == [made[1], made[2], None]
-    assert api.get(f"plans/{made[0]}")["superseded_by"] == made[1]
+    assert [listed[key]["replaced_by"] for key in made] == [made[1], made[2], None]
+    assert api.get(f"plans/{made[0]}")["replaced_by"] == made[1]
 
 
-def test_a_proposal_that_was_superseded_is_neither_approved_nor_restored(
+def test_a_proposal_that_was_replaced_is_neither_approved_nor_restored(
     api: Api,
 ) -> None:
     old = _propose(api)
     _observe(api, 2, arrivals=800)
     new = _propose(api)
     assert _refusal(api, old) == (
-        f"plan {old} was superseded by plan {new}; look at plan {new}, which waits now, and approve that one"
+        f"plan {old} was replaced by plan {new}; look at plan {new}, which waits now, and approve that one"
     )
     restored = api.call("POST", f"plans/{old}/restore")
     assert (restored.status_code, "never was in force" in restored.text) == (409, True)
     assert api.call("POST", f"plans/{new}/approve").status_code == 200
     assert api.tick().state == "target"
-    assert [each["id"] for each in api.get("plans?was_in_force=true")["items"]] == [new]
-    assert old in [each["id"] for each in api.get("plans?was_in_force=false")["items"]]
+    waited = api.get("plans?state=withdrawn")["items"]
+    assert [each["id"] for each in waited] == [old]
     assert "is in force already" in _refusal(api, new)
 
 
@@ -270,7 +270,7 @@ def test_a_process_that_does_not_lead_loses_its_plan_and_what_it_was_for_stays_w
     with_fleet(database, work)
 
 
-def test_what_a_person_approved_meanwhile_is_not_superseded(database: str) -> None:
+def test_what_a_person_approved_meanwhile_is_not_withdrawn(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         old, _ = await _record(store, waits=True)
         async with engine.begin() as connection:
@@ -284,7 +284,7 @@ def test_what_a_person_approved_meanwhile_is_not_superseded(database: str) -> No
     with_fleet(database, work)
 
 
-def test_a_proposal_that_is_superseded_while_a_person_approves_it_is_refused(
+def test_a_proposal_that_is_replaced_while_a_person_approves_it_is_refused(
     database: str,
 ) -> None:
     async def approve(engine: AsyncEngine, plan_id: int) -> None:
@@ -299,13 +299,13 @@ def test_a_proposal_that_is_superseded_while_a_person_approves_it_is_refused(
             new = await plans.record(connection, record, None)
             approval = asyncio.ensure_future(approve(engine, old))
             assert await still_waits(engine, approval)
-        with pytest.raises(Conflict, match=f"superseded by plan {new}"):
+        with pytest.raises(Conflict, match=f"replaced by plan {new}"):
             await approval
 
     with_fleet(database, work)
 
 
-def test_a_plan_that_is_pushed_at_once_supersedes_nothing(database: str) -> None:
+def test_a_plan_that_is_pushed_at_once_replaces_no_proposal(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         waiting, _ = await _record(store, waits=True)
         await _record(store)

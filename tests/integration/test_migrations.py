@@ -77,11 +77,20 @@ def test_of_proposals_that_were_left_open_the_newest_goes_on_waiting(
     command.downgrade(migrate._config(database), "0116")
     _execute(database, _THREE_PROPOSALS)
     migrate.upgrade(database)
+    shown = "SELECT state, replaced_by - id FROM plan ORDER BY id"
+    assert _execute(database, shown) == [
+        ("withdrawn", 2),
+        ("withdrawn", 1),
+        ("proposed", None),
+    ]
+    # A withdrawn proposal that no newer one replaced, as a restart leaves it.
+    _execute(database, "UPDATE plan SET state = 'withdrawn' WHERE id = 3 RETURNING id")
+    command.downgrade(migrate._config(database), "0119")
     shown = "SELECT state, superseded_by - id FROM plan ORDER BY id"
     assert _execute(database, shown) == [
         ("superseded", 2),
         ("superseded", 1),
-        ("proposed", None),
+        ("lost", None),
     ]
     command.downgrade(migrate._config(database), "0116")
     assert [
@@ -89,7 +98,7 @@ def test_of_proposals_that_were_left_open_the_newest_goes_on_waiting(
     ] == [
         "lost",
         "lost",
-        "proposed",
+        "lost",
     ]
 
 

@@ -11,7 +11,7 @@ from app.api.decisions.plan_views import (
     ViolationView,
 )
 from app.api.http.views import View
-from app.store.store import PlanState
+from app.store.plan_states import PlanState
 from solvers.explain.types import Basis, ChangeKind, ReliefKind, Rule
 from solvers.types.outcome import PriceUnit
 

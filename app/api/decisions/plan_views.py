@@ -5,7 +5,7 @@ from datetime import datetime
 from pydantic import Field, JsonValue
 
 from app.api.http.views import View
-from app.store.store import PlanState
+from app.store.plan_states import PlanState
 from solvers.types.outcome import PlanStatus
 from solvers.types.plan import UnservedReason
 
@@ -49,8 +49,8 @@ class PlanSummaryView(View):
     reason: str = Field(
         description="Why it was kept, refused or lost, or what it was made for"
     )
-    superseded_by: int | None = Field(
-        description="The newer plan that took its place while it waited; null for a plan that was in force"
+    replaced_by: int | None = Field(
+        description="The newer proposal that took the place of a withdrawn one"
     )
 
 

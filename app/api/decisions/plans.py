@@ -31,7 +31,7 @@ from app.db.workloads import services
 from app.loop.make_commands import advised_services
 from app.loop.restore import hold_reason
 from app.solver.findings import Findings, Inquiry
-from app.store.store import PlanState
+from app.store.plan_states import PlanState
 from solvers.types.outcome import Budget
 from solvers.types.state import Mode
 
@@ -62,12 +62,6 @@ async def list_plans(
     state: Annotated[
         list[PlanState] | None, Query(description="Repeat it for several")
     ] = None,
-    was_in_force: Annotated[
-        bool | None,
-        Query(
-            description="true: plans that are or were in force; false: those that never were"
-        ),
-    ] = None,
     since: Annotated[AwareDatetime | None, Query()] = None,
     until: Annotated[AwareDatetime | None, Query()] = None,
 ) -> Page[PlanSummaryView]:
@@ -76,7 +70,6 @@ async def list_plans(
         rows = await plans.list_rows(
             connection,
             states=None if state is None else tuple(state),
-            was_in_force=was_in_force,
             since=since,
             until=until,
             before=paging.after_number,
@@ -168,7 +161,7 @@ async def approve_plan(
     """Say yes to a proposed plan: the next tick pushes it, unless the fleet changed meanwhile.
 
     409, with what to do instead, where nothing would push it: the policy is paused or in mode off or advise, a newer
-    plan superseded it, the target or the catalogue changed, or it does not wait any more.
+    proposal replaced it, the target or the catalogue changed, or it does not wait any more.
     """
     return await _approve_or_reject(context, plan_id, request, key, approve=True)
 

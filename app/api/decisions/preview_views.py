@@ -14,7 +14,7 @@ from app.api.decisions.plan_views import (
 from app.api.http.views import View
 from app.manifests import objects as manifests
 from app.manifests.parts import Name, Strict, TypeName
-from app.store.store import PlanState
+from app.store.plan_states import PlanState
 from solvers.types.outcome import PlanStatus
 
 # Bounded, all of them: a request must not make a problem that no solver can hold.

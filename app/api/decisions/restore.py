@@ -102,8 +102,7 @@ async def _earlier(connection: Connection, plan_id: int) -> BoundPlan:
     if row.summary.state == "target":
         raise Conflict(f"plan {plan_id} is in force")
     # Of a plan that never was in force nobody knows whether the fleet would run it.
-    replaced_by = row.summary.superseded_by
-    if row.summary.state != "superseded" or replaced_by or row.bound is None:
+    if row.summary.state != "superseded" or row.bound is None:
         raise Conflict(
             f"plan {plan_id} is {row.summary.state} and never was in force; only plans that were can be restored"
         )

@@ -302,9 +302,9 @@ def _solved(item: Document) -> str:
 
 
 def _plan_reason(item: Document) -> str:
-    newer = number(item, "superseded_by")
+    newer = number(item, "replaced_by")
     if newer is not None:
-        return f"superseded by plan {newer:.0f}"
+        return f"replaced by plan {newer:.0f}"
     return text(item, "reason") or text(item, "method") or "-"
 
 

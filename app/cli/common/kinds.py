@@ -8,6 +8,7 @@ import typer
 from app.cli.common import columns, task_columns
 from app.cli.common.client import Document, Query
 from app.cli.common.output import Cells
+from app.store.plan_states import DECISIVE
 
 Row = Callable[[Document], Cells]
 
@@ -62,18 +63,6 @@ class CommandKind:
             (*self.row(item)[:-1], *self.wide_row(item), self.row(item)[-1])
             for item in items
         ]
-
-
-DECISIVE_STATES = (
-    "proposed",
-    "approved",
-    "target",
-    "superseded",
-    "refused",
-    "rejected",
-    "lost",
-)
-"""States of plans that are listed; plans in state kept changed nothing, and come at every tick."""
 
 
 def find_kind(word: str) -> CommandKind:
@@ -283,7 +272,7 @@ KINDS = (
         wide_headings=("policy", ">generation", ">ms"),
         wide_row=columns.plan_wide_cells,
         id_field="id",
-        default_query={"state": DECISIVE_STATES},
+        default_query={"state": DECISIVE},
     ),
     CommandKind(
         name="Demand",

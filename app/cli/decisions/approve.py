@@ -45,9 +45,7 @@ def rollback(
             metavar="PLAN",
             min=1,
             help="Id of a plan that was in force; absent: the one before",
-            autocompletion=names_of(
-                "plans", {"state": "superseded", "was_in_force": "true"}
-            ),
+            autocompletion=names_of("plans", {"state": "superseded"}),
         ),
     ] = None,
 ) -> None:
@@ -75,10 +73,7 @@ def rollback(
 
 
 def _newest_before(api: Api) -> int:
-    # Proposals are superseded, too, by newer ones.
-    found = api.first(
-        "/api/v1/plans", 1, {"state": "superseded", "was_in_force": "true"}
-    )
+    found = api.first("/api/v1/plans", 1, {"state": "superseded"})
     if not found:
         raise CliError(
             "no plan was in force before the present one",

@@ -23,6 +23,7 @@ from app.cli.common.output import show_line
 from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
 from app.cli.objects.show.jsonpath import JsonPath, parse_jsonpath
+from app.store.plan_states import ENDED, PLAN_STATES
 
 POLL_S = 1.0
 EXAMPLES = "condition=Ready, condition=Ready=False, state=finished, delete or jsonpath='{.spec.mode}'=auto"
@@ -37,27 +38,10 @@ STATES = {
         "finished",
         "cancelled",
     ),
-    "Plan": (
-        "proposed",
-        "approved",
-        "target",
-        "superseded",
-        "refused",
-        "rejected",
-        "kept",
-        "lost",
-    ),
+    "Plan": PLAN_STATES,
 }
 """By kind; other kinds have conditions, which say more."""
-LAST_STATES = {
-    "finished",
-    "cancelled",
-    "superseded",
-    "refused",
-    "rejected",
-    "kept",
-    "lost",
-}
+LAST_STATES = {"finished", "cancelled", *ENDED}
 """Nothing follows them, so that waiting for another one would never end."""
 
 

@@ -268,7 +268,7 @@ plan = _table(
     *must_all(Text, "state", "policy", "status", "method", "reason"),
     must("policy_version", Integer),
     must("catalogue_revision", BigInteger),
-    *may_all(BigInteger, "generation", "parent", "superseded_by"),
+    *may_all(BigInteger, "generation", "parent", "replaced_by"),
     must("document", JSON),
     *may_all(JSON, "bound", "prices"),
     # Compressed, and without the parts that `archive` holds once for all plans.

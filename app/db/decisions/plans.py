@@ -19,8 +19,9 @@ from app.db.decisions.plan_parts import (
     record_violations,
 )
 from app.db.decisions.problem_archive import PackedProblem, unpack
-from app.store.plan_rules import UNDECIDED, PlanBasis, outdated_by_fleet
-from app.store.store import PlanRecord, PlanState
+from app.store.plan_rules import PlanBasis, outdated_by_fleet
+from app.store.plan_states import UNDECIDED, PlanState
+from app.store.store import PlanRecord
 from solvers.types.outcome import PlanReport, Prices, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.plan_json import plan_document, plan_from_document
@@ -47,8 +48,8 @@ class PlanSummary:
     seconds: float
     method: str
     reason: str
-    superseded_by: int | None
-    """The newer proposal that took its place; None for a plan that was in force."""
+    replaced_by: int | None
+    """The newer proposal that took the place of a withdrawn one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +69,16 @@ async def list_rows(
     connection: AsyncConnection,
     *,
     states: tuple[PlanState, ...] | None = None,
-    was_in_force: bool | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     before: int | None = None,
     limit: int | None = None,
 ) -> tuple[PlanSummary, ...]:
-    """Plans, newest first: of some states, made in [since, until), with an id below `before`, where given.
-
-    `was_in_force`: those that are or were in force, or those that never were; None = both.
-    """
+    """Plans, newest first: of some states, made in [since, until), with an id below `before`, where given."""
     # By id, not by time: it is unique, and a page goes on where the last one ended.
     statement = select(*_SUMMARY).order_by(plan.c.id.desc()).limit(limit)
     if states is not None:
         statement = statement.where(plan.c.state.in_(states))
-    if was_in_force is not None:
-        statement = statement.where(_WAS_IN_FORCE if was_in_force else ~_WAS_IN_FORCE)
     if since is not None:
         statement = statement.where(plan.c.at >= since)
     if until is not None:
@@ -205,7 +200,7 @@ async def record(
         await connection.execute(
             update(plan)
             .where(plan.c.state == "proposed", plan.c.id < plan_id)
-            .values(state="superseded", superseded_by=plan_id)
+            .values(state="withdrawn", replaced_by=plan_id)
         )
     await record_steps(connection, plan_id, report.steps)
     await record_violations(connection, plan_id, noun.violations)
@@ -258,8 +253,8 @@ async def approve(connection: AsyncConnection, plan_id: int) -> None:
 
 
 def _why_not_approved(row: AnyRow) -> str | None:
-    if row.superseded_by is not None:
-        return f"plan {row.id} was superseded by plan {row.superseded_by}"
+    if row.replaced_by is not None:
+        return f"plan {row.id} was replaced by plan {row.replaced_by}"
     reasons = {
         "approved": "is approved already, and the next tick pushes it",
         "target": "is in force already",
@@ -320,13 +315,10 @@ _JUDGED = (
     plan.c.id,
     plan.c.state,
     plan.c.reason,
-    plan.c.superseded_by,
+    plan.c.replaced_by,
     plan.c.parent,
     plan.c.catalogue_revision,
     plan.c.policy_version,
-)
-_WAS_IN_FORCE = plan.c.state.in_(("target", "superseded")) & plan.c.superseded_by.is_(
-    None
 )
 
 # Not `select(plan)`: documents and problems are long, and a list shows none of them.

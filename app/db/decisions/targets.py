@@ -18,13 +18,13 @@ from app.db.workloads.task_progress import note_places
 from app.store.plan_rules import (
     HELD,
     NOT_LEADING,
-    UNDECIDED,
     PlanBasis,
     lost_event,
     overtaken_by,
     reason_with,
     why_lost,
 )
+from app.store.plan_states import UNDECIDED
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
 
 COMMAND_CHANNEL = "plimsoll_command"

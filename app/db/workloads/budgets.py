@@ -189,8 +189,7 @@ SELECT b.name, b.project, b.period, b.action, b.limit_usd, b.created_at, s.since
        s.usd_per_hour, s.avoidable_usd_per_hour, s.projected_usd, b.protected_priority, b.degrade_step, b.degrade_at,
        b.degrade_at IS NULL
        OR EXISTS (SELECT FROM demand d JOIN plan p ON p.id = d.plan_id
-                  WHERE d.at > b.degrade_at AND p.state IN ('target', 'superseded', 'kept')
-                  AND p.superseded_by IS NULL)
+                  WHERE d.at > b.degrade_at AND p.state IN ('target', 'superseded', 'kept'))
           AND NOT EXISTS (SELECT FROM plan p WHERE p.state IN ('proposed', 'approved') AND p.at > b.degrade_at)
        AS is_in_force
 FROM budget b JOIN report.budget_status s ON s.budget = b.name

@@ -6,7 +6,7 @@ import pytest
 
 from app.loop.push import PROPOSAL_STAYS
 from app.loop.tick import tick
-from app.store.store import PlanState
+from app.store.plan_states import PlanState
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Mode, Task
@@ -163,7 +163,7 @@ def test_a_proposal_stays_for_as_long_as_a_person_needs_to_read_it() -> None:
 
     assert (first.state, soon.state, late.state) == ("proposed", "kept", "proposed")
     assert soon.reason.startswith(f"plan {first.plan_id} waits for a person")
-    assert states(fleet) == ["superseded", "kept", "proposed"]
+    assert states(fleet) == ["withdrawn", "kept", "proposed"]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
@@ -174,7 +174,7 @@ def test_of_all_plans_that_were_proposed_the_newest_waits(mode: Mode) -> None:
     for _ in range(3):
         fleet.store.put_gpu_types(())
         assert fleet.tick().state == "proposed"
-    assert states(fleet) == ["superseded"] * 3 + ["proposed"]
+    assert states(fleet) == ["withdrawn"] * 3 + ["proposed"]
 
 
 def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_its_approval_counts() -> (
@@ -188,7 +188,7 @@ def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_i
     assert again.plan_id is not None
     fleet.store.approve(again.plan_id)
     assert fleet.tick().state == "target"
-    assert states(fleet) == ["superseded", "target"]
+    assert states(fleet) == ["withdrawn", "target"]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])

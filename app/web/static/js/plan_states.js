@@ -5,17 +5,17 @@ import { h } from "./dom.js";
 const KINDS = { target: "good", proposed: "warn", approved: "warn", refused: "bad" };
 const WORDS = {
   target: "in force", superseded: "was in force", proposed: "waits for approval", approved: "approved", refused: "refused by the checker",
-  rejected: "rejected", kept: "changed nothing", lost: "overtaken",
+  rejected: "rejected", kept: "changed nothing", lost: "overtaken", withdrawn: "withdrawn",
 };
 
 /** Every state, as the API names them. */
 export const STATES = Object.keys(WORDS);
 
-/** The state of a plan in words; a proposal that never was in force names the one that took its place. */
-export const stateChip = ({ state, superseded_by: newer }) =>
+/** The state of a plan in words; a withdrawn proposal names the one that took its place. */
+export const stateChip = ({ state, replaced_by: newer }) =>
   newer === null || newer === undefined
     ? h("span", { class: `chip ${KINDS[state] ?? ""}` }, WORDS[state] ?? state)
-    : h("span", { class: "chip" }, "superseded by ", h("a", { href: `/plans/${newer}` }, `plan ${newer}`));
+    : h("span", { class: "chip" }, "replaced by ", h("a", { href: `/plans/${newer}` }, `plan ${newer}`));
 
 /** Whether it is, or was, in force. */
-export const wasInForce = (plan) => plan.state === "target" || (plan.state === "superseded" && plan.superseded_by === null);
+export const wasInForce = (plan) => ["target", "superseded"].includes(plan.state);

@@ -24,7 +24,7 @@ def a_summary(policy: str, method: str) -> PlanSummary:
         seconds=0.1,
         method=method,
         reason="",
-        superseded_by=None,
+        replaced_by=None,
     )
 
 

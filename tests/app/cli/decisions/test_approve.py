@@ -168,9 +168,9 @@ def test_approve_and_reject_say_what_became_of_the_plan() -> None:
         == "Plan 3 is approved; the next tick pushes it.\n"
     )
     assert cli("reject", "4", api=api).out == "Plan 4 is rejected.\n"
-    api.problems["POST plans/3/approve"] = problem_document(409, "plan 3 is superseded")
+    api.problems["POST plans/3/approve"] = problem_document(409, "plan 3 is withdrawn")
     result = cli("approve", "3", api=api)
-    assert (result.code, result.err) == (1, "Error: plan 3 is superseded\n")
+    assert (result.code, result.err) == (1, "Error: plan 3 is withdrawn\n")
 
 
 def test_pause_resume_and_cordons_reach_their_endpoints() -> None:

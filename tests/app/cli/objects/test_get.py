@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from app.store.store import PlanState
+from app.store.plan_states import PlanState
 from tests.app.cli.fake_api import FakeApi, Json, problem_document, service
 from tests.app.runner import cli
 
@@ -146,15 +146,13 @@ def test_tables_fit_into_80_columns_but_for_free_text() -> None:
         assert max(map(len, cli("get", kind, api=fleet()).out.splitlines())) <= 80
 
 
-def test_a_superseded_proposal_names_the_plan_that_took_its_place() -> None:
-    old = {**PLAN, "id": 11, "state": "superseded", "superseded_by": 12}
-    api = FakeApi(
-        objects={"plans/11": old, "plans/12": {**PLAN, "superseded_by": None}}
-    )
+def test_a_withdrawn_proposal_names_the_plan_that_took_its_place() -> None:
+    old = {**PLAN, "id": 11, "state": "withdrawn", "replaced_by": 12}
+    api = FakeApi(objects={"plans/11": old, "plans/12": {**PLAN, "replaced_by": None}})
     first, second = cli("get", "plans", api=api).out.splitlines()[1:]
-    assert first.endswith("superseded by plan 12")
-    assert "superseded" not in second
-    assert "superseded_by:" in cli("describe", "plan", "11", api=api).out
+    assert first.endswith("replaced by plan 12")
+    assert "replaced" not in second
+    assert "replaced_by:" in cli("describe", "plan", "11", api=api).out
 
 
 def test_plans_that_changed_nothing_are_listed_on_demand() -> None:

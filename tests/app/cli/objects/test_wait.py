@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from app.cli.objects.wait import STATES
-from app.store.store import PlanState
+from app.store.plan_states import PlanState
 from app.store.task_book import TaskPhase
 from tests.app.cli.fake_api import FakeApi, Json, problem_document, service
 from tests.app.runner import Result, cli
