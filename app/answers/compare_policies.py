@@ -14,7 +14,7 @@ from solvers.check import violations
 from solvers.explain.neighbours import NeighbourReader
 from solvers.laws.cost import cost_usd_per_hour, started
 from solvers.types.errors import InvalidInput
-from solvers.types.outcome import Budget, Violation
+from solvers.types.outcome import Budget, Solution, Violation
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
@@ -25,10 +25,10 @@ class PolicyPlan:
     """What the plan of one policy comes to."""
 
     policy: str
-    status: str
-    """How the plan was found; `failed`: there is none."""
+    solution: Solution | None
+    """How good the policy says that its plan is; None: it stayed with what runs, or has none."""
     reason: str = ""
-    """Why there is none."""
+    """Why there is no plan."""
     cost_usd_per_hour: float | None = None
     lower_bound_usd_per_hour: float | None = None
     """What any plan costs at least, where the policy proves it."""
@@ -79,7 +79,7 @@ async def compare_policies(
             # The others are compared all the same: one that fails says something as well.
             found.append(
                 PolicyPlan(
-                    policy=name, status="failed", reason=str(error), gpus_by_type={}
+                    policy=name, solution=None, reason=str(error), gpus_by_type={}
                 )
             )
     return tuple(found)
@@ -112,7 +112,7 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
     current = problem.current or Plan(policy="none")
     return PolicyPlan(
         policy=policy,
-        status=report.status,
+        solution=report.solution,
         cost_usd_per_hour=_cost_usd_per_hour(problem, answer),
         lower_bound_usd_per_hour=report.lower_bound_usd_per_hour,
         gpus=by_type.total(),

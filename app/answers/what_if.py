@@ -23,7 +23,7 @@ from app.answers.scenario import (
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.errors import InvalidInput
-from solvers.types.outcome import PlanReport
+from solvers.types.outcome import PlanReport, Solution
 from solvers.types.plan import GpuPlan, Plan, Unserved, replicas_of
 from solvers.types.problem import Problem
 
@@ -85,7 +85,7 @@ class ScenarioAnswer:
     unserved: tuple[Unserved, ...]
     lower_bound_usd_per_hour: float | None
     gap_percent: float | None
-    status: str
+    solution: Solution | None
     planned_for: str
     """The scenario that the plan was made for: its own, or another one whose plan is better here, too."""
     plan: Plan
@@ -269,7 +269,7 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
         unserved=plan.unserved,
         lower_bound_usd_per_hour=one.report.lower_bound_usd_per_hour,
         gap_percent=_gap_percent(one, plan, cost),
-        status=one.report.status,
+        solution=one.report.solution,
         planned_for=planned_for,
         plan=plan,
         added_usd_per_hour=_price_added(one),

@@ -7,6 +7,10 @@ from typing import Literal, get_args
 
 PlanStatus = Literal["optimal", "feasible", "greedy", "kept"]
 PLAN_STATUSES: tuple[PlanStatus, ...] = get_args(PlanStatus)
+"""The contract's words for how a policy came to its plan; kept: it stayed with what runs, and solved nothing new."""
+
+Solution = Literal["optimal", "feasible", "greedy"]
+"""How good the solver says that a new plan is. What becomes of the plan is its state."""
 
 Severity = Literal["physical", "promise"]
 """Physical rules are never broken by anyone; promises may be, by baselines in simulation, and are recorded."""
@@ -126,6 +130,11 @@ class PlanReport:
     """Not part of the contract's JSON; kept in the database and shown by `explain`."""
     prices: Prices | None = None
     """The same; None where the policy knows none."""
+
+    @property
+    def solution(self) -> Solution | None:
+        """How good the plan is; None: the policy stayed with what runs."""
+        return None if self.status == "kept" else self.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,17 @@ def test_of_proposals_that_were_left_open_the_newest_goes_on_waiting(
     ]
 
 
+def test_a_kept_plan_has_no_solution(database: str) -> None:
+    command.downgrade(migrate._config(database), "0119")
+    kept = _THREE_PROPOSALS.replace("'proposed'", "'kept'")
+    _execute(database, kept.replace("'optimal'", "'kept'"))
+    migrate.upgrade(database)
+    shown = "SELECT DISTINCT state, {} FROM report.plan_history"
+    assert _execute(database, shown.format("solution")) == [("kept", None)]
+    command.downgrade(migrate._config(database), "0119")
+    assert _execute(database, shown.format("status")) == [("kept", "kept")]
+
+
 _THREE_PROPOSALS = """
 INSERT INTO plan (at, state, policy, policy_version, catalogue_revision, generation, parent, document, bound, status,
                   cost_usd_per_hour, seconds, method)

@@ -17,7 +17,7 @@ from app.manifests.parts import Strict
 from app.store.trained_actors import fleet_fingerprint
 from solvers.policies.registry import needs_actor
 from solvers.policies.registry import policies as known_policies
-from solvers.types.outcome import Budget
+from solvers.types.outcome import Budget, Solution
 
 router = resource_router("plans", prefix="/plans")
 
@@ -42,7 +42,9 @@ class PolicyPlanView(View):
     """What the plan of one policy comes to."""
 
     policy: str
-    status: str = Field(description="How the plan was found; `failed`: there is none")
+    solution: Solution | None = Field(
+        description="How good the policy says that its plan is; null: it stayed with what runs, or has none"
+    )
     reason: str = Field(description="Why there is none")
     cost_usd_per_hour: float | None
     lower_bound_usd_per_hour: float | None

@@ -126,7 +126,7 @@ def preview_view(preview: Preview) -> PreviewView:
         {
             "state": decision.state,
             "reason": decision.reason,
-            "status": report.status,
+            "solution": report.solution,
             "cost_usd_per_hour": cost,
             "cost_before_usd_per_hour": before,
             "cost_delta_usd_per_hour": None if before is None else cost - before,

@@ -6,7 +6,7 @@ from pydantic import Field, JsonValue
 
 from app.api.http.views import View
 from app.store.plan_states import PlanState
-from solvers.types.outcome import PlanStatus
+from solvers.types.outcome import Solution
 from solvers.types.plan import UnservedReason
 
 
@@ -32,13 +32,15 @@ class PlanSummaryView(View):
 
     id: int
     at: datetime
-    state: PlanState
+    state: PlanState = Field(description="What became of it")
     policy: str
     policy_version: int
     catalogue_revision: int
     generation: int | None
     parent: int | None
-    status: PlanStatus
+    solution: Solution | None = Field(
+        description="How good the solver says that it is; null: nothing new was solved"
+    )
     cost_usd_per_hour: float
     lower_bound_usd_per_hour: float | None
     gap_percent: float | None

@@ -15,7 +15,7 @@ from app.api.http.views import View
 from app.manifests import objects as manifests
 from app.manifests.parts import Name, Strict, TypeName
 from app.store.plan_states import PlanState
-from solvers.types.outcome import PlanStatus
+from solvers.types.outcome import Solution
 
 # Bounded, all of them: a request must not make a problem that no solver can hold.
 Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -139,7 +139,9 @@ class AnswerView(View):
     unserved: list[UnservedView]
     lower_bound_usd_per_hour: float | None
     gap_percent: float | None
-    status: PlanStatus
+    solution: Solution | None = Field(
+        description="How good the solver says that it is; null: nothing new was solved"
+    )
     planned_for: str = Field(
         description="The scenario whose plan this is: its own, or another's that is better here"
     )
@@ -159,7 +161,9 @@ class PreviewView(View):
 
     state: PlanState
     reason: str
-    status: PlanStatus
+    solution: Solution | None = Field(
+        description="How good the solver says that it is; null: nothing new was solved"
+    )
     cost_usd_per_hour: float
     cost_before_usd_per_hour: float | None
     cost_delta_usd_per_hour: float | None

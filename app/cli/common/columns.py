@@ -288,17 +288,11 @@ def plan_row(item: Document) -> Cells:
         plain(item.get("id")),
         time_text(item.get("at")),
         ColouredCell(text=state, style=PLAN_STYLES.get(state, "")),
-        _solved(item),
+        text(item, "solution") or "-",
         usd(number(item, "cost_usd_per_hour"), 2),
         "-" if gap is None else f"{gap:.1f}",
         _plan_reason(item),
     )
-
-
-def _solved(item: Document) -> str:
-    """How good the solver says that its plan is; what became of the plan is its state."""
-    status = text(item, "status")
-    return "-" if status == "kept" else status
 
 
 def _plan_reason(item: Document) -> str:

@@ -175,7 +175,7 @@ def _show(answer: Document) -> None:
 
 def _row(each: Document, *, is_in_force: bool) -> Cells:
     name = text(each, "policy") + (" *" if is_in_force else "")
-    if text(each, "status") == "failed":
+    if text(each, "reason"):
         return bad(name), *("-" for _ in _FIGURES)
     unserved = number(each, "unserved_percent") or 0.0
     broken = int(number(each, "violations") or 0)

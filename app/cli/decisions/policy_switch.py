@@ -226,8 +226,8 @@ def _show_preview(api: Api, wanted: Document) -> str:
     for message in messages if isinstance(messages, list) else ():
         show_line(f"  {message}")
     show_unserved(answer)
-    # `kept`: the loop would go on with the plan in force, so that the switch would have no effect.
-    is_refused = text(answer, "state") == "refused" or text(answer, "status") == "kept"
+    # Without a solution the loop would go on with the plan in force, so that the switch would have no effect.
+    is_refused = text(answer, "state") == "refused" or not text(answer, "solution")
     return text(answer, "reason") if is_refused else ""
 
 

@@ -22,7 +22,7 @@ from app.db.decisions.problem_archive import PackedProblem, unpack
 from app.store.plan_rules import PlanBasis, outdated_by_fleet
 from app.store.plan_states import UNDECIDED, PlanState
 from app.store.store import PlanRecord
-from solvers.types.outcome import PlanReport, Prices, Violation
+from solvers.types.outcome import PlanReport, Prices, Solution, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.plan_json import plan_document, plan_from_document
 from solvers.types.problem import Problem
@@ -41,7 +41,7 @@ class PlanSummary:
     catalogue_revision: int
     generation: int | None
     parent: int | None
-    status: str
+    solution: Solution | None
     cost_usd_per_hour: float
     lower_bound_usd_per_hour: float | None
     gap_percent: float | None
@@ -217,7 +217,7 @@ def _decision(noun: PlanRecord) -> dict[str, object]:
         "policy_version": noun.policy_version,
         "catalogue_revision": noun.catalogue_revision,
         "document": plan_document(noun.plan, report),
-        "status": report.status,
+        "solution": report.solution,
         "cost_usd_per_hour": report.cost_usd_per_hour,
         "lower_bound_usd_per_hour": report.lower_bound_usd_per_hour,
         "gap_percent": report.gap_percent,

@@ -82,7 +82,7 @@ def compared(
 
 def test_a_plan_s_line_has_its_cost_gpus_replicas_and_room() -> None:
     found = judged(PROBLEM, "mine", an_answer(a_plan(3, 50.0)))
-    assert (found.policy, found.status, found.seconds) == ("mine", "greedy", 0.25)
+    assert (found.policy, found.solution, found.seconds) == ("mine", "greedy", 0.25)
     # Three GPUs at $1, priced anew: what the policy states does not count.
     assert (
         found.cost_usd_per_hour,
@@ -150,8 +150,8 @@ def test_the_worst_room_is_of_the_fullest_replica() -> None:
 
 def test_a_policy_that_fails_has_a_line_and_the_others_go_on() -> None:
     found = compared(Planning({"one": a_plan(2, 75.0)}), ("rl", "one"))
-    assert [(each.policy, each.status, each.reason) for each in found] == [
-        ("rl", "failed", "policy rl failed: no weights"),
+    assert [(each.policy, each.solution, each.reason) for each in found] == [
+        ("rl", None, "policy rl failed: no weights"),
         ("one", "greedy", ""),
     ]
     assert found[0].cost_usd_per_hour is None

@@ -6,7 +6,7 @@ import { moment, number, rps, seconds, usd } from "./format.js";
 import { differences, planBar } from "./gpu_bars.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
-import { stateChip, wasInForce } from "./plan_states.js";
+import { solutionText, stateChip, wasInForce } from "./plan_states.js";
 
 const MOST = 60;
 let plan = null;
@@ -39,7 +39,8 @@ function draw(diff) {
 function facts(diff) {
   const rows = [
     ["State", [stateChip(plan), plan.reason ? ` ${plan.reason}` : ""]],
-    ["Made", `${moment(plan.at)} by ${plan.policy} (${plan.method}, ${plan.status}) in ${seconds(plan.seconds)}`],
+    ["Solution", solutionText(plan)],
+    ["Made", `${moment(plan.at)} by ${plan.policy} (${plan.method}) in ${seconds(plan.seconds)}`],
     ["Cost", `${usd(plan.cost_usd_per_hour)} per hour${against(diff)}`],
     ["Proven bound", plan.lower_bound_usd_per_hour === null ? "none was proven" : `${usd(plan.lower_bound_usd_per_hour)} per hour: no plan that serves as much costs less (gap ${number(plan.gap_percent, 1)} %)`],
     ["Serves", served()],

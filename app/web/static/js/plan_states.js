@@ -1,4 +1,4 @@
-// The states of a plan as pages call them.
+// A plan's state, which says what became of it, and its solution, which says how good it is, as pages call them.
 
 import { h } from "./dom.js";
 
@@ -16,6 +16,9 @@ export const stateChip = ({ state, replaced_by: newer }) =>
   newer === null || newer === undefined
     ? h("span", { class: `chip ${KINDS[state] ?? ""}` }, WORDS[state] ?? state)
     : h("span", { class: "chip" }, "replaced by ", h("a", { href: `/plans/${newer}` }, `plan ${newer}`));
+
+/** How good the solver says that the plan is; a dash where it solved nothing new. */
+export const solutionText = ({ solution }) => solution ?? "–";
 
 /** Whether it is, or was, in force. */
 export const wasInForce = (plan) => ["target", "superseded"].includes(plan.state);

@@ -6,7 +6,7 @@ import { h, keyed, show } from "./dom.js";
 import { moment, number, seconds, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content } from "./page.js";
-import { stateChip, STATES, wasInForce } from "./plan_states.js";
+import { solutionText, stateChip, STATES, wasInForce } from "./plan_states.js";
 
 const SHOWN = 100;
 const NONE = "none";
@@ -19,7 +19,7 @@ const costs = chart({ title: "Cost in USD per hour of plans that were in force, 
 const kept = h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withKept = event.target.checked; load(); } }), " also those that changed nothing");
 show(content, waiting, costs.element, h("div", { class: "controls" }, kept),
   h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Plans, newest first"),
-    h("thead", {}, h("tr", {}, ["Plan", "Made", "State"].map((name) => h("th", { scope: "col" }, name)),
+    h("thead", {}, h("tr", {}, ["Plan", "Made", "State", "Solution"].map((name) => h("th", { scope: "col" }, name)),
       ["Cost/h", "Bound/h", "Gap", "Took"].map((name) => h("th", { scope: "col", class: "number" }, name)),
       ["Policy and method", "What it changed, or why it did not"].map((name) => h("th", { scope: "col" }, name)))), rows)));
 
@@ -67,7 +67,7 @@ function fillRow(element, plan, pushed) {
   const seen = JSON.stringify([plan, pushed.get(plan?.id)]);
   if (element.seen === seen) return;
   element.seen = seen;
-  show(element, plan ? cells(plan, pushed) : h("td", { colspan: 9 }, "No plan was made yet: there must be a node and a service."));
+  show(element, plan ? cells(plan, pushed) : h("td", { colspan: 10 }, "No plan was made yet: there must be a node and a service."));
 }
 
 function cells(plan, pushed) {
@@ -75,6 +75,7 @@ function cells(plan, pushed) {
     h("td", {}, h("a", { href: `/plans/${plan.id}` }, `${plan.id}`)),
     h("td", {}, moment(plan.at)),
     h("td", {}, stateChip(plan)),
+    h("td", {}, solutionText(plan)),
     h("td", { class: "number" }, usd(plan.cost_usd_per_hour)),
     h("td", { class: "number" }, usd(plan.lower_bound_usd_per_hour)),
     h("td", { class: "number" }, plan.gap_percent === null ? "–" : `${number(plan.gap_percent, 1)} %`),

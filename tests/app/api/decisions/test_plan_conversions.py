@@ -17,7 +17,7 @@ def a_summary(policy: str, method: str) -> PlanSummary:
         catalogue_revision=1,
         generation=1,
         parent=None,
-        status="feasible",
+        solution="feasible",
         cost_usd_per_hour=1.0,
         lower_bound_usd_per_hour=None,
         gap_percent=None,

@@ -35,7 +35,7 @@ EXPLANATION: dict[str, object] = {
         {
             "technique": "autoscale",
             "method": "cp-sat",
-            "status": "optimal",
+            "solution": "optimal",
             "seconds": 0.0012,
             "messages": [],
         }

@@ -20,7 +20,7 @@ QUICK = ("--time-limit", "4")
 def a_line(policy: str, **changes: object) -> dict[str, object]:
     line: dict[str, object] = {
         "policy": policy,
-        "status": "optimal",
+        "solution": "optimal",
         "reason": "",
         "cost_usd_per_hour": 1.7642,
         "lower_bound_usd_per_hour": None,
@@ -50,7 +50,7 @@ ANSWER: dict[str, object] = {
         ),
         a_line(
             "mudi",
-            status="failed",
+            solution=None,
             reason="policy mudi failed: no weights",
             cost_usd_per_hour=None,
         ),

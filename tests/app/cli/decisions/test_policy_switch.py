@@ -38,7 +38,7 @@ def a_preview(**changes: object) -> Json:
     answer: Json = {
         "state": "proposed",
         "reason": "",
-        "status": "optimal",
+        "solution": "optimal",
         "cost_before_usd_per_hour": 2.0,
         "cost_usd_per_hour": 1.5,
         "changes": [CHANGE, {**CHANGE, "service": "mail", "before": 4, "after": 1}],
@@ -211,7 +211,7 @@ REFUSED = {
 }
 FAILED = {
     "state": "kept",
-    "status": "kept",
+    "solution": None,
     "reason": "policy gslice failed: no weights",
 }
 

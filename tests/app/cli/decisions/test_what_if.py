@@ -35,7 +35,7 @@ def an_answer(
         "unserved": [],
         "lower_bound_usd_per_hour": cost,
         "gap_percent": 0.0,
-        "status": "optimal",
+        "solution": "optimal",
         "planned_for": question,
         "added_usd_per_hour": None,
         "saving_per_usd": None,

@@ -47,7 +47,7 @@ PLAN: dict[str, object] = {
     "state": "target",
     "policy": "hetsev",
     "generation": 5,
-    "status": "optimal",
+    "solution": "optimal",
     "cost_usd_per_hour": 3.06,
     "gap_percent": 0.25,
     "seconds": 0.0123,

@@ -1,4 +1,4 @@
-"""A proposal that never came into force is withdrawn; superseded plans are those that were in force."""
+"""A plan's state and its solution are two things: a proposal that is replaced is withdrawn, `kept` is a state only."""
 
 from alembic import op
 
@@ -11,10 +11,11 @@ _STATES = "'proposed', 'approved', 'target', 'superseded', 'refused', 'rejected'
 # The names that PostgreSQL gave to the checks of the baseline and of 0117.
 _STATE_CHECK = "plan_state_check"
 _REPLACED_CHECK = "plan_check2"
+_SOLUTION_CHECK = "plan_status_check"
 
 
 def upgrade() -> None:
-    """What 0117 marked as superseded by a newer proposal is withdrawn."""
+    """What 0117 marked as superseded by a newer proposal is withdrawn; a plan that was kept has no solution."""
     op.execute(
         f"""
         ALTER TABLE plan DROP CONSTRAINT {_STATE_CHECK}, DROP CONSTRAINT {_REPLACED_CHECK};
@@ -26,6 +27,13 @@ def upgrade() -> None:
                 CHECK (replaced_by IS NULL OR (state = 'withdrawn' AND replaced_by > id));
         COMMENT ON COLUMN plan.replaced_by IS
             'The newer proposal that took the place of a withdrawn one; null = there was none.';
+        ALTER TABLE plan DROP CONSTRAINT {_SOLUTION_CHECK}, ALTER status DROP NOT NULL;
+        UPDATE plan SET status = NULL WHERE status = 'kept';
+        ALTER TABLE plan RENAME status TO solution;
+        ALTER TABLE plan ADD CONSTRAINT {_SOLUTION_CHECK} CHECK (solution IN ('optimal', 'feasible', 'greedy'));
+        ALTER VIEW report.plan_history RENAME status TO solution;
+        COMMENT ON COLUMN report.plan_history.solution IS
+            'optimal, feasible or greedy: how good the solver says that it is. Null = nothing new was solved.';
         COMMENT ON COLUMN report.plan_history.state IS
             'What became of it: proposed, approved, target, superseded (was in force), refused, rejected, kept, lost '
             'or withdrawn (waited for a person until a newer proposal took its place or the controller restarted).';
@@ -38,6 +46,14 @@ def downgrade() -> None:
     """Proposals that were withdrawn without a newer one are lost."""
     op.execute(
         f"""
+        ALTER VIEW report.plan_history RENAME solution TO status;
+        ALTER TABLE plan DROP CONSTRAINT {_SOLUTION_CHECK};
+        ALTER TABLE plan RENAME solution TO status;
+        UPDATE plan SET status = 'kept' WHERE status IS NULL;
+        ALTER TABLE plan ALTER status SET NOT NULL,
+            ADD CONSTRAINT {_SOLUTION_CHECK} CHECK (status IN ('optimal', 'feasible', 'greedy', 'kept'));
+        COMMENT ON COLUMN report.plan_history.status IS
+            'optimal, feasible, greedy or kept: how good the solver says it is.';
         COMMENT ON COLUMN report.plan_history.reason IS 'Why it was kept, refused or lost.';
         COMMENT ON COLUMN report.plan_history.state IS
             'proposed, approved, target, superseded, refused, rejected, kept or lost; superseded without '
