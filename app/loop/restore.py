@@ -14,13 +14,13 @@ from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import usable_state
 from app.loop.plan import Decision, check_and_bind, check_plan, make_record
 from app.solver.process import PlanAnswer
-from app.store.store import PlanRecord, PolicySettings, Snapshot
+from app.store.store import PlanRecord, Snapshot
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, Plan, anonymous
 from solvers.types.problem import Problem
-from solvers.types.state import ClusterState, Demand, Mode
+from solvers.types.state import ClusterState, Demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +33,9 @@ class Restored:
     demands: tuple[Demand, ...]
 
     def record(self, snapshot: Snapshot, reason: str) -> PlanRecord:
-        """As it is written down: as proposed, whoever approves it."""
-        decision = replace(self.decision, state="proposed", reason=reason)
+        """As it is written down: approved, since a person asks for it."""
+        decision = replace(self.decision, state="approved", reason=reason)
         return make_record(snapshot, decision, self.demands, self.problem)
-
-
-def hold_reason(settings: PolicySettings) -> str | None:
-    """Why the loop would not push anything now, not even what a person approved."""
-    if settings.paused:
-        return "the control loop is paused; `plimsoll resume` lets it go on"
-    if settings.mode is Mode.OFF:
-        return f"policy {settings.policy} is in mode off; apply a Policy with mode approve or auto"
-    return None
 
 
 async def restore(

@@ -11,9 +11,11 @@ from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
 from app.store.plan_rules import (
     HELD,
+    ApprovalFacts,
     PlanBasis,
     forget_oldest,
     judge,
+    judged_plan,
     lost_event,
     move_all,
     newest_fresh,
@@ -21,6 +23,8 @@ from app.store.plan_rules import (
     plan_of,
     reason_with,
     why_lost,
+    why_not_approved,
+    why_not_rejected,
 )
 from app.store.plan_states import UNDECIDED
 from app.store.reportable import (
@@ -143,12 +147,15 @@ class MemoryStore:
 
     def approve(self, plan_id: int) -> None:
         """A person says yes to a proposed plan. Raises NotFound, Conflict."""
-        judge(self.plans, plan_id, "approved", of=("proposed",))
+        facts = ApprovalFacts(now=self._basis(), settings=self.settings)
+        plan = judged_plan(self.plans, plan_id)
+        judge(self.plans, plan_id, "approved", why_not_approved(plan, facts))
         self.on_wake()
 
     def reject(self, plan_id: int) -> None:
         """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
-        judge(self.plans, plan_id, "rejected", of=UNDECIDED)
+        plan = judged_plan(self.plans, plan_id)
+        judge(self.plans, plan_id, "rejected", why_not_rejected(plan))
         self.on_wake()
 
     async def load_snapshot(self, now: datetime) -> Snapshot:

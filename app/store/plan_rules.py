@@ -1,16 +1,19 @@
-"""What may become of plans, for every store: why a push is refused, and the audit's line of a plan that is lost."""
+"""What may become of plans, for every store: why an approval or a push is refused, and the audit's line of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.base.errors import Conflict, NotFound
 from app.store.plan_states import UNDECIDED, PlanState
-from app.store.store import AuditEvent, PlanRecord
+from app.store.store import AuditEvent, PlanRecord, PolicySettings
 from solvers.types.plan import BoundPlan
+from solvers.types.state import Mode
 
 HELD = "the loop was paused or put in mode off while it was made"
 NOT_LEADING = "its controller did not lead any more: another one decides"
+MAX_NAMED = 5
+"""Services that a refusal names: as many as a person reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,96 @@ class PlanBasis:
     generation: int
     catalogue_revision: int
     policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPlan:
+    """A plan that a person wants to approve or to reject."""
+
+    id: int
+    state: PlanState
+    made_from: PlanBasis
+    reason: str = ""
+    replaced_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalFacts:
+    """What decides beside the plan itself whether its approval would have an effect."""
+
+    now: PlanBasis
+    settings: PolicySettings
+    advised: Sequence[str] = ()
+    """Services that it changes and for which plans are advice only, by their own mode or their group's."""
+    waiting: int | None = None
+    """Another plan, which waits for a person."""
+
+
+def why_not_approved(judged: JudgedPlan, facts: ApprovalFacts) -> str | None:
+    """Why nothing would push the plan if a person approved it, with what to do instead; None: the next tick would."""
+    plan_id = judged.id
+    if (over := _why_over(judged, facts.now)) is not None:
+        return f"plan {plan_id} {over}; {_instead(facts.waiting)}"
+    if (held := why_held(facts.settings)) is not None:
+        return f"nothing would push plan {plan_id}: {held}"
+    if facts.settings.mode is Mode.ADVISE:
+        return (
+            f"plan {plan_id} is advice only: the policy is in mode advise; "
+            "apply a Policy with mode approve, and approve the plan then"
+        )
+    if facts.advised:
+        named = ", ".join(facts.advised[:MAX_NAMED])
+        return (
+            f"plan {plan_id} is advice only: it changes services in mode advise ({named}); "
+            "put them, or their group, in mode approve, and approve the plan then"
+        )
+    return None
+
+
+def why_not_rejected(judged: JudgedPlan) -> str | None:
+    """Why nobody has to reject the plan; None: it could still come into force."""
+    if judged.state in UNDECIDED:
+        return None
+    return f"plan {judged.id} is {judged.state}; only {' or '.join(UNDECIDED)} plans can become rejected"
+
+
+def why_held(settings: PolicySettings) -> str | None:
+    """Why the loop would not push anything now, not even what a person approved; None: it would."""
+    if settings.paused:
+        return "the control loop is paused; `plimsoll resume` lets it go on"
+    if settings.mode is Mode.OFF:
+        return f"policy {settings.policy} is in mode off; apply a Policy with mode approve or auto"
+    return None
+
+
+def _why_over(judged: JudgedPlan, now: PlanBasis) -> str | None:
+    """Why the plan itself can no longer come into force by an approval."""
+    replaced = (
+        "waits no longer"
+        if judged.replaced_by is None
+        else f"was replaced by plan {judged.replaced_by}"
+    )
+    told = {
+        "approved": "is approved already, and the next tick pushes it",
+        "target": "is in force already",
+        "superseded": "was in force before, and `plimsoll rollback` restores it",
+        "withdrawn": replaced,
+        "lost": f"is lost: {judged.reason}",
+        "rejected": "was rejected",
+        "refused": "was refused by the checker",
+        "kept": "changes nothing",
+    }
+    if judged.state in told:
+        return told[judged.state]
+    outdated = outdated_by_fleet(judged.made_from, now)
+    return None if outdated is None else f"can no longer be pushed: {outdated}"
+
+
+def _instead(waiting: int | None) -> str:
+    """What a person can do who wanted to approve a plan that is over."""
+    if waiting is None:
+        return "no other plan waits; `plimsoll get plans` lists the next one once the loop proposes it"
+    return f"look at plan {waiting}, which waits now, and approve that one"
 
 
 def why_lost(
@@ -117,17 +210,23 @@ def forget_oldest(plans: dict[int, PlanRecord]) -> None:
         del plans[oldest]
 
 
-def judge(
-    plans: dict[int, PlanRecord],
-    plan_id: int,
-    state: PlanState,
-    *,
-    of: tuple[PlanState, ...],
-) -> None:
-    """What a person says to a plan. Raises NotFound, and Conflict where it is in none of the states `of`."""
+def judged_plan(plans: Mapping[int, PlanRecord], plan_id: int) -> JudgedPlan:
+    """The plan as a person judges it. Raises NotFound."""
     record = plan_of(plans, plan_id)
-    if record.state not in of:
-        raise Conflict(
-            f"plan {plan_id} is {record.state}; only {' or '.join(of)} plans can become {state}"
-        )
-    plans[plan_id] = replace(record, state=state)
+    made_from = PlanBasis(
+        generation=0 if record.bound is None else record.bound.parent,
+        catalogue_revision=record.catalogue_revision,
+        policy_version=record.policy_version,
+    )
+    return JudgedPlan(
+        id=plan_id, state=record.state, made_from=made_from, reason=record.reason
+    )
+
+
+def judge(
+    plans: dict[int, PlanRecord], plan_id: int, state: PlanState, why_not: str | None
+) -> None:
+    """What a person says to a plan. Raises Conflict where there is a reason against it."""
+    if why_not is not None:
+        raise Conflict(why_not)
+    plans[plan_id] = replace(plans[plan_id], state=state)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.base.errors import Conflict
 from app.db.base.transaction import transaction
-from app.db.decisions import plans, policies
+from app.db.decisions import approval, plans, policies
 from app.db.fleet import gpu_types
 from app.db.operations import events
 from app.db.postgres_store import PostgresStore
@@ -242,7 +242,7 @@ def test_every_plan_that_is_lost_has_a_reason_and_an_event(
                 await _change_catalogue(engine)
             elif change == "approval":
                 async with transaction(engine) as connection:
-                    await plans.approve(connection, other)
+                    await approval.approve(connection, other)
             elif change == "target":
                 assert await push(store, START, SHARES) == 3
             elif change != "late":
@@ -274,7 +274,7 @@ def test_what_a_person_approved_meanwhile_is_not_withdrawn(database: str) -> Non
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         old, _ = await _record(store, waits=True)
         async with engine.begin() as connection:
-            await plans.approve(connection, old)
+            await approval.approve(connection, old)
             recorded = asyncio.ensure_future(_record(store, waits=True))
             assert await still_waits(engine, recorded)
         new, _ = await recorded
@@ -289,7 +289,7 @@ def test_a_proposal_that_is_replaced_while_a_person_approves_it_is_refused(
 ) -> None:
     async def approve(engine: AsyncEngine, plan_id: int) -> None:
         async with transaction(engine) as connection:
-            await plans.approve(connection, plan_id)
+            await approval.approve(connection, plan_id)
 
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         old, bound = await _record(store, waits=True)

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.base.clock import ManualControlClock
-from app.db.decisions import plans, policies
+from app.db.decisions import approval, policies
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.workloads import tasks
@@ -133,7 +133,7 @@ def test_a_plan_that_waits_for_a_person_is_not_lost_to_a_job(database: str) -> N
         # Read once: the next snapshot has the same one.
         assert (await place.snapshot()).proposed is now.proposed
         async with place.engine.begin() as connection:
-            await plans.reject(connection, first)
+            await approval.reject(connection, first)
         assert (await place.snapshot()).proposed is None
         assert await place.round()
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.base.leader import Leader
 from app.db.base.transaction import transaction
-from app.db.decisions import plans, policies, targets
+from app.db.decisions import approval, plans, policies, targets
 from app.db.postgres_store import PostgresStore
 from app.store.store import PolicySettings
 from solvers.types.plan import BoundPlan
@@ -118,13 +118,13 @@ def test_nothing_is_pushed_or_remembered_once_a_pause_is_confirmed(
     async def work(_: PostgresStore, engine: AsyncEngine) -> None:
         async with leading_store(engine) as store:
             plan_id, bound = await propose(store)
-            await save_policy(engine, held)
-            assert not await store.push_target(plan_id, bound, (), START)
-            assert await state_of(engine, plan_id) == "lost"
-            # What is made in spite of it, and what a person approved before, does not go either.
-            plan_id, bound = await propose(store)
             async with transaction(engine) as connection:
-                await plans.approve(connection, plan_id)
+                await approval.approve(connection, plan_id)
+            await save_policy(engine, held)
+            late, late_bound = await propose(store)
+            assert not await store.push_target(late, late_bound, (), START)
+            assert await state_of(engine, late) == "lost"
+            # What a person approved before does not go either, and waits.
             assert not await store.push_target(plan_id, bound, (), START)
             assert await state_of(engine, plan_id) == "approved"
             for version in (1, 2):
@@ -160,7 +160,7 @@ def test_a_plan_that_a_person_approved_is_pushed_whatever_the_policy_has_become(
         async with leading_store(engine) as store:
             plan_id, bound = await propose(store)
             async with transaction(engine) as connection:
-                await plans.approve(connection, plan_id)
+                await approval.approve(connection, plan_id)
             await save_policy(engine, PolicySettings(headroom=1.5))
             assert await store.push_target(plan_id, bound, (), START)
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
-from app.db.decisions import plans, policies
+from app.db.decisions import approval, plans, policies
 from app.db.fleet import gpu_types, nodes
 from app.db.operations import events, idempotency, tokens
 from app.db.postgres_store import PostgresStore
@@ -523,17 +523,17 @@ def test_a_person_can_only_approve_what_could_still_be_pushed(database: str) -> 
             with pytest.raises(
                 Conflict, match="made from generation 0, but 1 is in force"
             ):
-                await plans.approve(connection, old)
+                await approval.approve(connection, old)
         new = await store.record_plan(
             make_record(START, make_bound(1, shares), revision)
         )
         async with engine.begin() as connection:
-            await plans.approve(connection, new)
+            await approval.approve(connection, new)
             with pytest.raises(Conflict, match="is approved"):
-                await plans.approve(connection, new)
+                await approval.approve(connection, new)
         assert (await store.load_snapshot(START)).approved_id == new
         async with engine.begin() as connection:
-            await plans.reject(connection, new)
+            await approval.reject(connection, new)
         assert not await store.push_target(new, make_bound(1, shares), (), START)
         with pytest.raises(NotFound):
             await store.push_target(999, make_bound(1, shares), (), START)
@@ -553,7 +553,7 @@ def test_a_new_target_ends_the_wait_of_plans_that_were_made_from_the_one_before(
         ]
         async with engine.begin() as connection:
             for plan_id in waiting[:2]:
-                await plans.approve(connection, plan_id)
+                await approval.approve(connection, plan_id)
         assert await store.push_target(waiting[0], bound, (), START)
         async with engine.begin() as connection:
             states = [
@@ -577,10 +577,10 @@ def test_a_plan_that_nobody_approved_gives_way_to_one_that_can_still_be_pushed(
             for _ in range(3)
         ]
         async with engine.begin() as connection:
-            await plans.approve(connection, approved)
+            await approval.approve(connection, approved)
         assert not await store.push_target(late, bound, (), START)
         async with engine.begin() as connection:
-            await plans.reject(connection, approved)
+            await approval.reject(connection, approved)
         assert await store.push_target(later, bound, (), START)
 
     with_fleet(database, work)

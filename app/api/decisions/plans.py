@@ -23,17 +23,13 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
 from app.api.workloads.services import visible_services
-from app.base.errors import Conflict, Forbidden, NotFound
+from app.base.errors import Forbidden, NotFound
 from app.db.base.transaction import Connection
-from app.db.decisions import plans, policies
+from app.db.decisions import approval, plans
 from app.db.decisions import plans as generations
-from app.db.workloads import services
-from app.loop.make_commands import advised_services
-from app.loop.restore import hold_reason
 from app.solver.findings import Findings, Inquiry
 from app.store.plan_states import PlanState
 from solvers.types.outcome import Budget
-from solvers.types.state import Mode
 
 router = resource_router("plans", prefix="/plans")
 
@@ -182,7 +178,7 @@ async def _approve_or_reject(
 ) -> Response:
     async def work(connection: Connection) -> PlanSummaryView:
         # Only marked: the loop pushes it in its next tick, since it alone writes targets.
-        await (_approve if approve else plans.reject)(connection, plan_id)
+        await (approval.approve if approve else approval.reject)(connection, plan_id)
         await context.audit(
             connection,
             "PlanApproved" if approve else "PlanRejected",
@@ -192,31 +188,6 @@ async def _approve_or_reject(
         return summary_view((await plans.get(connection, plan_id)).summary)
 
     return await once(context, request, key, work)
-
-
-async def _approve(connection: Connection, plan_id: int) -> None:
-    # The policy cannot change before the end: who changes it needs the lock that an approval takes.
-    await plans.approve(connection, plan_id)
-    settings = await policies.load_current(connection)
-    if (reason := hold_reason(settings)) is not None:
-        raise Conflict(f"nothing would push plan {plan_id}: {reason}")
-    if settings.mode is Mode.ADVISE:
-        raise Conflict(
-            f"plan {plan_id} is advice only: the policy is in mode advise; "
-            "apply a Policy with mode approve, and approve the plan then"
-        )
-    target = await plans.load_bound(connection, "target")
-    advised = advised_services(
-        settings,
-        await services.load_all(connection),
-        None if target is None else target[1],
-        await plans.bound_of(connection, plan_id),
-    )
-    if advised:
-        raise Conflict(
-            f"plan {plan_id} is advice only: it changes services in mode advise ({', '.join(advised[:5])}); "
-            "put them, or their group, in mode approve, and approve the plan then"
-        )
 
 
 async def _parent_id(connection: Connection, summary: plans.PlanSummary) -> int | None:

@@ -18,7 +18,8 @@ from app.catalogue.catalogue import load_training_layers
 from app.db.base.transaction import Connection, lock_object
 from app.db.decisions import plans, policies
 from app.db.decisions.problem_archive import PartCache, pack, save_parts
-from app.loop.restore import Restored, hold_reason, restore
+from app.loop.restore import Restored, restore
+from app.store.plan_rules import why_held
 from app.store.store import Snapshot
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Mode
@@ -90,7 +91,7 @@ async def _bind(
 ) -> tuple[Snapshot, Restored]:
     earlier = await _earlier(connection, plan_id)
     snapshot = await context.snapshot()
-    if (reason := hold_reason(snapshot.settings)) is not None:
+    if (reason := why_held(snapshot.settings)) is not None:
         raise Conflict(f"nothing would push plan {plan_id}: {reason}")
     restored = await restore(snapshot, earlier, layers=load_training_layers())
     _check(plan_id, restored)
@@ -145,12 +146,8 @@ async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
 async def _record(
     connection: Connection, snapshot: Snapshot, restored: Restored, plan_id: int
 ) -> int:
-    """As proposed and approved at once; raises Conflict where another plan came into force meanwhile."""
+    """As approved at once: whoever restores it has decided already, and the loop pushes what is approved."""
     packed = pack(restored.problem, PartCache())
     await save_parts(connection, packed.parts)
-    new_id = await plans.record(
-        connection, restored.record(snapshot, f"plan {plan_id} is restored"), packed
-    )
-    # At once: whoever restores it has decided already, and the loop pushes what is approved.
-    await plans.approve(connection, new_id)
-    return new_id
+    record = restored.record(snapshot, f"plan {plan_id} is restored")
+    return await plans.record(connection, record, packed)

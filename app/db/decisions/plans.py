@@ -1,13 +1,13 @@
-"""Plans: what was decided, why, and what a person said to it."""
+"""Plans: what was decided, and why."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.base.errors import Conflict, NotFound
+from app.base.errors import NotFound
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, plan, target
 from app.db.decisions.plan_parts import (
@@ -19,8 +19,7 @@ from app.db.decisions.plan_parts import (
     record_violations,
 )
 from app.db.decisions.problem_archive import PackedProblem, unpack
-from app.store.plan_rules import PlanBasis, outdated_by_fleet
-from app.store.plan_states import UNDECIDED, PlanState
+from app.store.plan_states import PlanState
 from app.store.store import PlanRecord
 from solvers.types.outcome import PlanReport, Prices, Solution, Violation
 from solvers.types.plan import BoundPlan, Plan
@@ -228,98 +227,11 @@ def _decision(noun: PlanRecord) -> dict[str, object]:
     }
 
 
-async def approve(connection: AsyncConnection, plan_id: int) -> None:
-    """A person says yes to a proposed plan: the next tick pushes it.
-
-    Raises NotFound; Conflict, with what to do instead, when it does not wait or was made from another target or
-    catalogue than the present ones. Whether the policy lets anybody push it is for the caller to know.
-    """
-    # Before the plan's row, as a push does: a push either sees this plan approved, or is seen here.
-    generation, revision = await lock_target(connection)
-    row = await _lock(connection, plan_id)
-    why = _why_not_approved(row)
-    if why is None:
-        made_from = PlanBasis(
-            generation=row.parent,
-            catalogue_revision=row.catalogue_revision,
-            policy_version=row.policy_version,
-        )
-        now = replace(made_from, generation=generation, catalogue_revision=revision)
-        why = outdated_by_fleet(made_from, now)
-        why = why and f"plan {plan_id} can no longer be pushed: {why}"
-    if why is not None:
-        raise Conflict(f"{why}; {await _instead(connection, plan_id)}")
-    await _put_in(connection, plan_id, "approved")
-
-
-def _why_not_approved(row: AnyRow) -> str | None:
-    if row.replaced_by is not None:
-        return f"plan {row.id} was replaced by plan {row.replaced_by}"
-    reasons = {
-        "approved": "is approved already, and the next tick pushes it",
-        "target": "is in force already",
-        "superseded": "was in force before, and `plimsoll rollback` restores it",
-        "lost": f"is lost: {row.reason}",
-        "rejected": "was rejected",
-        "refused": "was refused by the checker",
-        "kept": "changes nothing",
-    }
-    return f"plan {row.id} {reasons[row.state]}" if row.state in reasons else None
-
-
-async def _instead(connection: AsyncConnection, plan_id: int) -> str:
-    """What a person can do who wanted to approve the plan."""
-    newer = await connection.execute(
-        select(func.max(plan.c.id)).where(
-            plan.c.state == "proposed", plan.c.id != plan_id
-        )
-    )
-    waiting: int | None = newer.scalar_one_or_none()
-    if waiting is None:
-        return "no other plan waits; `plimsoll get plans` lists the next one once the loop proposes it"
-    return f"look at plan {waiting}, which waits now, and approve that one"
-
-
 async def lock_target(connection: AsyncConnection) -> tuple[int, int]:
     """Generation in force and revision of the catalogue; neither changes until the transaction ends."""
     now = (await connection.execute(select(cluster).with_for_update())).one()
     return now.target_generation, now.catalogue_revision
 
-
-async def reject(connection: AsyncConnection, plan_id: int) -> None:
-    """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
-    row = await _lock(connection, plan_id)
-    if row.state not in UNDECIDED:
-        raise Conflict(
-            f"plan {plan_id} is {row.state}; only {' or '.join(UNDECIDED)} plans can become rejected"
-        )
-    await _put_in(connection, plan_id, "rejected")
-
-
-async def _lock(connection: AsyncConnection, plan_id: int) -> AnyRow:
-    """Until the transaction ends: a push must not change the state in between."""
-    return await one_row(
-        connection,
-        select(*_JUDGED).where(plan.c.id == plan_id).with_for_update(),
-        missing=f"there is no plan {plan_id}",
-    )
-
-
-async def _put_in(connection: AsyncConnection, plan_id: int, state: PlanState) -> None:
-    await connection.execute(
-        update(plan).where(plan.c.id == plan_id).values(state=state)
-    )
-
-
-_JUDGED = (
-    plan.c.id,
-    plan.c.state,
-    plan.c.reason,
-    plan.c.replaced_by,
-    plan.c.parent,
-    plan.c.catalogue_revision,
-    plan.c.policy_version,
-)
 
 # Not `select(plan)`: documents and problems are long, and a list shows none of them.
 _SUMMARY = tuple(plan.c[name] for name in PlanSummary.__slots__)
