@@ -66,17 +66,15 @@ def service_statuses(
 
 def _without_passing(snapshot: Snapshot) -> Snapshot:
     """The snapshot without a proposal that waits for nobody: the tick that made it pushes it a moment later."""
-    if snapshot.proposed is None:
+    if snapshot.proposal is None:
         return snapshot
     mode = effective_mode(
         snapshot.settings,
         snapshot.state.services,
         snapshot.target,
-        snapshot.proposed,
+        snapshot.proposal.bound,
     )
-    if mode is not Mode.AUTO:
-        return snapshot
-    return replace(snapshot, proposed=None, proposed_id=None)
+    return replace(snapshot, proposal=None) if mode is Mode.AUTO else snapshot
 
 
 def while_compiling(statuses: Mapping[str, ServiceStatus]) -> dict[str, ServiceStatus]:
@@ -234,10 +232,11 @@ def _wanted_rps(
 
 
 def _waiting(snapshot: Snapshot, service: str) -> WaitingPlan | None:
-    if snapshot.proposed is None or snapshot.proposed_id is None:
+    proposal = snapshot.proposal
+    if proposal is None:
         return None
-    replicas = _replicas(snapshot.proposed, service).total()
-    return WaitingPlan(id=snapshot.proposed_id, replicas=replicas)
+    replicas = _replicas(proposal.bound, service).total()
+    return WaitingPlan(id=proposal.plan_id, replicas=replicas)
 
 
 def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:

@@ -35,6 +35,7 @@ from app.store.store import (
     Execution,
     FitHealth,
     PlanRecord,
+    Proposal,
     SampleRow,
     Snapshot,
 )
@@ -66,7 +67,7 @@ class PostgresStore:
         self._event_limits = event_limits or EventLimits()
         self._known = _Known()
         self._incarnation: UUID | None = None
-        self._proposed: tuple[int, BoundPlan] | None = None
+        self._proposal: Proposal | None = None
         self._choices: Mapping[str, TechniqueChoice] = {}
         self._choices_revision: forecasts.Revision | None = None
 
@@ -94,8 +95,11 @@ class PostgresStore:
         )
         target = await self._load_target(connection, revisions.target_generation)
         approved = await plans.load_bound(connection, "approved")
-        proposed_id, proposed = await self._load_proposed(
-            connection, revisions.target_generation, state.catalogue_revision
+        self._proposal = await plans.newest_proposed(
+            connection,
+            parent=revisions.target_generation,
+            catalogue_revision=state.catalogue_revision,
+            known=self._proposal,
         )
         known = await self._load_known(
             connection, revisions.profile_revision, revisions.fit_revision
@@ -113,8 +117,7 @@ class PostgresStore:
             statuses=statuses,
             approved=None if approved is None else approved[1],
             approved_id=None if approved is None else approved[0],
-            proposed=proposed,
-            proposed_id=proposed_id,
+            proposal=self._proposal,
             memory=await policies.load_memory(connection, settings.policy),
             group_memory=await policies.load_group_memory(connection, settings),
             latency_sigma=known.latency_sigma,
@@ -154,6 +157,13 @@ class PostgresStore:
         async with self._engine.begin() as connection:
             return await targets.push(
                 connection, plan_id, bound, commands, at, epoch=self._epoch()
+            )
+
+    async def withdraw_proposals(self, *, keep: int | None, at: datetime) -> None:
+        """After a restart: proposals but this one can no longer come into force."""
+        async with self._engine.begin() as connection:
+            await targets.withdraw_proposals(
+                connection, keep=keep, at=at, epoch=self._epoch()
             )
 
     async def save_memory(
@@ -299,7 +309,7 @@ class PostgresStore:
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._parts, self._known = PartCache(), _Known()
-            self._proposed = self._choices_revision = None
+            self._proposal = self._choices_revision = None
 
     async def _load_target(
         self, connection: AsyncConnection, generation: int
@@ -315,23 +325,6 @@ class PostgresStore:
             BoundPlan(generation=0, parent=0, policy="") if found is None else found[1]
         )
         return _Target(bound=replace(bound, generation=generation), must_renew=True)
-
-    async def _load_proposed(
-        self, connection: AsyncConnection, generation: int, catalogue_revision: int
-    ) -> tuple[int, BoundPlan] | tuple[None, None]:
-        """The plan that may wait for a person, by its id; what it binds is long, never changes, and is read once."""
-        plan_id = await plans.newest_proposed(
-            connection, parent=generation, catalogue_revision=catalogue_revision
-        )
-        if plan_id is None:
-            return None, None
-        known = self._proposed
-        if known is None or known[0] != plan_id:
-            self._proposed = known = (
-                plan_id,
-                await plans.bound_of(connection, plan_id),
-            )
-        return known
 
     async def _load_choices(
         self, connection: AsyncConnection

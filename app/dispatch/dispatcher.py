@@ -151,10 +151,10 @@ def _awaits_approval(snapshot: Snapshot) -> bool:
     Not one that is only advice, nor one of a policy that was given up for the target's, nor what a push that failed
     left: for these nobody waits.
     """
-    proposed = snapshot.proposed
     settings = snapshot.settings
-    if proposed is None or snapshot.target is None:
+    if snapshot.proposal is None or snapshot.target is None:
         return False
+    proposed = snapshot.proposal.bound
     is_wanted = proposed.policy in (snapshot.target.policy, settings.planner)
     return (
         is_wanted

@@ -163,6 +163,8 @@ class Controller:
             led, self.leads = self.leads, await self._lead.acquire()
             if self.leads and not led:
                 log.info("this process leads")
+                # Another process may have proposed plans, or withdrawn them, meanwhile.
+                self._loop.has_resumed = False
                 await self._start_solver()
                 await self._safely_maintain()
             if self.leads:

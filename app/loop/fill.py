@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import structlog
 
-from app.loop.make_commands import changes_leftovers_only, effective_mode
 from app.loop.make_problem import cordoned_gpus
 from app.loop.observe import draining_gpus
-from app.loop.plan import Decision, keep, same_state
+from app.loop.plan import Decision, same_state
 from app.loop.planning.check_fill import Severities, checker, retuned, sound
 from app.loop.planning.draining import staying_gpus
 from app.loop.planning.power_caps import is_limited
@@ -33,7 +32,7 @@ from solvers.types.plan import (
     planned_rates_rps,
 )
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.state import ClusterState, GpuId, Mode, Task
+from solvers.types.state import ClusterState, GpuId, Task
 
 log = structlog.get_logger(__name__)
 
@@ -222,44 +221,18 @@ def with_tasks_of(
     layers: Sequence[LayerCounts],
     promises_may_break: bool,
 ) -> Decision:
-    """The decision with the tasks of a snapshot, by the technique of its policy. `state`: the GPUs that may be used.
-
-    Where the decision would wait for a person and tasks need nobody's approval, these go first, beside what runs: the
-    change of services is decided again in the next tick.
-    """
-
-    def filled(decision: Decision) -> Decision:
-        return with_tasks(
-            decision,
-            problem,
-            replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
-            fill=fill_of(snapshot.settings.policy),
-            points=snapshot.points,
-            target=snapshot.target,
-            layers=layers,
-            draining=draining_gpus(snapshot),
-            promises_may_break=promises_may_break,
-        )
-
-    made = filled(decision)
-    if made.bound is None or not _lets_tasks_go_first(snapshot, made.bound):
-        return made
-    # What the policy remembers stays as it was: it has to decide on the services again.
-    kept = keep(problem, snapshot.target, reason="", memory=snapshot.memory)
-    meanwhile = filled(kept)
-    is_small = meanwhile.bound is not None and changes_leftovers_only(
-        snapshot.target, meanwhile.bound
+    """The decision with the tasks of a snapshot, by the technique of its policy. `state`: the GPUs that may be used."""
+    return with_tasks(
+        decision,
+        problem,
+        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
+        fill=fill_of(snapshot.settings.policy),
+        points=snapshot.points,
+        target=snapshot.target,
+        layers=layers,
+        draining=draining_gpus(snapshot),
+        promises_may_break=promises_may_break,
     )
-    return meanwhile if is_small else made
-
-
-def _lets_tasks_go_first(snapshot: Snapshot, bound: BoundPlan) -> bool:
-    """Whether the plan waits for a person, and one of tasks alone would not."""
-    settings = snapshot.settings
-    if settings.approve != "services" or snapshot.target is None:
-        return False
-    mode = effective_mode(settings, snapshot.state.services, snapshot.target, bound)
-    return mode is Mode.APPROVE
 
 
 def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:

@@ -24,9 +24,8 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
-from app.loop.fill import with_tasks_of
 from app.loop.forecast import make_demands
-from app.loop.make_commands import effective_mode
+from app.loop.leftovers import CompleteDecision, with_leftovers
 from app.loop.make_problem import PlannedPoints
 from app.loop.observe import (
     HeardNodes,
@@ -35,14 +34,13 @@ from app.loop.observe import (
     describe_late,
     silent_nodes,
 )
-from app.loop.plan import Decision, make_record, renewed, with_messages
+from app.loop.plan import Decision, make_record, with_messages
 from app.loop.planning.draining import drained_nodes
-from app.loop.planning.reschedule import avoided_gpus, without_starts_on
-from app.loop.push import Proposal, push_target
-from app.loop.spares import with_spares_of
+from app.loop.planning.reschedule import without_starts_on
+from app.loop.push import push_target, why_it_stays
 from app.solver.process import Solver
 from app.store.plan_states import PlanState
-from app.store.store import PlanRecord, Snapshot, Store
+from app.store.store import PlanRecord, Proposal, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import BoundPlan
@@ -70,6 +68,9 @@ class Loop:
     refused_tasks: frozenset[str] = frozenset()
     asking: tuple[str, ...] = ()
     proposed: Proposal | None = None
+    """What it proposed last, or found waiting when it took the lead."""
+    has_resumed: bool = False
+    """Whether it looked for what waits since it took the lead."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     layers: tuple[LayerCounts, ...] = ()
     """Layers of training networks; training that was never profiled is judged by them."""
@@ -116,7 +117,8 @@ async def tick(loop: Loop) -> TickOutcome:
     if snapshot.approved is not None and snapshot.approved_id is not None:
         return await _push_approved(loop, snapshot, watch)
 
-    # 4. Observe and forecast.
+    # 4. Take up what waits since before a restart; observe and forecast.
+    await _resume(loop, snapshot)
     await _record_nodes(loop, snapshot)
     snapshot = replace(
         snapshot,
@@ -127,17 +129,26 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("forecast")
 
     # 5. Predict, plan, check, bind; what is left over goes to tasks, then to spares.
-    outcome = await _decide(loop, snapshot, demands)
+    outcome, mode = await _decide(loop, snapshot, demands)
     watch.lap("decide")
 
     # 6. Write the decision down, then what the policy wants to remember.
-    mode = _mode(snapshot, outcome.decision)
     plan_id = await loop.store.record_plan(_record(snapshot, outcome, mode))
     await _save_memory(loop.store, snapshot, outcome.decision)
     watch.lap("record")
 
     # 7. Push it where the mode says so.
     return await _finish(loop, snapshot, outcome.decision, plan_id, watch, mode=mode)
+
+
+async def _resume(loop: Loop, snapshot: Snapshot) -> None:
+    """A proposal outlives the process that made it, where a person can still approve it; older ones are withdrawn."""
+    if loop.has_resumed:
+        return
+    loop.proposed = snapshot.proposal
+    keep = None if snapshot.proposal is None else snapshot.proposal.plan_id
+    await loop.store.withdraw_proposals(keep=keep, at=snapshot.at)
+    loop.has_resumed = True
 
 
 async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
@@ -150,8 +161,8 @@ async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
 
 async def _decide(
     loop: Loop, snapshot: Snapshot, demands: tuple[Demand, ...]
-) -> DecidedOn:
-    """What is decided for services, with tasks on what they leave over."""
+) -> tuple[DecidedOn, Mode | None]:
+    """What is decided for services, with tasks and spares on what they leave over, and how far the loop may go."""
     points = await asyncio.to_thread(loop.planned_points.of, snapshot)
     outcome = await decide_with_fallbacks(
         loop.solver,
@@ -161,37 +172,20 @@ async def _decide(
         promises_may_break=loop.promises_may_break,
     )
     degraded = describe_degraded(snapshot.state.services, snapshot.degradations)
-    # To serve comes before the fear of another silence; tasks and spares can wait.
-    state = without_starts_on(outcome.state, snapshot.flapping)
-    decision = await asyncio.to_thread(
-        with_tasks_of,
+    complete = await asyncio.to_thread(
+        with_leftovers,
         snapshot,
         with_messages(outcome.decision, (*degraded, *describe_late(snapshot))),
         outcome.problem,
-        state,
+        # To serve comes before the fear of another silence; tasks and spares can wait.
+        without_starts_on(outcome.state, snapshot.flapping),
         layers=loop.layers,
         promises_may_break=loop.promises_may_break,
     )
-    await record_refused_tasks(loop, snapshot, decision)
-    decision = await asyncio.to_thread(
-        with_spares_of,
-        renewed(snapshot, decision),
-        outcome.problem,
-        state,
-        policy=snapshot.settings.policy,
-        target=snapshot.target,
-        avoided=avoided_gpus(snapshot),
-    )
-    return outcome._replace(decision=_unless_proposed(loop, snapshot, decision))
-
-
-def _mode(snapshot: Snapshot, decision: Decision) -> Mode | None:
-    """How far the loop may go with the decision; None: there is nothing to push."""
-    if decision.bound is None:
-        return None
-    return effective_mode(
-        snapshot.settings, snapshot.state.services, snapshot.target, decision.bound
-    )
+    await record_refused_tasks(loop, snapshot, complete.decision)
+    decision = _unless_proposed(loop, snapshot, complete)
+    mode = None if decision.bound is None else complete.mode
+    return outcome._replace(decision=decision), mode
 
 
 def _record(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRecord:
@@ -216,14 +210,16 @@ async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> 
             await store.save_memory(group.memory_key, after, policy_version=version)
 
 
-def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
+def _unless_proposed(
+    loop: Loop, snapshot: Snapshot, complete: CompleteDecision
+) -> Decision:
     """The decision, or none where a person is still to decide on the plan that waits."""
-    waits = loop.proposed
+    waits, decision = loop.proposed, complete.decision
     # What acts by itself, as tasks may, does not wait for a proposal.
-    if waits is None or _mode(snapshot, decision) in (None, Mode.AUTO):
+    if waits is None or complete.mode in (None, Mode.AUTO):
         return decision
     assert decision.bound is not None
-    reason = waits.why_it_stays(snapshot, decision.bound)
+    reason = why_it_stays(waits, snapshot, decision.bound)
     if reason is None:
         loop.proposed = None
         return decision
@@ -269,8 +265,8 @@ async def _record_silence(
     await loop.store.lose_sight(fell, snapshot.at)
     await loop.store.add_events(*events)
     loop.silent = silent
-    if fell:
-        # The plan that waits may have been made for other nodes than are left.
+    # A plan that waits puts work on a node that is gone; one that was made without the node stays.
+    if loop.proposed and any(gpu.node in fell for gpu in loop.proposed.bound.gpus):
         loop.proposed = None
 
 

@@ -6,26 +6,10 @@ from datetime import UTC, datetime
 
 from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import NotFound
+from app.store import plan_rules
 from app.store.launch_book import LaunchBook
 from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
-from app.store.plan_rules import (
-    HELD,
-    ApprovalFacts,
-    PlanBasis,
-    forget_oldest,
-    judge,
-    judged_plan,
-    lost_event,
-    move_all,
-    newest_fresh,
-    overtaken_by,
-    plan_of,
-    reason_with,
-    why_lost,
-    why_not_approved,
-    why_not_rejected,
-)
 from app.store.plan_states import UNDECIDED
 from app.store.reportable import (
     Admitted,
@@ -147,15 +131,19 @@ class MemoryStore:
 
     def approve(self, plan_id: int) -> None:
         """A person says yes to a proposed plan. Raises NotFound, Conflict."""
-        facts = ApprovalFacts(now=self._basis(), settings=self.settings)
-        plan = judged_plan(self.plans, plan_id)
-        judge(self.plans, plan_id, "approved", why_not_approved(plan, facts))
+        facts = plan_rules.ApprovalFacts(now=self._basis(), settings=self.settings)
+        plan = plan_rules.judged_plan(self.plans, plan_id)
+        plan_rules.judge(
+            self.plans, plan_id, "approved", plan_rules.why_not_approved(plan, facts)
+        )
         self.on_wake()
 
     def reject(self, plan_id: int) -> None:
         """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
-        plan = judged_plan(self.plans, plan_id)
-        judge(self.plans, plan_id, "rejected", why_not_rejected(plan))
+        plan = plan_rules.judged_plan(self.plans, plan_id)
+        plan_rules.judge(
+            self.plans, plan_id, "rejected", plan_rules.why_not_rejected(plan)
+        )
         self.on_wake()
 
     async def load_snapshot(self, now: datetime) -> Snapshot:
@@ -167,7 +155,6 @@ class MemoryStore:
             default=None,
         )
         state = self._state(now)
-        proposed_id, proposed = newest_fresh(self.plans, "proposed", self._basis())
         return Snapshot(
             at=now,
             state=state,
@@ -178,8 +165,7 @@ class MemoryStore:
             statuses=self._nodes.statuses(now),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
-            proposed=proposed,
-            proposed_id=proposed_id,
+            proposal=plan_rules.newest_fresh(self.plans, "proposed", self._basis()),
             memory=self._memory.get(self.settings.policy),
             group_memory={
                 group.name: self._memory[group.memory_key]
@@ -197,9 +183,9 @@ class MemoryStore:
             else None,
         )
 
-    def _basis(self) -> PlanBasis:
+    def _basis(self) -> plan_rules.PlanBasis:
         """What a plan of now is made from."""
-        return PlanBasis(
+        return plan_rules.PlanBasis(
             generation=self._target.generation if self._target else 0,
             catalogue_revision=self._revision,
             policy_version=self.settings.version,
@@ -210,18 +196,23 @@ class MemoryStore:
         # Counted apart from the number of plans, since old plans are forgotten.
         self._newest_plan_id += 1
         if record.waits:
-            move_all(self.plans, "proposed", into="withdrawn")
+            plan_rules.move_all(self.plans, "proposed", into="withdrawn")
         self.plans[self._newest_plan_id] = record
         self._observations.plan_for(record.demands)
         if self.max_plans is not None and len(self.plans) > self.max_plans:
-            forget_oldest(self.plans)
+            plan_rules.forget_oldest(self.plans)
         return self._newest_plan_id
 
-    def _lose(self, plan_id: int, why: str, at: datetime) -> None:
-        record = self.plans[plan_id]
-        reason = reason_with(record.reason, why)
-        self.plans[plan_id] = replace(record, state="lost", reason=reason)
-        self.events.append(lost_event(at, plan_id, why))
+    async def withdraw_proposals(self, *, keep: int | None, at: datetime) -> None:
+        """After a restart: proposals but this one can no longer come into force."""
+        for plan_id in [key for key in self.plans if key != keep]:
+            if self.plans[plan_id].state == "proposed":
+                self._end(plan_id, "withdrawn", plan_rules.RESTARTED, at)
+
+    def _end(
+        self, plan_id: int, state: plan_rules.EndedState, why: str, at: datetime
+    ) -> None:
+        self.events.append(plan_rules.end(self.plans, plan_id, state, why, at))
 
     async def push_target(
         self,
@@ -231,35 +222,36 @@ class MemoryStore:
         at: datetime,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
-        record = plan_of(self.plans, plan_id)
+        record = plan_rules.plan_of(self.plans, plan_id)
         if record.state not in UNDECIDED:
             return False
         if self.settings.holds:
             # What a person approved waits until the loop may go on.
             if record.state == "proposed":
-                self._lose(plan_id, HELD, at)
+                self._end(plan_id, "lost", plan_rules.HELD, at)
             return False
-        made_from = PlanBasis(
+        made_from = plan_rules.PlanBasis(
             generation=bound.parent,
             catalogue_revision=record.catalogue_revision,
             policy_version=record.policy_version,
         )
         now = self._basis()
-        why = why_lost(
+        why = plan_rules.why_lost(
             bound,
             made_from,
             now,
             is_approved=record.state == "approved",
-            one_is_approved=newest_fresh(self.plans, "approved", now)[0] is not None,
+            one_is_approved=plan_rules.newest_fresh(self.plans, "approved", now)
+            is not None,
         )
         if why is not None:
-            self._lose(plan_id, why, at)
+            self._end(plan_id, "lost", why, at)
             return False
         # One target at a time: all others were made from what is no longer in force.
-        move_all(self.plans, "target", into="superseded")
+        plan_rules.move_all(self.plans, "target", into="superseded")
         for key in [key for key in self.plans if key != plan_id]:
             if self.plans[key].state in UNDECIDED:
-                self._lose(key, overtaken_by(plan_id), at)
+                self._end(key, "lost", plan_rules.overtaken_by(plan_id), at)
         self.plans[plan_id] = replace(record, state="target", bound=bound)
         self._target = bound
         self._places = places_under(self._places, bound, at)

@@ -3,15 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Literal
 
 from app.base.errors import Conflict, NotFound
 from app.store.plan_states import UNDECIDED, PlanState
-from app.store.store import AuditEvent, PlanRecord, PolicySettings
+from app.store.store import AuditEvent, PlanRecord, PolicySettings, Proposal
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Mode
 
 HELD = "the loop was paused or put in mode off while it was made"
 NOT_LEADING = "its controller did not lead any more: another one decides"
+RESTARTED = "the controller restarted, and the plan could no longer come into force"
+EndedState = Literal["lost", "withdrawn"]
+"""lost: it was to be pushed; withdrawn: it waited for a person."""
+_ENDED_KINDS: Mapping[EndedState, str] = {
+    "lost": "PlanLost",
+    "withdrawn": "PlanWithdrawn",
+}
 MAX_NAMED = 5
 """Services that a refusal names: as many as a person reads."""
 
@@ -88,7 +96,7 @@ def why_held(settings: PolicySettings) -> str | None:
 def _why_over(judged: JudgedPlan, now: PlanBasis) -> str | None:
     """Why the plan itself can no longer come into force by an approval."""
     replaced = (
-        "waits no longer"
+        f"was withdrawn: {judged.reason}"
         if judged.replaced_by is None
         else f"was replaced by plan {judged.replaced_by}"
     )
@@ -153,35 +161,55 @@ def overtaken_by(plan_id: int) -> str:
     return f"plan {plan_id} came into force first"
 
 
-def lost_event(at: datetime, plan_id: int, why: str) -> AuditEvent:
+def ended_event(at: datetime, plan_id: int, state: EndedState, why: str) -> AuditEvent:
     """A plan can never become the target any more."""
     return AuditEvent(
         at=at,
         actor="controller",
-        kind="PlanLost",
+        kind=_ENDED_KINDS[state],
         subject=f"plan/{plan_id}",
         reason=why,
         plan_id=plan_id,
     )
 
 
-def reason_with(reason: str, why: str) -> str:
+def reason_with(reason: str, state: EndedState, why: str) -> str:
     """What a plan was made for, and what became of it."""
-    return f"{reason}; lost: {why}" if reason else why
+    return f"{reason}; {state}: {why}" if reason else why
+
+
+def end(
+    plans: dict[int, PlanRecord],
+    plan_id: int,
+    state: EndedState,
+    why: str,
+    at: datetime,
+) -> AuditEvent:
+    """A plan can never become the target any more; the audit's line of it."""
+    record = plans[plan_id]
+    reason = reason_with(record.reason, state, why)
+    plans[plan_id] = replace(record, state=state, reason=reason)
+    return ended_event(at, plan_id, state, why)
 
 
 def newest_fresh(
     plans: Mapping[int, PlanRecord], state: PlanState, now: PlanBasis
-) -> tuple[int, BoundPlan] | tuple[None, None]:
-    """The newest plan of a state that can still be pushed, by id: made from the target and the catalogue in force."""
+) -> Proposal | None:
+    """The newest plan of a state that can still be pushed: made from the target and the catalogue in force."""
     made_from = (now.generation, now.catalogue_revision)
     for plan_id, record in sorted(plans.items(), reverse=True):
         bound = record.bound
         if record.state != state or bound is None:
             continue
         if (bound.parent, record.catalogue_revision) == made_from:
-            return plan_id, bound
-    return None, None
+            return Proposal(
+                plan_id=plan_id,
+                bound=bound,
+                at=record.at,
+                catalogue_revision=record.catalogue_revision,
+                policy_version=record.policy_version,
+            )
+    return None
 
 
 def plan_of(plans: Mapping[int, PlanRecord], plan_id: int) -> PlanRecord:

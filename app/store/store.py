@@ -211,6 +211,18 @@ class FitHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan that may wait for a person."""
+
+    plan_id: int
+    bound: BoundPlan
+    at: datetime
+    catalogue_revision: int
+    """Approved at any other revision, it would lose."""
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One consistent read of everything that a tick needs."""
 
@@ -225,9 +237,8 @@ class Snapshot:
     approved: BoundPlan | None = None
     """A plan that a person approved and that is not yet the target."""
     approved_id: int | None = None
-    proposed: BoundPlan | None = None
+    proposal: Proposal | None = None
     """The newest plan that was made and not pushed, where it still could be: `target` and catalogue are the same."""
-    proposed_id: int | None = None
     memory: "Json" = None
     """What the policy wrote down at the last tick."""
     group_memory: Mapping[str, Json] = field(default_factory=dict)
@@ -314,6 +325,10 @@ class Store(Protocol):
         Writes the commands in the same transaction; lost plans get a reason and an event. False: the target, the
         catalogue, the policy or the leader changed, or a person paused the loop or approved another plan.
         """
+        ...
+
+    async def withdraw_proposals(self, *, keep: int | None, at: datetime) -> None:
+        """After a restart: proposals but this one can no longer come into force. Each gets a reason and an event."""
         ...
 
     async def save_memory(

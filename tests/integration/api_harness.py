@@ -92,8 +92,8 @@ class Api:
         assert answer.status_code in (200, 201), answer.text
         return answer
 
-    def tick(self) -> TickOutcome:
-        """What one round of the control loop decides and pushes."""
+    def tick(self, *, restarted: bool = False) -> TickOutcome:
+        """What one round of the control loop decides and pushes; `restarted`: the first one of a new process."""
 
         async def run() -> TickOutcome:
             engine = make_engine(self.url, pool_size=2)
@@ -103,6 +103,7 @@ class Api:
                         store=PostgresStore(engine),
                         solver=InlineSolver(),
                         clock=self.clock,
+                        has_resumed=not restarted,
                     )
                 )
             finally:

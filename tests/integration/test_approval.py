@@ -185,6 +185,56 @@ def test_an_approved_plan_that_is_lost_says_why_in_the_plan_and_in_the_audit(
     assert f"plan {plan_id} is lost: {why}" in _refusal(api, plan_id)
 
 
+def test_a_proposal_outlives_the_controller_and_can_still_be_approved(
+    api: Api,
+) -> None:
+    waiting = _propose(api)
+    # Another load, so that the new process would propose another plan.
+    _observe(api, 2, arrivals=800)
+    again = api.tick(restarted=True)
+    assert (again.state, again.reason.split(";")[0]) == (
+        "kept",
+        f"plan {waiting} waits for a person",
+    )
+    assert api.call("POST", f"plans/{waiting}/approve").status_code == 200
+    assert (api.tick().plan_id, api.get(f"plans/{waiting}")["state"]) == (
+        waiting,
+        "target",
+    )
+
+
+def test_a_proposal_that_a_restart_finds_outdated_is_withdrawn_and_says_why(
+    api: Api,
+) -> None:
+    waiting = _propose(api)
+    api.put("services/search", service("search"))
+    api.tick(restarted=True)
+    found = api.get(f"plans/{waiting}")
+    why = "the controller restarted, and the plan could no longer come into force"
+    assert (found["state"], found["reason"], found["replaced_by"]) == (
+        "withdrawn",
+        why,
+        None,
+    )
+    (line,) = api.get("events?kind=PlanWithdrawn")["items"]
+    assert (line["reason"], line["subject"]) == (why, f"plan/{waiting}")
+    assert f"plan {waiting} was withdrawn: {why}" in _refusal(api, waiting)
+
+
+def test_only_the_leader_withdraws_what_waits(database: str) -> None:
+    async def work(stranger: PostgresStore, engine: AsyncEngine) -> None:
+        async with leading_store(engine) as store:
+            old, _ = await _record(store)
+            new, _ = await _record(store)
+            await stranger.withdraw_proposals(keep=None, at=START)
+            assert await state_of(engine, old) == "proposed"
+            await store.withdraw_proposals(keep=new, at=START)
+            assert await state_of(engine, old) == "withdrawn"
+            assert await state_of(engine, new) == "proposed"
+
+    with_fleet(database, work)
+
+
 async def _record(
     store: PostgresStore, parent: int = 0, reason: str = "", *, waits: bool = False
 ) -> tuple[int, BoundPlan]:

@@ -129,12 +129,12 @@ def test_a_plan_that_waits_for_a_person_is_not_lost_to_a_job(database: str) -> N
         await place.submit("a")
         assert not await place.round()
         now = await place.snapshot()
-        assert now.proposed is not None
+        assert now.proposal is not None
         # Read once: the next snapshot has the same one.
-        assert (await place.snapshot()).proposed is now.proposed
+        assert (await place.snapshot()).proposal is now.proposal
         async with place.engine.begin() as connection:
             await approval.reject(connection, first)
-        assert (await place.snapshot()).proposed is None
+        assert (await place.snapshot()).proposal is None
         assert await place.round()
 
     play(

@@ -20,7 +20,7 @@ from app.db.decisions.plan_parts import (
 )
 from app.db.decisions.problem_archive import PackedProblem, unpack
 from app.store.plan_states import PlanState
-from app.store.store import PlanRecord
+from app.store.store import PlanRecord, Proposal
 from solvers.types.outcome import PlanReport, Prices, Solution, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.plan_json import plan_document, plan_from_document
@@ -143,20 +143,33 @@ async def load_bound(
 
 
 async def newest_proposed(
-    connection: AsyncConnection, *, parent: int, catalogue_revision: int
-) -> int | None:
-    """The id of the newest plan that is proposed and made from this target and catalogue."""
+    connection: AsyncConnection,
+    *,
+    parent: int,
+    catalogue_revision: int,
+    known: Proposal | None,
+) -> Proposal | None:
+    """The newest plan that is proposed and made from this target and catalogue; `known` again where it is that one."""
     is_fresh = (plan.c.parent == parent) & (
         plan.c.catalogue_revision == catalogue_revision
     )
     statement = (
-        select(plan.c.id)
+        select(plan.c.id, plan.c.at, plan.c.catalogue_revision, plan.c.policy_version)
         .where(plan.c.state == "proposed", is_fresh)
         .order_by(plan.c.id.desc())
         .limit(1)
     )
-    plan_id: int | None = (await connection.execute(statement)).scalar_one_or_none()
-    return plan_id
+    row = (await connection.execute(statement)).one_or_none()
+    # What it binds is long and never changes, so that it is read once.
+    if row is None or (known is not None and known.plan_id == row.id):
+        return known if row is not None else None
+    return Proposal(
+        plan_id=row.id,
+        bound=await bound_of(connection, row.id),
+        at=row.at,
+        catalogue_revision=row.catalogue_revision,
+        policy_version=row.policy_version,
+    )
 
 
 async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:

@@ -18,8 +18,10 @@ from app.db.workloads.task_progress import note_places
 from app.store.plan_rules import (
     HELD,
     NOT_LEADING,
+    RESTARTED,
+    EndedState,
     PlanBasis,
-    lost_event,
+    ended_event,
     overtaken_by,
     reason_with,
     why_lost,
@@ -96,20 +98,41 @@ async def push(
     return True
 
 
+async def withdraw_proposals(
+    connection: AsyncConnection, *, keep: int | None, at: datetime, epoch: int = 0
+) -> None:
+    """See `Store.withdraw_proposals`; nothing where another process leads, which knows better what waits."""
+    # As a push does, before the plans' rows.
+    await connection.execute(select(cluster).with_for_update())
+    if await holds_lead(connection, epoch):
+        stale = (plan.c.state == "proposed") & plan.c.id.is_distinct_from(keep)
+        await _end(connection, stale, "withdrawn", RESTARTED, at)
+
+
 async def _lose(
     connection: AsyncConnection, which: ColumnElement[bool], why: str, at: datetime
 ) -> None:
+    await _end(connection, which, "lost", why, at)
+
+
+async def _end(
+    connection: AsyncConnection,
+    which: ColumnElement[bool],
+    state: EndedState,
+    why: str,
+    at: datetime,
+) -> None:
     """These plans can never be pushed any more; each says why, and so does the audit."""
-    # Locked: a person who rejects one at this moment comes first, and it is not lost then.
+    # Locked: a person who rejects one at this moment comes first, and it does not end twice.
     found = await connection.execute(
         select(plan.c.id, plan.c.reason).where(which).with_for_update()
     )
     for row in sorted(found.all()):
-        reason = reason_with(row.reason, why)
+        reason = reason_with(row.reason, state, why)
         await connection.execute(
-            update(plan).where(plan.c.id == row.id).values(state="lost", reason=reason)
+            update(plan).where(plan.c.id == row.id).values(state=state, reason=reason)
         )
-        line = asdict(lost_event(at, row.id, why))
+        line = asdict(ended_event(at, row.id, state, why))
         await connection.execute(insert(event).values(line))
 
 

@@ -8,10 +8,10 @@ import pytest
 from app.answers.conditions import Condition
 from app.answers.status import node_applied, service_statuses, while_compiling
 from app.store.node_book import AgentStatus
-from app.store.store import Correction, Snapshot
+from app.store.store import Correction, Proposal, Snapshot
 from solvers.predict.data.samples import Group
 from solvers.predict.learn.online import FitState, new_fit_state
-from solvers.types.plan import Unserved
+from solvers.types.plan import BoundPlan, Unserved
 from solvers.types.state import Mode, Slo
 from tests.app.fleets import a_service
 from tests.app.snapshots import (
@@ -204,6 +204,12 @@ def _told(snapshot: Snapshot, **newest_rates_rps: float) -> dict[str, tuple[str,
     }
 
 
+def a_proposal(bound: BoundPlan) -> Proposal:
+    return Proposal(
+        plan_id=12, bound=bound, at=NOW, catalogue_revision=1, policy_version=1
+    )
+
+
 def _asking(snapshot: Snapshot) -> Snapshot:
     """The same where a person approves each plan."""
     settings = replace(snapshot.settings, mode=Mode.APPROVE)
@@ -214,8 +220,7 @@ def test_a_plan_that_is_about_to_be_pushed_waits_for_nobody() -> None:
     # Between the two steps of a tick that writes it down and then pushes it.
     snapshot = replace(
         a_snapshot(windows=HEARD),
-        proposed=a_bound_plan([a_replica("r1")], generation=1),
-        proposed_id=1,
+        proposal=a_proposal(a_bound_plan([a_replica("r1")], generation=1)),
     )
     assert _said(snapshot, "Ready") == ("Unknown", "NotPlanned")
     assert _said(_asking(snapshot), "Ready") == ("False", "WaitsForApproval")
@@ -229,9 +234,7 @@ def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
     for target in (None, others):
         snapshot = _asking(
             replace(
-                a_snapshot(windows=HEARD, target=target),
-                proposed=proposed,
-                proposed_id=12,
+                a_snapshot(windows=HEARD, target=target), proposal=a_proposal(proposed)
             )
         )
         told = _told(snapshot, chat=20.0)
@@ -247,8 +250,9 @@ def test_a_service_that_outgrew_its_plan_waits_for_the_one_with_more() -> None:
     snapshot = _asking(
         replace(
             _with_agents(a_snapshot(windows=HEARD, target=TARGET), n1=3, n2=3),
-            proposed=a_bound_plan([a_replica("r1", rate_rps=90.0)], generation=4),
-            proposed_id=12,
+            proposal=a_proposal(
+                a_bound_plan([a_replica("r1", rate_rps=90.0)], generation=4)
+            ),
         )
     )
     # The plan in force serves 40 per second.

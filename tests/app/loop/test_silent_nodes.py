@@ -10,6 +10,7 @@ from app.loop.tick import TickOutcome
 from app.store.memory_store import MemoryStore
 from solvers.types.plan import Plan, Unserved
 from solvers.types.problem import Problem
+from solvers.types.state import Mode
 from tests.app.fleets import Answering, a_fleet, on_half_gpus, run, with_rates
 
 CHAT = {"chat": 20.0}
@@ -167,3 +168,24 @@ def test_a_node_that_does_not_come_back_after_an_outage_is_lost_in_the_end() -> 
     # Periods of 2 s from the first report on; nobody waits longer than the 15 s after which silence counts.
     assert outcomes == [None] * 8 + ["target"]
     assert fleet.kinds()[-2:] == ["NodeSilent", "PlanPushed"]
+
+
+@pytest.mark.parametrize(
+    ("silent", "state"),
+    [("n1", "withdrawn"), ("n2", "proposed")],
+    ids=["its own node", "another node"],
+)
+def test_a_proposal_waits_on_while_the_nodes_that_it_uses_are_heard(
+    silent: str, state: str
+) -> None:
+    fleet = a_fleet(mode=Mode.APPROVE)
+    fleet.pass_time(rates_rps=CHAT)
+    waiting = fleet.tick()
+    assert waiting.plan_id is not None
+    bound = fleet.store.plans[waiting.plan_id].bound
+    assert bound is not None and {gpu.node for gpu in bound.gpus} == {"n1"}
+    heard = tuple({"n1", "n2"} - {silent})
+    for _ in range(2):
+        fleet.pass_time(10.0, heard=heard, rates_rps=CHAT)
+        fleet.tick()
+    assert fleet.store.plans[waiting.plan_id].state == state

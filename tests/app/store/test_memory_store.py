@@ -103,6 +103,15 @@ def test_a_person_judges_a_plan_once() -> None:
         store.reject(plan_id)
 
 
+def test_what_waits_is_withdrawn_but_for_the_one_that_is_kept() -> None:
+    store = make_store()
+    (old, _), (new, _) = record(store, 0), record(store, 0)
+    asyncio.run(store.withdraw_proposals(keep=new, at=NOW))
+    assert [store.plans[key].state for key in (old, new)] == ["withdrawn", "proposed"]
+    (event,) = store.events
+    assert (event.kind, event.plan_id) == ("PlanWithdrawn", old)
+
+
 def test_a_replayed_observation_counts_once_and_a_failed_gpu_moves_the_revision() -> (
     None
 ):

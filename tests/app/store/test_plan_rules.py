@@ -59,7 +59,11 @@ def facts(
         (a_plan("approved"), facts(), "plan 7 is approved already"),
         (a_plan("target"), facts(), "plan 7 is in force already"),
         (a_plan("superseded"), facts(), "`plimsoll rollback` restores it"),
-        (a_plan("withdrawn"), facts(), f"plan 7 waits no longer; {NOBODY_WAITS}"),
+        (
+            a_plan("withdrawn"),
+            facts(),
+            f"plan 7 was withdrawn: too late; {NOBODY_WAITS}",
+        ),
         (
             a_plan("withdrawn", replaced_by=8),
             facts(waiting=8),

@@ -3,7 +3,7 @@
 const BAD = new Set(["NodeSilent", "GpuFailed", "LaunchesFail", "TaskFailed", "TaskStarved", "TaskRefused", "PlanRefused", "PlanLost", "CommandRefused",
   "ObservationRefused", "NodeNameShared", "WebhookFailed", "WebhookFull", "TokenGuessed"]);
 const WARN = new Set(["LoopHeld", "NodeDraining", "NodeCordoned", "NodeClockSkewed", "OveruseBegan", "AvoidedGpus", "AccessDenied", "PolicyPaused",
-  "PlanRejected", "NodeEventsLeftOut", "ControlPlaneRestored", "TokenRevoked"]);
+  "PlanRejected", "PlanWithdrawn", "NodeEventsLeftOut", "ControlPlaneRestored", "TokenRevoked"]);
 
 /** From which level on events are shown. */
 export const LEVELS = { notice: "everything", warn: "warnings and errors", bad: "errors" };
