@@ -131,7 +131,12 @@ class MemoryStore:
 
     def approve(self, plan_id: int) -> None:
         """A person says yes to a proposed plan. Raises NotFound, Conflict."""
-        facts = plan_rules.ApprovalFacts(now=self._basis(), settings=self.settings)
+        proposed = [key for key in self.plans if self.plans[key].state == "proposed"]
+        facts = plan_rules.ApprovalFacts(
+            now=self._basis(),
+            settings=self.settings,
+            waiting=max((key for key in proposed if key != plan_id), default=None),
+        )
         plan = plan_rules.judged_plan(self.plans, plan_id)
         plan_rules.judge(
             self.plans, plan_id, "approved", plan_rules.why_not_approved(plan, facts)

@@ -33,7 +33,7 @@ from agents.base.protocol import (
 )
 from app.base.errors import Conflict
 from app.db.base.engine import make_engine
-from app.db.decisions import plans, policies
+from app.db.decisions import approval, policies
 from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
@@ -299,18 +299,20 @@ class Stores(RuleBasedStateMachine):
     @rule(says_yes=st.booleans(), back=st.integers(0, 2))
     def person_judges(self, says_yes: bool, back: int) -> None:
         plan_id = max(1, self.plan_ids - back)
-        # The database also refuses to approve what could not be pushed; memory leaves that to the push.
-        generation = self.memory.pushed[-1][1].generation if self.memory.pushed else 0
-        bound = self.memory.plans[plan_id].bound
-        if says_yes and (bound is None or bound.parent != generation):
-            return
         in_memory = self.memory.approve if says_yes else self.memory.reject
-        in_database = plans.approve if says_yes else plans.reject
+        in_database = approval.approve if says_yes else approval.reject
         acts: list[Callable[[], None]] = [
             lambda: in_memory(plan_id),
             lambda: self.run(self._with_connection(in_database, plan_id)),
         ]
-        assert _is_refused(acts[0]) == _is_refused(acts[1])
+        assert _refusal(acts[0]) == _refusal(acts[1])
+
+    @rule()
+    def controller_restarts(self) -> None:
+        proposal = self.snapshot().proposal
+        keep = None if proposal is None else proposal.plan_id
+        for store in (self.memory, self.postgres):
+            self.run(store.withdraw_proposals(keep=keep, at=self.now))
 
     @precondition(lambda self: self.snapshot().approved is not None)
     @rule()
@@ -458,17 +460,20 @@ class Stores(RuleBasedStateMachine):
             return await act(connection, *arguments, **named)
 
 
-def _is_refused(act: Callable[[], None]) -> bool:
+def _refusal(act: Callable[[], None]) -> str:
+    """Empty: it is not refused."""
     try:
         act()
-    except Conflict:
-        return True
-    return False
+    except Conflict as error:
+        return str(error)
+    return ""
 
 
 def _comparable(snapshot: Snapshot) -> Snapshot:
     """Without the revision, which counts rows in PostgreSQL and changes in memory."""
-    return replace(snapshot, state=replace(snapshot.state, catalogue_revision=0))
+    proposal = snapshot.proposal and replace(snapshot.proposal, catalogue_revision=0)
+    state = replace(snapshot.state, catalogue_revision=0)
+    return replace(snapshot, state=state, proposal=proposal)
 
 
 def test_both_stores_answer_alike(
