@@ -3,6 +3,8 @@
 Each stands where its policy is registered (`solvers.types.policy_spec`); a test keeps them complete.
 """
 
+from collections.abc import Collection
+
 from solvers.policies.registry import main_policies, policies, spec_of
 from solvers.types.policy_spec import Card
 
@@ -21,3 +23,8 @@ def cards() -> tuple[Card, ...]:
         return one.source != "ours", one.name not in main, one.name
 
     return tuple(sorted(map(card, policies()), key=place))
+
+
+def in_order(names: Collection[str]) -> tuple[str, ...]:
+    """These policies in the order in which people are shown them, that of `cards`."""
+    return tuple(each.name for each in cards() if each.name in names)

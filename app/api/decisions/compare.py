@@ -15,6 +15,7 @@ from app.api.http.views import View
 from app.db.decisions import actors
 from app.manifests.parts import Strict
 from app.store.trained_actors import fleet_fingerprint
+from solvers.policies.cards import in_order
 from solvers.policies.registry import needs_actor
 from solvers.policies.registry import policies as known_policies
 from solvers.types.outcome import Budget, Solution
@@ -68,7 +69,7 @@ class CompareView(View):
 
     in_force: str = Field(description="The policy that the loop follows now")
     policies: list[PolicyPlanView] = Field(
-        description="In the order in which they were asked for"
+        description="As they were asked for; all of them: the main ones first"
     )
 
 
@@ -82,7 +83,7 @@ async def compare_plans(
     """
     check_known(wanted.policies, known_policies(), what="policy", field="policies")
     # Each once, in the order of the request.
-    names = tuple(dict.fromkeys(wanted.policies)) or known_policies()
+    names = tuple(dict.fromkeys(wanted.policies)) or in_order(known_policies())
     # The same turn as previews: each occupies a core, and the machine may have only one.
     async with context.parts.solver_turn.taken(context.caller.root):
         snapshot = await context.snapshot()

@@ -28,8 +28,8 @@ from app.cli.common.output import (
     show_table,
     usd,
 )
-from solvers.policies.cards import card, cards
-from solvers.policies.registry import policies
+from solvers.policies.cards import card, in_order
+from solvers.policies.registry import main_policies, policies
 
 _FIGURES = (
     *("cost/h", "gpus", "replicas", "starts"),
@@ -40,7 +40,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="NAME",
-        help="Policies; none = all",
+        help="Policies; none = the main ones, or those of the scenario",
         autocompletion=lambda: [*policies()],
     ),
 ]
@@ -50,6 +50,9 @@ def compare(
     context: typer.Context,
     names: Names = None,
     *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also baselines and variants")
+    ] = False,
     problem: Annotated[
         Path | None,
         typer.Option(
@@ -76,24 +79,31 @@ def compare(
     Nothing is changed by asking. With --scenario every policy decides through the whole simulation, under the same
     requests; policies that the scenario has settings for keep them.
     """
-    # Each name once, in the order in which they were given.
-    wanted = tuple(dict.fromkeys(names or ()))
-    for name in wanted:
-        # Raises for a name that there is not, before anything is solved.
-        card(name)
+    chosen = _chosen(names or (), every=every)
     if problem is not None and scenario is not None:
         raise typer.BadParameter("give --problem or --scenario, not both")
     if scenario is not None:
-        _in_simulation(scenario, wanted, jobs, output)
+        _in_simulation(scenario, chosen, jobs, output)
         return
     check_planning_time(problem, time_limit)
+    chosen = chosen or in_order(main_policies())
     answer = (
-        _of_server(context, wanted, time_limit)
+        _of_server(context, chosen, time_limit)
         if problem is None
-        else _of_file(problem, wanted, time_limit)
+        else _of_file(problem, chosen, time_limit)
     )
     if not show_document(answer, output):
         _show(answer)
+
+
+def _chosen(names: Sequence[str], *, every: bool) -> tuple[str, ...]:
+    """All policies, or those that are named, each once and in the order in which they were given; (): none was named."""
+    if names and every:
+        raise typer.BadParameter("name policies or give --all, not both")
+    for name in names:
+        # Raises for a name that there is not, before anything is solved.
+        card(name)
+    return in_order(policies()) if every else tuple(dict.fromkeys(names))
 
 
 def _of_server(
@@ -116,13 +126,12 @@ def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
     from solvers.types.state import Observed
 
     question = read_problem(file)
-    asked = tuple(names) or tuple(each.name for each in cards())
     # Compiling would be counted as the first policy's time.
-    warm_up(*asked)
+    warm_up(*names)
     budget = Budget(seconds=time_limit_s, work=time_limit_s)
     found = asyncio.run(
         # At second 0 and without memory: a Problem file is one moment, so that nothing was observed before it.
-        compare_policies(TimedSolver(), question, Observed(at_s=0.0), asked, budget)
+        compare_policies(TimedSolver(), question, Observed(at_s=0.0), names, budget)
     )
     return {
         "in_force": None,
@@ -141,8 +150,9 @@ def _in_simulation(
     from app.simulate.scenario.scenario import with_policies
 
     scenario = read_scenario(file)
+    own = {run.policy for run in scenario.spec.policies}
     report = simulated(
-        with_policies(scenario, names) if names else scenario,
+        with_policies(scenario, names or in_order(own)),
         folder_of(file),
         jobs=jobs,
     )

@@ -9,6 +9,7 @@ import yaml
 
 from app.simulate.scenario.scenario import with_policies
 from solvers.policies.cards import cards
+from solvers.policies.registry import main_policies
 from tests.app.cli.fake_api import FakeApi
 from tests.app.cli.start.test_plan import EXAMPLE
 from tests.app.runner import cli
@@ -77,23 +78,22 @@ def test_policies_plan_a_file_side_by_side_within_80_columns() -> None:
     assert max(map(len, lines[:4])) <= 80
 
 
-def test_without_names_all_policies_plan_and_json_has_every_figure() -> None:
-    found = json.loads(
-        cli(
-            "policy",
-            "compare",
-            "--problem",
-            EXAMPLE,
-            "--time-limit",
-            "14",
-            "-o",
-            "json",
-        ).out
-    )
-    assert [each["policy"] for each in found["policies"]] == [
-        each.name for each in cards()
-    ]
+ALL = [each.name for each in cards()]
+MAIN = [name for name in ALL if name in main_policies()]
+
+
+@pytest.mark.parametrize(("switches", "asked"), [((), MAIN), (("--all",), ALL)])
+def test_without_names_the_main_policies_plan_and_all_on_request(
+    switches: tuple[str, ...], asked: list[str]
+) -> None:
+    of_file = ("--problem", EXAMPLE, "--time-limit", "14", "-o", "json")
+    found = json.loads(cli("policy", "compare", *switches, *of_file).out)
+    assert [each["policy"] for each in found["policies"]] == asked
     assert set(found["policies"][0]) == set(a_line(""))
+    # A control plane is asked for the same ones in the same order.
+    api = fake()
+    cli("policy", "compare", *switches, *QUICK, api=api)
+    assert api.sent("POST") == [{"policies": asked, "time_limit_s": 4.0}]
 
 
 def test_a_control_plane_is_asked_for_the_policies_by_name() -> None:
@@ -120,6 +120,7 @@ def test_a_control_plane_s_answer_comes_as_yaml() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        (["joint", "--all"], 2, "name policies or give --all, not both"),
         (["hetsef"], 1, "no policy is called 'hetsef'; there are "),
         (
             ["--problem", "a", "--scenario", "b"],
@@ -146,7 +147,8 @@ def a_file(folder: Path, **spec: Any) -> Path:
 def test_policies_are_compared_in_a_simulation_under_the_same_requests(
     tmp_path: Path,
 ) -> None:
-    file = a_file(tmp_path, duration_s=60, step_s=30)
+    own = ["k8s_hpa", "hetsev_greedy"]
+    file = a_file(tmp_path, duration_s=60, step_s=30, policies=own)
     result = cli(
         "policy", "compare", "hetsev_greedy", "k8s_hpa", "--scenario", file, "-j", "1"
     )
@@ -158,7 +160,8 @@ def test_policies_are_compared_in_a_simulation_under_the_same_requests(
     whole = json.loads(
         cli("policy", "compare", "--scenario", file, "-j", "1", "-o", "json").out
     )
-    assert [each["policy"] for each in whole["policies"]] == ["hetsev_greedy"]
+    # Without names its own, in the order of every other list of policies.
+    assert [each["policy"] for each in whole["policies"]] == [*reversed(own)]
 
 
 def test_a_scenario_s_own_runs_keep_their_settings() -> None:
