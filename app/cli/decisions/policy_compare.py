@@ -97,7 +97,7 @@ def compare(
 
 
 def _chosen(names: Sequence[str], *, every: bool) -> tuple[str, ...]:
-    """All policies, or those that are named, each once and in the order in which they were given; (): none was named."""
+    """All policies, or those that are named, each once and in the order given; (): none was named."""
     if names and every:
         raise typer.BadParameter("name policies or give --all, not both")
     for name in names:
