@@ -27,7 +27,7 @@ from app.api.http.parts import Context
 from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
 from app.api.predictions import fits, networks, profiles
-from app.api.reports import costs, demand, reports
+from app.api.reports import costs, demand, history, reports
 from app.api.workloads import budgets, endpoints, projects, services, tasks
 from app.base.errors import Forbidden
 
@@ -52,6 +52,7 @@ RESOURCES = (
     telemetry,
     tasks,
     demand,
+    history,
     compare,
     preview,
     plans,

@@ -36,7 +36,7 @@ TOPICS = {
         services.TOPIC,
         service_status.TOPIC,
         budgets.TOPIC,
-        *service.TOPICS,
+        service.TOPIC,
         gpu.TOPIC,
         nodes.TOPIC,
         simulations.TOPIC,

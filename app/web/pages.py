@@ -76,7 +76,7 @@ PAGES = (
         name="service",
         title="Service",
         path="/services/{argument}",
-        topics=("service", "service_hour"),
+        topics=("service",),
         under="services",
         is_in_navigation=False,
     ),

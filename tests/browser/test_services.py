@@ -110,7 +110,7 @@ def test_a_service_shows_cost_of_today_replicas_and_why(
     expect(
         page.get_by_role("link", name=re.compile("which is in force"))
     ).to_have_attribute("href", "/why/1")
-    expect(page.locator("canvas")).to_have_count(2)
+    expect(page.locator("canvas")).to_have_count(3)
     # Who only looks is offered no change.
     expect(page.locator("form.form")).to_have_count(0)
     page.goto(f"{demo.client.base_url}/new-service")

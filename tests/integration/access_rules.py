@@ -189,6 +189,11 @@ WORKLOADS = {
         own=Request(path="/services/ours/forecast"),
         others=(Request(path="/services/zebra-chat/forecast", status=404),),
     ),
+    "GET /services/{name}/history": Access(
+        rule=VIEWER,
+        own=Request(path="/services/ours/history"),
+        others=(Request(path="/services/zebra-chat/history", status=404),),
+    ),
     "POST /services/{name}/telemetry": Access(
         rule=OPERATOR,
         own=Request(path="/services/ours/telemetry", status=422, body={}),

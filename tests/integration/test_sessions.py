@@ -309,7 +309,7 @@ def test_the_feed_says_which_topics_there_are(api: Api, query: str) -> None:
 
 @pytest.mark.parametrize(
     "topic",
-    ["service/made-up", "service_hour/made-up", "gpu/n1/gpu-77", "gpu/x", "gpu"],
+    ["service/made-up", "gpu/n1/gpu-77", "gpu/x", "gpu"],
 )
 def test_the_feed_loads_nothing_for_names_that_do_not_exist(
     api: Api, topic: str

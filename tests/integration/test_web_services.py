@@ -1,4 +1,4 @@
-"""What the pages of services are drawn from: each looker's own services, steps of the last hour, YAML."""
+"""What the pages of services are drawn from: each looker's own services, replicas, YAML."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from app.web.topics.feed import Look
 from app.web.topics.service_status import load_service_status
-from tests.integration.api_harness import NOW, Api, Prepared, service
+from tests.integration.api_harness import Api, Prepared, service
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +46,6 @@ def test_a_token_that_is_bound_to_a_project_sees_its_services_only(api: Api) -> 
         assert sorted(everybody[topic]) == ["chat", "search", "thumbnails"], topic
         assert sorted(bound[topic]) == ["search"], topic
     assert first_data(api, "/services/chat", "bound")["service"] == {}
-    assert first_data(api, "/services/chat", "bound")["service_hour"] == {}
     assert first_data(api, "/services/nobody")["service"] == {}
     assert (
         first_data(api, "/services/search", "bound")["service"]["now"]["project"]
@@ -97,16 +96,6 @@ def test_a_service_waits_until_its_plan_is_in_force(api: Api) -> None:
     assert ready()[1] in ("RollingOut", "Serving")
     idle = api.get("services/idle")["status"]["conditions"][0]
     assert (idle["status"], idle["reason"]) == ("True", "ScaledToZero")
-
-
-def test_steps_count_requests_by_the_seconds_that_were_heard(api: Api) -> None:
-    steps = first_data(api, "/services/search")["service_hour"]
-    # Eleven reports of two seconds, a minute apart from 11:59:58 on; the last window of the newest is open.
-    first = int(NOW.timestamp()) - 15
-    assert sorted(map(int, steps)) == [first + 60 * minute for minute in range(11)]
-    step = steps[str(first)]
-    # 40 requests in 2 s; two of them in the bucket that ends at 256 ms, and 98 of 100 requests need all but 0.8 of 40.
-    assert step == {"rate_rps": 20.0, "latency_ms": 256.0, "attainment": 0.95}
 
 
 def test_a_service_has_its_replicas_with_what_nodes_say_of_them(api: Api) -> None:

@@ -31,14 +31,6 @@ async def load_overuses(connection: AsyncConnection, gpu: str) -> Sequence[AnyRo
     return await all_rows(connection, _OVERUSES, gpu=gpu)
 
 
-async def load_readings(
-    connection: AsyncConnection, gpu: str, since: datetime, until: datetime, step_s: int
-) -> Sequence[AnyRow]:
-    """Means over every step of [since, until) that has readings, oldest first."""
-    span = {"since": since, "until": until, "step": step_s}
-    return await all_rows(connection, _READINGS, gpu=gpu, **span)
-
-
 async def load_generations(connection: AsyncConnection) -> Sequence[AnyRow]:
     """The newest command of every node that has one, and what its agent said of it."""
     return await all_rows(connection, _GENERATIONS)
@@ -108,18 +100,6 @@ ORDER BY kind, id
 _OVERUSES = """
 SELECT kind, name, quantity, service, granted, used, is_estimated, begun_at FROM overuse
 WHERE gpu = :gpu ORDER BY kind, name COLLATE "C", quantity
-"""
-
-# Weighted by the windows' lengths: after a change of the agents' period they differ.
-_READINGS = """
-SELECT date_bin(make_interval(secs => :step), window_start, CAST(:since AS timestamptz)) AS at,
-       sum(power_w * window_s) / sum(window_s) AS power_w,
-       sum(memory_used_mib * window_s) / sum(window_s) AS memory_used_mib,
-       sum(clock_mhz * window_s) / sum(window_s) AS clock_mhz,
-       sum(busy_percent * window_s) / sum(window_s) FILTER (WHERE busy_percent IS NOT NULL) AS busy_percent
-FROM gpu_observation
-WHERE gpu = :gpu AND window_start >= CAST(:since AS timestamptz) AND window_start < CAST(:until AS timestamptz)
-GROUP BY 1 ORDER BY 1
 """
 
 # An outer join: a command that its agent has not answered yet is the one that people look for.

@@ -1,55 +1,13 @@
-"""What the dashboard shows of services: their recent past in steps, replicas, generations, and error budgets."""
+"""What the dashboard shows of services: replicas, generations, expected rates, and error budgets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowCounts:
-    """Counts of a service over a few of the loop's windows."""
-
-    start: datetime
-    heard_s: float
-    """Somebody reported about so many seconds."""
-    arrivals: int
-    served: int
-    in_slo: int
-    rejected: int
-    latency_buckets: tuple[int, ...]
-
-
-async def load_steps(
-    connection: AsyncConnection,
-    service: str,
-    *,
-    since: datetime,
-    until: datetime,
-    step_s: float,
-) -> tuple[WindowCounts, ...]:
-    """Sums of the windows of [since, until) in steps that begin at multiples of `step_s`, by time."""
-    found = await connection.execute(
-        text(_STEPS),
-        {
-            "service": service,
-            "since": since,
-            "until": until,
-            "step": timedelta(seconds=step_s),
-        },
-    )
-    # Sums of bigint are numeric in PostgreSQL, and come back as Decimal.
-    return tuple(
-        WindowCounts(
-            **{**row._mapping, "latency_buckets": tuple(map(int, row.latency_buckets))}
-        )
-        for row in found
-    )
 
 
 async def load_replicas(
@@ -89,27 +47,6 @@ async def load_budgets(
     chosen = None if projects is None else list(projects)
     return await all_rows(connection, _BUDGETS, projects=chosen)
 
-
-# MATERIALIZED: the windows are read once for the sums and the buckets. Histograms are summed by position; they differ
-# in length, since trailing zeros are not stored.
-_STEPS = """
-WITH part AS MATERIALIZED (
-    SELECT date_bin(CAST(:step AS interval), window_start, 'epoch') AS start, window_s, arrivals, served, in_slo,
-           rejected, latency_buckets
-    FROM service_window WHERE service = :service AND window_start >= :since AND window_start < :until
-), buckets AS (
-    SELECT start, array_agg(count ORDER BY position) AS latency_buckets
-    FROM (SELECT start, position, sum(count) AS count
-          FROM part CROSS JOIN unnest(latency_buckets) WITH ORDINALITY AS b (count, position)
-          GROUP BY start, position) AS counted
-    GROUP BY start
-)
-SELECT start, sum(window_s) AS heard_s, CAST(sum(arrivals) AS bigint) AS arrivals,
-       CAST(sum(served) AS bigint) AS served, CAST(sum(in_slo) AS bigint) AS in_slo,
-       CAST(sum(rejected) AS bigint) AS rejected, coalesce(min(b.latency_buckets), '{}') AS latency_buckets
-FROM part LEFT JOIN buckets b USING (start)
-GROUP BY start ORDER BY start
-"""
 
 # FULL JOIN: what is planned and not yet there, and what is there and not planned any more, are both shown.
 _REPLICAS = """

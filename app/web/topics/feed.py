@@ -45,9 +45,9 @@ MAX_STREAMS = 500
 STREAMS_PER_TOKEN = 64
 """Several people may share a token, and each has a stream per page that is open."""
 ARGUMENT_LOADS_PER_S = 20.0
-"""All topics with an argument together: beyond, each is loaded less often. One page of a service needs 1.5."""
+"""All topics with an argument together: beyond, each is loaded less often. One page needs 1.4."""
 ARGUMENTS_PER_TOKEN = 40
-"""Different topics with an argument: twenty pages of services. They slow such topics down to 2 s for everybody."""
+"""Different topics with an argument: as many pages. They slow such topics down to 2 s for everybody."""
 MAX_PENDING = 16
 """Changes that a slow browser may be behind; beyond, it gets everything anew."""
 MAX_REST_S = 60.0
@@ -271,7 +271,7 @@ class TopicFeed:
         followed = self._arguments.get(token, Counter[Key]())
         if len(followed.keys() | self._argument_keys(looks)) > ARGUMENTS_PER_TOKEN:
             raise TooMany(
-                f"pages of {ARGUMENTS_PER_TOKEN // 2} services or {ARGUMENTS_PER_TOKEN} GPUs are open with this token "
+                f"pages of {ARGUMENTS_PER_TOKEN} services and GPUs are open with this token "
                 "already; close some and reload this one"
             )
         return self._stream(looks, token, is_valid, news)

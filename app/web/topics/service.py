@@ -1,8 +1,6 @@
-"""Topics `service` and `service_hour`: one service, its replicas, what was asked for, and its last hour in steps."""
+"""Topic `service`: one service as it is now, its replicas, and what was asked for; its past pages ask the API."""
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from math import ceil
+from datetime import timedelta
 
 from app.api.workloads.service_views import service_view
 from app.base.errors import NotFound
@@ -12,24 +10,18 @@ from app.db.decisions import policies
 from app.db.fleet.windows import load_windows
 from app.db.reports import fleet_board as board
 from app.db.reports import service_board
-from app.db.reports.service_board import WindowCounts
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
-from app.loop.observe import bucket_percentile_ms, make_reading
+from app.loop.observe import make_reading
 from app.web.topics.feed import Items, Look, Topic, pick
 from app.web.topics.services import describe
 from solvers.types.state import Json
 
-STEP_S = 15.0
-"""A point of the charts, at the least; the loop's windows are much shorter, and single ones say little."""
-NEWEST = timedelta(minutes=2)
-"""Sent with every load: what is older no longer changes, but for windows that come late."""
-HOUR = timedelta(hours=1)
 MAX_VERSIONS = 20
 
 
 async def load_service(look: Look) -> Items:
-    """`now`, `replicas`, `versions`, and the newest steps by their start in seconds; nothing where there is none."""
+    """`now`, `replicas` and `versions`; nothing where there is no such service."""
     now = look.parts.clock.now()
     async with look.transaction() as connection:
         entry = await _visible(connection, look)
@@ -50,9 +42,6 @@ async def load_service(look: Look) -> Items:
             connection, name, now=now, since=since
         )
         versions = await service_board.load_versions(connection, name, MAX_VERSIONS)
-        steps = await _load_steps(
-            connection, entry, settings.window_s, now - NEWEST, now
-        )
     reading = make_reading(entry.service, windows, now) if windows else None
     present = {
         **describe(entry, reading, places),
@@ -67,19 +56,7 @@ async def load_service(look: Look) -> Items:
         },
         "replicas": [_replica(row) for row in replicas],
         "versions": [_version(row) for row in versions],
-        **steps,
     }
-
-
-async def load_service_hour(look: Look) -> Items:
-    """The steps of the last hour by their start in seconds."""
-    now = look.parts.clock.now()
-    async with look.transaction() as connection:
-        entry = await _visible(connection, look)
-        if entry is None:
-            return {}
-        settings = await policies.load_current(connection)
-        return await _load_steps(connection, entry, settings.window_s, now - HOUR, now)
 
 
 async def _exists(look: Look) -> bool:
@@ -98,44 +75,6 @@ async def _visible(connection: Connection, look: Look) -> ServiceRow | None:
         if look.projects is None or entry.service.project in look.projects
         else None
     )
-
-
-async def _load_steps(
-    connection: Connection,
-    entry: ServiceRow,
-    window_s: float,
-    since: datetime,
-    until: datetime,
-) -> dict[str, Json]:
-    """Steps that begin at or after `since`, each whole; the window that is still open is left out."""
-    # A multiple of the window: no window may lie in two steps.
-    step_s = window_s * ceil(STEP_S / window_s)
-    first = datetime.fromtimestamp(
-        # Steps begin at multiples of their length, so that every load names the same ones.
-        ceil(since.timestamp() / step_s) * step_s,
-        until.tzinfo,
-    )
-    # The window that is open has only a part of its requests.
-    last = until - timedelta(seconds=window_s)
-    steps = await service_board.load_steps(
-        connection, entry.service.name, since=first, until=last, step_s=step_s
-    )
-    return {
-        str(round(step.start.timestamp())): _step(step, entry.service.slo.percentile)
-        for step in steps
-    }
-
-
-def _step(step: WindowCounts, percentile: float) -> Json:
-    finished = step.served + step.rejected
-    return {
-        "rate_rps": round(step.arrivals / step.heard_s, 2),
-        "latency_ms": bucket_percentile_ms(
-            dict(enumerate(step.latency_buckets)), percentile
-        ),
-        # Null where nothing finished: neither kept nor missed.
-        "attainment": step.in_slo / finished if finished else None,
-    }
 
 
 def _manifest(entry: ServiceRow) -> Json:
@@ -182,13 +121,4 @@ def _float(value: float | None) -> float | None:
     return None if value is None else round(float(value), 4)
 
 
-TOPICS: Sequence[Topic] = (
-    Topic(name="service", load=load_service, is_of_cluster=False, exists=_exists),
-    Topic(
-        name="service_hour",
-        load=load_service_hour,
-        period_s=60.0,
-        is_of_cluster=False,
-        exists=_exists,
-    ),
-)
+TOPIC = Topic(name="service", load=load_service, is_of_cluster=False, exists=_exists)

@@ -1,17 +1,16 @@
-// GPU: what runs on it, how much of it each one was given and uses, and its last hour.
+// GPU: what runs on it, how much of it each one was given and uses, and what was read of it.
 
 import * as api from "./api.js";
 import { colour, timeChart } from "./charts.js";
 import { h, keyed, show } from "./dom.js";
 import { eventTable } from "./event_table.js";
-import { gib, moment, ms, number, rps, span, watts } from "./format.js";
+import { gib, moment, ms, number, rps, watts } from "./format.js";
 import { colourOf } from "./gpu_bars.js";
+import { historyPicker, stepsOf } from "./history.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, state } from "./page.js";
 
 const TOPIC = `gpu/${state.argument}`;
-const PERIODS = { 15: "15 minutes", 60: "hour", 180: "3 hours" };
-let minutes = localStorage.getItem("gpu-minutes") in PERIODS ? Number(localStorage.getItem("gpu-minutes")) : 60;
 const MOST_EVENTS = 10;
 
 const facts = h("dl", { class: "facts" });
@@ -19,6 +18,7 @@ const bar = h("span", { class: "bar sm" });
 const rows = h("tbody", {});
 const nothing = h("p", { class: "hint" }, "Nothing runs here and nothing shall. ", h("a", { href: "/plans" }, "Plans"), " say why.");
 const events = h("div", {});
+const unread = h("p", { class: "hint" });
 const COLUMNS = ["State", "Batch", "SM given", "SM used", "Memory given", "Memory used", "Power", "Planned rate", "Served", "Execution"];
 
 const percentOf = (value) => `${number(value, 0)} %`;
@@ -31,7 +31,7 @@ const CHARTS = {
 };
 const line = (label, style) => ({ label, ...style, value: (_, value) => number(value, 1), points: { show: false } });
 const charts = Object.fromEntries(Object.entries(CHARTS).map(([name, each]) => [name, timeChart({
-  title: each.title, height: 180, format: (value) => number(value, 0), fromZero: true,
+  title: each.title, height: 180, zoom: (from_s, to_s) => picker.zoom(from_s, to_s), format: (value) => number(value, 0), fromZero: true,
   series: () => [line("read", { stroke: colour(each.paint), width: 2 }), line(each.limit, { stroke: colour("faint"), dash: [6, 4] })],
 })]));
 
@@ -45,7 +45,7 @@ function drawAll() {
   drawFacts(now);
   // Replicas and tasks first, then what nobody here asked for.
   drawParts([...table(TOPIC)].filter(([key]) => key !== "now").sort(([, one], [, other]) => (one.kind in NAMES) - (other.kind in NAMES)));
-  append(now);
+  drawCharts();
 }
 
 function drawFacts(now) {
@@ -103,36 +103,24 @@ const UNITS = { memory: gib, sm_percent: percentOf, sm_count: percentOf };
 const over = (list) => list.map((each) => h("div", { class: "bad" },
   `uses ${each.is_estimated ? "about " : ""}${(UNITS[each.quantity] ?? number)(each.used)} of ${(UNITS[each.quantity] ?? number)(each.granted)} ${each.quantity === "memory" ? "memory" : "SM"} since ${moment(each.begun_at)}`));
 
-// The last hour, or another period: what was read before comes once, what is read now is put behind it.
-let readings = null;
+let past = null;
 
-async function loadHistory() {
-  try {
-    const found = await api.get(`/gpus/${state.argument}/readings`, { minutes });
-    readings = found.readings.map((each) => ({ ...each, at_s: Date.parse(each.at) / 1000 }));
-    drawCharts();
-  } catch (error) {
-    // A GPU that is not there has no readings either: drawAll says so, whichever answer comes first.
-    if (error.status !== 404) complain(error.message);
-  }
-}
-
-function append(now) {
-  if (readings === null || now.read_at_s === null || now.read_at_s <= (readings.at(-1)?.at_s ?? 0)) return;
-  readings.push({ ...now, at_s: now.read_at_s });
-  readings = readings.filter((each) => each.at_s > now.read_at_s - 60 * minutes);
+const picker = historyPicker(`/gpus/${state.argument}/readings`, (found) => {
+  past = found;
   drawCharts();
-}
+});
 
 function drawCharts() {
   const now = table(TOPIC).get("now");
-  const times = readings.map((each) => each.at_s);
+  if (past === null || !now) return;
+  const times = stepsOf(past);
+  const at = new Map(past.readings.map((each) => [Date.parse(each.at) / 1000, each]));
+  const read = (name, of) => times.map((time) => at.get(time)?.[name] ?? null).map((value) => (value === null ? null : of(value)));
   for (const [name, { of, cap }] of Object.entries(CHARTS)) {
-    const limit = now ? cap(now) : null;
-    charts[name].set([times, readings.map((each) => of(each[name])), times.map(() => (limit === null ? null : of(limit)))]);
+    const limit = cap(now);
+    charts[name].set([times, read(name, of), times.map(() => (limit === null ? null : of(limit)))]);
   }
-  const [first, last] = [times[0], times.at(-1)];
-  show(covered, times.length ? `${span(last - first)} of readings, up to ${moment(new Date(1000 * last).toISOString())}.` : `Nothing was read in the last ${PERIODS[minutes]}: the node's agent does not report.`);
+  show(unread, past.readings.length ? "" : "Nothing was read in this time: the node's agent did not report.");
 }
 
 async function loadEvents() {
@@ -144,21 +132,12 @@ async function loadEvents() {
   show(events, eventTable(found.items, `Newest events of ${node}`, "Nothing was noted of this node yet."));
 }
 
-const covered = h("span", { class: "hint" }, "\u00a0");
-const picker = h("label", {}, "of the last ", h("select", { onchange: (event) => choose(event.target.value) }, Object.entries(PERIODS).map(([value, words]) => h("option", { value, selected: Number(value) === minutes }, words))));
-
-function choose(value) {
-  minutes = Number(value);
-  localStorage.setItem("gpu-minutes", value);
-  loadHistory();
-}
-
 show(content,
   h("section", { class: "card" }, facts),
   h("section", { class: "card" }, h("h2", {}, "SM percent given, up to the line at 100"), bar),
   h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "What it carries"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Who"), COLUMNS.map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)), h("th", { scope: "col" }, "Overuse"))), rows)),
-  nothing, h("div", { class: "controls" }, h("h2", {}, "Readings"), picker, covered),
+  nothing, h("h2", {}, "Readings"), picker.element, unread,
   h("div", { class: "columns" }, Object.values(charts).map((each) => each.element)), events);
 
 let seenEvent = null;
@@ -169,4 +148,3 @@ onChange("header", () => {
 });
 onChange(TOPIC, drawAll);
 begin([TOPIC]);
-loadHistory();

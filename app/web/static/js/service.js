@@ -8,14 +8,14 @@ import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
 import { budgetTable, conditionList, historyTable, replicaTable, specList } from "./service_parts.js";
 import { latencyBar, replicasText } from "./service_figures.js";
-import { demandOf, drawCharts, latencies, noteForecast, noteSteps, rates, stepTable } from "./service_charts.js";
+import { noteForecast, noteGoal, pastOf } from "./service_charts.js";
 import { callBox } from "./service_call.js";
 import { makeForm } from "./service_form.js";
 
 const name = state.argument;
 const path = `/services/${encodeURIComponent(name)}`;
-const topics = [`service/${name}`, `service_hour/${name}`];
-const item = (key) => table(topics[0]).get(key);
+const topic = `service/${name}`;
+const item = (key) => table(topic).get(key);
 
 const place = (title, kind = "") => h("section", { class: `card ${kind}`, "aria-label": title }, h("h2", {}, title), h("p", { class: "hint" }, "loading …"));
 const parts = {
@@ -32,7 +32,7 @@ const parts = {
 let form = null;
 
 function layOut() {
-  show(content, h("section", { class: "card", "aria-label": "Now" }, parts.facts, parts.why), h("div", { class: "columns" }, rates.element, latencies.element), stepTable.element,
+  show(content, h("section", { class: "card", "aria-label": "Now" }, parts.facts, parts.why), pastOf(path),
     h("div", { class: "columns" }, parts.budget, h("div", {}, parts.conditions, parts.today)),
     callBox(name), parts.replicas, isOperator ? changeSection() : null, h("div", { class: "columns" }, parts.spec, parts.history), parts.events);
 }
@@ -62,6 +62,7 @@ function drawNow() {
     return show(content, h("p", { class: "card" }, `No service is called ${name}, or your token does not reach its project. `, h("a", { href: "/services" }, "All services")));
   }
   if (!parts.facts.isConnected) layOut();
+  noteGoal(now);
   showIfNew(parts.facts, { ...now, age_s: null, manifest: null }, () => h("dl", { class: "facts" }, factRows(now)));
   showIfNew(parts.why, table("header").get("now")?.plan_id, (plan) => (plan ? h("a", { href: `/why/${plan}` }, `Why plan ${plan}, which is in force, is so`) : null));
   showIfNew(parts.spec, now.manifest, () => [h("h2", {}, `What was asked for (generation ${now.generation})`), specList(now.manifest)]);
@@ -92,13 +93,6 @@ function factRows(now) {
   return facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]);
 }
 
-function drawSteps() {
-  const now = item("now");
-  if (!now) return;
-  for (const topic of topics.slice().reverse()) noteSteps(table(topic));
-  drawCharts(now.slo_ms, now.percentile);
-}
-
 /** Rows of a report as objects. */
 const report = async (view, query) => {
   const { columns, rows } = await api.get(`/reports/${view}`, { service: name, limit: 500, ...query });
@@ -107,7 +101,7 @@ const report = async (view, query) => {
 
 const LOADS = [
   { every_s: 5, load: async () => { const found = await api.get(path); showIfNew(parts.conditions, found.status.conditions, (list) => [h("h2", {}, "Conditions"), conditionList(list)]); } },
-  { every_s: 5, load: async () => { noteForecast(await api.get(`${path}/forecast`)); await demandOf(name, api.get); drawSteps(); } },
+  { every_s: 5, load: async () => noteForecast(await api.get(`${path}/forecast`)) },
   { every_s: 20, load: async () => showIfNew(parts.budget, await report("slo_budget", {}), (rows) => [h("h2", {}, "Error budget"), budgetTable(rows)]) },
   { every_s: 60, load: today },
   { every_s: 10, load: events },
@@ -144,11 +138,10 @@ function refresh(load) {
     .then(() => complain(wrong.size ? [...new Set(wrong.values())].join(" ") : null));
 }
 
-onChange(topics[0], () => { drawNow(); drawSteps(); });
-onChange(topics[1], drawSteps);
+onChange(topic, drawNow);
 onChange("header", drawNow);
 let isBegun = false;
-onChange(topics[0], () => {
+onChange(topic, () => {
   if (isBegun || !item("now")) return;
   isBegun = true;
   for (const { every_s, load } of LOADS) {
@@ -156,4 +149,4 @@ onChange(topics[0], () => {
     window.setInterval(() => refresh(load), 1000 * every_s);
   }
 });
-begin(topics);
+begin([topic]);

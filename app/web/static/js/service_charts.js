@@ -1,21 +1,24 @@
-// The last hour of a service in two charts, and the same as a table: rate with its forecast, latency against the SLO.
+// The past of a service in three charts, and the same as a table: rate with its forecast, latency and requests against the SLO.
 
 import { colour, timeChart, veil } from "./charts.js";
 import { h, show } from "./dom.js";
+import { historyPicker, stepsOf } from "./history.js";
 import { moment, ms, number, percent, rps } from "./format.js";
 
-const HOUR_S = 3600;
 const WIDE = 8;
 const BAND = { low: 0.05, high: 0.95 };
-const steps = new Map();
-const demands = [];
-let coming = null;
-let goal_ms = 0;
-let horizon_s = 0;
+const OLD = "Latencies are kept for 6 hours; before that, what met the SLO is known by the hour.";
+let found = null;
+let isLive = false;
+let forecast = null;
+let goal = { slo_ms: 0, percentile: 0 };
+let picker = null;
+const zoom = (from_s, to_s) => picker.zoom(from_s, to_s);
 
-export const rates = timeChart({
-  title: "Requests per second, last hour",
+const rates = timeChart({
+  title: "Requests per second",
   fromZero: true,
+  zoom,
   format: (value) => `${number(value)}/s`,
   series: () => [
     { label: "came", stroke: colour("accent"), width: 2, value: (_, value) => rps(value) },
@@ -26,95 +29,84 @@ export const rates = timeChart({
   bands: () => [{ series: [3, 4], fill: veil("good", 0.18) }],
 });
 
-export const latencies = timeChart({
-  title: "Latency at the SLO's percentile, last hour",
+const latencies = timeChart({
+  title: "Latency at the SLO's percentile",
   fromZero: true,
+  zoom,
   format: (value) => `${number(value)} ms`,
   // A minute of a queue that grew is hundreds of times the SLO, which must still be seen beside it.
-  isWide: ([, values]) => goal_ms > 0 && Math.max(...values.filter((value) => value !== null), 0) > WIDE * goal_ms,
+  isWide: ([, values]) => goal.slo_ms > 0 && Math.max(...values.filter((value) => value !== null), 0) > WIDE * goal.slo_ms,
   series: () => [
     { label: "latency", stroke: colour("accent"), width: 2, value: (_, value) => ms(value) },
     { label: "SLO", stroke: colour("bad"), width: 1.5, dash: [6, 4], value: (_, value) => ms(value) },
   ],
 });
 
+const shares = timeChart({
+  title: "Requests that met the SLO",
+  zoom,
+  format: (value) => percent(value, 1),
+  series: () => [
+    { label: "met", stroke: colour("accent"), width: 2, value: (_, value) => percent(value) },
+    { label: "wanted", stroke: colour("bad"), width: 1.5, dash: [6, 4], value: (_, value) => percent(value) },
+  ],
+});
+
 const rows = h("tbody", {});
 const words = h("p", { class: "hint" });
-const shown = h("details", { class: "card", ontoggle: () => drawTable() }, h("summary", {}, "The same as a table"),
-  h("div", { class: "scroll short", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "The last hour, newest first"),
+const table = h("details", { class: "card", ontoggle: () => drawTable() }, h("summary", {}, "The same as a table"),
+  h("div", { class: "scroll short", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "The same time, newest first"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "From"), ["Rate", "Latency", "Met"].map((title) => h("th", { scope: "col", class: "number" }, title)))), rows)));
-/** What is beside the charts, in words and as a table. */
-export const stepTable = { element: h("div", {}, words, shown) };
 
-/** Take the steps of a topic; other items of it are passed over. */
-export function noteSteps(items) {
-  for (const [key, step] of items) if (/^\d+$/.test(key)) steps.set(Number(key), step);
-  const oldest = newest() - HOUR_S;
-  for (const key of steps.keys()) if (key < oldest) steps.delete(key);
+/** The charts of one service, with the choice of their time range. */
+export function pastOf(path) {
+  picker = historyPicker(`${path}/history`, (answer, endsNow) => {
+    [found, isLive] = [answer, endsNow];
+    draw();
+  });
+  return [picker.element, h("div", { class: "columns" }, [rates, latencies, shares].map((each) => each.element)), words, table];
 }
 
-const newest = () => Math.max(...steps.keys());
+/** What the SLO is now. */
+export function noteGoal({ slo_ms, percentile }) {
+  if (goal.slo_ms === slo_ms && goal.percentile === percentile) return;
+  goal = { slo_ms, percentile };
+  latencies.element.querySelector("figcaption").textContent = `Latency at p${number(100 * percentile)} against the SLO of ${ms(slo_ms)}`;
+  shares.element.querySelector("figcaption").textContent = `Requests within ${ms(slo_ms)}, of which ${percent(percentile, 1)} are wanted`;
+  draw();
+}
 
 /** The band that the loop expects one plan ahead. */
-export function noteForecast(found) {
-  const rateAt = (level) => found.quantiles.find((each) => each.level === level)?.rate_rps ?? null;
-  const [low, high] = [rateAt(BAND.low), rateAt(BAND.high)];
-  horizon_s = found.horizon_s;
-  if (low === null || steps.size === 0) {
-    show(words, { heard: "", stopped: "Nodes no longer report this service.", never: "No node reported this service yet." }[found.telemetry]);
-    return;
-  }
-  coming = { time: newest() + Math.ceil(horizon_s), low, high };
-  show(words, `Expected in ${number(horizon_s, 0)} s: between ${rps(low)} and ${rps(high)} in 9 of 10 cases, by ${found.technique.replaceAll("_", " ")}.`);
+export function noteForecast(fresh) {
+  forecast = fresh;
+  draw();
 }
 
-/** The rates that plans were made for and the forecasts behind them, all of the last hour, then only what is new. */
-export async function demandOf(service, get) {
-  if (steps.size === 0) return;
-  const limit = 500;
-  let found = null;
-  do {
-    const last = demands.at(-1);
-    const since = last ? Date.parse(last.at) + 1 : 1000 * (newest() - HOUR_S);
-    found = (await get(`/demand/${service}`, { since: new Date(since).toISOString(), limit })).items;
-    demands.push(...found);
-  } while (found.length === limit);
-  const oldest = 1000 * (newest() - HOUR_S);
-  while (demands.length > 1 && Date.parse(demands[1].at) < oldest) demands.shift();
-}
-
-/** Draw what is known. */
-export function drawCharts(slo_ms, percentile) {
-  goal_ms = slo_ms;
-  latencies.element.querySelector("figcaption").textContent = `Latency at p${number(100 * percentile)} against the SLO of ${ms(goal_ms)}, last hour`;
-  if (steps.size === 0) return;
-  const own = [...steps.keys()].sort((one, other) => one - other);
-  const times = coming !== null && coming.time > own.at(-1) ? [...own, coming.time] : own;
-  const planned = heldAt(times, 0, "arrival_rate_rps").map((rate, at) => (times[at] <= newest() ? rate : null));
-  rates.set([times, times.map((time) => steps.get(time)?.rate_rps ?? null), planned, forecastAt(times, "high"), forecastAt(times, "low")]);
-  latencies.set([own, own.map((time) => steps.get(time).latency_ms), own.map(() => goal_ms)]);
+function draw() {
+  if (found === null) return;
+  const times = stepsOf(found);
+  const at = new Map(found.points.map((point) => [Date.parse(point.at) / 1000, point]));
+  const of = (field) => times.map((time) => at.get(time)?.[field] ?? null);
+  const [coming, more] = [isLive ? expected() : null, (value) => (coming === null ? [] : [value])];
+  rates.set([[...times, ...more(coming?.time)], [...of("rate_rps"), ...more(null)], [...of("planned_rps"), ...more(null)], [...of("high_rps"), ...more(coming?.high)], [...of("low_rps"), ...more(coming?.low)]]);
+  latencies.set([times, of("latency_ms"), times.map(() => goal.slo_ms)]);
+  shares.set([times, of("attainment"), times.map(() => goal.percentile)]);
+  show(words, coming ? `Expected in ${number(forecast.horizon_s, 0)} s: between ${rps(coming.low)} and ${rps(coming.high)} in 9 of 10 cases, by ${forecast.technique.replaceAll("_", " ")}. ` : isLive ? UNHEARD[forecast?.telemetry] ?? "" : "",
+    found.points.some((point) => point.rate_rps !== null && point.latency_ms === null && point.attainment !== null) ? OLD : "");
   drawTable();
 }
 
-/** What the newest demand says that is at least so old, at each time. */
-function heldAt(times, age_s, field) {
-  let next = 0;
-  let held = null;
-  return times.map((time) => {
-    while (next < demands.length && Date.parse(demands[next].at) <= 1000 * (time - age_s)) held = demands[next++][field];
-    return held;
-  });
-}
+const UNHEARD = { stopped: "Nodes no longer report this service. ", never: "No node reported this service yet. " };
 
-/** One edge of the band: what had been forecast for each time when that was one plan ahead. */
-function forecastAt(times, edge) {
-  const held = heldAt(times, horizon_s, `${edge}_rps`);
-  return times.map((time, at) => (coming !== null && time === coming.time ? coming[edge] : held[at]));
+function expected() {
+  const rateAt = (level) => forecast?.quantiles.find((each) => each.level === level)?.rate_rps ?? null;
+  const [low, high] = [rateAt(BAND.low), rateAt(BAND.high)];
+  return low === null ? null : { time: Date.parse(found.until) / 1000 + Math.ceil(forecast.horizon_s), low, high };
 }
 
 function drawTable() {
-  if (!shown.open) return;
+  if (!table.open || found === null) return;
   const figure = (text) => h("td", { class: "number" }, text);
-  show(rows, [...steps].sort(([one], [other]) => other - one).map(([time, step]) => h("tr", {},
-    h("th", { scope: "row" }, moment(new Date(1000 * time).toISOString())), figure(rps(step.rate_rps)), figure(ms(step.latency_ms)), figure(percent(step.attainment)))));
+  show(rows, found.points.toReversed().map((point) => h("tr", {},
+    h("th", { scope: "row" }, moment(point.at)), figure(rps(point.rate_rps)), figure(ms(point.latency_ms)), figure(percent(point.attainment)))));
 }

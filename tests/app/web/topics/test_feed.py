@@ -164,7 +164,7 @@ def test_a_token_follows_so_many_objects_and_is_told_the_limit() -> None:
 
         streams = [follow(f"n{number}") for number in range(ARGUMENTS_PER_TOKEN)]
         await asyncio.gather(*map(next_event, streams))
-        with pytest.raises(TooMany, match=f"{ARGUMENTS_PER_TOKEN} GPUs"):
+        with pytest.raises(TooMany, match=f"{ARGUMENTS_PER_TOKEN} services and GPUs"):
             follow("one-more")
         # What it follows already costs no further load, and others' tokens have limits of their own.
         for again in (follow("n1"), follow("one-more", "other")):
