@@ -15,7 +15,7 @@ from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 
 SAMPLED_S = 60
-"""Of a longer step only its first minute is read: a week of one GPU is 600,000 readings."""
+"""A longer step is read in its first minute only: a week of one GPU is 600,000 readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class ServiceStep:
     start: datetime
     rate_rps: float | None
     attainment: float | None
-    """Of the whole hour where only its sums are left."""
+    """That of the whole hour where only its sums are left."""
     latency_buckets: tuple[int, ...]
     planned_rps: float | None
     low_rps: float | None
