@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Open
-from tests.browser.test_all_pages import serious_findings
+from tests.browser.test_all_pages import findings
 from tests.integration.api_harness import Api
 
 pytestmark = pytest.mark.integration
@@ -18,7 +18,7 @@ def test_a_few_letters_lead_to_a_service(demo: Api, opened: Open) -> None:
     field.fill("thumb")
     found = page.locator("dialog [role=option]")
     expect(found).to_have_text(["servicethumbnails"])
-    assert serious_findings(page) == []
+    assert findings(page) == []
     page.keyboard.press("Enter")
     page.wait_for_url("**/services/thumbnails")
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from tests.browser.dashboards import running_dashboard
-from tests.browser.test_all_pages import serious_findings
+from tests.browser.test_all_pages import findings
 from tests.integration.api_harness import Prepared
 
 pytestmark = pytest.mark.integration
@@ -33,4 +33,4 @@ def test_a_page_without_news_says_so_and_is_grey(
     grey = headline.evaluate("each => getComputedStyle(each).color")
     assert grey != colour
     # Grey, and still to be read.
-    assert serious_findings(page) == []
+    assert findings(page) == []

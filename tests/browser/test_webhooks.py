@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Open
-from tests.browser.test_all_pages import serious_findings, settle
+from tests.browser.test_all_pages import findings, settle
 from tests.integration.api_harness import Api
 from tests.integration.receivers import project, running_receiver, send, webhook
 
@@ -66,7 +66,7 @@ def test_failures_and_what_waits_are_shown_until_it_delivers(
         expect(row).to_contain_text("answered 500")
         expect(row.locator("td.number")).to_have_text("1")
         expect(page.locator("#webhooks > summary")).to_contain_text("1 failing")
-        assert serious_findings(page) == []
+        assert findings(page) == []
         receiver.status = 204
         assert send(fresh_demo, after_s=10.0) == 1
         # It looks by itself while it is open.
@@ -98,5 +98,5 @@ def test_an_open_section_is_for_everybody_and_fits_a_phone(
     demo: Api, opened: Open, theme: str
 ) -> None:
     page = section(opened(demo, "events", scope="admin", theme=theme, width=380))
-    assert serious_findings(page) == []
+    assert findings(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 380

@@ -26,4 +26,15 @@ function lines({ service, url, gateway }) {
   ];
 }
 
-const sample = (title, text) => h("details", { open: title === "curl" }, h("summary", {}, title), h("pre", { tabindex: 0 }, text));
+function sample(title, text) {
+  const code = h("pre", { tabindex: 0, "aria-label": `${title} example` }, text);
+  const button = h("button", { type: "button", "aria-label": `Copy the ${title} example`, onclick: () => copy(code, button) }, "Copy");
+  return h("details", { class: "sample", open: title === "curl" }, h("summary", {}, title), code, button);
+}
+
+/** To the clipboard; browsers have none on pages without HTTPS, where the text is selected for the reader's own keys. */
+async function copy(code, button) {
+  const isCopied = await navigator.clipboard?.writeText(code.textContent).then(() => true, () => false);
+  if (!isCopied) window.getSelection().selectAllChildren(code);
+  button.textContent = isCopied ? "Copied" : "Selected: copy it with your keys";
+}
