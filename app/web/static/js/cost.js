@@ -31,7 +31,7 @@ const head = (text) => h("th", { scope: "col", class: "number" }, text);
 show(content,
   h("div", { class: "controls" }, choice("Period", "period", PERIODS), choice("By", "by", LAYERS)),
   summary, layers.element, facts,
-  h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Sums of the period ", h("span", { class: "hint" }, "(whole-GPU cost: with the idle parts of GPUs divided over who uses them)")),
+  h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "Sums of the period ", h("span", { class: "hint" }, "(whole-GPU cost: with the idle parts of GPUs divided over who uses them)")),
     h("thead", {}, h("tr", {}, first, head("GPU hours"), head("Cost"), head("Share"), head("Whole-GPU cost"))), rows, sums)),
   limits, files);
 
@@ -146,7 +146,7 @@ function table(found) {
 const nameOf = (name, by) => (by === "service" && !name.startsWith("(") ? h("a", { href: `/services/${name}` }, name) : name);
 
 function allowed(budgets) {
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Budgets"),
+  return h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "Budgets"),
     h("thead", {}, h("tr", {}, ["Budget", "Of", "Until"].map((text) => h("th", { scope: "col" }, text)), ["Limit", "Spent", "Used", "At the present plan"].map(head), h("th", { scope: "col" }, "When spent"))),
     h("tbody", {}, budgets.map((budget) => h("tr", {}, h("th", { scope: "row" }, budget.metadata.name), h("td", {}, budget.spec.project ?? "whole cluster"),
       h("td", {}, moment(budget.status.until)), figure(`${usd(Number(budget.spec.usd))}/${budget.spec.period}`), figure(usd(budget.status.spent_usd)),

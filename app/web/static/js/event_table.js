@@ -14,7 +14,7 @@ const MOST_DIFFERENCES = 40;
 export function eventTable(list, caption, empty) {
   const head = h("thead", {}, h("tr", {}, EVENT_HEADS.map((name) => h("th", { scope: "col" }, name))));
   const body = h("tbody", {}, list.length ? list.map((event) => eventRow(event)) : h("tr", {}, h("td", { colspan: 6, class: "hint" }, empty)));
-  return h("div", { class: "scroll" }, h("table", { class: "events" }, h("caption", {}, caption), head, body));
+  return h("div", { class: "scroll", tabindex: 0 }, h("table", { class: "events" }, h("caption", {}, caption), head, body));
 }
 
 /** One line; `about` is {group, isOpen, turn} where it stands for several of a kind, of which it is the newest. */

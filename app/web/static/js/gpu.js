@@ -135,7 +135,7 @@ async function loadEvents() {
 show(content,
   h("section", { class: "card" }, facts),
   h("section", { class: "card" }, h("h2", {}, "SM percent given, up to the line at 100"), bar),
-  h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "What it carries"),
+  h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "What it carries"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Who"), COLUMNS.map((name, at) => h("th", { scope: "col", class: at ? "number" : null }, name)), h("th", { scope: "col" }, "Overuse"))), rows)),
   nothing, h("h2", {}, "Readings"), picker.element, unread,
   h("div", { class: "columns" }, Object.values(charts).map((each) => each.element)), events);

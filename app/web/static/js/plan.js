@@ -102,7 +102,7 @@ function rollBack() {
 function picture(changed) {
   if (changed.length === 0) return h("p", {}, "No GPU carries anything else; only rates or weights differ.");
   const list = all ? changed : changed.slice(0, MOST);
-  return [h("div", { class: "scroll" }, h("table", { class: "picture" },
+  return [h("div", { class: "scroll", tabindex: 0 }, h("table", { class: "picture" },
     h("thead", {}, h("tr", {}, ["GPU", "Before", "After"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, list.map((each) => h("tr", {}, h("th", { scope: "row" }, `${each.id} `, h("span", { class: "hint" }, each.gpu_type)),
       h("td", {}, each.before ? planBar(each.before, each.gone, "leaves") : "–"), h("td", {}, each.after ? planBar(each.after, each.come, "comes") : "–")))))),
@@ -112,7 +112,7 @@ function picture(changed) {
 
 function changes(list) {
   const figures = (each) => `${number(each.sm_percent, 0)} % SM, batch ${each.batch}, ${number(each.clock_mhz, 0)} MHz`;
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Replicas that it has more or fewer of"),
+  return h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "Replicas that it has more or fewer of"),
     h("thead", {}, h("tr", {}, ["Service", "GPU type", "Setting"].map((name) => h("th", { scope: "col" }, name)), ["Before", "After"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
     h("tbody", {}, list.map((each) => h("tr", {}, h("td", {}, each.service), h("td", {}, each.gpu_type), h("td", {}, figures(each)),
       h("td", { class: "number" }, each.before), h("td", { class: "number" }, each.after))))));
@@ -121,7 +121,7 @@ function changes(list) {
 const violations = () => h("section", { class: "card" }, h("h2", { class: "bad" }, "Rules that the checker found broken"),
   h("ul", {}, plan.violations.map((each) => h("li", {}, `${each.rule} (${each.severity}) at ${each.where}: ${each.detail}`))));
 
-const steps = () => h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "How it was found"),
+const steps = () => h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "How it was found"),
   h("thead", {}, h("tr", {}, ["Technique", "Method", "Status"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col", class: "number" }, "Took"), h("th", { scope: "col" }, "Said"))),
   h("tbody", {}, plan.steps.map((step) => h("tr", {}, h("td", {}, step.technique), h("td", {}, step.method), h("td", {}, step.status),
     h("td", { class: "number" }, step.seconds > 0 ? seconds(step.seconds) : "–"), h("td", { class: "wrap" }, step.messages.join("; ")))))));

@@ -18,7 +18,7 @@ const rows = h("tbody", {});
 const costs = chart({ title: "Cost in USD per hour of plans that were in force, and the proven bound", height: 240 });
 const kept = h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withKept = event.target.checked; load(); } }), " also those that changed nothing");
 show(content, waiting, costs.element, h("div", { class: "controls" }, kept),
-  h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Plans, newest first"),
+  h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "Plans, newest first"),
     h("thead", {}, h("tr", {}, ["Plan", "Made", "State", "Solution"].map((name) => h("th", { scope: "col" }, name)),
       ["Cost/h", "Bound/h", "Gap", "Took"].map((name) => h("th", { scope: "col", class: "number" }, name)),
       ["Policy and method", "What it changed, or why it did not"].map((name) => h("th", { scope: "col" }, name)))), rows)));

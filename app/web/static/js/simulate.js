@@ -18,7 +18,7 @@ const said = h("span", { class: "said" });
 const stop = h("button", { type: "button", class: "danger" }, "Cancel");
 const running = h("section", { class: "card running", hidden: true, "aria-label": "Running" }, h("h2", {}), h("div", { class: "controls" }, bar, said, stop));
 const rows = h("tbody", {});
-const past = h("div", { class: "scroll" }, h("table", { class: "simulations" }, h("caption", {}, "Simulations, newest first"),
+const past = h("div", { class: "scroll", tabindex: 0 }, h("table", { class: "simulations" }, h("caption", {}, "Simulations, newest first"),
   h("thead", {}, h("tr", {}, ["Simulation", "Asked", "Policies", "Seeds", "State", ""].map((name, at) => h("th", { scope: "col", class: at === 3 ? "number" : null }, name)))), rows));
 let chosen = new URLSearchParams(window.location.search).get("run");
 let drawn = null;

@@ -40,7 +40,7 @@ export function makeResults() {
 const list = (title, texts) => (texts.length ? h("div", { class: "problem" }, h("strong", {}, `${title}:`), h("ul", {}, texts.map((text) => h("li", {}, text)))) : null);
 
 function policies(all) {
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Policies side by side"),
+  return h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "Policies side by side"),
     h("thead", {}, h("tr", {}, head("Policy", false), FIGURES.map(([name]) => head(name)), head("SLOs", false))),
     h("tbody", {}, all.map((each) => h("tr", {}, h("th", { scope: "row" }, each.note ? `${each.policy} (${each.note})` : each.policy),
       FIGURES.map(([, name]) => words(each[name])),
@@ -50,7 +50,7 @@ function policies(all) {
 function services(all) {
   const names = all[0].services.map((each) => each.service);
   const rows = names.flatMap((name, at) => all.map((each) => [name, each.policy, each.services[at]]));
-  return h("details", { class: "by-service" }, h("summary", {}, "By service"), h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden" }, "Services under every policy"),
+  return h("details", { class: "by-service" }, h("summary", {}, "By service"), h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "Services under every policy"),
     h("thead", {}, h("tr", {}, head("Service", false), head("Policy", false), head("Cost, USD"), head("In SLO, %"), head("p99, ms"))),
     h("tbody", {}, rows.map(([name, policy, each]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, policy), words(each.cost_usd), words(each.attainment), words(each.p99_ms)))))));
 }

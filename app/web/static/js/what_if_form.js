@@ -63,8 +63,8 @@ const left = h("p", { class: "hint", hidden: true });
 export const form = h("section", { class: "card" },
   h("div", { class: "controls" }, h("label", { for: "demand-all" }, "Demand of every service"), slider, said),
   h("div", { class: "columns" },
-    h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "GPUs"), heads(["Type", "There are", "More or fewer", "Price/h", "Instead"]), typeRows)),
-    h("div", {}, h("div", { class: "scroll" }, h("table", {}, h("caption", {}, "Services"), heads(["Service", "Comes in", "Demand ×", "SLO", "Instead, ms"]), serviceRows)), left)));
+    h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "GPUs"), heads(["Type", "There are", "More or fewer", "Price/h", "Instead"]), typeRows)),
+    h("div", {}, h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, "Services"), heads(["Service", "Comes in", "Demand ×", "SLO", "Instead, ms"]), serviceRows)), left)));
 
 /** Rows for GPU types, [{name, count, price}]. */
 export function drawTypes(types) {

@@ -42,7 +42,7 @@ async function thoroughly(event) {
 
 const heads = (names, figures = []) => h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)), figures.map((name) => h("th", { scope: "col", class: "number" }, name))));
 const figure = (text) => h("td", { class: "number" }, text);
-const listed = (caption, head, rows, empty) => h("div", { class: "scroll" }, h("table", {}, h("caption", {}, caption), head, h("tbody", {}, rows.length ? rows : h("tr", {}, h("td", { colspan: 9, class: "hint" }, empty)))));
+const listed = (caption, head, rows, empty) => h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", {}, caption), head, h("tbody", {}, rows.length ? rows : h("tr", {}, h("td", { colspan: 9, class: "hint" }, empty)))));
 
 const reliefs = (found) => listed("What would save most if it were looser", heads(["Limit", "Estimated from"], ["Saves"]),
   found.reliefs.map((each) => h("tr", {}, h("td", { class: "wrap" }, each.words), h("td", {}, BASES[each.basis] ?? each.basis), figure(price(each.saving)))), "No limit that could be loosened costs anything.");
