@@ -25,7 +25,8 @@ from app.web.topics import (
     services,
     simulations,
 )
-from app.web.topics.feed import Look, TopicFeed
+from app.web.topics.feed import TopicFeed
+from app.web.topics.topic import Look
 
 TOPICS = {
     topic.name: topic

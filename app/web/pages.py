@@ -13,7 +13,8 @@ from app.api.http.parts import Context
 from app.base.errors import Forbidden
 from app.base.sign_on import SignOnTerms
 from app.web.assets import Assets
-from app.web.topics.feed import Items, Look, TopicFeed
+from app.web.topics.feed import TopicFeed
+from app.web.topics.topic import Items, Look
 
 # Scripts and styles only from our own files; charts set styles by script, which this allows.
 SECURITY = {

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI
 
-from app.web.topics.feed import Look
 from app.web.topics.service_status import load_service_status
+from app.web.topics.topic import Look
 from tests.integration.api_harness import Api, Prepared, service
 
 pytestmark = pytest.mark.integration

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from app.db.base.tables import AnyRow
 from app.db.reports import service_board
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.topic import Items, Look, Topic
 from solvers.types.state import Json
 
 

@@ -14,8 +14,8 @@ What a topic shows may depend on who looks: a token that is bound to projects ha
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -24,18 +24,11 @@ import structlog
 
 from app.api.caches.token_news import TokenNews
 from app.api.http.errors import TooMany
-from app.api.http.parts import ApiParts
 from app.base.errors import NotFound, Unavailable
-from app.db.base.transaction import Connection
-from app.store.store import Snapshot
-from solvers.types.state import Json
+from app.web.topics.topic import FEED, Items, Look, Topic
 
 log = structlog.get_logger(__name__)
 
-Items: TypeAlias = Mapping[str, Json]
-
-FEED = "(the dashboard's feed)"
-"""What all who look share is loaded for none of their tokens: it takes its turn among them as one more."""
 BEAT_S = 15.0
 """So often an event is sent, that proxies keep the connection and pages know that nothing is new. The caller's token is
 checked again, too, as it is when this process hears that it changed."""
@@ -50,53 +43,8 @@ ARGUMENTS_PER_TOKEN = 40
 """Different topics with an argument: as many pages. They slow such topics down to 2 s for everybody."""
 MAX_PENDING = 16
 """Changes that a slow browser may be behind; beyond, it gets everything anew."""
-MAX_REST_S = 60.0
-"""A topic is loaded so often, however long that takes."""
 RETRY = b"retry: 2000\n\n"
 BEAT = b"event: beat\ndata: {}\n\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """Who looks at what."""
-
-    parts: ApiParts
-    argument: str = ""
-    """What the topic is about, e.g. the service; topics that are about everything do not look at it."""
-    projects: tuple[str, ...] | None = None
-    """None: every project."""
-    token: str = FEED
-    """Whose seat among the connections to the database it takes."""
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        """One transaction. Raises TooMany where the looker's others occupy the database."""
-        async with self.parts.transaction(self.token) as connection:
-            yield connection
-
-    async def snapshot(self) -> Snapshot:
-        """Everything that a tick would see now. Raises TooMany, as above."""
-        return await self.parts.snapshot(self.token)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
-    """A table that pages show."""
-
-    name: str
-    load: Callable[[Look], Awaitable[Items]]
-    period_s: float = 0.7
-    """From one load to the next, on the machine's clock: a page shows within a second what the database has."""
-    is_of_cluster: bool = True
-    """Only for tokens that see every project."""
-    exists: Callable[[Look], Awaitable[bool]] | None = None
-    """Whether there is an object of the argument's name; None: the topic is the same for all, whatever the argument."""
-    rest: float = 0.0
-    """At least so many times as long as a load took is waited until the next: 9 keeps it to a tenth of the time."""
-
-    def pause_s(self, period_s: float, took_s: float) -> float:
-        """From the end of a load that took `took_s` to the next."""
-        return max(period_s, min(self.rest * took_s, MAX_REST_S))
 
 
 Key: TypeAlias = tuple[str, str, tuple[str, ...] | None]
@@ -382,11 +330,6 @@ class TopicFeed:
             return topic.period_s
         count = sum(1 for _, argument, _ in self._channels if argument)
         return max(topic.period_s, count / ARGUMENT_LOADS_PER_S)
-
-
-def pick(row: object, names: Iterable[str]) -> dict[str, Json]:
-    """These attributes of a row, by name."""
-    return {name: getattr(row, name) for name in names}
 
 
 def _object(items: Mapping[str, bytes]) -> bytes:

@@ -11,7 +11,7 @@ from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection
 from app.db.decisions import policies
 from app.db.reports import fleet_board as board
-from app.web.topics.feed import Items, Look, Topic, pick
+from app.web.topics.topic import Items, Look, Topic, pick
 from solvers.types.state import Json
 
 

@@ -8,7 +8,7 @@ from app.db.base.tables import AnyRow
 from app.db.decisions import policies
 from app.db.fleet import nodes
 from app.db.reports import gpu_board
-from app.web.topics.feed import Items, Look, Topic, pick
+from app.web.topics.topic import Items, Look, Topic, pick
 from solvers.types.state import Json
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from app.db.decisions import policies
 from app.db.reports import fleet_board as board
-from app.web.topics.feed import Items, Look, Topic, pick
+from app.web.topics.topic import Items, Look, Topic, pick
 
 
 async def load_header(look: Look) -> Items:

@@ -5,7 +5,7 @@ from app.db.decisions import policies
 from app.db.fleet import nodes
 from app.db.fleet.nodes import NodeRow
 from app.db.reports import gpu_board
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.topic import Items, Look, Topic
 from solvers.types.state import Json
 
 

@@ -13,8 +13,8 @@ from app.db.reports import service_board
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
 from app.loop.observe import make_reading
-from app.web.topics.feed import Items, Look, Topic, pick
 from app.web.topics.services import describe
+from app.web.topics.topic import Items, Look, Topic, pick
 from solvers.types.state import Json
 
 MAX_VERSIONS = 20

@@ -6,7 +6,7 @@ from app.answers.conditions import Condition, first_trouble
 from app.answers.status import service_statuses
 from app.db.reports import service_board
 from app.db.workloads import services
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.topic import Items, Look, Topic
 from solvers.types.state import Json
 
 

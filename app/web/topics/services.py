@@ -10,7 +10,7 @@ from app.db.reports import fleet_board as board
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
 from app.loop.observe import make_reading, windows_by_service
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.topic import Items, Look, Topic
 from solvers.types.state import Json, ServiceObservation
 
 

@@ -2,7 +2,7 @@
 
 from app.db.decisions import simulations
 from app.db.decisions.simulations import SimulationRow
-from app.web.topics.feed import Items, Look, Topic
+from app.web.topics.topic import Items, Look, Topic
 from solvers.types.state import Json
 
 

@@ -18,11 +18,9 @@ from app.web.topics.feed import (
     ARGUMENTS_PER_TOKEN,
     MAX_PENDING,
     STREAMS_PER_TOKEN,
-    Items,
-    Look,
-    Topic,
     TopicFeed,
 )
+from app.web.topics.topic import Items, Look, Topic
 
 NOWHERE = cast(ApiParts, None)
 """These topics load nothing from the control plane."""
