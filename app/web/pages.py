@@ -1,6 +1,7 @@
 """Pages: which there are, and the HTML around each; what it shows is drawn by its script."""
 
 import gzip
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -14,7 +15,7 @@ from app.base.errors import Forbidden
 from app.base.sign_on import SignOnTerms
 from app.web.assets import Assets
 from app.web.topics.feed import TopicFeed
-from app.web.topics.topic import Items, Look
+from app.web.topics.topic import Look
 
 # Scripts and styles only from our own files; charts set styles by script, which this allows.
 SECURITY = {
@@ -150,7 +151,7 @@ class Paper:
     ) -> Response:
         """One page with the first data of its topics."""
         argument = str(request.path_params.get("argument", ""))
-        first: dict[str, Items] = {}
+        first: dict[str, Mapping[str, object]] = {}
         # The first data comes with the page, so that it shows something before its stream is open.
         for name in ("header", *page.topics):
             topic = feed.topics[name]

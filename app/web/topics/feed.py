@@ -111,6 +111,13 @@ class _Channel:
             # Whoever comes next must not get what was loaded before the pause.
             self._is_loaded = False
 
+    @property
+    def encoded(self) -> Mapping[str, msgspec.Raw] | None:
+        """All items as they are sent; None before the first load."""
+        if not self._is_loaded:
+            return None
+        return {key: msgspec.Raw(item) for key, item in self._items.items()}
+
     def everything(self) -> bytes:
         """All items in one event."""
         return self._event(b'{"all":true,"set":' + _object(self._items) + b"}")
@@ -174,9 +181,11 @@ class TopicFeed:
         """Streams by topic with an argument, by token."""
         self._waker: asyncio.Task[None] | None = None
 
-    async def load(self, look: Look, name: str) -> Items:
-        """What a topic's items are now, for the page that is about to be shown."""
-        return await self.topics[name].load(look)
+    async def load(self, look: Look, name: str) -> Mapping[str, object]:
+        """A topic's items for the page that is about to be shown: those of the last load where somebody looks."""
+        channel = self._channels.get(self._key(name, look))
+        seen = None if channel is None else channel.encoded
+        return await self.topics[name].load(look) if seen is None else seen
 
     async def existing(self, looks: Mapping[str, Look]) -> dict[str, Look]:
         """Those of the topics whose object exists. Raises NotFound where there is none of them.

@@ -107,10 +107,11 @@ function replace(topic, items) {
   draw(topic, null);
 }
 
-// Once per frame, however many changes came: a thousand GPUs report in the same second.
+// Once per frame, however many changes came: a thousand GPUs report in the same second. After the frame, not before it:
+// what the page has already is painted before a thousand GPUs are drawn.
 const due = new Map();
 function draw(topic, changed) {
-  if (due.size === 0) window.requestAnimationFrame(drawDue);
+  if (due.size === 0) window.requestAnimationFrame(() => window.setTimeout(drawDue));
   const before = due.get(topic);
   due.set(topic, changed === null || before === null ? null : [...(before ?? []), ...changed]);
 }
