@@ -87,3 +87,11 @@ def test_a_box_drawn_in_a_chart_is_the_range_of_all(demo: Api, opened: Open) -> 
     page.mouse.up()
     expect(page).to_have_url(re.compile(r"\?from=.*&to="))
     expect(page.get_by_label("Time range")).to_have_value("custom")
+
+
+def test_the_period_of_costs_stands_in_the_address(demo: Api, opened: Open) -> None:
+    page = opened(demo, "cost?period=7d&by=gpu_type")
+    expect(page.get_by_label("Period")).to_have_value("7d")
+    expect(page.locator("#cost-by")).to_have_value("gpu_type")
+    page.get_by_label("Period").select_option("30d")
+    expect(page).to_have_url(re.compile(r"\?by=gpu_type&period=30d$"))

@@ -22,17 +22,17 @@ export const SERIES = ["#3b82c4", "#d98b2b", "#2f9e7a", "#a06bc2", "#c4534b", "#
 /**
  * A chart over time that may be changed: {element, set(data)}; data is uPlot's, times in seconds first.
  * `series` and `bands` are functions, asked again when the theme turns; `format` words the values of the axis.
- * `fromZero`: zero is at the bottom, however little the values vary. `isWide(data)`: whether values lie so far apart that
+ * `range(plot, least, most)`: the ends of the axis, e.g. fromZero. `isWide(data)`: whether values lie so far apart that
  * the axis is logarithmic; on a linear one the largest would press all others to the bottom. `zoom(from_s, to_s)` is told
  * what somebody drew a box around.
  */
-export function timeChart({ title, height = 220, series, bands = () => [], format = String, hooks = {}, fromZero = false, isWide = () => false, zoom = null }) {
+export function timeChart({ title, height = 220, series, bands = () => [], format = String, hooks = {}, range = null, isWide = () => false, zoom = null }) {
   const place = h("div", { class: "chart" });
   const element = h("figure", { class: "card" }, h("figcaption", {}, title), place);
   let data = null;
   let plot = null;
   let wide = false;
-  const scales = () => (wide ? { y: { distr: 3 } } : fromZero ? { y: { range: (_, least, most) => [0, 1.08 * (most || 1)] } } : {});
+  const scales = () => (wide ? { y: { distr: 3 } } : range ? { y: { range } } : {});
   const boxed = (drawn) => {
     const { left, width } = drawn.select;
     if (width > 0) zoom(...[left, left + width].map((at) => drawn.posToVal(at, "x")));
@@ -44,7 +44,7 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
     const axis = { stroke: colour("faint"), grid: { stroke: colour("edge"), width: 1 }, ticks: { stroke: colour("edge") } };
     const values = (_, splits) => splits.map((value) => (value === null ? "" : format(value)));
     plot = new uPlot({
-      width: place.clientWidth, height, hooks: zoom ? { ...hooks, setSelect: [boxed] } : hooks, bands: bands(), series: [{ label: "time", value: (_, time_s) => moment(asIso(time_s)) }, ...series()],
+      width: place.clientWidth, height, hooks: zoom ? { ...hooks, setSelect: [boxed] } : hooks, bands: bands(), series: [{ label: "time", value: (_, time_s) => moment(asIso(time_s)) }, ...series().map((each) => ({ points: { filter: alone }, ...each }))],
       scales: scales(),
       padding: [null, 30, null, null], axes: [{ ...axis, values: clocks, space: 80 }, { ...axis, values, size: 76 }], cursor: { drag: { x: true, y: false, setScale: zoom === null } }, legend: { live: true },
     }, data, place);
@@ -61,6 +61,16 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
   };
   return { element, set };
 }
+
+/** A value between two gaps has no line to be on: it is drawn as a point. Null: uPlot's own choice. */
+function alone(plot, at, isShown) {
+  if (isShown) return null;
+  const values = plot.data[at];
+  return values.flatMap((value, place) => (value !== null && (values[place - 1] ?? null) === null && (values[place + 1] ?? null) === null ? [place] : []));
+}
+
+/** Zero is at the bottom, however little the values vary. */
+export const fromZero = (_, least, most) => [0, 1.08 * (most || 1)];
 
 const asIso = (time_s) => (time_s === null ? null : new Date(1000 * time_s).toISOString());
 

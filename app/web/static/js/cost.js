@@ -15,7 +15,7 @@ const MOST_LAYERS = 10;
 const MOST_NAMES = 10;
 const REFRESH_MS = 60000;
 
-const chosen = { by: remembered("cost-by", LAYERS, "service"), period: remembered("cost-period", PERIODS, "24h") };
+const chosen = { by: remembered("by", LAYERS, "service"), period: remembered("period", PERIODS, "24h") };
 const summary = h("p", { class: "summary", role: "status" }, "Adding up …");
 const facts = h("section", { class: "card cost-facts" });
 const layers = chart({ title: "Cost over time", height: 340 });
@@ -35,15 +35,17 @@ show(content,
     h("thead", {}, h("tr", {}, first, head("GPU hours"), head("Cost"), head("Share"), head("Whole-GPU cost"))), rows, sums)),
   limits, files);
 
-function remembered(key, known, otherwise) {
-  const value = localStorage.getItem(key);
-  return value in known ? value : otherwise;
+/** What the address says, so that a link shows the same; else what was chosen last. */
+function remembered(name, known, otherwise) {
+  const asked = new URL(window.location).searchParams.get(name);
+  return [asked, localStorage.getItem(`cost-${name}`)].find((value) => value in known) ?? otherwise;
 }
 
 function choice(words, name, known) {
   const choose = (event) => {
     chosen[name] = event.target.value;
     localStorage.setItem(`cost-${name}`, chosen[name]);
+    window.history.replaceState(null, "", `?${new URLSearchParams(chosen)}`);
     load();
   };
   return h("label", {}, `${words} `, h("select", { id: `cost-${name}`, onchange: choose },
@@ -72,6 +74,7 @@ function draw(found, budgets) {
   show(summary, isEmpty ? "Nothing was spent in this period: cost begins with the first plan in force. Register a node and apply a service, or look further back." : [
     h("strong", {}, usd(found.cost_usd)), ` in ${PERIODS[chosen.period]}, `, h("strong", {}, usd(found.idle_cost_usd)),
     ` (${percent(found.idle_cost_usd / found.cost_usd, 1)}) of it idle. ${moment(found.since)} to ${moment(found.until)}; the hour that runs counts up to now.`]);
+  layers.element.hidden = isEmpty;
   layers.set(() => stacked(found, budgets));
   show(facts, isEmpty ? "No savings to show yet." : savings(found));
   table(found);

@@ -1,7 +1,7 @@
 // GPU: what runs on it, how much of it each one was given and uses, and what was read of it.
 
 import * as api from "./api.js";
-import { colour, timeChart } from "./charts.js";
+import { colour, fromZero, timeChart } from "./charts.js";
 import { h, keyed, show } from "./dom.js";
 import { eventTable } from "./event_table.js";
 import { gib, moment, ms, number, rps, watts } from "./format.js";
@@ -29,9 +29,9 @@ const CHARTS = {
   clock_mhz: { title: "Graphics clock against the planned one, MHz", of: plain, cap: (now) => now.planned_clock_mhz, paint: "accent", limit: "planned" },
   busy_percent: { title: "Busy: percent of the time in which anything executed", of: plain, cap: () => 100, paint: "good", limit: "all of it" },
 };
-const line = (label, style) => ({ label, ...style, value: (_, value) => number(value, 1), points: { show: false } });
+const line = (label, style) => ({ label, ...style, value: (_, value) => number(value, 1) });
 const charts = Object.fromEntries(Object.entries(CHARTS).map(([name, each]) => [name, timeChart({
-  title: each.title, height: 180, zoom: (from_s, to_s) => picker.zoom(from_s, to_s), format: (value) => number(value, 0), fromZero: true,
+  title: each.title, height: 180, zoom: (from_s, to_s) => picker.zoom(from_s, to_s), format: (value) => number(value, 0), range: fromZero,
   series: () => [line("read", { stroke: colour(each.paint), width: 2 }), line(each.limit, { stroke: colour("faint"), dash: [6, 4] })],
 })]));
 

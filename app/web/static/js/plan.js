@@ -40,7 +40,7 @@ function facts(diff) {
   const rows = [
     ["State", [stateChip(plan), plan.reason ? ` ${plan.reason}` : ""]],
     ["Solution", solutionText(plan)],
-    ["Made", `${moment(plan.at)} by ${plan.policy} (${plan.method}) in ${seconds(plan.seconds)}`],
+    ["Made", `${moment(plan.at)} by ${plan.policy}${plan.method ? ` (${plan.method})` : ""} in ${seconds(plan.seconds)}`],
     ["Cost", `${usd(plan.cost_usd_per_hour)} per hour${against(diff)}`],
     ["Proven bound", plan.lower_bound_usd_per_hour === null ? "none was proven" : `${usd(plan.lower_bound_usd_per_hour)} per hour: no plan that serves as much costs less (gap ${number(plan.gap_percent, 1)} %)`],
     ["Serves", served()],

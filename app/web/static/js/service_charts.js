@@ -1,6 +1,6 @@
 // The past of a service in three charts, and the same as a table: rate with its forecast, latency and requests against the SLO.
 
-import { colour, timeChart, veil } from "./charts.js";
+import { colour, fromZero, timeChart, veil } from "./charts.js";
 import { h, show } from "./dom.js";
 import { historyPicker, stepsOf } from "./history.js";
 import { moment, ms, number, percent, rps } from "./format.js";
@@ -17,7 +17,7 @@ const zoom = (from_s, to_s) => picker.zoom(from_s, to_s);
 
 const rates = timeChart({
   title: "Requests per second",
-  fromZero: true,
+  range: fromZero,
   zoom,
   format: (value) => `${number(value)}/s`,
   series: () => [
@@ -31,7 +31,7 @@ const rates = timeChart({
 
 const latencies = timeChart({
   title: "Latency at the SLO's percentile",
-  fromZero: true,
+  range: fromZero,
   zoom,
   format: (value) => `${number(value)} ms`,
   // A minute of a queue that grew is hundreds of times the SLO, which must still be seen beside it.
@@ -45,6 +45,8 @@ const latencies = timeChart({
 const shares = timeChart({
   title: "Requests that met the SLO",
   zoom,
+  // All of them at the top; at the bottom the worst that is shown, with some room below it.
+  range: (_, least) => [Math.max(0, 1.2 * Math.min(least ?? 1, 0.999) - 0.2), 1],
   format: (value) => percent(value, 1),
   series: () => [
     { label: "met", stroke: colour("accent"), width: 2, value: (_, value) => percent(value) },
@@ -72,7 +74,7 @@ export function noteGoal({ slo_ms, percentile }) {
   if (goal.slo_ms === slo_ms && goal.percentile === percentile) return;
   goal = { slo_ms, percentile };
   latencies.element.querySelector("figcaption").textContent = `Latency at p${number(100 * percentile)} against the SLO of ${ms(slo_ms)}`;
-  shares.element.querySelector("figcaption").textContent = `Requests within ${ms(slo_ms)}, of which ${percent(percentile, 1)} are wanted`;
+  shares.element.querySelector("figcaption").textContent = `Requests within the SLO of ${ms(slo_ms)}`;
   draw();
 }
 

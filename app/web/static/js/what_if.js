@@ -22,7 +22,7 @@ const charts = h("div", { class: "columns", hidden: true }, costs.element, mix.e
 let last = false;
 
 show(content,
-  h("p", {}, "Say what shall be different; the planner answers what it would come to. ", h("strong", {}, "Nothing is changed by it"), ": no plan is put in force, no node hears of it."),
+  h("p", {}, "Say what should be different; the planner answers what the fleet would cost and carry. ", h("strong", {}, "Nothing is changed by it"), ": no plan is put in force, no node hears of it."),
   form, h("div", { class: "controls" }, plan, usual, h("button", { type: "button", onclick: reset }, "Clear the fields"), again), status, charts, results, mixes);
 
 const WAITING = "Fields that are left empty stay as they are.";
