@@ -33,6 +33,9 @@ def test_rows_are_sorted_by_any_column_and_found_by_text_and_project(
     assert names(page)[0] == "search"
     page.get_by_label("Find").fill("THUMB")
     expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"/services\?find=THUMB$"))
+    page.reload()
+    expect(page.locator("tbody tr")).to_have_count(1)
     page.get_by_label("Find").fill("")
     page.get_by_label("Project").select_option("team-b")
     expect(page.locator("tbody tr")).to_have_count(1)

@@ -46,7 +46,7 @@ export function timeChart({ title, height = 220, series, bands = () => [], forma
     plot = new uPlot({
       width: place.clientWidth, height, hooks: zoom ? { ...hooks, setSelect: [boxed] } : hooks, bands: bands(), series: [{ label: "time", value: (_, time_s) => moment(asIso(time_s)) }, ...series().map((each) => ({ points: { filter: alone }, ...each }))],
       scales: scales(),
-      padding: [null, 30, null, null], axes: [{ ...axis, values: clocks, space: 80 }, { ...axis, values, size: 76 }], cursor: { drag: { x: true, y: false, setScale: zoom === null } }, legend: { live: true },
+      padding: [null, 30, null, null], axes: [{ ...axis, values: clocks, space: 80 }, { ...axis, values, size: 76 }], cursor: { sync: SHARED, drag: { x: true, y: false, setScale: zoom === null } }, legend: { live: true },
     }, data, place);
   };
   place.style.minHeight = `${height + 34}px`; // With the legend: the page does not jump when the data come.
@@ -71,6 +71,9 @@ function alone(plot, at, isShown) {
 
 /** Zero is at the bottom, however little the values vary. */
 export const fromZero = (_, least, most) => [0, 1.08 * (most || 1)];
+
+/** The cursor is at the same time in all charts of a page; a box is drawn in one of them. */
+const SHARED = { key: "time", filters: { sub: (event) => !["mousedown", "mouseup", "dblclick"].includes(event) } };
 
 const asIso = (time_s) => (time_s === null ? null : new Date(1000 * time_s).toISOString());
 

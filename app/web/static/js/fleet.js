@@ -4,14 +4,14 @@ import { h, keyed, show } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { gaugesOf, givenOn, inOrder, isRead, linesOf, trouble } from "./gpu_figures.js";
 import { onChange, table } from "./live.js";
-import { begin, content } from "./page.js";
+import { begin, content, searchBox } from "./page.js";
 import { healthOf } from "./service_figures.js";
 import { statusSentence } from "./service_status.js";
 
 const LEGEND = { good: "SLO kept", tight: "near its limit", bad: "SLO missed", unknown: "no requests", task: "task" };
 const GROUPS = { node: "node", gpu_type: "GPU type" };
 let grouping = localStorage.getItem("fleet-group") in GROUPS ? localStorage.getItem("fleet-group") : "node";
-let wanted = "";
+const find = searchBox("service, node or type", () => draw());
 
 const summary = h("p", { class: "summary", role: "status" });
 const board = h("div", { class: "board" });
@@ -20,7 +20,7 @@ const chooser = h(
   { class: "controls" },
   h("label", {}, "Group by ", h("select", { onchange: (event) => regroup(event.target.value) },
     ...Object.entries(GROUPS).map(([value, words]) => h("option", { value, selected: value === grouping }, words)))),
-  h("label", {}, "Find ", h("input", { type: "search", placeholder: "service, node or type", oninput: (event) => find(event.target.value) })),
+  find.element,
   h("span", { class: "legend" }, ...["good", "tight", "bad", "unknown", "task"].map((kind) => h("span", { class: `key ${kind}` }, LEGEND[kind]))),
 );
 show(content, chooser, summary, board);
@@ -38,13 +38,8 @@ function regroup(value) {
   draw();
 }
 
-function find(text) {
-  wanted = text.trim().toLowerCase();
-  draw();
-}
-
 const isWanted = (id, gpu) =>
-  wanted === "" || [id, gpu.gpu_type, ...gpu.parts.map((part) => part.owner)].some((text) => text.toLowerCase().includes(wanted));
+  [id, gpu.gpu_type, ...gpu.parts.map((part) => part.owner)].some((text) => text.toLowerCase().includes(find.text()));
 
 function draw() {
   const fleet = [...table("fleet")].filter(([id, gpu]) => isWanted(id, gpu));

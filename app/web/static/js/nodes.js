@@ -4,12 +4,12 @@ import * as api from "./api.js";
 import { h, show } from "./dom.js";
 import { moment, number } from "./format.js";
 import { onChange, table } from "./live.js";
-import { begin, complain, content, isOperator } from "./page.js";
+import { begin, complain, content, isOperator, searchBox } from "./page.js";
 import { virtualRows } from "./virtual.js";
 
 const SKEW_S = 5;
 const FEW = 3;
-let wanted = "";
+const find = searchBox("node, GPU type or problem", () => draw());
 let onlyIll = false;
 
 const summary = h("p", { class: "summary", role: "status" });
@@ -17,7 +17,7 @@ const body = h("tbody", {});
 const rows = virtualRows(body, makeRow, updateRow);
 const HEADS = ["Node", "State", "Last heard", "Generation", "GPUs", "Cannot do", "Agent"];
 const controls = h("div", { class: "controls" },
-  h("label", {}, "Find ", h("input", { type: "search", placeholder: "node, GPU type or problem", oninput: (event) => { wanted = event.target.value.trim().toLowerCase(); draw(); } })),
+  find.element,
   h("label", {}, h("input", { type: "checkbox", onchange: (event) => { onlyIll = event.target.checked; draw(); } }), " only those with trouble"));
 show(content, controls, summary,
   h("div", { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" }, h("caption", { class: "hidden" }, "Nodes and their agents"),
@@ -40,7 +40,7 @@ const isIll = (node) => troubles(node).length > 0 || node.problems.length > 0;
 
 function isWanted([name, node]) {
   if (onlyIll && !isIll(node)) return false;
-  return wanted === "" || [name, ...node.problems, ...node.gpus.map((gpu) => gpu.gpu_type)].some((text) => text.toLowerCase().includes(wanted));
+  return [name, ...node.problems, ...node.gpus.map((gpu) => gpu.gpu_type)].some((text) => text.toLowerCase().includes(find.text()));
 }
 
 function draw() {

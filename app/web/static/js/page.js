@@ -32,6 +32,18 @@ export function complain(words) {
   show(place, words ?? "");
 }
 
+/** A search in the page's own list: {element, text()}; it stands in the address, so that a link shows the same rows. */
+export function searchBox(placeholder, draw) {
+  const input = h("input", { type: "search", placeholder, value: new URL(window.location).searchParams.get("find"), oninput: () => {
+    const address = new URL(window.location);
+    if (input.value) address.searchParams.set("find", input.value);
+    else address.searchParams.delete("find");
+    window.history.replaceState(null, "", address);
+    draw();
+  } });
+  return { element: h("label", {}, "Find ", input), text: () => input.value.trim().toLowerCase() };
+}
+
 const WORDS = { auto: "decides and acts", approve: "asks before it acts", advise: "advises only", off: "is off" };
 
 function drawHeader() {

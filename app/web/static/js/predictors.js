@@ -3,19 +3,18 @@
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
 import { moment, number, signed } from "./format.js";
-import { begin, complain, content } from "./page.js";
+import { begin, complain, content, searchBox } from "./page.js";
 import { offer, predictorChart } from "./predictor_chart.js";
 
 const MOST = 500;
 const WORDS = { latency_ms: "latency", interference: "interference", stranger_interference: "interference of strangers", power_w: "power", memory_mib: "memory" };
-let wanted = "";
 let serving = [];
 let fits = [];
 
 const summary = h("p", { class: "summary", role: "status" }, "Looking …");
 const places = { serving: h("div", {}), fits: h("div", {}) };
-const find = h("label", {}, "Find ", h("input", { type: "search", placeholder: "network or GPU type", oninput: (event) => { wanted = event.target.value.trim().toLowerCase(); draw(); } }));
-show(content, h("div", { class: "controls" }, find), summary, predictorChart, places.serving, places.fits);
+const find = searchBox("network or GPU type", () => draw());
+show(content, h("div", { class: "controls" }, find.element), summary, predictorChart, places.serving, places.fits);
 
 /** Rows of a report as objects by column. */
 async function report(name) {
@@ -33,7 +32,7 @@ async function load() {
   }
 }
 
-const isWanted = (row) => wanted === "" || `${row.network} ${row.gpu_type}`.toLowerCase().includes(wanted);
+const isWanted = (row) => `${row.network} ${row.gpu_type}`.toLowerCase().includes(find.text());
 const share = (value) => (value === null ? "–" : `${number(value, 1)} %`);
 const figure = (text) => h("td", { class: "number" }, text);
 

@@ -3,7 +3,7 @@
 import { h, show } from "./dom.js";
 import { count, ms, number, percent, rps, usd } from "./format.js";
 import { onChange, table } from "./live.js";
-import { begin, content, isOperator } from "./page.js";
+import { begin, content, isOperator, searchBox } from "./page.js";
 import { burnCell, latencyBar, leftOf, replicasText, sinceText } from "./service_figures.js";
 import { budgetOf, showTrouble, statusOf, statusSentence, troubleText } from "./service_status.js";
 import { virtualRows } from "./virtual.js";
@@ -25,7 +25,7 @@ const COLUMNS = [
 ];
 
 let sorting = remembered();
-let wanted = "";
+const find = searchBox("service, network or GPU type", () => draw());
 let project = "";
 
 const summary = h("p", { class: "summary", role: "status" });
@@ -36,7 +36,7 @@ const rows = virtualRows(body, makeRow, updateRow);
 const heads = COLUMNS.map((column) => h("th", { scope: "col", role: "columnheader", class: column.class }, h("button", { class: "quiet sort", onclick: () => sortBy(column.key) }, column.title)));
 show(content,
   h("div", { class: "controls" },
-    h("label", {}, "Find ", h("input", { type: "search", placeholder: "service, network or GPU type", oninput: (event) => { wanted = event.target.value.trim().toLowerCase(); draw(); } })),
+    find.element,
     h("label", {}, "Project ", projects), h("label", { class: "narrow" }, "Sort by ", sorter),
     isOperator ? h("a", { class: "button", href: "/new-service" }, "New service") : null),
   summary,
@@ -58,7 +58,7 @@ function sortBy(key) {
 
 function isWanted([name, service]) {
   if (project !== "" && service.project !== project) return false;
-  return wanted === "" || [name, service.network, ...Object.keys(service.replicas)].some((text) => text.toLowerCase().includes(wanted));
+  return [name, service.network, ...Object.keys(service.replicas)].some((text) => text.toLowerCase().includes(find.text()));
 }
 
 function ordered(found) {

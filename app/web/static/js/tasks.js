@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
 import { count, moment, number, percent, span } from "./format.js";
-import { begin, complain, content, isOperator } from "./page.js";
+import { begin, complain, content, isOperator, searchBox } from "./page.js";
 import { virtualRows } from "./virtual.js";
 
 const REFRESH_MS = 5000;
@@ -12,14 +12,14 @@ const OVER = new Set(["finished", "cancelled"]);
 const HEADS = ["Task", "State", "Progress", "Done", "Runs on", "Deadline", "Waited"];
 
 let tasks = new Map();
-let wanted = "";
+const find = searchBox("task, project or network", () => draw());
 let withOver = false;
 const summary = h("p", { class: "summary", role: "status" }, "Loading …");
 const body = h("tbody", { role: "rowgroup" });
 const rows = virtualRows(body, makeRow, updateRow);
 show(content,
   h("div", { class: "controls" },
-    h("label", {}, "Find ", h("input", { type: "search", placeholder: "task, project or network", oninput: (event) => { wanted = event.target.value.trim().toLowerCase(); draw(); } })),
+    find.element,
     h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withOver = event.target.checked; draw(); } }), " also those that are over")),
   summary,
   h("div", { class: "scroll stack long", tabindex: 0, role: "region", "aria-label": "Tasks" }, h("table", { role: "table" }, h("caption", { class: "hidden" }, "Tasks"),
@@ -37,7 +37,7 @@ async function load() {
 
 function isWanted({ metadata, spec, status }) {
   if (!withOver && OVER.has(status.state)) return false;
-  return wanted === "" || [metadata.name, metadata.project, spec.network ?? ""].some((text) => text.toLowerCase().includes(wanted));
+  return [metadata.name, metadata.project, spec.network ?? ""].some((text) => text.toLowerCase().includes(find.text()));
 }
 
 function draw() {
@@ -52,7 +52,7 @@ function draw() {
 }
 
 function nothing() {
-  if (wanted) return "No task fits what is asked for.";
+  if (find.text()) return "No task fits what is asked for.";
   return tasks.size ? "Every task is over." : ["There is no task: ", h("code", {}, "plimsoll apply -f task.yaml"), " submits training or an offline job, which runs beside services."];
 }
 

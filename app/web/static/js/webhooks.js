@@ -18,7 +18,7 @@ const rows = h("tbody", {});
 const list = h("div", { class: "scroll", hidden: true }, h("table", { class: "webhooks" }, h("caption", { class: "hidden" }, "Webhooks"),
   h("thead", {}, h("tr", {}, HEADS.map((name) => h("th", { scope: "col", class: name === "Waiting" ? "number" : null }, name)), h("th", { scope: "col" }, h("span", { class: "hidden" }, "Actions")))), rows));
 const secret = h("div", { role: "status" });
-const form = h("form", { class: "form", "aria-label": "New webhook", onsubmit: create }, h("h3", {}, "New webhook"),
+const form = h("form", { class: "form", "aria-label": "New webhook", onsubmit: create }, h("h2", {}, "New webhook"),
   h("div", { class: "fields" },
     field("name", "Name", "lower-case letters, digits and -", { required: true }),
     field("url", "URL", "where events are posted to, http or https", { required: true, type: "url", placeholder: "https://" }),

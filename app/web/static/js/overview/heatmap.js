@@ -193,4 +193,6 @@ function hideTip() {
 }
 
 for (const kind of ["pointerover", "focusin"]) grid.addEventListener(kind, showTip);
-for (const kind of ["pointerleave", "focusout"]) grid.addEventListener(kind, hideTip);
+grid.addEventListener("focusout", hideTip);
+// Whoever is there by keys keeps the words, wherever the pointer lies.
+grid.addEventListener("pointerleave", () => grid.matches(":focus-within") || hideTip());
