@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.base.token_file import write_token
-from app.cli.common.contexts import NamedContext, load_contexts
+from app.cli.common.contexts import ContextFile, NamedContext, load_contexts
 from app.cli.common.errors import CliError
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Sourced:
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# No slots: `contexts` is kept in the instance's dictionary.
+@dataclass(frozen=True, kw_only=True)
 class CliContext:
     """Everything that a command takes from outside its own arguments."""
 
@@ -123,15 +125,19 @@ class CliContext:
         """The context in use; None where there is none."""
         if self.context_flag is not None:
             return Sourced(value=self.context_flag, origin="flag --context")
-        path = self.contexts_path()
-        return Sourced(value=load_contexts(path).current, origin=f"file {path}")
+        return Sourced(
+            value=self.contexts.current, origin=f"file {self.contexts_path()}"
+        )
 
     def named_context(self) -> NamedContext:
         """What the context in use says; nothing where there is none. Raises CliError for a name that is not there."""
         name = self.context_name().value
-        if name is None:
-            return NamedContext()
-        return load_contexts(self.contexts_path()).find(name)
+        return NamedContext() if name is None else self.contexts.find(name)
+
+    @cached_property
+    def contexts(self) -> ContextFile:
+        """What the file of contexts holds; parsed once, though a command asks several times. Raises CliError."""
+        return load_contexts(self.contexts_path())
 
     def contexts_path(self) -> Path:
         """Where `plimsoll config set-context` keeps contexts."""

@@ -8,7 +8,6 @@ import typer
 
 from app.cli.common.client import Api, Query, dig
 from app.cli.common.context import CliContext
-from app.cli.common.contexts import load_contexts
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 
@@ -58,7 +57,7 @@ def complete_contexts(context: typer.Context, incomplete: str) -> list[str]:
     """Names of contexts, which are in a file."""
     cli = context.find_object(CliContext)
     try:
-        found = load_contexts(cli.contexts_path()).contexts if cli else {}
+        found = cli.contexts.contexts if cli else {}
     except CliError:
         return []
     return _beginning(sorted(found), incomplete)

@@ -12,7 +12,6 @@ from app.cli.common.contexts import (
     NAME,
     ContextFile,
     NamedContext,
-    load_contexts,
     save_contexts,
 )
 from app.cli.common.errors import CliError
@@ -39,7 +38,7 @@ Name = Annotated[
 def get_contexts(context: typer.Context, output: Output = Format.TABLE) -> None:
     """List the contexts; the one in use has a star."""
     cli = cli_context(context)
-    found = load_contexts(cli.contexts_path())
+    found = cli.contexts
     current = cli.context_name().value
     items: list[object] = [
         {
@@ -84,10 +83,10 @@ def use_context(context: typer.Context, name: Name) -> None:
 
     Flags and environment variables still come before it.
     """
-    path = cli_context(context).contexts_path()
-    found = load_contexts(path)
+    cli = cli_context(context)
+    found = cli.contexts
     found.find(name)
-    save_contexts(path, replace(found, current=name))
+    save_contexts(cli.contexts_path(), replace(found, current=name))
     show_line(f"Switched to context {name}")
 
 
@@ -119,26 +118,28 @@ def set_context(
         else str(token_file.expanduser().absolute()),
         project=project,
     )
-    path = cli_context(context).contexts_path()
-    found = load_contexts(path)
+    cli = cli_context(context)
+    found = cli.contexts
     before = found.contexts.get(name, NamedContext())
     changed = NamedContext(
         url=given.url or before.url,
         token_file=given.token_file or before.token_file,
         project=given.project or before.project,
     )
-    save_contexts(path, replace(found, contexts={**found.contexts, name: changed}))
+    save_contexts(
+        cli.contexts_path(), replace(found, contexts={**found.contexts, name: changed})
+    )
     show_line(f"Context {name} {'changed' if name in found.contexts else 'created'}")
 
 
 def delete_context(context: typer.Context, name: Name) -> None:
     """Forget a context; its token file stays."""
-    path = cli_context(context).contexts_path()
-    found = load_contexts(path)
+    cli = cli_context(context)
+    found = cli.contexts
     found.find(name)
     left = {key: entry for key, entry in found.contexts.items() if key != name}
     current = None if found.current == name else found.current
-    save_contexts(path, ContextFile(current=current, contexts=left))
+    save_contexts(cli.contexts_path(), ContextFile(current=current, contexts=left))
     show_line(f"Context {name} deleted")
 
 
