@@ -18,9 +18,9 @@ from agents.base.device import DeviceError
 from agents.base.waits import first, stop_event
 
 DESCRIPTION = (
-    "One address for every service of the cluster: requests to /v2/models/SERVICE/... go to nodes that are ready for "
-    "the service, by an HAProxy that this program sets up and follows the control plane with. The last table stays in "
-    "force while the control plane is away."
+    "Serves every service of the cluster at one address: requests to /v2/models/SERVICE/... go to nodes that are ready "
+    "for the service. The gateway runs HAProxy and updates its routes from the control plane. While the control plane "
+    "is away, the last routes stay in force."
 )
 EXAMPLES = """\
 examples:
@@ -28,11 +28,11 @@ examples:
   plimsoll gateway --url https://plimsoll.example --token-file viewer.token --host 0.0.0.0 --port 443 \\
       --tls-cert chain.pem --tls-key key.pem
 
-Tell the control plane the address that callers use by PLIMSOLL_GATEWAY_URL: it is every service's endpoint then.
+Set PLIMSOLL_GATEWAY_URL of the control plane to the address that callers use: it becomes every service's endpoint.
 """
 
 MAX_PLACES = 20_000
-"""HAProxy tells of all places in one answer, of which the gateway reads 16 MiB."""
+"""HAProxy lists all places in one answer, of which the gateway reads 16 MiB."""
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,6 @@ async def _run(options: argparse.Namespace, token: str) -> int:
     from agents.gateway.config import GatewaySettings
     from agents.gateway.follow import Follower, ListSource
     from agents.gateway.proxy import GatewayProxy
-    from agents.gateway.table import TableLimits
     from agents.router.haproxy.supervised import ProxyServer
 
     settings = GatewaySettings(
@@ -184,11 +183,6 @@ async def _run(options: argparse.Namespace, token: str) -> int:
         metrics_port=options.metrics_port,
         services=options.services,
         nodes=options.nodes,
-    )
-    limits = TableLimits(
-        services=settings.services,
-        nodes=settings.nodes,
-        scheme="http" if settings.node_ca is None else "https",
     )
     source = ListSource(
         url=options.url,
@@ -206,7 +200,7 @@ async def _run(options: argparse.Namespace, token: str) -> int:
         try:
             log.info("requests are taken at %s port %d", settings.host, settings.port)
             # An error that nobody foresaw ends it, too.
-            await first(stop.wait(), Follower(source, proxy, limits).run())
+            await first(stop.wait(), Follower(source, proxy, settings).run())
         finally:
             await server.close(keep=False)
     return 0

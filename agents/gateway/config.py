@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from agents.gateway.table import WAITING
 from agents.router.haproxy.config import bind_address, error_replies, reply
 
 NODES_BACKEND = "nodes"
 """Every node, for paths that are of no service."""
 NODES_PLACES = 8
+WAITING = 4
+"""Nodes at which the requests of a service wait while no node serves it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,11 @@ class GatewaySettings:
     def replicas(self) -> int:
         """Places of each backend: where all nodes change at once, those that leave keep theirs until they are done."""
         return 2 * self.nodes
+
+    @property
+    def node_scheme(self) -> str:
+        """How the gateway speaks to all nodes: HAProxy's servers share one setting for TLS."""
+        return "http" if self.node_ca is None else "https"
 
     @property
     def starts_down(self) -> bool:

@@ -10,11 +10,11 @@ from typing import Protocol
 import aiohttp
 import msgspec
 
+from agents.gateway.config import GatewaySettings
 from agents.gateway.table import (
     CarriedService,
     EndpointsPage,
     GatewayTable,
-    TableLimits,
     make_table,
 )
 from agents.router.haproxy.state import HaProxyError
@@ -67,11 +67,11 @@ class Follower:
     """Asks again and again, and logs each difficulty once."""
 
     def __init__(
-        self, source: ListSource, proxy: FollowedProxy, limits: TableLimits
+        self, source: ListSource, proxy: FollowedProxy, settings: GatewaySettings
     ) -> None:
         self._source = source
         self._proxy = proxy
-        self._limits = limits
+        self._settings = settings
         self._reported: tuple[str, ...] = ()
 
     async def run(self) -> None:
@@ -91,7 +91,7 @@ class Follower:
         problems: tuple[str, ...] = ()
         try:
             services = await read_list(session, self._source)
-            wanted, problems = make_table(services, self._limits)
+            wanted, problems = make_table(services, self._settings)
         except ListUnavailable as error:
             errors.append(f"{error}; the last table stays in force")
         try:

@@ -7,11 +7,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from agents.gateway.config import WAITING, GatewaySettings
 from agents.router.haproxy.commands import MAX_WEIGHT
 from agents.router.haproxy.state import Address
-
-WAITING = 4
-"""Nodes at which the requests of a service wait while no node serves it."""
 
 
 class CarrierNode(msgspec.Struct, frozen=True):
@@ -54,32 +52,21 @@ class GatewayTable:
         return tuple(sorted(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLimits:
-    """What of a table has a place."""
-
-    services: int
-    nodes: int
-    """Nodes of one service."""
-    scheme: str
-    """By which the gateway speaks to all nodes: http or https."""
-
-
 def make_table(
-    services: Sequence[CarriedService], limits: TableLimits
+    services: Sequence[CarriedService], settings: GatewaySettings
 ) -> tuple[GatewayTable, tuple[str, ...]]:
     """The table, and what had to be left out of it, in words."""
     problems: list[str] = []
     weights: dict[str, dict[Address, int]] = {}
     waiting: dict[str, tuple[Address, ...]] = {}
-    if len(services) > limits.services:
-        left_out = ", ".join(each.service for each in services[limits.services :][:5])
+    if len(services) > settings.services:
+        left_out = ", ".join(each.service for each in services[settings.services :][:5])
         problems.append(
-            f"there are {len(services)} services and places for {limits.services}: {left_out} ... are not served; "
-            "give a larger --services"
+            f"there are {len(services)} services, but only {settings.services} have a place: {left_out} ... are not "
+            "served; raise --services"
         )
-    for each in services[: limits.services]:
-        nodes = _reachable(each, limits.scheme, problems)
+    for each in services[: settings.services]:
+        nodes = _reachable(each, settings.node_scheme, problems)
         carriers = [
             (address, node)
             for address, node in nodes
@@ -87,11 +74,12 @@ def make_table(
         ]
         # The largest ones, where there are too many.
         carriers.sort(key=lambda pair: (-pair[1].weight_rps, pair[0]))
-        if len(carriers) > limits.nodes:
+        if len(carriers) > settings.nodes:
             problems.append(
-                f"service {each.service} has {len(carriers)} nodes and places for {limits.nodes}; give a larger --nodes"
+                f"service {each.service} has {len(carriers)} nodes, only {settings.nodes} of which have a place; raise "
+                "--nodes"
             )
-        weights[each.service] = _weights(carriers[: limits.nodes])
+        weights[each.service] = _weights(carriers[: settings.nodes])
         planned = [address for address, node in carriers if node.planned_replicas]
         others = [address for address, _ in nodes]
         waiting[each.service] = tuple((planned or others)[:WAITING])

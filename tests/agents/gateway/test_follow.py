@@ -3,17 +3,19 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from agents.gateway.config import GatewaySettings
 from agents.gateway.follow import Follower, ListSource
-from agents.gateway.table import GatewayTable, TableLimits
+from agents.gateway.table import GatewayTable
 from agents.router.haproxy.state import HaProxyError
 from tests.agents.router_harness import served, within_limit
 
-LIMITS = TableLimits(services=4, nodes=4, scheme="http")
+SETTINGS = GatewaySettings(folder=Path("unused"), services=4, nodes=4)
 EMPTY = GatewayTable(weights={}, waiting={})
 
 
@@ -55,7 +57,7 @@ async def following(
     app = web.Application()
     app.router.add_get("/api/v1/endpoints", plane.answer)
     async with served(app) as url, aiohttp.ClientSession() as session:
-        yield Follower(ListSource(url=url, token="t"), proxy, LIMITS), session
+        yield Follower(ListSource(url=url, token="t"), proxy, SETTINGS), session
 
 
 def test_a_list_is_put_in_force_once() -> None:
