@@ -1,11 +1,16 @@
 """What users of kubectl type, against a real API on a real database: wait, rollout status, jsonpath, KIND/NAME."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
+from app.db.base.engine import make_engine
+from app.db.base.transaction import transaction
+from app.db.decisions import plans
 from tests.app.runner import Result, cli
-from tests.integration.api_harness import Api, Prepared, reading, service
+from tests.integration.api_harness import Api, Prepared, reading, run_apart, service
+from tests.integration.fleet import START, make_record
 from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration
@@ -55,6 +60,15 @@ def followed(api: Api) -> None:
     assert answer.status_code == 200
 
 
+async def record_kept(api: Api, catalogue_revision: int) -> None:
+    """A decision that leaves the plan in force as it is."""
+    engine = make_engine(api.url, pool_size=1)
+    record = make_record(START, None, catalogue_revision)
+    async with transaction(engine) as connection:
+        await plans.record(connection, replace(record, state="kept"), None)
+    await engine.dispose()
+
+
 def test_a_rollout_is_followed_from_the_manifest_to_the_node(api: Api) -> None:
     api.put("services/chat", service())
     result = typed(
@@ -72,6 +86,47 @@ def test_a_rollout_is_followed_from_the_manifest_to_the_node(api: Api) -> None:
         "service/chat condition met",
         "node/n1 condition met",
     ]
+
+
+def test_what_was_ready_is_waited_for_again_after_a_change(api: Api) -> None:
+    api.put("services/chat", service())
+    planned(api)
+    followed(api)
+    ready = ("wait", "service/chat", "--for", "condition=Ready")
+    assert typed(api, *ready, steps=[lambda: None]).code == 0
+    api.put("services/chat", service(latency_ms=90.0))
+    # What the loop has not looked at is not ready, though the plan in force serves on.
+    early = typed(api, *ready, steps=[lambda: None])
+    assert (early.code, early.out) == (1, "")
+    assert "made for generation 1 of the manifest, not yet for 2" in early.err
+    rollout = typed(
+        api,
+        *("rollout", "status", "service/chat"),
+        steps=[lambda: api.tick(), lambda: None],
+    )
+    assert rollout.code == 0
+    assert rollout.out.startswith(
+        "Waiting: the plan in force was made for generation 1"
+    )
+    assert api.get("services/chat")["status"]["observed_generation"] == 2
+    assert typed(api, *ready, steps=[lambda: None]).code == 0
+
+
+def test_a_change_that_waits_for_a_person_is_not_ready(api: Api) -> None:
+    api.put("services/chat", service())
+    planned(api)
+    followed(api)
+    policy = {"kind": "Policy", "metadata": {"name": "default"}}
+    api.put("policies/default", policy | {"spec": {"mode": "approve"}})
+    api.put("services/chat", service(scaling={"min_replicas": 2}))
+    outcome = api.tick()
+    assert outcome.state == "proposed"
+    # While it waits, the loop decides the same again, and keeps what is in force.
+    run_apart(record_kept(api, api.get("plans")["items"][0]["catalogue_revision"]))
+    assert api.get("services/chat")["status"]["observed_generation"] == 1
+    api.call("POST", f"plans/{outcome.plan_id}/approve")
+    assert api.tick().state == "target"
+    assert api.get("services/chat")["status"]["observed_generation"] == 2
 
 
 def test_what_is_not_so_in_time_says_why(api: Api) -> None:

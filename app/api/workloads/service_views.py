@@ -29,7 +29,10 @@ class ReadingView(View):
 class ServiceStatusView(View):
     """What is known of a service."""
 
-    observed_generation: int
+    observed_generation: int = Field(
+        description="Generation of the manifest that the plan in force was made for, or last kept for; 0: none yet. "
+        "Where it is less than `metadata.generation`, the conditions still describe an older manifest"
+    )
     replicas: dict[str, int] = Field(description="Replicas in the target by GPU type")
     planned_rate_rps: float
     endpoint: str | None = Field(
@@ -63,7 +66,7 @@ def service_view(
         spec=_service_spec(row.service),
         status=None
         if status is None
-        else _service_status(row.generation, status, endpoint),
+        else _service_status(row.observed_generation, status, endpoint),
     )
 
 
@@ -86,10 +89,10 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
 
 
 def _service_status(
-    generation: int, status: ServiceStatus, endpoint: str | None
+    observed_generation: int, status: ServiceStatus, endpoint: str | None
 ) -> ServiceStatusView:
     return ServiceStatusView(
-        observed_generation=generation,
+        observed_generation=observed_generation,
         replicas=dict(status.replicas),
         planned_rate_rps=status.planned_rate_rps,
         endpoint=endpoint,

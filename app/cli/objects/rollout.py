@@ -14,7 +14,7 @@ from app.cli.common.options import command_group
 from app.cli.common.output import show_line
 from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
-from app.cli.objects.wait import find_condition, poll
+from app.cli.objects.wait import behind, find_condition, poll
 
 app = command_group("Follow how the nodes take up what was planned for a service.")
 
@@ -84,6 +84,8 @@ def status(
 
 def _is_complete(item: Document) -> bool:
     """Whether nothing is left to do. Raises CliError where waiting does not help."""
+    if behind(item):
+        return False
     ready = find_condition(item, "Ready")
     if hint := HINTS.get(text(ready, "reason")):
         raise CliError(f"the rollout cannot go on: {text(ready, 'message')}", hint=hint)
@@ -99,6 +101,8 @@ def _line(item: Document) -> str:
     if launches:
         return f"Waiting: {text(launches, 'message')} ({text(launches, 'reason')})"
     if text(ready, "status") == "True":
+        if older := behind(item):
+            return f"Waiting: {older}"
         applied = text(find_condition(item, "Applied"), "message")
         return f"service {name} is rolled out: {applied}; {text(ready, 'message')}"
     return f"Waiting: {text(ready, 'message')} ({text(ready, 'reason')})"

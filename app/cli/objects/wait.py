@@ -13,6 +13,7 @@ from app.cli.common.client import (
     ControlPlaneUnreachable,
     Document,
     documents,
+    number,
     text,
 )
 from app.cli.common.context import CliContext, cli_context
@@ -74,18 +75,23 @@ class ConditionGoal:
             )
 
     def is_met(self, item: Document | None) -> bool:
-        """Names in any case, as kubectl takes them."""
-        found = find_condition(item, self.type)
-        return text(found, "status").lower() == self.status.lower()
+        """Names in any case, as kubectl takes them; what is said of an older manifest does not count."""
+        return self._is_said(item) and not behind(item)
 
     def describe(self, item: Document | None) -> str:
         """With the reason, which says what to do."""
+        if self._is_said(item):
+            return behind(item)
         found = find_condition(item, self.type)
         if found:
             return f"{self.type} is {text(found, 'status')} ({text(found, 'reason')}): {text(found, 'message')}"
         conditions = documents(item, "status.conditions")
         types = ", ".join(text(each, "type") for each in conditions) or "none"
         return f"it has no condition {self.type}; those it has are {types}"
+
+    def _is_said(self, item: Document | None) -> bool:
+        found = find_condition(item, self.type)
+        return text(found, "status").lower() == self.status.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +288,15 @@ def _may_pass(error: CliError) -> bool:
     if isinstance(error, ApiProblem):
         return error.status in (codes.TOO_MANY_REQUESTS, codes.SERVICE_UNAVAILABLE)
     return isinstance(error, ControlPlaneUnreachable)
+
+
+def behind(item: Document | None) -> str:
+    """Which older manifest the plan in force was made for, and with it the conditions; empty: the newest one."""
+    newest = number(item, "metadata.generation") or 0
+    observed = number(item, "status.observed_generation")
+    if observed is None or observed >= newest:
+        return ""
+    return f"the plan in force was made for generation {observed:g} of the manifest, not yet for {newest:g}"
 
 
 def find_condition(item: Document | None, kind: str) -> Document:

@@ -9,6 +9,7 @@ from app.cli.common.context import CliContext
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import find_kind
 from app.cli.common.output import ColouredCell, faint, good, show_line, warn
+from app.cli.objects.wait import behind, find_condition
 
 POLL_S = 0.5
 PASSING = frozenset({"", "NotPlanned", "NoTarget", "RollingOut", "SolverOutOfTime"})
@@ -90,17 +91,18 @@ def _end(
 
 
 def _readiness(api: Api, name: str) -> ReadyLook:
-    seen = api.get(find_kind("Service").one(name))
-    for condition in documents(seen, "status.conditions"):
-        if text(condition, "type") == "Ready":
-            look = ReadyLook(
-                is_ready=text(condition, "status") == "True",
-                reason=text(condition, "reason"),
-                message=text(condition, "message"),
-            )
-            return _unless_starting(api, name, look)
-    message = "the control plane has not looked at it yet"
-    return ReadyLook(is_ready=False, reason="", message=message)
+    item = api.get(find_kind("Service").one(name))
+    ready = find_condition(item, "Ready")
+    look = ReadyLook(
+        is_ready=text(ready, "status") == "True",
+        reason=text(ready, "reason"),
+        message=text(ready, "message") or "the control plane has not looked at it yet",
+    )
+    # A plan that waits for approval is of the newest manifest; all else is said of the plan in force.
+    if (older := behind(item)) and look.reason != "WaitsForApproval":
+        message = older if look.is_ready else look.message
+        return ReadyLook(is_ready=False, reason="", message=message)
+    return _unless_starting(api, name, look)
 
 
 def _unless_starting(api: Api, name: str, look: ReadyLook) -> ReadyLook:

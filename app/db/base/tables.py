@@ -154,6 +154,7 @@ service_version = _table(
     must("excluded_gpu_types", TEXTS),
     *must_all(JSON, "variants", "labels", "annotations"),
     must("created_at", TIME),
+    must("catalogue_revision", BigInteger),
 )
 
 # A new version for each change: every plan names the version that it was made under.

@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, insert, select, update
+from sqlalchemy import Select, insert, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from app.db.base.rows import one_row
 from app.db.base.tables import (
     AnyRow,
+    cluster,
     gpu_type,
     network,
     project,
@@ -28,6 +29,8 @@ class ServiceRow:
 
     service: Service
     generation: int
+    observed_generation: int
+    """The one that the plan in force was made for, or last kept for; 0 = none yet."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime
@@ -114,6 +117,8 @@ async def save(
             generation=generation,
             created_at=at,
             created_by=actor,
+            # As the row of the service has just raised it: a plan that was made from an older one does not know this.
+            catalogue_revision=select(cluster.c.catalogue_revision).scalar_subquery(),
             **specification,
         )
     )
@@ -165,6 +170,7 @@ def _present() -> Select[*tuple[Any, ...]]:
             service.c.name,
             service.c.project,
             service.c.created_at.label("first_at"),
+            literal_column(_OBSERVED).label("observed_generation"),
             service_version,
         )
         .join(
@@ -175,6 +181,20 @@ def _present() -> Select[*tuple[Any, ...]]:
         .where(service.c.deleted_at.is_(None))
         .order_by(service.c.name)
     )
+
+
+# A plan that is kept was decided on again and found right, but where nothing could be decided (method keep), or where
+# the loop waits for a person's word on another one.
+_OBSERVED = """
+(SELECT coalesce(max(v.generation), 0) FROM service_version v
+ WHERE v.service = service.name AND v.catalogue_revision <= (
+     SELECT p.catalogue_revision FROM plan p
+     WHERE p.state = 'target' OR p.state = 'kept' AND p.method <> 'keep' AND NOT EXISTS (
+         SELECT FROM plan w JOIN cluster c
+             ON w.parent = c.target_generation AND w.catalogue_revision = c.catalogue_revision
+         WHERE w.state IN ('proposed', 'approved'))
+     ORDER BY p.id DESC LIMIT 1))
+"""
 
 
 def _check_generation(name: str, present: int, expected: int | None) -> None:
@@ -268,6 +288,7 @@ def _row(row: AnyRow) -> ServiceRow:
     return ServiceRow(
         service=_noun(row),
         generation=row.generation,
+        observed_generation=row.observed_generation,
         labels=row.labels,
         annotations=row.annotations,
         # The first generation's time is the service's; `row.created_at` is that of the newest change.
