@@ -27,7 +27,7 @@ from solvers.check_survival import survival_gaps
 from solvers.predict.data.samples import Group
 from solvers.tick.survive import make_goal
 from solvers.types.plan import BoundPlan, planned_rates_rps
-from solvers.types.state import GpuId, Mode, Service, ServiceObservation
+from solvers.types.state import Demand, GpuId, Mode, Service, ServiceObservation
 from solvers.types.survival import Survival
 
 
@@ -45,18 +45,18 @@ class ServiceStatus:
 def service_statuses(
     snapshot: Snapshot,
     names: Sequence[str],
-    newest_rates_rps: Mapping[str, float] = MappingProxyType({}),
+    newest_demands: Mapping[str, Demand] = MappingProxyType({}),
 ) -> dict[str, ServiceStatus]:
     """The status of each named service that the snapshot knows.
 
-    `newest_rates_rps`: what the newest decision was made for, by service, whether or not its plan came into force.
+    `newest_demands`: what the newest decision was made for, by service, whether or not its plan came into force.
     """
     snapshot = _without_passing(snapshot)
     observed = observe(snapshot)
     services = {service.name: service for service in snapshot.state.services}
     return {
         name: _service_status(
-            snapshot, services[name], observed.reading(name), newest_rates_rps
+            snapshot, services[name], observed.reading(name), newest_demands.get(name)
         )
         # Services may be gone between the question and the snapshot.
         for name in names
@@ -97,13 +97,13 @@ def _service_status(
     snapshot: Snapshot,
     service: Service,
     reading: ServiceObservation | None,
-    newest_rates_rps: Mapping[str, float],
+    demand: Demand | None,
 ) -> ServiceStatus:
     telemetry = _telemetry(reading, snapshot.settings.stale_after_s)
     slo_met = _slo_met(service, reading, telemetry)
     replicas = _replicas(snapshot.target, service.name)
     holds = _predictions_hold(snapshot, service, replicas)
-    facts = _plan_facts(snapshot, service, reading, newest_rates_rps)
+    facts = _plan_facts(snapshot, service, reading, demand)
     planned = plan_conditions(facts)
     return ServiceStatus(
         replicas=tuple(sorted(replicas.items())),
@@ -169,14 +169,14 @@ def _plan_facts(
     snapshot: Snapshot,
     service: Service,
     reading: ServiceObservation | None,
-    newest_rates_rps: Mapping[str, float],
+    demand: Demand | None,
 ) -> PlanFacts:
     """What a service's plans are judged by."""
     facts = PlanFacts(
         objection=slo_objection(snapshot, service),
         is_off=service.mode is Mode.OFF,
         min_replicas=min_replicas(service.scaling),
-        wanted_rps=_wanted_rps(snapshot, service.name, reading, newest_rates_rps),
+        wanted_rps=_wanted_rps(snapshot, service.name, reading, demand),
         waiting=_waiting(snapshot, service.name),
     )
     if snapshot.target is None:
@@ -219,15 +219,13 @@ def _wanted_rps(
     snapshot: Snapshot,
     service: str,
     reading: ServiceObservation | None,
-    newest_rates_rps: Mapping[str, float],
+    demand: Demand | None,
 ) -> float | None:
     """What is expected of it; where the plan in force has nothing for it, what arrives, too."""
-    expected_rps = newest_rates_rps.get(service)
     # Of a service with replicas the forecast knows better: after a fall the last minute's mean is still high.
-    if expected_rps is not None and _carrying(snapshot.target, service):
-        return expected_rps
-    arriving_rps = None if reading is None else reading.arrival_rate_rps
-    known = [rate for rate in (expected_rps, arriving_rps) if rate is not None]
+    if demand is not None and _carrying(snapshot.target, service):
+        return demand.arrival_rate_rps
+    known = [each.arrival_rate_rps for each in (demand, reading) if each is not None]
     return max(known, default=None)
 
 

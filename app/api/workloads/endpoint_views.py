@@ -45,6 +45,17 @@ class ServiceEndpoints(View):
     )
 
 
+async def load_urls(
+    context: Context, connection: Connection, names: Sequence[str]
+) -> Mapping[str, str | None]:
+    """Where to send the requests of these services, by service; None: nobody takes them."""
+    # A gateway takes those of all services, wherever their replicas are.
+    if gateway := context.parts.gateway_url:
+        return {name: _infer_url(gateway, name) for name in names}
+    endpoints = await load_endpoints(context, connection, names)
+    return {name: endpoints[name].url for name in names}
+
+
 async def load_endpoints(
     context: Context, connection: Connection, names: Sequence[str]
 ) -> Mapping[str, ServiceEndpoints]:
@@ -83,10 +94,14 @@ def _endpoints(
     base = gateway or _first(nodes)
     return ServiceEndpoints(
         service=service,
-        url=None if base is None else f"{base}/v2/models/{service}/infer",
+        url=None if base is None else _infer_url(base, service),
         gateway=gateway,
         nodes=nodes,
     )
+
+
+def _infer_url(base: str, service: str) -> str:
+    return f"{base}/v2/models/{service}/infer"
 
 
 def _carrying(rows: Sequence[AnyRow]) -> list[NodeEndpoint]:

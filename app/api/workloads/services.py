@@ -30,7 +30,7 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
 from app.api.workloads.budgets import require_budget
-from app.api.workloads.endpoint_views import load_endpoints
+from app.api.workloads.endpoint_views import load_urls
 from app.api.workloads.service_views import (
     ServiceForecast,
     ServiceView,
@@ -69,9 +69,7 @@ async def list_services(
             after=paging.after,
             limit=paging.fetch,
         )
-        places = await load_endpoints(
-            context, connection, [row.service.name for row in rows]
-        )
+        urls = await load_urls(context, connection, [row.service.name for row in rows])
     # After the transaction of the rows: a snapshot is read by the store in one of its own.
     statuses = await _statuses(context, [row.service.name for row in rows])
     return paging.page(
@@ -79,7 +77,7 @@ async def list_services(
         view=lambda row: service_view(
             row,
             statuses.get(row.service.name),
-            places[row.service.name].url,
+            urls[row.service.name],
         ),
         key=lambda row: row.service.name,
     )
@@ -90,9 +88,9 @@ async def get_service(context: Viewer, name: Name, response: Response) -> Servic
     """One service, with its status: conditions, replicas, and what the agents saw."""
     async with context.transaction() as connection:
         row = await visible_service(context, connection, name)
-        places = await load_endpoints(context, connection, [name])
+        urls = await load_urls(context, connection, [name])
     statuses = await _statuses(context, [name])
-    view = service_view(row, statuses.get(name), places[name].url)
+    view = service_view(row, statuses.get(name), urls[name])
     response.headers["ETag"] = etag(view)
     return view
 
@@ -158,9 +156,9 @@ async def _statuses(
 ) -> Mapping[str, ServiceStatus]:
     snapshot = await context.snapshot()
     async with context.transaction() as connection:
-        rates_rps = await service_board.load_newest_rates(connection)
+        demands = await service_board.load_newest_demands(connection)
     # Those of hundreds of services take a while, and the server has other requests.
-    found = await asyncio.to_thread(service_statuses, snapshot, names, rates_rps)
+    found = await asyncio.to_thread(service_statuses, snapshot, names, demands)
     return while_compiling(found) if context.parts.compiling.is_set() else found
 
 

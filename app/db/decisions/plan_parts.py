@@ -4,7 +4,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.dialects.postgresql import insert as upserting
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.base.tables import demand, plan_step, plan_violation
+from app.db.base.tables import AnyRow, demand, plan_step, plan_violation
 from app.store.store import PlanRecord
 from solvers.types.outcome import SolveReport, SolveStatus, Violation
 from solvers.types.state import Demand
@@ -128,12 +128,14 @@ async def load_demands(connection: AsyncConnection, plan_id: int) -> tuple[Deman
     statement = (
         select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
     )
-    return tuple(
-        Demand(
-            service=row.service,
-            arrival_rate_rps=row.arrival_rate_rps,
-            method=row.method,
-            interval_rps=None if row.low_rps is None else (row.low_rps, row.high_rps),
-        )
-        for row in await connection.execute(statement)
+    return tuple(as_demand(row) for row in await connection.execute(statement))
+
+
+def as_demand(row: AnyRow) -> Demand:
+    """A row of `demand`."""
+    return Demand(
+        service=row.service,
+        arrival_rate_rps=row.arrival_rate_rps,
+        method=row.method,
+        interval_rps=None if row.low_rps is None else (row.low_rps, row.high_rps),
     )

@@ -8,6 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
+from app.db.decisions.plan_parts import as_demand
+from solvers.types.state import Demand
 
 
 async def load_replicas(
@@ -24,18 +26,10 @@ async def load_versions(
     return await all_rows(connection, _VERSIONS, service=service, limit=limit)
 
 
-async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, float]]:
-    """The 5th and the 95th percentile of the newest forecast that a plan was made for, by service."""
+async def load_newest_demands(connection: AsyncConnection) -> dict[str, Demand]:
+    """What the newest decision was made for, by service, whether or not its plan came into force."""
     return {
-        row.service: (row.low_rps, row.high_rps)
-        for row in await connection.execute(text(_EXPECTED))
-    }
-
-
-async def load_newest_rates(connection: AsyncConnection) -> dict[str, float]:
-    """The rate that the newest decision was made for, by service, whether or not its plan came into force."""
-    return {
-        row.service: row.arrival_rate_rps
+        row.service: as_demand(row)
         for row in await connection.execute(text(_NEWEST_DEMANDS))
     }
 
@@ -84,20 +78,12 @@ SELECT generation, created_at, created_by, network, slo_latency_ms, slo_percenti
 FROM service_version WHERE service = :service ORDER BY generation DESC LIMIT :limit
 """
 
-# What a person stated for a preview is no forecast.
-_EXPECTED = """
-SELECT s.name AS service, d.low_rps, d.high_rps
-FROM service s
-CROSS JOIN LATERAL (SELECT low_rps, high_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
-                    ORDER BY at DESC LIMIT 1) AS d
-WHERE s.deleted_at IS NULL AND d.low_rps IS NOT NULL
-"""
-
-# Since the service was created: one that comes back under its name is not judged by what came before.
+# What a person stated for a preview is no forecast. Since the service was created: one that comes back under its name
+# is not judged by what came before.
 _NEWEST_DEMANDS = """
-SELECT s.name AS service, d.arrival_rate_rps
+SELECT s.name AS service, d.arrival_rate_rps, d.method, d.low_rps, d.high_rps
 FROM service s
-CROSS JOIN LATERAL (SELECT at, arrival_rate_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
+CROSS JOIN LATERAL (SELECT * FROM demand WHERE demand.service = s.name AND method <> 'stated'
                     ORDER BY at DESC LIMIT 1) AS d
 WHERE s.deleted_at IS NULL AND d.at >= s.created_at
 """

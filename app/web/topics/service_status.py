@@ -7,30 +7,34 @@ from app.answers.status import service_statuses
 from app.db.reports import service_board
 from app.db.workloads import services
 from app.web.topics.topic import Items, Look, Topic
-from solvers.types.state import Json
+from solvers.types.state import Demand, Json
 
 
 async def load_service_status(look: Look) -> Items:
     """Services of the projects that the looker sees."""
     async with look.transaction() as connection:
         entries = await services.list_rows(connection, projects=look.projects)
-        expected = await service_board.load_expected(connection)
-        rates_rps = await service_board.load_newest_rates(connection)
+        demands = await service_board.load_newest_demands(connection)
     names = [entry.service.name for entry in entries]
     snapshot = await look.snapshot()
     # Hundreds of services take a while; the loop of the server has other things to do.
-    statuses = await asyncio.to_thread(service_statuses, snapshot, names, rates_rps)
+    statuses = await asyncio.to_thread(service_statuses, snapshot, names, demands)
     return {
         name: {
-            "expected_rps": [round(rate, 2) for rate in expected[name]]
-            if name in expected
-            else None,
+            "expected_rps": _expected(demands.get(name)),
             "trouble": _trouble(statuses[name].conditions)
             if name in statuses
             else None,
         }
         for name in names
     }
+
+
+def _expected(demand: Demand | None) -> Json:
+    """The 5th and the 95th percentile of the forecast; None: nothing was forecast."""
+    if demand is None or demand.interval_rps is None:
+        return None
+    return [round(rate, 2) for rate in demand.interval_rps]
 
 
 def _trouble(conditions: tuple[Condition, ...]) -> Json:

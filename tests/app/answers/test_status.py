@@ -12,7 +12,7 @@ from app.store.store import Correction, Proposal, Snapshot
 from solvers.predict.data.samples import Group
 from solvers.predict.learn.online import FitState, new_fit_state
 from solvers.types.plan import BoundPlan, Unserved
-from solvers.types.state import Mode, Slo
+from solvers.types.state import Demand, Mode, Slo
 from tests.app.fleets import a_service
 from tests.app.snapshots import (
     NOW,
@@ -198,7 +198,11 @@ def test_a_service_scaled_to_zero_is_ready() -> None:
 
 
 def _told(snapshot: Snapshot, **newest_rates_rps: float) -> dict[str, tuple[str, str]]:
-    statuses = service_statuses(snapshot, ["chat"], newest_rates_rps)
+    demands = {
+        name: Demand(service=name, arrival_rate_rps=rate_rps)
+        for name, rate_rps in newest_rates_rps.items()
+    }
+    statuses = service_statuses(snapshot, ["chat"], demands)
     return {
         each.type: (each.status, each.reason) for each in statuses["chat"].conditions
     }
