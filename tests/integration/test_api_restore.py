@@ -182,7 +182,7 @@ def test_tasks_of_now_run_on_what_it_leaves_over(small_fleet: Prepared) -> None:
 def test_a_plan_of_a_service_that_is_gone_is_refused(api: Api) -> None:
     api.call("DELETE", "services/search", token="admin", If_Match="*")
     assert _refusal(api) == (
-        "plan 1 cannot run on the fleet of now: no service is called 'search', so no row describes it"
+        "plan 1 cannot run on the present fleet: no service is called 'search', so no row describes it"
     )
 
 

@@ -1,5 +1,6 @@
 """Roll back: an earlier plan in force again. The API writes it down as approved; the next tick pushes it."""
 
+import asyncio
 from dataclasses import replace
 
 from fastapi import Request, Response
@@ -17,14 +18,17 @@ from app.base.errors import Conflict
 from app.catalogue.catalogue import load_training_layers
 from app.db.base.transaction import Connection, lock_object
 from app.db.decisions import plans, policies
-from app.db.decisions.problem_archive import PartCache, pack, save_parts
+from app.db.decisions.problem_archive import PackedProblem, PartCache, pack, save_parts
 from app.loop.restore import Restored, restore
 from app.store.plan_rules import why_held
-from app.store.store import Snapshot
+from app.store.store import PlanRecord, Snapshot
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Mode
 
 router = resource_router("plans", prefix="/plans")
+
+MAX_TRIES = 3
+"""To bind a plan to a fleet that changes meanwhile."""
 
 
 @router.post("/{plan_id}/restore", response_model=RestoreView, responses=ACT)
@@ -41,9 +45,10 @@ async def restore_plan(
     """
 
     async def work(connection: Connection) -> RestoreView:
-        snapshot, restored = await _bound(context, connection, plan_id)
+        snapshot, restored, packed = await _bound(context, connection, plan_id)
         mode = await _calm(context, connection, plan_id)
-        new_id = await _record(connection, snapshot, restored, plan_id)
+        reason = f"plan {plan_id} is restored"
+        new_id = await _record(connection, restored.record(snapshot, reason), packed)
         await context.audit(
             connection,
             "PlanRestored",
@@ -67,15 +72,16 @@ async def restore_plan(
 
 async def _bound(
     context: Context, connection: Connection, plan_id: int
-) -> tuple[Snapshot, Restored]:
+) -> tuple[Snapshot, Restored, PackedProblem]:
     """The plan on the fleet and beside the target that stay as they are until the transaction ends. Raises Conflict.
 
-    Where another plan came into force, or the fleet changed, while it was bound, it is bound again; nothing can change
-    the second time.
+    Where another plan came into force, or the fleet changed, while it was bound, it is bound again.
     """
-    # Twice at most: the second time everything that the plan depends on is locked.
-    while True:
+    for _ in range(MAX_TRIES):
         snapshot, restored = await _bind(context, connection, plan_id)
+        packed = await asyncio.to_thread(pack, restored.problem, PartCache())
+        # A savepoint: its rollback gives the locks back, since binding takes seconds on a large fleet.
+        locks = await connection.begin_nested()
         # The policy is locked first, as by everybody who changes it.
         await lock_object(connection, "Policy", POLICY_NAME)
         generation = snapshot.target.generation if snapshot.target else 0
@@ -83,7 +89,12 @@ async def _bound(
             generation,
             snapshot.state.catalogue_revision,
         ):
-            return snapshot, restored
+            await locks.commit()
+            return snapshot, restored, packed
+        await locks.rollback()
+    raise Conflict(
+        f"the fleet or the plan in force changed {MAX_TRIES} times while plan {plan_id} was bound; try again"
+    )
 
 
 async def _bind(
@@ -114,10 +125,10 @@ def _check(plan_id: int, restored: Restored) -> None:
     decision = restored.decision
     if decision.state == "refused":
         raise Conflict(
-            f"plan {plan_id} cannot run on the fleet of now: {decision.reason}"
+            f"plan {plan_id} cannot run on the present fleet: {decision.reason}"
         )
     if decision.bound is None:
-        raise Conflict(f"plan {plan_id} is what runs already: {decision.reason}")
+        raise Conflict(f"plan {plan_id} is running already: {decision.reason}")
 
 
 async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
@@ -144,10 +155,8 @@ async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
 
 
 async def _record(
-    connection: Connection, snapshot: Snapshot, restored: Restored, plan_id: int
+    connection: Connection, record: PlanRecord, packed: PackedProblem
 ) -> int:
     """As approved at once: whoever restores it has decided already, and the loop pushes what is approved."""
-    packed = pack(restored.problem, PartCache())
     await save_parts(connection, packed.parts)
-    record = restored.record(snapshot, f"plan {plan_id} is restored")
     return await plans.record(connection, record, packed)
