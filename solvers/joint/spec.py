@@ -18,6 +18,7 @@ POLICIES = (
             good_for="the default: the least cost that keeps every SLO, under limits on what moves",
         ),
         module="solvers.joint.policy",
+        is_main=True,
         fill="solvers.backfill.exact",
     ),
 )

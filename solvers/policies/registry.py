@@ -41,10 +41,8 @@ def policies() -> tuple[str, ...]:
 
 
 def main_policies() -> tuple[str, ...]:
-    """The names of those that have a package of their own, sorted; the others are baselines and their variants."""
-    return tuple(
-        name for name in policies() if spec_of(name).module.endswith(f".{name}.policy")
-    )
+    """The names of whole systems to choose from, sorted; the others are baselines and variants."""
+    return tuple(name for name in policies() if spec_of(name).is_main)
 
 
 def spec_of(name: str) -> PolicySpec:
@@ -91,7 +89,7 @@ def trainer_of(policy: str) -> PolicyTrainer:
     """The trainer of one of `trained_policies`. Raises LookupError for any other one."""
     spec = _specs().get(policy)
     if spec is None or spec.trainer is None:
-        raise LookupError(f"policy {policy!r} has nothing to train")
+        raise LookupError(f"policy {policy!r} cannot be trained")
     return cast(PolicyTrainer, import_module(spec.trainer))
 
 

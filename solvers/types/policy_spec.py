@@ -60,6 +60,8 @@ class PolicySpec:
     card: Card
     module: str
     """It has `make_plan` (`PolicyModule`)."""
+    is_main: bool = False
+    """Whether it is a whole system to choose; the others are baselines and variants, to compare with."""
     fill: str | None = None
     """It has `fill`, which places tasks beside the policy's services; None = the default of all policies."""
     needs_actor: bool = False

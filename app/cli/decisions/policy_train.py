@@ -27,7 +27,7 @@ EPISODES = 1500
 
 
 TrainedPolicy = Annotated[
-    str, typer.Argument(metavar="NAME", help="The policy that is to learn")
+    str, typer.Argument(metavar="NAME", help="The policy to train")
 ]
 FleetFile = Annotated[
     Path,
@@ -38,7 +38,7 @@ FleetFile = Annotated[
     ),
 ]
 Episodes = Annotated[
-    int, typer.Option(min=1, help="Train for so many more, of 200 steps each")
+    int, typer.Option(min=1, help="How many more episodes to train, of 200 steps each")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, loads and choices")]
 ActorFile = Annotated[
@@ -46,20 +46,20 @@ ActorFile = Annotated[
 ]
 CheckpointFile = Annotated[
     Path | None,
-    typer.Option(help="Keep the state of the training there, after every few episodes"),
+    typer.Option(help="Save the training state there every few episodes"),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint")]
 PlotFile = Annotated[
     Path | None,
     typer.Option(
-        help="Write reward, late requests and throughput over episodes there (.svg)"
+        help="Plot reward, late requests and throughput over episodes there (.svg)"
     ),
 ]
 Save = Annotated[
     bool,
     typer.Option(
         "--save",
-        help="Put the actor into the database of this machine, where the loop takes it",
+        help="Store the actor in the database of this machine, from which the loop takes it",
     ),
 ]
 
@@ -118,11 +118,13 @@ def _check(wanted: TrainOptions) -> None:
     """Raises CliError for what would end without an actor."""
     if wanted.policy not in trained_policies():
         raise CliError(
-            f"policy {wanted.policy} has nothing to train",
+            f"policy {wanted.policy} cannot be trained",
             hint=f"only {', '.join(trained_policies()) or 'none'} has",
         )
     if wanted.output is None and not wanted.save:
-        raise CliError("the actor would be lost", hint="give -o FILE, or --save")
+        raise CliError(
+            "the trained actor would be lost", hint="give -o FILE, or --save"
+        )
     if wanted.resume and (wanted.checkpoint is None or not wanted.checkpoint.exists()):
         raise CliError(
             "there is nothing to resume",
@@ -132,7 +134,7 @@ def _check(wanted: TrainOptions) -> None:
         if path is not None and not path.absolute().parent.is_dir():
             raise CliError(
                 f"{path} cannot be written",
-                hint=f"make the folder first: mkdir -p {path.parent}",
+                hint=f"create the folder first: mkdir -p {path.parent}",
             )
 
 
@@ -229,8 +231,8 @@ def _resume(training: "TrainingRun", checkpoint: Path) -> None:
     except Exception as error:
         # PyTorch's loader raises whatever a foreign file makes it stumble over.
         raise CliError(
-            f"{checkpoint} is no checkpoint of a training for this fleet: {error}",
-            hint="begin without --resume",
+            f"{checkpoint} is not a checkpoint of a training for this fleet: {error}",
+            hint="start without --resume",
         ) from error
 
 
@@ -278,9 +280,7 @@ def _plotted(points: "list[EpisodeMeans]") -> str:
     curves = {
         "reward per step": [each.reward for each in points],
         "late requests, %": [each.late_percent for each in points],
-        "throughput that is provisioned, requests/s": [
-            each.carried_rps for each in points
-        ],
+        "provisioned throughput, requests/s": [each.carried_rps for each in points],
     }
     return curves_text(
         [

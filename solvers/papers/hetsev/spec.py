@@ -26,5 +26,6 @@ POLICIES = (
             good_for="plans whose every step can be read and exported; changes as small as the counts ask",
         ),
         module="solvers.papers.hetsev.policy",
+        is_main=True,
     ),
 )

@@ -26,6 +26,7 @@ POLICIES = (
             good_for="the most throughput of a fixed fleet whose loads swing: batches change at once, replicas stay",
         ),
         module="solvers.papers.inss.policy",
+        is_main=True,
         needs_actor=True,
         trainer="solvers.papers.inss.training.trainer",
     ),

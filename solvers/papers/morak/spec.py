@@ -19,5 +19,6 @@ POLICIES = (
             good_for="throughput under a power cap, together with the governor power_latency",
         ),
         module="solvers.papers.morak.policy",
+        is_main=True,
     ),
 )

@@ -23,6 +23,7 @@ POLICIES = (
             good_for="a fleet that is there anyway, and is to train beside its services as fast as their SLOs allow",
         ),
         module="solvers.papers.mudi.policy",
+        is_main=True,
         fill="solvers.papers.mudi.policy",
     ),
 )

@@ -18,6 +18,7 @@ POLICIES = (
             good_for="offline jobs with deadlines on a fleet that is there anyway, beside some services",
         ),
         module="solvers.papers.oltunes.policy",
+        is_main=True,
         dispatches_jobs="solvers.papers.oltunes.job_scheduler",
     ),
 )

@@ -30,7 +30,7 @@ def test_only_inss_has_something_to_train(fleet: Path) -> None:
     )
     assert (result.code, result.err) == (
         1,
-        "Error: policy mudi has nothing to train\nHint: only inss has\n",
+        "Error: policy mudi cannot be trained\nHint: only inss has\n",
     )
 
 
@@ -38,7 +38,7 @@ def test_a_training_that_keeps_nothing_is_not_begun(fleet: Path) -> None:
     result = cli("policy", "train", "inss", "--fleet", fleet)
     assert (result.code, result.err) == (
         1,
-        "Error: the actor would be lost\nHint: give -o FILE, or --save\n",
+        "Error: the trained actor would be lost\nHint: give -o FILE, or --save\n",
     )
 
 
@@ -157,5 +157,5 @@ def test_a_checkpoint_of_something_else_is_refused(fleet: Path) -> None:
         "--resume",
     )
     assert result.code == 1
-    assert f"{state} is no checkpoint of a training for this fleet" in result.err
-    assert "begin without --resume" in result.err
+    assert f"{state} is not a checkpoint of a training for this fleet" in result.err
+    assert "start without --resume" in result.err
