@@ -126,6 +126,7 @@ class ClosedLoop:
             kernel_ratios=load_kernel_ratios(),
             layers=self.loop.layers,
         )
+        self._dispatches_jobs = is_used(plan.settings)
         self.learner = OnlineLearner(store=self.loop.store, clock=clock)
         self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
@@ -164,7 +165,7 @@ class ClosedLoop:
         await self._govern()
         # Not one after the other: a store that is slow to commit takes what all of them observed at once.
         await asyncio.gather(*(agent.step() for agent in self.agents))
-        if is_used(self.store.settings) and await self.dispatcher.round():
+        if self._dispatches_jobs and await self.dispatcher.round():
             await self._deliver_commands()
 
     async def tick_if_due(self) -> TickOutcome | None:
