@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="plimsoll-agent",
-        description="Carry out on this machine what the Plimsoll control plane decides, and tell it what happens here.",
+        description="Carry out the Plimsoll control plane's decisions on this machine, and report what happens.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,7 +63,7 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
     reach.add_argument(
         "--token-file",
         type=Path,
-        help="file that holds the node's token, or a join token, for which the agent gets one of its own",
+        help="file with the node's token, or with a join token, which the agent exchanges for its own",
     )
 
     reach.add_argument(
@@ -75,7 +75,7 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
         "--client-cert",
         type=Path,
         metavar="FILE",
-        help="this node's certificate with its private key (PEM), where the control plane asks for one",
+        help="this node's certificate with its private key (PEM), if the control plane requires one",
     )
 
 
@@ -92,7 +92,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     node.add_argument(
         "--state-dir",
         type=Path,
-        help="keeps the last command over restarts (default: keep nothing)",
+        help="directory that keeps the last command across restarts (default: nothing is kept)",
     )
     node.add_argument(
         "--period-s",
@@ -198,7 +198,7 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
     device.add_argument(
         "--keep-replicas",
         action="store_true",
-        help="replicas go on when the agent ends, for the next one",
+        help="keep replicas running when the agent ends, for the next one",
     )
 
 
@@ -208,7 +208,7 @@ def _add_router(parser: argparse.ArgumentParser) -> None:
         "--router",
         choices=("own", "haproxy"),
         default="own",
-        help="who carries them: this process, or with gpu an HAProxy that it runs (default: %(default)s)",
+        help="what routes them: this process or, with device gpu, HAProxy (default: %(default)s)",
     )
     router.add_argument(
         "--router-port", type=_port, default=0, help="(default: any free one)"
@@ -218,7 +218,7 @@ def _add_router(parser: argparse.ArgumentParser) -> None:
         type=_address,
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="take them at this address; 0.0.0.0 or :: is every one (default: %(default)s)",
+        help="address to listen on; 0.0.0.0 or :: means all (default: %(default)s)",
     )
     _add_access(router)
 
@@ -230,7 +230,7 @@ def _add_access(router: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="CIDR",
-        help="take them from this network only, e.g. 10.0.0.0/8; may be given again",
+        help="only accept requests from this network, e.g. 10.0.0.0/8; may be repeated",
     )
     router.add_argument(
         "--router-tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM"
@@ -292,8 +292,8 @@ def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     is_kept = options.state_dir is not None and (options.state_dir / FILE).exists()
     if not token and not is_kept:
         parser.error(
-            f"give a token by --token-file; `plimsoll token create --scope join` makes one ({TOKEN_VARIABLE} is not "
-            "read: what a process was started with stays in its /proc/PID/environ)"
+            f"pass a token with --token-file; `plimsoll token create --scope join` creates one ({TOKEN_VARIABLE} is "
+            "not read: what a process was started with stays in its /proc/PID/environ)"
         )
     if token.startswith(JOIN_PREFIX) and options.state_dir is None:
         parser.error(
@@ -310,7 +310,7 @@ def _refuse_contradictions(
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
     if options.device == "gpu" and options.state_dir is None:
         parser.error(
-            "--device gpu needs --state-dir: what it turns and starts must be found again after a crash"
+            "--device gpu needs --state-dir: its changes and processes must be found again after a crash"
         )
     # HAProxy's configuration names the port, so port 0, any free one, cannot be given.
     if options.router == "haproxy" and (

@@ -64,5 +64,7 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Move the time on; a negative step raises ValueError."""
         if seconds < 0.0:
-            raise ValueError(f"cannot move a clock by {seconds} s: time never falls")
+            raise ValueError(
+                f"cannot move a clock by {seconds} s: time never goes backwards"
+            )
         self._now_s += seconds

@@ -53,7 +53,7 @@ async def refusals_as_problems(
         encoding = request.headers.get("Content-Encoding", "none")
         answer = problem(
             HTTPStatus.BAD_REQUEST,
-            f"the body cannot be read: it is not as its Content-Encoding ({encoding[:40]}) says",
+            f"the body cannot be read: it does not match its Content-Encoding ({encoding[:40]})",
         )
         # What follows on the connection cannot be told from the rest of the body.
         answer.force_close()

@@ -2,7 +2,7 @@
 
 The service is late when what is ahead of a newcomer is more than its replicas do within the SLO, at the pace that is
 planned for or of what was answered lately, whichever is faster, and more than the batches that run and those that wait
-to run next. It is also late when a request waited in vain, and while no replica is there; and for CALM_S after the last
+to run next. It is also late when a request waited in vain, and while there is no replica; and for CALM_S after the last
 of these signs.
 """
 
@@ -48,7 +48,7 @@ class Lateness:
         self._planned_rps = 0.0
         self._slo_ms = math.inf
         self._joinable = 0
-        """Requests that are still ahead of one that joins the next batch of some replica; 0 = no replica is there."""
+        """Requests that are still ahead of one that joins the next batch of some replica; 0 = there is no replica."""
         self._until_s = -math.inf
         """Until then the service is late."""
 

@@ -191,9 +191,9 @@ class NodeAgent:
             try:
                 reply = await self._transport.exchange(asked, wait_s=wait_s)
             except Unacceptable as error:
-                log.error("observation %d is given up: %s", asked.sequence, error)
+                log.error("observation %d is dropped: %s", asked.sequence, error)
                 self.outbox.discard(asked.sequence)
-                self._notes.sync_problem = f"an observation was given up: {error}"
+                self._notes.sync_problem = f"an observation was dropped: {error}"
                 asked = self.outbox.oldest()
                 continue
             self._notes.sync_problem = ""
@@ -275,7 +275,7 @@ class NodeAgent:
             await self.sync(waits=False)
         # Whatever it is must not make an orderly end a failed one.
         except Exception as error:
-            log.warning("could not say goodbye: %s", problem_of("syncing", error))
+            log.warning("could not sign off: %s", problem_of("syncing", error))
 
     def _next_observation_s(self) -> float:
         """The first multiple of the period that leaves at least half a period for the window.
@@ -378,7 +378,7 @@ class NodeAgent:
             try:
                 self._ledger.accept(command)
             except OSError as error:
-                reason = f"the command cannot be kept on disk: {error}"
+                reason = f"the command cannot be saved to disk: {error}"
         if reason:
             log.error("generation %d is refused: %s", command.generation, reason)
             detail = reason[:MAX_TEXT]

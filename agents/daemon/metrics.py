@@ -43,7 +43,7 @@ _USE = ("gpu", "kind", "name", "service")
 FAMILIES = (
     Family(
         name="plimsoll_agent_info",
-        text="Always 1: who this is",
+        text="Always 1: the agent's identity",
         labels=("node", "version"),
     ),
     Family(
@@ -52,7 +52,7 @@ FAMILIES = (
     ),
     Family(
         name="plimsoll_agent_acknowledgement",
-        text="Always 1: what became of it",
+        text="Always 1: its outcome",
         labels=("status",),
     ),
     Family(
@@ -62,11 +62,12 @@ FAMILIES = (
     ),
     Family(
         name="plimsoll_agent_observations_lost_total",
-        text="Of them given up: no room, or refused",
+        text="Of these, dropped: no room, or refused",
         kind="counter",
     ),
     Family(
-        name="plimsoll_agent_observations_waiting", text="Of them not yet acknowledged"
+        name="plimsoll_agent_observations_waiting",
+        text="Of these, not yet acknowledged",
     ),
     Family(
         name="plimsoll_agent_last_observation_timestamp_seconds",
@@ -74,7 +75,7 @@ FAMILIES = (
     ),
     Family(
         name="plimsoll_agent_syncs_total",
-        text="Exchanges with the control plane, by what came of them",
+        text="Exchanges with the control plane, by outcome",
         labels=("result",),
         kind="counter",
     ),
@@ -121,7 +122,7 @@ FAMILIES = (
     ),
     Family(
         name="plimsoll_agent_gpu_sm_granted_ratio",
-        text="SMs that replicas and tasks were given",
+        text="SMs allocated to replicas and tasks",
         labels=_GPU,
     ),
     Family(

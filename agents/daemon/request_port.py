@@ -49,7 +49,7 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
     if make_app is None:
         if handed_over is not None:
             raise BadSocket(
-                "systemd hands a port over that this process does not serve: disable plimsoll-agent.socket"
+                "systemd passes a port that this process does not serve: disable plimsoll-agent.socket"
             )
         yield 0 if router is None else port
         return
@@ -120,7 +120,7 @@ def handed_over_socket(environment: MutableMapping[str, str]) -> socket.socket |
         return None
     if count != "1":
         raise BadSocket(
-            f"systemd hands {count} sockets over; plimsoll-agent.socket must have one ListenStream="
+            f"systemd passes {count} sockets; plimsoll-agent.socket must have one ListenStream="
         )
     try:
         found = socket.socket(fileno=FIRST_HANDED_OVER)
@@ -131,11 +131,11 @@ def handed_over_socket(environment: MutableMapping[str, str]) -> socket.socket |
         is_open = is_port and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise BadSocket(
-            f"file descriptor {FIRST_HANDED_OVER} of LISTEN_FDS is no socket: {error}"
+            f"file descriptor {FIRST_HANDED_OVER} of LISTEN_FDS is not a socket: {error}"
         ) from error
     if not is_open:
         raise BadSocket(
-            "the socket handed over is no TCP port that is open; use ListenStream=PORT and Accept=no"
+            "the socket that systemd passes is not a listening TCP socket; use ListenStream=PORT and Accept=no"
         )
     # Replicas must not hold the port open after the agent has ended.
     found.set_inheritable(False)

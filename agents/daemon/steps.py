@@ -63,4 +63,4 @@ def problem_of(name: str, error: Exception) -> str:
         return str(error)
     # With its type: the text of a KeyError is a key, and some errors have none.
     said = f"{type(error).__name__}: {plain(str(error))}"
-    return f"{name} failed in a way that was not foreseen: {said}"
+    return f"{name} failed unexpectedly: {said}"

@@ -23,23 +23,23 @@ from agents.gpu.nvml.types import Capability
 
 COSTS: Mapping[Capability, str] = {
     Capability.LOCK_CLOCK: "plans leave this GPU at its own clock, and governors cannot slow it",
-    Capability.LIMIT_POWER: "a power cap is not kept on this GPU",
+    Capability.LIMIT_POWER: "power caps are not enforced on this GPU",
     Capability.COUNT_ENERGY: "energy is estimated from samples of power",
-    Capability.PROCESS_USE: "the SM use of each replica is not known",
+    Capability.PROCESS_USE: "the SM use of each replica is unknown",
     Capability.LIST_MPS: "memory of MPS clients is known from their servers only",
     Capability.SM_ACTIVITY: "`busy` says that any kernel ran, not how many SMs did",
     Capability.XID_EVENTS: "a broken GPU is noticed when it stops answering, not before",
-    Capability.MIG_LAYOUT: "its slices are not told apart",
+    Capability.MIG_LAYOUT: "its slices cannot be distinguished",
     Capability.KEEP_SETTINGS: "an idle driver may drop locked clocks and power limits",
 }
 """What a node goes without when a GPU does not allow something."""
 
 WAYS_OUT: Mapping[LackKind, str] = {
-    LackKind.RIGHT_MISSING: f"{INSTALL}, Clocks and power limits; or leave it so",
-    LackKind.DRIVER_TOO_OLD: "install a newer driver, or leave it so",
+    LackKind.RIGHT_MISSING: f"{INSTALL}, Clocks and power limits; or leave it as it is",
+    LackKind.DRIVER_TOO_OLD: "install a newer driver, or leave it as it is",
     LackKind.PERSISTENCE_OFF: "run nvidia-persistenced",
     LackKind.DEVICE_BLOCKED: "give this process or container access to the device",
-    LackKind.OTHER: "nothing to do: the GPU does not have it",
+    LackKind.OTHER: "nothing to do: the GPU does not support it",
 }
 """What to do when a GPU does not allow something, by why."""
 
@@ -57,7 +57,7 @@ NO_MPS = "SM percents and memory limits would not be in force, replicas take tur
 def check_driver(facts: DriverFacts) -> NodeFinding:
     """Driver, library and whether there are GPUs."""
     if facts.problem:
-        remedy = "install NVIDIA's driver, or look at `nvidia-smi` and the kernel's log"
+        remedy = "install NVIDIA's driver, or check `nvidia-smi` and the kernel's log"
         return NodeFinding(
             check="driver", level="fail", words=facts.problem, remedy=remedy
         )
@@ -68,7 +68,7 @@ def check_driver(facts: DriverFacts) -> NodeFinding:
             check="driver",
             level="fail",
             words=words,
-            remedy="look at `nvidia-smi -L` and `lspci`",
+            remedy="check `nvidia-smi -L` and `lspci`",
         )
     return NodeFinding(
         check="driver",
@@ -128,13 +128,13 @@ def check_gpu(
             check=name, level="skip", words=f"{knobs}: not tried, {driver.why_untried}"
         )
     elif gpu.untried:
-        words = f"may {knobs}, by its rights; --try-writes tries it"
+        words = f"has the rights to {knobs}; --try-writes tests it"
         yield NodeFinding(check=name, level="pass", words=words)
     elif not gpu.lacks:
         yield NodeFinding(
             check=name,
             level="pass",
-            words=f"can do all {gpu.ability_count} things that are asked of it",
+            words=f"can do all {gpu.ability_count} required operations",
         )
 
 
@@ -151,7 +151,7 @@ def check_mps(gpu: GpuFacts, facts: MpsFacts) -> NodeFinding:
         )
     length = f"{len(str(facts.pipe))} of {MAX_PIPE_PATH} characters"
     # Without a daemon all is well, too: the agent starts it with the first replica.
-    daemon = "its daemon runs" if facts.is_running else "no daemon yet"
+    daemon = "its daemon is running" if facts.is_running else "no daemon yet"
     return NodeFinding(
         check=name, level="pass", words=f"{facts.pipe} ({length}), {daemon}"
     )

@@ -81,7 +81,7 @@ def check_worker_user(user: WorkerUser | None, asked: Asked) -> Iterator[NodeFin
             check=check,
             level="warn",
             words="the agent's own, so replicas can read its token file",
-            remedy=f"{INSTALL}, Users; or leave it so",
+            remedy=f"{INSTALL}, Users; or leave it as it is",
         )
 
 
@@ -103,15 +103,15 @@ def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[NodeFindin
         )
         return
     held = (
-        "an agent works with this directory"
+        "an agent is using this directory"
         if facts.is_held
-        else "none works with this directory"
+        else "no agent is using this directory"
     )
     yield NodeFinding(check="agent", level="pass", words=held)
     yield _check_knobs(facts)
     yield _check_workers(facts)
     if facts.damaged:
-        remedy = "nothing; the agent goes on with the rest and says so"
+        remedy = "nothing; the agent continues with the rest and reports it"
         yield NodeFinding(
             check="state files",
             level="warn",
@@ -187,16 +187,14 @@ def _check_workers(facts: StateFacts) -> NodeFinding:
     # Three are enough to recognise them; a node may run hundreds.
     names = ", ".join(facts.running[:3]) + (" ..." if len(facts.running) > 3 else "")
     words = f"{words}, without an agent: {names}"
-    remedy = (
-        "start the agent: it goes on with those that are wanted and ends the others"
-    )
+    remedy = "start the agent: it keeps the planned ones and ends the others"
     return NodeFinding(check="workers", level="warn", words=words, remedy=remedy)
 
 
 def check_templates(facts: TemplateFacts) -> Iterator[NodeFinding]:
     """The allow-list of programs, and those that are not on this machine."""
     if facts.problem:
-        words = f"{facts.problem}; the agent does not start with it"
+        words = f"{facts.problem}; the agent does not start with this"
         yield NodeFinding(
             check="templates",
             level="fail",
@@ -207,14 +205,14 @@ def check_templates(facts: TemplateFacts) -> Iterator[NodeFinding]:
     names = [name for name, _, _ in facts.programs]
     if set(names) <= {BUILT_IN, BUILT_IN_TASK}:
         words = "only the built-in ones, whose timed engine computes nothing on the GPU"
-        remedy = "write a file (docs/runtimes.md) and give it by --templates"
+        remedy = "write a file (docs/runtimes.md) and pass it with --templates"
         yield NodeFinding(check="templates", level="warn", words=words, remedy=remedy)
     else:
         yield NodeFinding(check="templates", level="pass", words=", ".join(names))
     for name, program, is_found in facts.programs:
         if not is_found:
             words = f"{name} runs {program}, which is not found"
-            remedy = "install it, name its whole path, or take the template out"
+            remedy = "install it, give its full path, or remove the template"
             yield NodeFinding(
                 check="templates", level="fail", words=words, remedy=remedy
             )
@@ -235,7 +233,7 @@ def check_ports(facts: PortFacts, *, is_agent_there: bool) -> Iterator[NodeFindi
         words = (
             "free"
             if facts.is_router_port_free
-            else "taken, as it should be by the agent that is there"
+            else "taken by the running agent, as it should be"
         )
         yield NodeFinding(
             check="router port", level="pass", words=f"{facts.router_port} is {words}"
@@ -272,9 +270,7 @@ def check_systemd(facts: SystemdFacts) -> NodeFinding:
     """Who starts the agent again, and puts knobs back when it cannot."""
     remedy = f"{INSTALL} has the unit"
     if not facts.is_booted:
-        words = (
-            "not here: nobody starts the agent again, or puts knobs back after kill -9"
-        )
+        words = "not running here: nothing restarts the agent, or restores clocks and limits after kill -9"
         return NodeFinding(
             check="systemd",
             level="warn",
@@ -289,6 +285,6 @@ def check_systemd(facts: SystemdFacts) -> NodeFinding:
             remedy=remedy,
         )
     if not facts.restores:
-        words = f"{facts.unit} puts no knobs back"
+        words = f"{facts.unit} does not restore clocks and limits"
         return NodeFinding(check="systemd", level="warn", words=words, remedy=remedy)
     return NodeFinding(check="systemd", level="pass", words=f"{facts.unit}")

@@ -16,16 +16,16 @@ def check_control_plane(
     """Name of the node, readiness, clock and token."""
     # Checked here as well, so that an operator reads of it before the agent starts.
     if not re.fullmatch(NAME_PATTERN, asked.node):
-        words = f"{asked.node!r} is no name of a node: small letters, digits and -, at most 63"
+        words = f"{asked.node!r} is not a node name: lower-case letters, digits and -, at most 63"
         yield NodeFinding(
             check="node name",
             level="fail",
             words=words,
-            remedy="give another by --node",
+            remedy="choose another with --node",
         )
     if facts.problem:
         words = f"no answer from {asked.url}: {facts.problem}"
-        remedy = "check the address, the network and TLS; the agent goes on with its last command"
+        remedy = "check the address, the network and TLS; the agent continues with its last command"
         yield NodeFinding(
             check="control plane", level="fail", words=words, remedy=remedy
         )
@@ -42,7 +42,7 @@ def _check_ready(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
         )
     # An answer of 503 shows that the address is right, which no other failure does.
     if facts.ready_status == 503:
-        words = f"{asked.url} is there and not ready: {facts.ready_words or 'it does not say why'}"
+        words = f"{asked.url} answers but is not ready: {facts.ready_words or 'it gives no reason'}"
         return NodeFinding(
             check="control plane",
             level="warn",
@@ -83,20 +83,20 @@ def _check_clock(facts: ControlPlaneFacts) -> NodeFinding:
 def _check_token(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
     make = f"plimsoll token create --scope join --node {asked.node} {asked.node}"
     if not asked.token:
-        words = "none was given, the control plane will not take this agent"
+        words = "none was given, so the control plane will refuse this agent"
         return NodeFinding(
             check="token",
             level="fail",
             words=words,
-            remedy=f"{make}; give it by --token-file",
+            remedy=f"{make}; pass it with --token-file",
         )
     # Refused for a sync and nothing else: the agent gets the node's own token for it.
     if facts.sync_status == 403 and asked.token.startswith("plim_join_"):
-        words = f"a join token, by which node {asked.node} is enrolled"
+        words = f"a join token, with which node {asked.node} is enrolled"
         return NodeFinding(check="token", level="pass", words=words)
     if facts.sync_status in (401, 403):
         why = (
-            "not known, revoked or expired"
+            "unknown, revoked or expired"
             if facts.sync_status == 401
             else f"not that of node {asked.node}"
         )
@@ -106,9 +106,9 @@ def _check_token(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
     # The empty report is refused for its content only after the token was accepted.
     if facts.sync_status in (400, 422):
         return NodeFinding(
-            check="token", level="pass", words=f"taken, for node {asked.node}"
+            check="token", level="pass", words=f"accepted, for node {asked.node}"
         )
-    words = f"the control plane answered {facts.sync_status} where it should look at the token"
+    words = f"the control plane answered {facts.sync_status} when it should have checked the token"
     return NodeFinding(
-        check="token", level="warn", words=words, remedy="ask again when it is ready"
+        check="token", level="warn", words=words, remedy="try again when it is ready"
     )

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.try_writes and options.state_dir is None:
         parser.error(
-            "--try-writes needs --state-dir: it must not write while an agent is at work there"
+            "--try-writes needs --state-dir: it must not write while an agent is running there"
         )
     if options.url and not options.url.startswith(("http://", "https://")):
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
@@ -113,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--sharing", choices=("mps", "turns"), default="mps", help="as the agent's"
     )
     parser.add_argument(
-        "--gpu-type", help="the catalogue's name that the agent is given"
+        "--gpu-type", help="the catalogue's name, as given to the agent"
     )
     parser.add_argument("--url", help="address of the control plane's API")
     parser.add_argument(
@@ -134,7 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--try-writes",
         action="store_true",
-        help="write each GPU's power limit once more as it is, to see if one may",
+        help="write each GPU's power limit again, unchanged, to test the rights",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -343,5 +343,5 @@ def _broken(check: str, error: BaseException | None, limit_s: float) -> NodeFind
         else str(error) or type(error).__name__
     )
     return NodeFinding(
-        check=check, level="fail", words=words, remedy="look at this by hand"
+        check=check, level="fail", words=words, remedy="check this by hand"
     )

@@ -177,10 +177,10 @@ def _why_not(lock: int, journal: Path) -> str:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return "an agent is at work"
+        return "an agent is running"
     try:
         return (
-            "the journal names knobs that are still turned"
+            "the journal lists clocks or limits that are still changed"
             if journal.stat().st_size
             else ""
         )

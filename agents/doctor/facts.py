@@ -292,7 +292,7 @@ def read_shared_memory(here: Here) -> SharedMemoryFacts:
     """/dev/shm, where MPS and its clients meet."""
     path = here.dev / "shm"
     if not path.is_dir():
-        return SharedMemoryFacts(problem=f"{path} is no directory")
+        return SharedMemoryFacts(problem=f"{path} is not a directory")
     if not os.access(path, os.W_OK | os.X_OK):
         return SharedMemoryFacts(problem=f"{path} cannot be written")
     return SharedMemoryFacts(free_mib=here.free_mib(path))

@@ -52,7 +52,7 @@ def check_mig(
         words = f"on, each slice is a GPU of its own: {', '.join(facts.slices)}{more}"
         yield NodeFinding(check=name, level="pass", words=words)
     else:
-        words = f"on, without slices: nothing runs on this GPU; it can have {facts.can_have}"
+        words = f"on, without slices: nothing can run on this GPU; it can have {facts.can_have}"
         remedy = (
             f"plimsoll-agent mig apply ({PAGE}), or nvidia-smi -i {gpu.uuid} -mig 0"
         )

@@ -103,6 +103,6 @@ def _ungovernable(command: GpuCommand, governor: GovernorCommand) -> Iterator[st
         )
     if governor.power_limit_w < command.power_cap_w:
         yield (
-            f"GPU {command.index}: under a board limit of {governor.power_limit_w:g} W no governor can see "
-            f"whether the cap of {command.power_cap_w:g} W is kept"
+            f"GPU {command.index}: under a board limit of {governor.power_limit_w:g} W no governor can "
+            f"tell whether the cap of {command.power_cap_w:g} W is kept"
         )

@@ -132,12 +132,12 @@ class PowerGuard:
         if not gpu.has_power_limit:
             _say(
                 hold,
-                f"{over}, and neither clock nor power limit can be turned here: NOTHING holds the cap",
+                f"{over}, and neither clock nor power limit can be changed here: NOTHING enforces the cap",
             )
         elif gpu.power_limit_w == hold.cap_w:
             _say(
                 hold,
-                f"{over}, which is also its board's limit: the board does not keep it; look at its driver",
+                f"{over}, which is also its board's limit: the board does not enforce it; check its driver",
             )
         else:
             await perform(

@@ -63,4 +63,4 @@ class Progress:
             fresh.write_bytes(msgspec.json.encode(self._done))
             fresh.replace(self._file)
         except OSError as error:
-            log.warning("progress of tasks cannot be kept on disk: %s", error)
+            log.warning("progress of tasks cannot be saved to disk: %s", error)

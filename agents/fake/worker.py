@@ -110,7 +110,7 @@ class FakeWorker:
 
     @property
     def batch(self) -> int:
-        """Most rows of a batch now."""
+        """Maximum number of rows in a batch now."""
         return self._replica.status().batch
 
     @property

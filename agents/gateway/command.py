@@ -60,7 +60,7 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=Path,
         required=True,
-        help="file with a token of scope viewer; one that is bound to projects serves these alone",
+        help="file with a token of scope viewer; a token bound to projects limits the gateway to them",
     )
     reach.add_argument(
         "--ca-file",
@@ -90,7 +90,7 @@ def _add_callers(parser: argparse.ArgumentParser) -> None:
         type=_address,
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="take them at this address; 0.0.0.0 or :: is every one (default: %(default)s)",
+        help="address to listen on; 0.0.0.0 or :: means all (default: %(default)s)",
     )
     callers.add_argument(
         "--port",

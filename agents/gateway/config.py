@@ -142,11 +142,11 @@ def _backends(settings: GatewaySettings) -> Iterator[str]:
 
 
 _ERRORS = {
-    HTTPStatus.BAD_REQUEST: "not a request of HTTP",
-    HTTPStatus.REQUEST_TIMEOUT: "the request did not come within 30 s",
+    HTTPStatus.BAD_REQUEST: "not a valid HTTP request",
+    HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive within 30 s",
     HTTPStatus.INTERNAL_SERVER_ERROR: "HAProxy failed",
-    HTTPStatus.BAD_GATEWAY: "the node gave no whole answer",
-    HTTPStatus.SERVICE_UNAVAILABLE: "no node takes requests of this service now",
+    HTTPStatus.BAD_GATEWAY: "the node gave no complete answer",
+    HTTPStatus.SERVICE_UNAVAILABLE: "no node can serve this service at the moment",
     HTTPStatus.GATEWAY_TIMEOUT: "the node did not answer within 120 s",
 }
 

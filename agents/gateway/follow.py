@@ -81,6 +81,7 @@ class Follower:
         async with aiohttp.ClientSession(connector=connector) as session:
             while True:
                 is_well = await self.step(session)
+                # Slower while it fails, so that a control plane that starts again is not flooded.
                 wait_s = POLL_S if is_well else min(MAX_POLL_S, 2.0 * wait_s)
                 await asyncio.sleep(wait_s)
 
@@ -112,7 +113,7 @@ class Follower:
             if each not in self._reported:
                 log.error("%s", each)
         if self._reported and not problems:
-            log.info("every difficulty is over")
+            log.info("all problems are resolved")
         self._reported = problems
 
 
@@ -122,6 +123,7 @@ async def read_list(
     """All services that the token may see, by name. Raises ListUnavailable."""
     found: list[CarriedService] = []
     cursor = None
+    # Bounded: a list whose cursor never ends must not keep the gateway from its table.
     for _ in range(MAX_PAGES):
         page = await _read_page(session, source, cursor)
         found += page.items
@@ -142,6 +144,7 @@ async def _read_page(
             headers={"Authorization": f"Bearer {source.token}"},
             timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S),
         ) as answer:
+            # One read may bring only what has arrived so far.
             body = await answer.content.read(MAX_PAGE_BYTES)
             while more := await answer.content.read(MAX_PAGE_BYTES - len(body)):
                 body += more

@@ -105,7 +105,7 @@ class GatewayProxy:
         after = _places(self.state(), "s")
         if problems := differences(after, table.weights):
             raise HaProxyError(
-                f"HAProxy is not as it was told: {'; '.join(problems[:5])}"
+                f"HAProxy's state differs from its commands: {'; '.join(problems[:5])}"
             )
         self.table, self.is_in_force = table, True
 
@@ -129,6 +129,7 @@ def _fill(state: ProxyState, wanted: Mapping[str, Sequence[Address]]) -> Iterato
 
 def _place(place: BackendServer, address: Address | None) -> Iterator[str]:
     server = f"set server {place.backend}/{place.name}"
+    # In maintenance while its address changes: no request may go to the old one under the new name.
     if address is None:
         if place.is_ready:
             yield f"{server} state maint"

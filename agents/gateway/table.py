@@ -91,14 +91,15 @@ def _reachable(
 ) -> list[tuple[Address, CarrierNode]]:
     found = []
     for node in service.nodes:
+        # Its router listens on the node's own loopback address only.
         if not node.url:
             continue
         parts = urlsplit(node.url)
         if parts.scheme != scheme:
             hint = (
-                "give --node-ca, to connect to nodes over TLS"
+                "use --node-ca to connect to nodes over TLS"
                 if parts.scheme == "https"
-                else "with --node-ca all nodes must take requests by TLS"
+                else "with --node-ca, all nodes must accept requests over TLS"
             )
             problems.append(f"{node.url} is not used: {hint}")
             continue
@@ -118,6 +119,7 @@ def _weights(carriers: Iterable[tuple[Address, CarrierNode]]) -> dict[Address, i
     """Whole weights, the largest MAX_WEIGHT. Everyone has at least 1, since it may be the only one that is ready."""
     rates = {address: node.weight_rps for address, node in carriers}
     largest = max(rates.values(), default=0.0)
+    # Nodes that only leave, or that are planned without a rate, share the requests evenly.
     if largest <= 0.0:
         return dict.fromkeys(rates, 1)
     return {

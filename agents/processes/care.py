@@ -41,7 +41,7 @@ async def end_for_good(
     words for it when some do not go."""
     while not await process.end(ending):
         tell(
-            f"processes {process.members()} do not end after SIGKILL; the GPU may need a reset"
+            f"processes {process.members()} did not end after SIGKILL; the GPU may need a reset"
         )
         await asyncio.sleep(UNKILLABLE_S)
 

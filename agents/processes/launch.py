@@ -176,7 +176,7 @@ class Ports:
             last = self._first + self._count - 1
             raise LaunchFailed(
                 f"fewer than {number} of the ports {self._first} to {last} are free; see by `ss -ltnp` which processes "
-                "hold them, and end or move those"
+                "hold them, and end or move them"
             )
         return tuple(found)
 

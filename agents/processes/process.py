@@ -195,7 +195,7 @@ class WorkerProcess:
             )
         except ChildProcessError:
             result = None
-        self.how = "it ended; how is not known, since an earlier agent had started it"
+        self.how = "it ended; how is unknown, as an earlier agent had started it"
         if result is not None:
             self.exit_code = (
                 result.si_status
@@ -228,11 +228,9 @@ async def _kill(search: "WorkerSearch", ending: Ending) -> bool:
         async with asyncio.timeout(TERMINATE_LIMIT_S):
             is_free = await ending.terminate(left)
     except (TimeoutError, DeviceError) as error:
-        log.warning("MPS was asked to let go of processes %s: %s", left, error)
+        log.warning("MPS was asked to release processes %s: %s", left, error)
     if not is_free:
-        log.warning(
-            "MPS did not let go of processes %s; they are killed all the same", left
-        )
+        log.warning("MPS did not release processes %s; they are killed anyway", left)
     until_s = asyncio.get_running_loop().time() + ending.kill_limit_s
     while (
         left := await asyncio.to_thread(search.all)
@@ -273,19 +271,19 @@ def exit_in_words(code: int) -> str:
 _SIGNALS = {
     int(
         signal.SIGKILL
-    ): "somebody killed it, often the kernel because memory ran out; see `dmesg`",
-    int(signal.SIGSEGV): "it crashed on an address that it may not use",
-    int(signal.SIGABRT): "it gave up itself, often on a failed check or a CUDA error",
+    ): "it was killed, often by the kernel because memory ran out; see `dmesg`",
+    int(signal.SIGSEGV): "it crashed on an invalid memory access",
+    int(signal.SIGABRT): "it aborted, often after a failed check or a CUDA error",
     int(
         signal.SIGBUS
-    ): "it crashed on memory that is not there, often because /dev/shm is full",
-    int(signal.SIGTERM): "somebody asked it to stop",
+    ): "it crashed on memory that was not available, often because /dev/shm is full",
+    int(signal.SIGTERM): "it was asked to stop",
 }
 _EXITS = {
-    0: "it stopped by itself though it should serve",
-    1: "a failure of its own; its log says more",
-    2: "its arguments are wrong; compare the template with what the program takes",
+    0: "it stopped by itself although it should serve",
+    1: "it failed; see its log",
+    2: "its arguments are wrong; compare the template with the program's options",
     75: "the agent died while it started it",
-    126: "the program may not be run",
+    126: "the program is not executable",
     127: "the program was not found",
 }

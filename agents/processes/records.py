@@ -307,7 +307,7 @@ def _locked(path: Path, wait_s: float) -> int:
         return lock(path, wait_s)
     except BlockingIOError as error:
         raise DeviceError(
-            f"{path.parent} is held by another agent; stop it, or give another directory"
+            f"{path.parent} is in use by another agent; stop it, or use another directory"
         ) from error
 
 

@@ -46,7 +46,7 @@ _TASK_PLACEHOLDERS = frozenset(
 _OF_REPLICAS = frozenset(
     ("served_as", "readiness_path", "warm_up", "batch_change", "drain")
 )
-"""Keys that mean nothing for a task."""
+"""Keys that do not apply to a task."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = re.compile(r"CUDA_MPS_|CUDA_VISIBLE_DEVICES$|PLIMSOLL_")
 """Variables that the agent sets for each replica, or keeps to itself."""
@@ -159,7 +159,7 @@ def _read(path: Path) -> dict[str, object]:
         raise BadTemplate(f"{path} cannot be read: {error}") from error
     if facts.st_mode & stat.S_IWOTH:
         raise BadTemplate(
-            f"{path} can be written by everybody, who could run anything here: chmod o-w {path}"
+            f"{path} is writable by everybody, who could then run anything here: chmod o-w {path}"
         )
     if len(text) > MAX_FILE:
         raise BadTemplate(f"{path} has more than {MAX_FILE} bytes")
@@ -185,7 +185,7 @@ def _template(name: str, table: object, where: str) -> Template:
             f"{where}: unknown {sorted(unknown)}; there are {', '.join(sorted(known))}"
         )
     if read.is_task and (idle := set(_table(table, where)) & _OF_REPLICAS):
-        raise BadTemplate(f"{where}: {sorted(idle)} mean nothing for a task")
+        raise BadTemplate(f"{where}: {sorted(idle)} do not apply to a task")
     if objection := _objection(read):
         raise BadTemplate(f"{where}: {objection}")
     return read
@@ -212,7 +212,7 @@ def _objection(template: Template) -> str:
         ways = " or ".join(BATCH_CHANGES[template.server])
         return f"batch_change of {template.server} must be {ways}, not {template.batch_change}"
     if any("\0" in text for text in texts_of(template)):
-        return "no word may hold a NUL"
+        return "no word may contain a NUL"
     placeholders = _TASK_PLACEHOLDERS if template.is_task else _PLACEHOLDERS
     unknown = {
         name for text in texts_of(template) for name in PLACEHOLDER.findall(text)
@@ -220,7 +220,7 @@ def _objection(template: Template) -> str:
     if unknown:
         return f"unknown placeholder {sorted(unknown)}; there are {', '.join(sorted(placeholders))}"
     if template.drain == "server" and template.server not in DRAINABLE:
-        return f"drain of {template.server} must be router: it is told nothing"
+        return f"drain of {template.server} must be router: it cannot be told to drain"
     if template.progress_file and not (
         template.is_task and template.progress_file.startswith(("/", "{directory}/"))
     ):
@@ -230,7 +230,7 @@ def _objection(template: Template) -> str:
     # Variables of MPS and CUDA decide the share, which is the plan's alone.
     for name in (*template.environment, *template.pass_environment):
         if not _VARIABLE.fullmatch(name) or _OURS.match(name):
-            return f"variable {name!r} cannot be set here: it is no name, or the agent's own"
+            return f"variable {name!r} cannot be set here: it is not a valid name, or it is the agent's own"
     # A name with a slash could lie outside the replica's directory.
     if any(not NAME.fullmatch(name) for name in template.files):
         return f"files must be named by {NAME.pattern}: they lie in the replica's own directory"

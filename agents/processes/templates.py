@@ -198,9 +198,7 @@ class Templates:
                 f"template {name!r} is not allowed on this node; it has {', '.join(sorted(self.by_name))}"
             )
         if self.by_name[name].is_task:
-            raise LaunchFailed(
-                f"template {name!r} is for tasks; no replica can run by it"
-            )
+            raise LaunchFailed(f"template {name!r} is for tasks, not for replicas")
         return self.by_name[name]
 
     def find_task(self, network: str, kind: str) -> Template:
@@ -301,7 +299,7 @@ def _put(text: str, values: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
             raise LaunchFailed(
-                f"{match[0]} is not known here: the memory of the replica or task, or of its GPU, is missing"
+                f"{match[0]} is unknown here: the memory of the replica or task, or of its GPU, is missing"
             )
         return values[match[1]]
 

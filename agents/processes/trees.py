@@ -50,7 +50,7 @@ def remove(path: Path) -> None:
         limit_s=REMOVE_S,
     )
     if path.exists():
-        log.warning("%s could not be removed whole within %g s", path, REMOVE_S)
+        log.warning("%s could not be removed completely within %g s", path, REMOVE_S)
 
 
 def size_bytes(path: Path) -> int:

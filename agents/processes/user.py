@@ -157,8 +157,8 @@ def _without_account(name: str, option: str) -> str:
         return f"{option}: there is no user {name!r} on this machine"
     # Replicas as root are possible, but only where an operator asks for them by name.
     return (
-        f"replicas would run as root: make a user for them (`useradd --system {DEFAULT_USER}`), or name one by "
-        "--worker-user; `--worker-user root` leaves it so"
+        f"replicas would run as root: make a user for them (`useradd --system {DEFAULT_USER}`), or name one with "
+        "--worker-user; `--worker-user root` allows that"
     )
 
 
@@ -207,7 +207,7 @@ def read_file(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(FILE_LIMIT)
 
 

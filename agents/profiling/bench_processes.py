@@ -123,7 +123,7 @@ class BenchProcess:
             Ending(grace_s=0.0, terminate=sharing.terminate_clients),
         ):
             raise LaunchFailed(
-                f"processes of {self.settings.network} do not end after SIGKILL; the GPU may need a reset"
+                f"processes of {self.settings.network} did not end after SIGKILL; the GPU may need a reset"
             )
         await self.process.wait()
 

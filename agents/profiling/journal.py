@@ -135,7 +135,7 @@ class Journal:
             self._rewrite(header)
         elif not resumes:
             raise DeviceError(
-                f"{self.path} holds {len(self._done)} measured cells already; --resume goes on behind them, and a new "
+                f"{self.path} holds {len(self._done)} measured cells already; --resume continues after them, and a new "
                 "profile needs another output or that file removed"
             )
         else:

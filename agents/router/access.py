@@ -77,7 +77,7 @@ class RouterAccess:
         if not self.allow and self.keys is None:
             way = "by TLS" if self.certificate else "without TLS"
             return (
-                f"anybody who reaches {self.host} may send requests {way}: see --router-allow, --router-keys and "
+                f"anybody who can reach {self.host} may send requests {way}: see --router-allow, --router-keys and "
                 "--router-tls-cert"
             )
         return f"at {self.host}{', by TLS' if self.certificate else ', without TLS'}"
@@ -142,7 +142,8 @@ def guard(access: RouterAccess) -> Middleware:
     ) -> web.StreamResponse:
         if not access.admits(request.remote or ""):
             return _refused(
-                HTTPStatus.FORBIDDEN, f"this node takes nothing from {request.remote}"
+                HTTPStatus.FORBIDDEN,
+                f"this node accepts no requests from {request.remote}",
             )
         # Load balancers and Prometheus ask for readiness and metrics, and have no key.
         if access.keys is not None and _needs_key(request):

@@ -85,7 +85,9 @@ class Forwarder:
     ) -> tuple[web.StreamResponse, Outcome]:
         """Pass the request on and its answer back. NotConnected: nothing was sent."""
         if job.request.transport is None:
-            return problem(HTTPStatus.BAD_GATEWAY, "the client has left"), "gone"
+            return problem(
+                HTTPStatus.BAD_GATEWAY, "the client has disconnected"
+            ), "gone"
         # The turn in the queue may have used the deadline up.
         left_s = job.left_s(self._now_s())
         if left_s < 0.001:
@@ -113,7 +115,7 @@ class Forwarder:
         self, request: web.Request, replica_ids: Iterable[str]
     ) -> web.StreamResponse:
         """What a replica answers to a GET: the first of these that does. It counts nowhere, and blames nobody."""
-        reason = "no replica is there"
+        reason = "there is no replica"
         # For all of them together: one that hangs is no reason to wait for as long at each other one.
         due_s = time.monotonic() + METADATA_TIMEOUT_S
         for replica_id in replica_ids:
@@ -134,7 +136,7 @@ class Forwarder:
         pool = self._pools.get(replica_id)
         # The table changed while another replica was asked.
         if pool is None:
-            raise WorkerAnswerLost("it has left")
+            raise WorkerAnswerLost("it has disconnected")
         head = make_head(
             b"GET " + _target(request, pool),
             host=pool.host,
@@ -202,7 +204,7 @@ class Forwarder:
         """Count a failure; a replica that is out of the table by it is asked until it is ready."""
         if service_queue.fail(replica_id, is_unreachable=is_unreachable):
             log.warning(
-                "replica %s of %s gets nothing until it is ready again: %s",
+                "replica %s of %s gets no requests until it is ready again: %s",
                 replica_id,
                 service_queue.service,
                 reason,

@@ -132,7 +132,7 @@ class AnswerParser:
         # An interim answer (100, 103) precedes the real one and is dropped.
         if head.status < 200:
             if head.status == 101:
-                raise BadAnswer("the worker switches protocols, which nobody asked for")
+                raise BadAnswer("the worker switched protocols without being asked")
             return rest
         self.head = head
         if head.is_chunked:
@@ -166,7 +166,7 @@ class AnswerParser:
             or len(digits) > _MAX_HEX
             or not all(each in b"0123456789abcdefABCDEF" for each in digits)
         ):
-            raise BadAnswer(f"{data[:end][:40]!r} is no size of a chunk")
+            raise BadAnswer(f"{data[:end][:40]!r} is not a chunk size")
         self._left = int(digits, 16)
         # A chunk of size 0 is the last; trailers may follow it.
         self._step = self._take_chunk if self._left else self._take_trailers
@@ -211,7 +211,7 @@ def parse_head(raw: bytes) -> AnswerHead:
     if version not in ("HTTP/1.1", "HTTP/1.0") or not (
         rest[:3].isascii() and rest[:3].isdigit() and len(rest) >= 3
     ):
-        raise BadAnswer(f"{lines[0][:80]!r} is no status line of HTTP/1.x")
+        raise BadAnswer(f"{lines[0][:80]!r} is not a status line of HTTP/1.x")
     status = int(rest[:3])
     headers = []
     own = _OwnHeaders()
@@ -219,7 +219,7 @@ def parse_head(raw: bytes) -> AnswerHead:
         name, colon, value = line.partition(":")
         # Blanks around a name are a known way to smuggle headers past a proxy.
         if not colon or not name or name.strip() != name:
-            raise BadAnswer(f"{line[:80]!r} is no header")
+            raise BadAnswer(f"{line[:80]!r} is not a header")
         value, lower = value.strip(" \t"), name.lower()
         if lower == "content-length" or lower in HOP_BY_HOP:
             own.take(lower, value)
@@ -254,7 +254,7 @@ class _OwnHeaders:
         elif name == "transfer-encoding":
             if value.lower() != "chunked" or self.is_chunked:
                 raise BadAnswer(
-                    f"transfer encoding {value[:40]!r} is not known; chunked is"
+                    f"transfer encoding {value[:40]!r} is not supported; chunked is"
                 )
             self.is_chunked = True
         elif name == "connection":
@@ -273,7 +273,7 @@ class _OwnHeaders:
             or len(text) > _MAX_DECIMAL
         ):
             raise BadAnswer(
-                f"content length {', '.join(sorted(self._lengths))[:40]!r} is not one number"
+                f"content length {', '.join(sorted(self._lengths))[:40]!r} is not a single number"
             )
         return int(text)
 

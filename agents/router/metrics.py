@@ -110,20 +110,24 @@ def exposition(services: Sequence[Shown], *, unknown: int) -> str:
 _Quantity: TypeAlias = tuple[str, str, Callable[[Shown], int]]
 """Name, help text, and its value for a service."""
 _COUNTERS: tuple[_Quantity, ...] = (
-    ("arrivals_total", "Requests that came.", lambda each: each.counts.arrivals),
+    ("arrivals_total", "Requests that arrived.", lambda each: each.counts.arrivals),
     ("served_total", "Requests that were answered.", lambda each: each.counts.served),
-    ("in_slo_total", "Of them within the SLO.", lambda each: each.counts.in_slo),
+    ("in_slo_total", "Of these, within the SLO.", lambda each: each.counts.in_slo),
     (
         "to_spares_total",
-        "Requests that spares were given.",
+        "Requests sent to spares.",
         lambda each: each.counts.to_spares,
     ),
 )
 _GAUGES: tuple[_Quantity, ...] = (
-    ("waiting", "Requests that wait for a replica.", lambda each: each.waiting),
-    ("running", "Requests that replicas have.", lambda each: each.running),
+    ("waiting", "Requests waiting for a replica.", lambda each: each.waiting),
+    ("running", "Requests being served by replicas.", lambda each: each.running),
     ("replicas", "Replicas in the routing table.", lambda each: each.replicas),
-    ("replicas_out", "Of them left out for failures.", lambda each: each.replicas_out),
+    (
+        "replicas_out",
+        "Of these, excluded after failures.",
+        lambda each: each.replicas_out,
+    ),
     ("spares", "Spares in the routing table.", lambda each: each.spares),
 )
 

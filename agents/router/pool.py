@@ -82,7 +82,7 @@ class ConnectionPool:
             or parts.fragment
         ):
             raise ValueError(
-                f"{url!r} is no address of a worker; it must look like http://127.0.0.1:8001"
+                f"{url!r} is not an address of a worker; it must look like http://127.0.0.1:8001"
             )
         self.url = url
         self.host = parts.netloc.rpartition("@")[2].encode()
@@ -300,7 +300,7 @@ class Connection(asyncio.Protocol):
             self._more.set_result(None)
 
     def _expire(self) -> None:
-        self._fail(LateAnswer("no whole answer in time"))
+        self._fail(LateAnswer("no complete answer in time"))
 
     def _fail(self, problem: WorkerAnswerLost) -> None:
         self._problem = problem

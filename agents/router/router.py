@@ -249,7 +249,7 @@ class Router:
         if (request.content_length or 0) > MAX_BODY:
             return problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"a body has {MAX_BODY} bytes at most",
+                f"a body may have at most {MAX_BODY} bytes",
             )
         came_s = self._now_s()
         deadline_text = request.headers.get(DEADLINE)
@@ -268,7 +268,7 @@ class Router:
             service_queue.reject("full")
             return _come_again(
                 service_queue,
-                f"requests of {self._held_bytes} bytes wait already on this node",
+                f"requests of {self._held_bytes} bytes are already waiting on this node",
             )
         self._held_bytes += held_bytes
         try:
@@ -350,7 +350,7 @@ class Router:
 
 def _too_slow(limit_s: float) -> web.Response:
     answer = problem(
-        HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {limit_s:g} s"
+        HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {limit_s:g} s"
     )
     # The rest of it would be taken for the next request.
     answer.force_close()
@@ -377,7 +377,7 @@ async def _about(_: web.Request) -> web.Response:
 
 
 def _unknown(service: str) -> web.Response:
-    return problem(HTTPStatus.NOT_FOUND, f"this node knows no service {service}")
+    return problem(HTTPStatus.NOT_FOUND, f"this node has no service {service}")
 
 
 def _without_replica(service: str) -> web.Response:

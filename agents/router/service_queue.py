@@ -43,7 +43,7 @@ class Counts:
     gaps: Counter[int] = field(default_factory=Counter)
     """Times between arrivals, in the same buckets."""
     to_spares: int = 0
-    """Requests that spares were given."""
+    """Requests sent to spares."""
 
     def add(self, other: "Counts") -> None:
         """Count what another one counted too."""
@@ -146,7 +146,7 @@ class ServiceQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a replica."""
+        """Requests waiting for a replica."""
         return len(self._waiting)
 
     @property
@@ -243,7 +243,7 @@ class ServiceQueue:
             return chosen
         if len(self._waiting) >= self._queue_limit:
             raise Overloaded(
-                f"{len(self._waiting)} requests of service {self.service} wait already"
+                f"{len(self._waiting)} requests of service {self.service} are already waiting"
             )
         turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)

@@ -44,7 +44,7 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=integer(1, 65536),
         default=1,
-        help="most rows of a batch (default: %(default)s)",
+        help="maximum number of rows in a batch (default: %(default)s)",
     )
     serve.add_argument(
         "--delay-ms",
@@ -55,13 +55,13 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--batch-limit",
         type=integer(1, 65536),
-        help="what --batch may be changed to (default: 1024, or --batch)",
+        help="highest value that --batch can be changed to (default: 1024, or --batch)",
     )
     serve.add_argument(
         "--queue",
         type=integer(1, 65536),
         default=256,
-        help="requests that wait at most (default: %(default)s)",
+        help="maximum number of waiting requests (default: %(default)s)",
     )
     serve.add_argument(
         "--drain-s",
@@ -76,14 +76,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine = add_engine(
         parser,
         engines=("timed", "torch", "onnx"),
-        memory_help="most device memory the engine takes; timed: only reported",
+        memory_help="device memory limit of the engine; timed: only reported",
     )
     engine.add_argument(
         "--network",
         help="torch, onnx: a file in --network-dir, or with --factory-module its function",
     )
     engine.add_argument(
-        "--network-dir", type=Path, help="the only directory that files are taken from"
+        "--network-dir", type=Path, help="the only directory that files are loaded from"
     )
     engine.add_argument(
         "--weights",

@@ -58,7 +58,7 @@ class Waiting:
     deadline_s: float = math.inf
     """By the loop's clock: not run after that."""
     is_gone: Callable[[], bool] = lambda: False
-    """Whether the client has left."""
+    """Whether the client has disconnected."""
     answered: "asyncio.Future[InferAnswer]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -108,7 +108,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Waiting requests."""
         return len(self._waiting)
 
     def check_room(self) -> None:
@@ -116,7 +116,7 @@ class Batcher:
         if len(self._waiting) >= self._queue_limit:
             self._watch.dropped("queue_full")
             raise NotTaken(
-                f"{self._queue_limit} requests wait already", reason="queue_full"
+                f"{self._queue_limit} requests are already waiting", reason="queue_full"
             )
 
     async def answer(self, request: Waiting) -> InferAnswer:
@@ -209,7 +209,9 @@ class Batcher:
                 self._expire(request)
             elif request.is_gone():
                 self._remove(request)
-                self._fail(request, NotTaken("the client has left", reason="abandoned"))
+                self._fail(
+                    request, NotTaken("the client has disconnected", reason="abandoned")
+                )
             # The queue is not searched for a better fit: then a large request could wait for ever.
             elif taken and (
                 rows + request.rows > self.limits.batch or not _alike(taken[0], request)

@@ -25,10 +25,10 @@ DROP_REASONS: tuple[DropReason, ...] = (
 )
 
 GAUGES: Mapping[str, str] = {
-    "queue_length": "Requests that wait.",
-    "batch_limit_rows": "Most rows of a batch now.",
-    "delay_limit_seconds": "Longest wait for a full batch now.",
-    "ready": "1 while requests are taken.",
+    "queue_length": "Waiting requests.",
+    "batch_limit_rows": "Maximum number of rows in a batch now.",
+    "delay_limit_seconds": "Maximum wait for a full batch now.",
+    "ready": "1 while requests are accepted.",
     "sm_count": "Multiprocessors that the process may use; 0: no GPU.",
 }
 
@@ -46,7 +46,7 @@ class WorkerMetrics:
         ProcessCollector(registry=self._registry)
         self._requests = self._counter(
             "requests",
-            "Inference requests answered, by what became of them.",
+            "Inference requests answered, by outcome.",
             "outcome",
         )
         self._drops = self._counter(

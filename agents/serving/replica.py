@@ -275,7 +275,7 @@ class ServedReplica:
         wanted = self.signature.inputs
         if rows > self.settings.batch_limit:
             raise BadRequest(
-                f"the request has {rows} rows; a batch here has {self.settings.batch_limit} at most"
+                f"the request has {rows} rows; a batch may have at most {self.settings.batch_limit}"
             )
         # An engine that says nothing of its inputs takes whatever comes.
         if not wanted:
@@ -288,7 +288,7 @@ class ServedReplica:
         for each in wanted:
             if not each.takes(given[each.name].kind):
                 raise BadRequest(
-                    f"input {given[each.name].kind} is not what the network takes: {each}"
+                    f"input {given[each.name].kind} does not match the network: {each}"
                 )
         # In the network's order, by which batches are joined, whatever the order of the request was.
         return tuple(given[each.name] for each in wanted)

@@ -155,7 +155,7 @@ class _Server:
         if self._replica.state == "failed":
             return problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                "the engine has failed; the worker must be started anew",
+                "the engine has failed; the worker must be restarted",
             )
         return _json({"live": True})
 
@@ -232,7 +232,7 @@ class _Server:
         if self._held + length > self._largest_held:
             self._replica.metrics.dropped("queue_full")
             raise NotTaken(
-                f"open requests hold {self._held / MIB:.1f} MiB already",
+                f"open requests already hold {self._held / MIB:.1f} MiB",
                 reason="queue_full",
             )
         self._held += length
@@ -316,7 +316,7 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(
-            text=f"the body was not whole after {BODY_TIMEOUT_S:g} s"
+            text=f"the body was incomplete after {BODY_TIMEOUT_S:g} s"
         ) from error
 
 

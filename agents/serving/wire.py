@@ -172,7 +172,7 @@ def _inputs(asked: list[WireInput], rest: bytes) -> Tensors:
     # Inputs are matched by name, so two of one name could not be told apart.
     if len(set(names)) < len(names):
         raise BadRequest(
-            f"inputs must have names of their own, these are {', '.join(names)}"
+            f"inputs must have different names, but these are {', '.join(names)}"
         )
     inputs, start = [], 0
     for each in asked:
@@ -187,7 +187,7 @@ def _inputs(asked: list[WireInput], rest: bytes) -> Tensors:
     rows = {each.rows for each in inputs}
     if len(rows) > 1:
         raise BadRequest(
-            f"the first dimension is the batch: it must be alike in all inputs, it is {sorted(rows)}"
+            f"the first dimension is the batch: it must be the same in all inputs, but is {sorted(rows)}"
         )
     return tuple(inputs)
 
@@ -222,7 +222,7 @@ def _binary_size(asked: WireInput) -> int | None:
         )
     if bytes(asked.data):
         raise BadRequest(
-            f"input {asked.name} has data in the JSON and behind it; send one of the two"
+            f"input {asked.name} has data both in the JSON and after it; send one of the two"
         )
     return size
 
@@ -289,7 +289,7 @@ def _flattened(nested: list[list[float]], shape: list[int]) -> list[float]:
     for length in shape:
         # Ragged lists could have the right count of numbers in the wrong places.
         if any(len(each) != length for each in level):
-            raise BadRequest(f"the nested data has not the shape {shape}")
+            raise BadRequest(f"the nested data does not have the shape {shape}")
         level = cast(list[list[float]], list(chain.from_iterable(level)))
     return cast(list[float], level)
 

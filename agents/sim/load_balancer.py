@@ -72,7 +72,7 @@ class ServiceBalancer:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a replica."""
+        """Requests waiting for a replica."""
         return len(self._held)
 
     def step(

@@ -160,9 +160,7 @@ class Lease:
                     checked_line(msgspec.json.encode(self._kept(self._terms, now_s))),
                 )
         except OSError as error:
-            self._disk_problem = (
-                f"the lease cannot be kept on disk, a restart begins it anew: {error}"
-            )
+            self._disk_problem = f"the lease cannot be saved to disk, so a restart begins it again: {error}"
         else:
             self._disk_problem = ""
 

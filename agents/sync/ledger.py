@@ -72,7 +72,7 @@ class Ledger:
                 "(if the control plane was rebuilt, clear the agent's state directory)"
             )
         if command.generation == self.generation and command != self._command:
-            return f"generation {command.generation} is in force with another content"
+            return f"generation {command.generation} is already in force with different content"
         return ""
 
     def accept(self, command: NodeCommand) -> None:
@@ -128,7 +128,7 @@ def _key(path: Path) -> bytes:
         sync_directory(path.parent)
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
-        raise DeviceError(f"{path} is damaged; remove it, and another one is made")
+        raise DeviceError(f"{path} is damaged; remove it, and a new one will be made")
     return key
 
 

@@ -199,7 +199,7 @@ def read_answer(status: int, body: bytes, retry_after: str | None) -> bytes:
     message = f"the control plane answered {status}{_detail_of(body)}"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise NotAuthorised(
-            f"{message}; make a token with scope join and give it by --token-file"
+            f"{message}; create a token with scope join and pass it with --token-file"
         )
     if status in _REFUSED:
         raise Unacceptable(message)

@@ -118,7 +118,7 @@ class TorchWork:
         has_gpu = self._torch.cuda.is_available()
         if options.device == "cuda" and not has_gpu:
             raise LaunchFailed(
-                "PyTorch sees no GPU; is its build for CUDA, and a GPU visible?"
+                "PyTorch sees no GPU; check that it was built for CUDA and that a GPU is visible"
             )
         if not has_gpu or options.device == "cpu":
             return "cpu"

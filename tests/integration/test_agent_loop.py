@@ -385,7 +385,7 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
         (
             ["--url", "http://x", "--gpu-type", "T4"],
             2,
-            "give a token by --token-file; ",
+            "pass a token with --token-file; ",
         ),
         (["--url", "http://x"], 2, "needs --gpu-type"),
         (

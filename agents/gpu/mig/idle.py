@@ -51,7 +51,7 @@ def held(state_dir: Path) -> Iterator[OnRecord]:
     """
     if not state_dir.is_dir():
         raise DeviceError(
-            f"{state_dir} is no directory; give the agent's state directory"
+            f"{state_dir} is not a directory; give the agent's state directory"
         )
     with contextlib.ExitStack() as opened:
         # Both locks are held until the change is over, since an agent that started in between would list

@@ -119,7 +119,7 @@ def assign_backends(state: ProxyState, wanted: Wanted) -> dict[str, str]:
     for service in wanted:
         if not _NAME.fullmatch(service):
             raise HaProxyError(
-                f"service {service!r} cannot be told to HAProxy; use letters, digits and . _ ~ -"
+                f"service {service!r} is not a valid name for HAProxy; use letters, digits and . _ ~ -"
             )
     # A backend with requests under way must not take another service's.
     busy = {

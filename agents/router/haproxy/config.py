@@ -106,7 +106,7 @@ def find_proxy_user(workers: Sequence[WorkerUser]) -> ProxyUser | None:
         account = pwd.getpwnam(PROXY_USER)
     except KeyError as error:
         raise HaProxyError(
-            f"there is no user {PROXY_USER!r} for HAProxy: `useradd --system {PROXY_USER}` makes it"
+            f"there is no user {PROXY_USER!r} for HAProxy: `useradd --system {PROXY_USER}` creates it"
         ) from error
     # Of its own user a process may read the memory, with the services' keys and the private key of TLS.
     if account.pw_uid in {each.uid for each in workers}:
@@ -144,7 +144,9 @@ def make_config(settings: HaProxySettings) -> str:
         metadata=settings.metadata_path,
         asked=METADATA_BACKEND,
         leaving=settings.leaving_path,
-        leaves=reply(HTTPStatus.SERVICE_UNAVAILABLE, "the service leaves this node"),
+        leaves=reply(
+            HTTPStatus.SERVICE_UNAVAILABLE, "the service is leaving this node"
+        ),
         table=IN_SLO_TABLE,
         services=settings.services,
         # With new content it is another configuration, for which HAProxy is started anew.
@@ -157,7 +159,7 @@ def make_config(settings: HaProxySettings) -> str:
         rules="".join(f"    {line}\n" for line in _rules(settings)),
         errors="".join(f"    {line}\n" for line in error_replies(_ERRORS)),
         answers="".join(f"    {line}\n" for line in _answers()),
-        unknown_service=reply(HTTPStatus.NOT_FOUND, "this node knows no such service"),
+        unknown_service=reply(HTTPStatus.NOT_FOUND, "this node has no such service"),
         keys="".join(f"    {line}\n" for line in _key_rules(settings)),
         readiness="".join(f"    {line}\n" for line in _readiness(settings)),
         replica_limit=settings.replica_limit,
@@ -228,7 +230,7 @@ def _answers() -> Iterator[str]:
     # METH_GET is HEAD, too.
     yield f"http-request return {wrong} hdr Allow GET,HEAD if !is_inference !METH_GET"
     long = reply(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has {MAX_BODY} bytes at most"
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have at most {MAX_BODY} bytes"
     )
     yield f"http-request return {long} if {{ req.body_size gt {MAX_BODY} }}"
 
@@ -267,11 +269,11 @@ _NO_PATH = (
     "inference is POST /v2/models/SERVICE/infer, its metadata GET /v2/models/SERVICE"
 )
 _ERRORS = {
-    HTTPStatus.BAD_REQUEST: "not a request of HTTP",
-    HTTPStatus.REQUEST_TIMEOUT: "the request did not come within 60 s",
+    HTTPStatus.BAD_REQUEST: "not a valid HTTP request",
+    HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive within 60 s",
     HTTPStatus.INTERNAL_SERVER_ERROR: "HAProxy failed",
-    HTTPStatus.BAD_GATEWAY: "the replica gave no whole answer",
-    HTTPStatus.SERVICE_UNAVAILABLE: "no replica of the service takes requests",
+    HTTPStatus.BAD_GATEWAY: "the replica gave no complete answer",
+    HTTPStatus.SERVICE_UNAVAILABLE: "no replica of the service can take requests",
     HTTPStatus.GATEWAY_TIMEOUT: "the replica did not answer within 60 s",
 }
 

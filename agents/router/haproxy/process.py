@@ -108,7 +108,7 @@ class HaProxy:
             problems.append(f"it did not do {left[0]!r}")
         if problems:
             raise HaProxyError(
-                f"HAProxy is not as it was told: {'; '.join(problems[:5])}"
+                f"HAProxy's state differs from its commands: {'; '.join(problems[:5])}"
             )
         self._routes = routes
         # Replicas that drain must still be asked for until their last request is answered.
@@ -174,6 +174,6 @@ def parse_address(url: str) -> Address:
         or parts.path not in ("", "/")
     ):
         raise ValueError(
-            f"{url!r} is no address for HAProxy; it must look like http://127.0.0.1:8001"
+            f"{url!r} is not an address for HAProxy; it must look like http://127.0.0.1:8001"
         )
     return parts.hostname or "", parts.port or 80

@@ -110,7 +110,7 @@ class HaProxyRouter:
     def total(self, service: str) -> Counts:
         """Nothing that governors need. Raises NotSupported."""
         raise NotSupported(
-            f"HAProxy tells no latencies of {service}, so governors cannot act; use --router own"
+            f"HAProxy reports no latencies of {service}, so governors cannot act; use --router own"
         )
 
     async def close(self, *, keep: bool) -> None:

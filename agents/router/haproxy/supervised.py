@@ -171,7 +171,7 @@ class ProxyServer:
             self.is_up = False
             failures, wait_s = pause(failures, ran_s=time.monotonic() - begun_s)
             log.error(
-                "HAProxy has ended and is started again in %.0f s: %s", wait_s, how
+                "HAProxy has ended and will be restarted in %.0f s: %s", wait_s, how
             )
             await self._process.end(_ENDING)
             await asyncio.sleep(wait_s)
@@ -180,7 +180,7 @@ class ProxyServer:
                 await self._restore()
             except (DeviceError, OSError) as error:
                 # Whoever gives it its tables finds out that it has none, and gives it one.
-                log.error("HAProxy is not as it was: %s", error)
+                log.error("HAProxy could not be restarted with its tables: %s", error)
 
     async def _start(self) -> None:
         self._proxy.write_config()
@@ -217,7 +217,7 @@ class ProxyServer:
                     await self._process.end(_ENDING)
                     _record_path(self._folder).unlink(missing_ok=True)
                     raise HaProxyError(
-                        f"HAProxy does not come up: {self._log_end() or error}"
+                        f"HAProxy did not start: {self._log_end() or error}"
                     ) from error
             await asyncio.sleep(0.02)
 

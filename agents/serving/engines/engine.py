@@ -132,7 +132,7 @@ def file_in(directory: Path | None, name: str) -> Path:
     """The file of that name in the directory, links followed. Raises LaunchFailed where it is elsewhere or absent."""
     if directory is None:
         raise LaunchFailed(
-            f"{name} is a file; say by --network-dir where files may come from"
+            f"{name} is a file; set --network-dir to the directory with the files"
         )
     try:
         allowed = directory.resolve(strict=True)

@@ -145,7 +145,7 @@ class OnnxEngine:
             self.device == "cuda" and took != CUDA
         ):  # The runtime falls back without a word.
             raise LaunchFailed(
-                f"{self.path.name} runs on {took} although a GPU is asked for; is CUDA's library there?"
+                f"{self.path.name} runs on {took} although a GPU was requested; check that CUDA's library is installed"
             )
         log.info("network %s runs on %s", self.path.name, took)
 
@@ -168,7 +168,7 @@ class OnnxEngine:
         """The kind of one of the session's inputs or outputs; its first dimension must be the batch."""
         if argument.type not in DATATYPES:
             raise LaunchFailed(
-                f"{self.path.name}: {argument.name} is {argument.type}, which is not served"
+                f"{self.path.name}: {argument.name} is {argument.type}, which is not supported"
             )
         if not argument.shape:
             raise LaunchFailed(

@@ -75,7 +75,7 @@ def _times(pairs: Sequence[tuple[str, ...]], source: str) -> MeasuredTimes:
         points = tuple(sorted((int(rows), float(ms)) for rows, ms in pairs))
     except (ValueError, TypeError) as error:
         raise LaunchFailed(
-            f"{source} are no times like 1:5,8:12 (rows:milliseconds): {error}"
+            f"{source} are not times like 1:5,8:12 (rows:milliseconds): {error}"
         ) from error
     rows = [each for each, _ in points]
     if not points or rows[0] < 1 or len(set(rows)) < len(rows):

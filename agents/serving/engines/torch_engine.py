@@ -53,7 +53,7 @@ def make_torch_engine(options: argparse.Namespace) -> "TorchEngine":
     """The engine of some arguments. Raises LaunchFailed."""
     if not options.input:
         raise LaunchFailed(
-            "PyTorch does not know what a network takes; give --input, e.g. x:FP32:3,224,224"
+            "PyTorch does not know the inputs of a network; give --input, e.g. x:FP32:3,224,224"
         )
     source = TorchSource(
         network=options.network,
@@ -81,7 +81,7 @@ def read_kind(text: str) -> TensorType:
         or not all(each.isdecimal() and int(each) > 0 for each in dimensions)
     ):
         raise LaunchFailed(
-            f"{text!r} is no input like x:FP32:3,224,224 (datatypes: {', '.join(DTYPES)})"
+            f"{text!r} is not an input like x:FP32:3,224,224 (datatypes: {', '.join(DTYPES)})"
         )
     return TensorType(
         name=name, datatype=datatype, row_shape=tuple(map(int, dimensions))
@@ -183,7 +183,7 @@ class TorchEngine:
         has_gpu = self._torch.cuda.is_available()
         if self.device == "cuda" and not has_gpu:
             raise LaunchFailed(
-                "PyTorch sees no GPU; is its build for CUDA, and a GPU visible?"
+                "PyTorch sees no GPU; check that it was built for CUDA and that a GPU is visible"
             )
         self._is_cuda = has_gpu and self.device != "cpu"
         if self._is_cuda and self.memory_mib is not None:

@@ -137,7 +137,7 @@ def test_no_exception_ends_the_agent_and_the_node_gets_its_command_all_the_same(
     with caplog.at_level(logging.ERROR):
         plane = asyncio.run(scenario())
     told = [problem for each in plane.received for problem in each.problems]
-    foreseen = "failed in a way that was not foreseen: RecursionError: maximum"
+    foreseen = "failed unexpectedly: RecursionError: maximum"
     assert any(f"observing {foreseen}" in each for each in told)
     assert any(f"enforcing {foreseen}" in each for each in told)
     assert any(f"syncing {foreseen}" in each for each in told)
@@ -166,7 +166,7 @@ def test_an_agent_whose_device_raises_at_its_end_ends_in_good_order(
 
     plane = asyncio.run(scenario())
     assert "observing failed" in last_told(plane)
-    assert "could not say goodbye: syncing failed in a way" in caplog.text
+    assert "could not sign off: syncing failed unexpectedly" in caplog.text
 
 
 def test_a_step_that_fails_is_told_until_it_goes_well_and_logged_once_a_minute(
@@ -183,7 +183,7 @@ def test_a_step_that_fails_is_told_until_it_goes_well_and_logged_once_a_minute(
         assert not finish(steps.take("governing", step))
         clock.advance(1.0)
     assert len(caplog.messages) == 2
-    assert "not foreseen: KeyError: 'le'" in steps.problems[0]
+    assert "unexpectedly: KeyError: 'le'" in steps.problems[0]
     errors.pop(0)
     finish(steps.take("governing", step))
     finish(steps.take("enforcing", step))

@@ -185,16 +185,19 @@ def test_without_systemd_there_is_nothing_handed_over_and_what_is_for_others_is_
     }
     assert handed_over_socket(environment) is None
     assert environment == {"PATH": "/bin"}
-    with pytest.raises(BadSocket, match="2 sockets over"):
+    with pytest.raises(BadSocket, match="systemd passes 2 sockets"):
         handed_over_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"})
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        ("os.open(os.devnull, os.O_RDONLY)", "no socket"),
-        ("socket.socket().detach()", "no TCP port that is open"),
-        ("socket.socket(type=socket.SOCK_DGRAM).detach()", "no TCP port that is open"),
+        ("os.open(os.devnull, os.O_RDONLY)", "not a socket"),
+        ("socket.socket().detach()", "not a listening TCP socket"),
+        (
+            "socket.socket(type=socket.SOCK_DGRAM).detach()",
+            "not a listening TCP socket",
+        ),
         ("socket.create_server(('127.0.0.1', 0)).detach()", "(<AddressFamily"),
     ],
 )

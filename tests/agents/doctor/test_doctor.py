@@ -40,19 +40,19 @@ pass  open files      65536
 pass  driver          580.65.06, 2 GPUs
 pass  device files    4, open to this user
 pass  GPU 0           NVIDIA H100 80GB HBM3, 81920 MiB, GPU-0
-pass  GPU 0           may lock the clock and limit power, by its rights;
-                      --try-writes tries it
+pass  GPU 0           has the rights to lock the clock and limit power;
+                      --try-writes tests it
 pass  GPU 0 modes     compute Default, persistence Enabled
 pass  GPU 0 MPS       /node/of-doctor/mps/0/pipe (26 of 87 characters), no
                       daemon yet
 pass  GPU 1           NVIDIA H100 80GB HBM3, 81920 MiB, GPU-1
-pass  GPU 1           may lock the clock and limit power, by its rights;
-                      --try-writes tries it
+pass  GPU 1           has the rights to lock the clock and limit power;
+                      --try-writes tests it
 pass  GPU 1 modes     compute Default, persistence Enabled
 pass  GPU 1 MPS       /node/of-doctor/mps/1/pipe (26 of 87 characters), no
                       daemon yet
 pass  state dir       /node/of-doctor/state, 76,543 MiB free
-pass  agent           none works with this directory
+pass  agent           no agent is using this directory
 pass  knobs           none is turned
 pass  workers         no record
 pass  templates       resnet, trainer, worker
@@ -60,7 +60,7 @@ pass  worker ports    100 of the 100 from 20300 on are free
 pass  shared memory   76,543 MiB free in /dev/shm
 pass  control plane   http://plane:8080 is ready
 pass  clock           within 2 s of the control plane's
-pass  token           taken, for node n1
+pass  token           accepted, for node n1
 pass  systemd         /node/of-doctor/units/plimsoll-agent.service
 24 passed, 0 warned, 0 failed, 0 skipped
 """
@@ -77,13 +77,13 @@ pass  GPU 0           NVIDIA H100 80GB HBM3, 81920 MiB, GPU-0
 warn  GPU 0           cannot measure SM activity (GPM): there is GPM since
                       Hopper; this GPU does not have it; `busy` says that any
                       kernel ran, not how many SMs did
-      -> nothing to do: the GPU does not have it
+      -> nothing to do: the GPU does not support it
 warn  GPU 0           cannot lock the clock: it needs CAP_SYS_ADMIN; plans leave
                       this GPU at its own clock, and governors cannot slow it
-      -> docs/install-agent.md, Clocks and power limits; or leave it so
-warn  GPU 0           cannot limit power: it needs CAP_SYS_ADMIN; a power cap is
-                      not kept on this GPU
-      -> docs/install-agent.md, Clocks and power limits; or leave it so
+      -> docs/install-agent.md, Clocks and power limits; or leave it as it is
+warn  GPU 0           cannot limit power: it needs CAP_SYS_ADMIN; power caps are
+                      not enforced on this GPU
+      -> docs/install-agent.md, Clocks and power limits; or leave it as it is
 fail  GPU 0 modes     compute Prohibited, persistence Disabled: nothing may
                       compute
       -> nvidia-smi -i GPU-0 -c 0
@@ -99,33 +99,32 @@ fail  GPU 1           NVIDIA H100 80GB HBM3, 81920 MiB, GPU-1: could not read
       -> drain the node, then reset the GPU or restart the machine
 warn  state dir       /node/of-doctor/state, 500 MiB free
       -> make room for logs
-pass  agent           none works with this directory
+pass  agent           no agent is using this directory
 warn  knobs           left turned by an agent that is gone: clock_mhz of GPU-0
       -> plimsoll-agent restore --state-dir /node/of-doctor/state
 warn  workers         1 replica running, 1 ended, without an agent: chat-1
-      -> start the agent: it goes on with those that are wanted and ends the
-         others
+      -> start the agent: it keeps the planned ones and ends the others
 warn  state files     /node/of-doctor/state/knobs.journal, line 2, is damaged
-      -> nothing; the agent goes on with the rest and says so
+      -> nothing; the agent continues with the rest and reports it
 pass  templates       resnet, trainer, worker
 fail  templates       resnet runs /opt/none/serve, which is not found
-      -> install it, name its whole path, or take the template out
+      -> install it, give its full path, or remove the template
 pass  worker ports    100 of the 100 from 20300 on are free
-fail  shared memory   /node/of-doctor/dev/shm is no directory; MPS and its
+fail  shared memory   /node/of-doctor/dev/shm is not a directory; MPS and its
                       clients meet there
       -> mount a tmpfs there; in a container share the host's (--ipc=host)
-fail  node name       'Node.example' is no name of a node: small letters, digits
-                      and -, at most 63
-      -> give another by --node
-warn  control plane   http://plane:8080 is there and not ready: database:
+fail  node name       'Node.example' is not a node name: lower-case letters,
+                      digits and -, at most 63
+      -> choose another with --node
+warn  control plane   http://plane:8080 answers but is not ready: database:
                       no answer within 3 s
       -> `plimsoll doctor` on its machine
 fail  clock           90 s behind the control plane's
       -> run chrony or systemd-timesyncd on both machines
-fail  token           refused: not known, revoked or expired
+fail  token           refused: unknown, revoked or expired
       -> plimsoll token create --scope join --node Node.example Node.example
-warn  systemd         not here: nobody starts the agent again, or puts knobs
-                      back after kill -9
+warn  systemd         not running here: nothing restarts the agent, or restores
+                      clocks and limits after kill -9
       -> after each end: plimsoll-agent restore
 7 passed, 10 warned, 9 failed, 0 skipped
 """
@@ -196,7 +195,7 @@ def test_it_may_run_beside_an_agent_whose_knobs_and_workers_are_in_order(
     node.leave_worker("chat-1", is_running=True)
     records = Records(node.state_dir / "workers", Record)
     try:
-        assert node.find("agent", "pass").words == "an agent works with this directory"
+        assert node.find("agent", "pass").words == "an agent is using this directory"
         assert (
             node.find("knobs", "pass").words
             == "turned by the agent: clock_mhz of GPU-0"
@@ -252,9 +251,9 @@ def test_rights_are_not_tried_where_that_could_undo_or_keep_a_setting(
     journal = KnobJournal(node.state_dir) if has_agent else None
     try:
         why = (
-            "an agent is at work"
+            "an agent is running"
             if has_agent
-            else "the journal names knobs that are still turned"
+            else "the journal lists clocks or limits that are still changed"
         )
         assert node.find("GPU 0", "skip").words.endswith(f"not tried, {why}")
         assert node.fake.state.writes == 0
@@ -291,7 +290,7 @@ def test_a_daemon_that_runs_is_seen(node: DoctorNode) -> None:
     control = FAKES / "nvidia-cuda-mps-control"
     subprocess.run([control, "-d"], env=environment, check=True, timeout=PATIENCE_S)
     try:
-        assert node.find("GPU 0 MPS", "pass").words.endswith("its daemon runs")
+        assert node.find("GPU 0 MPS", "pass").words.endswith("its daemon is running")
         assert node.find("GPU 1 MPS", "pass").words.endswith("no daemon yet")
     finally:
         subprocess.run(
@@ -314,9 +313,7 @@ def test_ports_that_others_have_are_counted(node: DoctorNode) -> None:
         )
         records = Records(node.state_dir / "workers", Record)
         try:
-            assert (
-                "by the agent that is there" in node.find("router port", "pass").words
-            )
+            assert "by the running agent" in node.find("router port", "pass").words
         finally:
             records.close()
     assert node.levels()["router port"] == ["pass"]
@@ -490,7 +487,7 @@ def test_the_command_reads_the_agents_arguments(node: DoctorNode) -> None:
     assert code == told["exit_code"]
     assert found >= {
         "NVIDIA H100 80GB HBM3 as H100-80GB, 81920 MiB, GPU-0",
-        "taken, for node n1",
+        "accepted, for node n1",
         "resnet, trainer, worker",
     }
 

@@ -83,7 +83,7 @@ def test_what_a_gpu_lacks_is_said_with_cost_and_way_out(
     _, found = checks_gpu.check_gpu(gpu, DriverFacts(), gpu_type="", has_right=True)
     assert (found.level, found.words) == (
         "warn",
-        "cannot limit power: it says so; a power cap is not kept on this GPU",
+        "cannot limit power: it says so; power caps are not enforced on this GPU",
     )
     assert way_out in found.remedy
 
@@ -101,7 +101,7 @@ def test_a_gpu_that_can_do_everything_says_so() -> None:
     ]
     assert found == [
         "H100, 81920 MiB, GPU-0",
-        "can do all 9 things that are asked of it",
+        "can do all 9 required operations",
     ]
 
 
@@ -182,9 +182,9 @@ def test_clocks(skew_s: float | None, level: Level) -> None:
 @pytest.mark.parametrize(
     ("status", "level", "words"),
     [
-        (422, "pass", "taken, for node n1"),
-        (400, "pass", "taken, for node n1"),
-        (401, "fail", "refused: not known, revoked or expired"),
+        (422, "pass", "accepted, for node n1"),
+        (400, "pass", "accepted, for node n1"),
+        (401, "fail", "refused: unknown, revoked or expired"),
         (403, "fail", "refused: not that of node n1"),
         (503, "warn", "answered 503"),
     ],

@@ -147,14 +147,14 @@ def test_without_a_clock_lock_the_boards_limit_is_set_to_the_cap() -> None:
         plant.gpu.power_limit_w == 300.0 and "board's limit was set to the cap" in words
     )
     (words,) = steps(guard, 1)
-    assert "the board does not keep it" in words
+    assert "the board does not enforce it" in words
 
 
 def test_without_either_knob_it_is_loud() -> None:
     plant = Plant(full_w=310.0)
     plant.knows(has_clock_lock=False, has_power_limit=False)
     (words,) = steps(PowerGuard(plant), 5)
-    assert "NOTHING holds the cap" in words and plant.log == []
+    assert "NOTHING enforces the cap" in words and plant.log == []
 
 
 def test_a_gpu_whose_governor_acts_is_let_go() -> None:

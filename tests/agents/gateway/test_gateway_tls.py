@@ -109,7 +109,7 @@ def test_nodes_are_asked_by_tls_and_those_that_nobody_vouches_for_get_nothing() 
                     return 0, ""
 
             urls += [bad, plain]
-            no_tls = "with --node-ca all nodes must take requests by TLS"
+            no_tls = "with --node-ca, all nodes must accept requests over TLS"
             while no_tls not in log.read_text():  # noqa: ASYNC110  another process
                 await asyncio.sleep(LOOK_S)
             # One of them is not verified, the other speaks no TLS.

@@ -86,7 +86,7 @@ def test_a_network_comes_before_a_kind_and_a_kind_before_the_default(
     ):
         templates.find_task("gpt-training", "training")
     with pytest.raises(
-        LaunchFailed, match="template 'bert' is for tasks; no replica can run by it"
+        LaunchFailed, match="template 'bert' is for tasks, not for replicas"
     ):
         templates.find("resnet50", "bert")
 
@@ -109,11 +109,11 @@ def test_a_task_needs_a_port_only_for_its_hook(tmp_path: Path) -> None:
     [
         (
             f'[templates.t]\n{COMMAND}\nwarm_up = {{path = "/w", body = ""}}',
-            r"\['warm_up'\] mean nothing for a task",
+            r"\['warm_up'\] do not apply to a task",
         ),
         (
             f'[templates.t]\n{COMMAND}\nbatch_change = "live"',
-            r"\['batch_change'\] mean nothing for a task",
+            r"\['batch_change'\] do not apply to a task",
         ),
         (
             f'[templates.t]\n{COMMAND}\nprogress_file = "kept"',

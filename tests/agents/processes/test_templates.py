@@ -200,7 +200,7 @@ def test_without_a_default_networks_that_are_not_named_are_refused(
         ),
         (
             '[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {"A B" = ""}',
-            "it is no name",
+            "it is not a valid name",
         ),
         (
             '[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {CUDA_VISIBLE_DEVICES = "0"}',

@@ -165,7 +165,7 @@ def test_the_agent_reads_no_link_and_waits_at_no_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="link"):
         read_file(tmp_path / "link")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_file(tmp_path / "pipe")
 
 

@@ -200,7 +200,7 @@ async def test_a_record_that_was_not_written_here_leads_to_nobody(node: Node) ->
 @in_loop
 async def test_a_second_agent_is_refused(node: Node) -> None:
     async with node.workers():
-        with pytest.raises(DeviceError, match="held by another agent"):
+        with pytest.raises(DeviceError, match="in use by another agent"):
             Records(node.directory, Record, lock_wait_s=0.05)
 
 
@@ -394,12 +394,12 @@ def test_ports_are_taken_in_turn_and_run_out() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (0, "it ended with exit code 0: it stopped by itself though it should serve"),
+        (0, "it ended with exit code 0: it stopped by itself although it should serve"),
         (77, "it ended with exit code 77"),
         (127, "it ended with exit code 127: the program was not found"),
         (
             -6,
-            "it was ended by signal 6 (SIGABRT): it gave up itself, often on a failed check or a CUDA error",
+            "it was ended by signal 6 (SIGABRT): it aborted, often after a failed check or a CUDA error",
         ),
         (-63, "it was ended by signal 63 (unknown)"),
     ],

@@ -99,7 +99,7 @@ def test_one_that_is_there_is_not_written_over_without_being_resumed(
     path = tmp_path / "j"
     filled(path, 1)
     with pytest.raises(
-        DeviceError, match="holds 1 measured cells already; --resume goes on"
+        DeviceError, match="holds 1 measured cells already; --resume continues"
     ):
         opened(path, resumes=False)
     assert len(opened(path).measurements) == 1

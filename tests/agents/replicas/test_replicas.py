@@ -134,7 +134,7 @@ async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(
         ),
         (
             ("--exit-after-s", "0", "--exit-code", "1"),
-            ("exit code 1: a failure of its own", "its log is empty"),
+            ("exit code 1: it failed; see its log", "its log is empty"),
         ),
         (
             ("--exit-after-s", "0", "--die-by", "9"),

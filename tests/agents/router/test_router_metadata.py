@@ -131,8 +131,8 @@ def test_metadata_of_a_service_without_a_replica_is_no_demand() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/v2/models/else", 404, "this node knows no service else"),
-        ("POST", "/v2/models/else/infer", 404, "this node knows no service else"),
+        ("GET", "/v2/models/else", 404, "this node has no service else"),
+        ("POST", "/v2/models/else/infer", 404, "this node has no service else"),
         ("GET", "/v2/models/chat/nothing", 404, "GET /v2/models/chat/nothing"),
         ("GET", "/v2/models/chat/infer", 405, "Method Not Allowed"),
         ("POST", "/v2/repository/index", 404, "POST /v2/repository/index: Not Found"),

@@ -208,7 +208,7 @@ NO_ANSWER = {
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
         "in the middle",
     ),
-    "no http": (b"SSH-2.0-x\r\n\r\n", "no status line"),
+    "no http": (b"SSH-2.0-x\r\n\r\n", "not a status line"),
 }
 
 

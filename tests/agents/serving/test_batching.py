@@ -195,7 +195,7 @@ def test_a_full_queue_turns_away_and_says_when_to_come_again() -> None:
             await first
             series = await client.series()
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
-        assert refused.json["detail"] == "2 requests wait already"
+        assert refused.json["detail"] == "2 requests are already waiting"
         assert [reply.status for reply in replies] == [200, 200]
         assert series["plimsoll_worker_drops_total", (("reason", "queue_full"),)] == 1.0
         assert 3.0 not in engine.batches
@@ -351,7 +351,7 @@ def test_what_the_network_cannot_take_is_refused_before_it_is_queued() -> None:
             described = await client.call("GET", "/v2/models/chat")
         assert (flat.status, flat.json["detail"]) == (
             400,
-            "input x FP32 [rows] is not what the network takes: x FP32 [rows, 2]",
+            "input x FP32 [rows] does not match the network: x FP32 [rows, 2]",
         )
         assert described.json["inputs"] == [
             {"name": "x", "datatype": "FP32", "shape": [-1, 2]}

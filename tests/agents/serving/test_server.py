@@ -182,7 +182,7 @@ def test_more_rows_than_any_batch_may_have_are_refused() -> None:
             reply = await client.infer(*range(17))
         assert (reply.status, reply.json["detail"]) == (
             400,
-            "the request has 17 rows; a batch here has 16 at most",
+            "the request has 17 rows; a batch may have at most 16",
         )
 
     run(check())
@@ -239,7 +239,7 @@ def test_bodies_of_open_requests_are_bounded_together() -> None:
             again = await client.infer(1.0)
         assert (
             refused.status,
-            "open requests hold 0.0 MiB" in str(refused.json["detail"]),
+            "open requests already hold 0.0 MiB" in str(refused.json["detail"]),
         ) == (503, True)
         assert (done.status, again.status) == (200, 200)
 

@@ -137,8 +137,8 @@ def test_integers_beyond_doubles_stay_exact() -> None:
     ("body", "words"),
     [
         (request([1, 2, 3]), "x has 12 bytes, shape [2] of FP32 needs 8"),
-        (request([[1, 2], [3]], shape=(2, 2)), "not the shape [2, 2]"),
-        (request([[1, 2, 3, 4]], shape=(2, 2)), "not the shape [2, 2]"),
+        (request([[1, 2], [3]], shape=(2, 2)), "not have the shape [2, 2]"),
+        (request([[1, 2, 3, 4]], shape=(2, 2)), "not have the shape [2, 2]"),
         (request([[1], 2], shape=(2, 1)), "$[1]"),
         (request(["one", "two"]), "Expected `float`, got `str`"),
         (request([None, 1]), "Expected `float`, got `null`"),
@@ -181,9 +181,9 @@ def test_inputs_have_names_of_their_own_and_as_many_rows() -> None:
         "a",
         "b",
     ]
-    with pytest.raises(BadRequest, match="names of their own, these are a, a"):
+    with pytest.raises(BadRequest, match="different names, but these are a, a"):
         decode_request(two_inputs("a", "a"))
-    with pytest.raises(BadRequest, match=r"alike in all inputs, it is \[1, 2\]"):
+    with pytest.raises(BadRequest, match=r"the same in all inputs, but is \[1, 2\]"):
         decode_request(two_inputs("a", "b", rows=2))
 
 

@@ -176,7 +176,7 @@ def test_a_full_disk_is_said_and_the_lease_goes_on_in_memory(tmp_path: Path) -> 
     lease = a_lease(directory, Machine(), 1000.0)
     directory.rmdir()
     lease.renew(A_MINUTE, 1000.0)
-    assert "cannot be kept on disk" in lease.problem and lease.has_ended(1060.0)
+    assert "cannot be saved to disk" in lease.problem and lease.has_ended(1060.0)
 
 
 @settings(max_examples=examples(40))

@@ -202,7 +202,7 @@ def test_a_replica_on_record_and_an_agent_at_work_keep_the_layout(
     with agent_at(tmp_path / "s") as records:
         busy = mig("clear")
         assert (
-            "held by another agent" in busy.stderr and "Stop the agent" in busy.stderr
+            "in use by another agent" in busy.stderr and "Stop the agent" in busy.stderr
         )
         records.save(a_record(records, gpu_index=1050))
     recorded = mig("clear")
@@ -223,7 +223,7 @@ def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_tha
     tasks.save(a_task_record(tasks, "nightly", phase="out"))
     busy = mig("clear")
     assert (
-        "tasks is held by another agent" in busy.stderr
+        "tasks is in use by another agent" in busy.stderr
         and "Stop the agent" in busy.stderr
     )
     tasks.close()
@@ -409,7 +409,7 @@ def test_the_doctor_tells_slices_and_what_they_go_without(library: Path) -> None
         empty = next(each for each in node.examine() if each.check == "GPU 0 MIG")
         assert (
             empty.level,
-            "nothing runs on this GPU; it can have 1 x 7g.141gb or" in empty.words,
+            "nothing can run on this GPU; it can have 1 x 7g.141gb or" in empty.words,
         ) == ("warn", True)
         node.fake.slice_up(
             a_slice("3g.71gb", instance=1),

@@ -120,9 +120,9 @@ def test_metadata_follows_the_routes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/v2/models/else", 404, "this node knows no such service"),
-        ("POST", "/v2/models/else/infer", 404, "this node knows no such service"),
-        ("POST", "/v2/models/idle/infer", 503, "no replica of the service takes"),
+        ("GET", "/v2/models/else", 404, "this node has no such service"),
+        ("POST", "/v2/models/else/infer", 404, "this node has no such service"),
+        ("POST", "/v2/models/idle/infer", 503, "no replica of the service can take"),
         ("GET", "/v2/models/chat/nothing", 404, "POST /v2/models/SERVICE/infer"),
         ("GET", "/v2/models/chat/infer", 405, "POST /v2/models/SERVICE/infer"),
         ("POST", "/v2/models/chat", 405, "GET /v2/models/SERVICE"),

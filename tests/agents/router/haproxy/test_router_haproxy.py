@@ -156,7 +156,7 @@ def test_a_new_service_does_not_get_a_backend_that_still_drains() -> None:
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "", "a\nb", "ä", "a" * 254])
 def test_a_name_that_could_be_a_command_is_refused(name: str) -> None:
-    with pytest.raises(HaProxyError, match="cannot be told"):
+    with pytest.raises(HaProxyError, match="not a valid name for HAProxy"):
         plan_commands(a_state(), {name: {}}, SETTINGS)
 
 
@@ -192,7 +192,7 @@ def test_what_haproxy_prints_is_read() -> None:
     "url", ["https://127.0.0.1:1", "http://name:1", "http://127.0.0.1:1/x", ""]
 )
 def test_an_address_that_haproxy_cannot_have_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="no address for HAProxy"):
+    with pytest.raises(ValueError, match="not an address for HAProxy"):
         parse_address(url)
 
 

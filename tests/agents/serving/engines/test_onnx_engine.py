@@ -130,7 +130,7 @@ def test_a_failing_batch_is_an_error_of_that_batch(tmp_path: Path) -> None:
                 outputs={"y": (STRING, ("rows",))},
             ),
             (),
-            r"x is tensor\(string\), which is not served",
+            r"x is tensor\(string\), which is not supported",
         ),
         (
             network(
@@ -186,7 +186,7 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this build may find a GPU")
     with pytest.raises(
-        LaunchFailed, match="runs on CPUExecutionProvider although a GPU is asked for"
+        LaunchFailed, match="runs on CPUExecutionProvider although a GPU was requested"
     ):
         engine_of(tmp_path, DOUBLED, "--device", "cuda").load()
 

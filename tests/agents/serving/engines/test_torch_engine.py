@@ -256,7 +256,7 @@ def test_inputs_are_read_from_the_command_line() -> None:
     ["", "x", "x:FP31", ":FP32", "x:FP32:0", "x:FP32:3,", "x:FP32:-1", "x:BYTES"],
 )
 def test_inputs_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(LaunchFailed, match="is no input like"):
+    with pytest.raises(LaunchFailed, match="is not an input like"):
         read_kind(text)
 
 
