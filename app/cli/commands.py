@@ -53,7 +53,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "gateway",
             "start.passed_on:gateway",
-            "Take the requests of all services at one address that stays.",
+            "Serve the requests of all services at one fixed address.",
         ),
         Entry(
             "worker",
@@ -93,25 +93,27 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "describe",
             "objects.describe:describe",
-            "Show one object with its status and newest events.",
+            "Show one object with its status and latest events.",
         ),
         Entry(
             "wait",
             "objects.wait:wait",
-            "Wait until objects have a condition or a state, or are gone.",
+            "Wait until objects reach a condition or a state, or are gone.",
         ),
         Entry(
             "rollout",
             "objects.rollout:app",
-            "Follow how the nodes take up what was planned for a service.",
+            "Follow the rollout of a service's plan to the nodes.",
         ),
         Entry(
             "port-forward",
             "objects.port_forward:port_forward",
-            "Forward a port of this machine to where a service's requests go.",
+            "Forward a local port to a service.",
         ),
         Entry("delete", "objects.delete:delete", "Delete objects."),
-        Entry("cancel", "objects.delete:cancel", "End tasks; they stay in the list."),
+        Entry(
+            "cancel", "objects.delete:cancel", "Cancel tasks; they stay in the list."
+        ),
         Entry(
             "cordon",
             "objects.cordon:cordon",
@@ -121,7 +123,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "drain",
             "objects.cordon:drain",
-            "Empty nodes: nothing starts there, services move, and running tasks may end until the deadline.",
+            "Empty nodes: nothing new starts, services move, and running tasks have until the deadline.",
         ),
         Entry(
             "undrain",
@@ -135,11 +137,13 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "decisions.policy:app",
             "List, describe, compare and switch policies.",
         ),
-        Entry("explain", "decisions.explain:explain", "Say why a plan is as it is."),
+        Entry(
+            "explain", "decisions.explain:explain", "Explain why a plan is as it is."
+        ),
         Entry(
             "what-if",
             "decisions.what_if:what_if",
-            "Plan what would be different, and rank it by cost.",
+            "Plan alternatives, and rank them by cost.",
         ),
         Entry(
             "approve",
@@ -150,14 +154,14 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "rollback",
             "decisions.approve:rollback",
-            "Put an earlier plan back in force, bound anew to the fleet of now.",
+            "Put an earlier plan back in force on the present fleet.",
         ),
         Entry(
             "pause",
             "decisions.approve:pause",
             "Stop the control loop from changing anything.",
         ),
-        Entry("resume", "decisions.approve:resume", "Let the control loop go on."),
+        Entry("resume", "decisions.approve:resume", "Let the control loop continue."),
     ),
     "Prediction": (
         Entry(
@@ -173,7 +177,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "forecast",
             "prediction.forecast:app",
-            "Show a service's forecast, back-test a trace, or make it a history.",
+            "Show a service's forecast, back-test a trace, or load one as history.",
         ),
         Entry(
             "samples",
@@ -188,26 +192,26 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "capacity-law",
             "prediction.capacity_law:capacity_law",
-            "Print the highest utilisation at which a percentile of the requests is in time.",
+            "Print the highest utilisation at which a percentile of requests is on time.",
         ),
     ),
     "Simulation": (
         Entry(
             "simulate",
             "simulation.simulate:simulate",
-            "Simulate a fleet under load, one policy beside the other.",
+            "Simulate a fleet under load, and compare policies.",
         ),
         Entry(
             "trace",
             "simulation.trace:app",
-            "Import, make, change and describe load for simulations.",
+            "Import, generate, change and describe load for simulations.",
         ),
     ),
     "Reports": (
         Entry(
             "top",
             "reports.top:top",
-            "Show what runs where, whether SLOs hold, and what it costs; live.",
+            "Show live what runs where, whether SLOs are met, and what it costs.",
         ),
         Entry(
             "cost",
@@ -229,7 +233,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "token",
             "operation.token:app",
-            "Make, list, rotate and revoke access tokens.",
+            "Create, list, rotate and revoke access tokens.",
         ),
         Entry(
             "db",
@@ -239,17 +243,17 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "backup",
             "operation.backup:backup",
-            "Write the whole database to a file, as it is at one moment; everything may go on meanwhile.",
+            "Write a consistent snapshot of the database to a file, while everything keeps running.",
         ),
         Entry(
             "restore",
             "operation.backup:restore",
-            "Put a backup into the database: all of it, or nothing where anything goes wrong.",
+            "Load a backup into the database, completely or not at all.",
         ),
         Entry(
             "config",
             "operation.config:app",
-            "Show the settings and where they come from; keep contexts.",
+            "Show settings and their origin; manage contexts.",
         ),
         Entry(
             "doctor",

@@ -63,9 +63,9 @@ class ApiProblem(CliError):
 
 
 HINTS = {
-    401: "set PLIMSOLL_TOKEN, or make a token with `plimsoll token create --local --save`",
-    403: "an admin's `plimsoll token create` makes a token of another scope, or of other projects",
-    412: "somebody else changed it meanwhile; run the command again",
+    401: "set PLIMSOLL_TOKEN, or create a token with `plimsoll token create --local --save`",
+    403: "an admin's `plimsoll token create` creates a token of another scope or project",
+    412: "somebody else changed it in the meantime; run the command again",
     429: "the control plane is busy; try again in a moment",
     503: "the control plane is not ready; try again in a moment, or see `plimsoll doctor`",
 }
@@ -82,9 +82,7 @@ class Api:
         if token.value is not None and not (
             token.value.isascii() and token.value.isprintable()
         ):
-            raise CliError(
-                f"the token has characters that none has (token: {token.origin})"
-            )
+            raise CliError(f"the token has invalid characters (token: {token.origin})")
         address = self._url.value or ""
         if not address.startswith(("http://", "https://")):
             raise CliError(
@@ -254,7 +252,7 @@ class Api:
         url = f"{self._url.value} ({self._url.origin})"
         # Only where nobody listens does it help to start one.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-            hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to where one runs"
+            hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to the address of a running one"
             return ControlPlaneUnreachable(
                 f"no control plane answers at {url}: {error}", hint=hint
             )
@@ -263,7 +261,7 @@ class Api:
                 f"the control plane at {url} gave no answer in {_timeout(limit_s).read:.0f} s"
             )
         return ControlPlaneUnreachable(
-            f"the connection to {url} broke: {error or type(error).__name__}"
+            f"the connection to {url} was lost: {error or type(error).__name__}"
         )
 
     def _problem(self, answer: httpx2.Response) -> CliError:
@@ -272,7 +270,7 @@ class Api:
         if document is None or "detail" not in document:
             return CliError(
                 f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document",
-                hint="is this address Plimsoll's? `plimsoll config show` says where it comes from",
+                hint="is this the address of Plimsoll? `plimsoll config show` shows where it comes from",
             )
         detail = str(document["detail"])
         # There are four places where a token may come from; people look in the wrong one first.
@@ -294,7 +292,7 @@ class Api:
         document = _json_object(answer)
         if document is None:
             raise CliError(
-                f"{self._url.value} answered {answer.request.url.path} with something that is no JSON object"
+                f"{self._url.value} did not answer {answer.request.url.path} with a JSON object"
             )
         return document
 

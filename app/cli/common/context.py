@@ -177,6 +177,6 @@ def _read_token(path: Path) -> str:
     if not token:
         raise CliError(
             f"the token file {path} is empty",
-            hint="make a token with `plimsoll token create`",
+            hint="create a token with `plimsoll token create`",
         )
     return token

@@ -43,7 +43,7 @@ class ContextFile:
         known = ", ".join(sorted(self.contexts)) or "none"
         raise CliError(
             f"there is no context {name!r}; there are: {known}",
-            hint=f"`plimsoll config set-context {name} --url URL` makes it",
+            hint=f"`plimsoll config set-context {name} --url URL` creates it",
         )
 
 
@@ -60,7 +60,7 @@ def load_contexts(path: Path) -> ContextFile:
             f"cannot read the contexts in {path}: {error.strerror}"
         ) from error
     if len(content) > MAX_BYTES:
-        raise CliError(f"{path} is larger than any file of contexts")
+        raise CliError(f"{path} is too large for a file of contexts")
     import yaml
 
     try:

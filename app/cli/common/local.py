@@ -54,7 +54,7 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
     if not create and not has_embedded_database(settings):
         raise CliError(
             f"there is no database in {settings.data_dir.resolve()}",
-            hint="`plimsoll db upgrade` makes one; PLIMSOLL_DATA_DIR or PLIMSOLL_DATABASE_URL say where another is",
+            hint="`plimsoll db upgrade` creates one; PLIMSOLL_DATA_DIR or PLIMSOLL_DATABASE_URL point to another",
         )
     try:
         with (

@@ -16,7 +16,7 @@ Output = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would change, and change nothing")
+    bool, typer.Option("--dry-run", help="Show what would change, but change nothing")
 ]
 PlanningTime = Annotated[
     float,

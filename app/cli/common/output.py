@@ -143,7 +143,7 @@ def require_yes(question: str, *, refusal: str) -> None:
     if not answer:
         sys.stderr.write("\n")
         # End of input: stdin is a closed pipe, and nobody can be asked.
-        raise CliError(refusal, hint="nobody answered; -y does it without asking")
+        raise CliError(refusal, hint="there was no answer; -y skips the question")
     if answer.strip().lower() not in ("y", "yes"):
         raise CliError(refusal)
 

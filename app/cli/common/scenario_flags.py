@@ -179,5 +179,5 @@ def _positive(value: str) -> float:
 def _more(value: str) -> int:
     # A bare 2 could as well mean two in all.
     if value[:1] not in "+-" or not value[1:].isdigit():
-        raise ValueError(f"{value!r} must say how many more or fewer: +2 or -1")
+        raise ValueError(f"{value!r} must be a change in number, such as +2 or -1")
     return int(value)

@@ -26,8 +26,8 @@ POLICY = "default"
 def approve(context: typer.Context, plan: PlanId) -> None:
     """Let a proposed plan become the target.
 
-    It is refused, with what to do instead, where nothing would push the plan: in mode advise or off, while the loop is
-    paused, or when a newer plan, another target or another catalogue came first.
+    The approval is refused, with what to do instead, where nothing would push the plan: in mode advise or off, while
+    the loop is paused, or when a newer plan, another target or another catalogue came first.
     """
     _judge(context, plan, "approve")
 
@@ -44,14 +44,15 @@ def rollback(
         typer.Argument(
             metavar="PLAN",
             min=1,
-            help="Id of a plan that was in force; absent: the one before",
+            help="Id of a plan that was in force [default: the previous one]",
             autocompletion=names_of("plans", {"state": "superseded"}),
         ),
     ] = None,
 ) -> None:
-    """Put an earlier plan back in force, bound anew to the fleet of now.
+    """Put an earlier plan back in force on the present fleet.
 
-    The next tick pushes it. Where the policy is in mode auto it is put in mode approve, else the loop would undo it.
+    The next tick pushes it. If the policy is in mode auto, it is set to mode approve; otherwise the loop would undo the
+    rollback.
     """
     with Api(cli_context(context)) as api:
         chosen = _newest_before(api) if plan is None else plan
@@ -62,12 +63,13 @@ def rollback(
     # The fleet and the rates moved on since that plan was made: what it no longer keeps is said, not refused.
     warnings = answer.get("warnings")
     for warning in warnings if isinstance(warnings, list) else []:
-        show_line(warn(f"  not kept at the demand of now: {warning}"))
+        show_line(warn(f"  not kept at the present demand: {warning}"))
     # In mode auto the next tick would undo the rollback at once, so the API changes the mode, which people must know.
     if answer.get("mode_before") != answer.get("mode"):
         show_line(
             warn(
-                "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
+                "The policy is now in mode approve: new plans wait for you. "
+                "Apply a Policy with mode auto to change that."
             )
         )
 
@@ -76,7 +78,7 @@ def _newest_before(api: Api) -> int:
     found = api.first("/api/v1/plans", 1, {"state": "superseded"})
     if not found:
         raise CliError(
-            "no plan was in force before the present one",
+            "there is no earlier plan that was in force",
             hint="`plimsoll get plans` lists them",
         )
     return int(number(found[0], "id") or 0)
@@ -85,18 +87,18 @@ def _newest_before(api: Api) -> int:
 def pause(context: typer.Context) -> None:
     """Stop the control loop from changing anything.
 
-    Nodes keep what they run, and keep enforcing it.
+    Nodes keep running and enforcing the plan that they have.
     """
     _act(context, "pause")
     show_line(
-        "The control loop is paused; nodes keep what they run. `plimsoll resume` lets it go on."
+        "The control loop is paused; nodes keep running what they have. `plimsoll resume` continues it."
     )
 
 
 def resume(context: typer.Context) -> None:
-    """Let the control loop go on."""
+    """Let the control loop continue."""
     _act(context, "resume")
-    show_line("The control loop goes on.")
+    show_line("The control loop continues.")
 
 
 def _judge(context: typer.Context, plan: int, verb: str) -> None:

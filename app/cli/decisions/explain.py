@@ -46,7 +46,8 @@ def explain(
     plan: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Which plan; none = the one that --policy makes now"
+            metavar="FILE",
+            help="The plan to explain [default: the one that --policy makes now]",
         ),
     ] = None,
     policy: Annotated[
@@ -56,7 +57,7 @@ def explain(
         bool,
         typer.Option(
             "--thorough",
-            help="Also what else GPUs could run, and tested savings; always with --problem",
+            help="Also show what else GPUs could run, and tested savings; always with --problem",
         ),
     ] = False,
     time_limit: Annotated[
@@ -70,7 +71,7 @@ def explain(
     ] = 10.0,
     output: Output = Format.TABLE,
 ) -> None:
-    """Say why a plan is as it is.
+    """Explain why a plan is as it is.
 
     What was asked for, what each service got, costs at the margin and what limits it, what each GPU earns and what else
     it could run, what would help, and what changed. docs/explain.md says how to read it.
@@ -99,9 +100,7 @@ def _show(answer: Document, service: str | None, whose: str, output: Format) -> 
     if service is not None:
         services = [entry for entry in services if entry.get("service") == service]
         if not services:
-            raise CliError(
-                f"{whose} says nothing of a service {service!r}", hint=_known(answer)
-            )
+            raise CliError(f"{whose} has no service {service!r}", hint=_known(answer))
     if show_document({**answer, "services": services}, output):
         return
     # A plan made from files has no state: nobody decided on it.
@@ -134,7 +133,7 @@ def _plan_in_force(api: Api) -> int:
     if not found:
         raise CliError(
             "no plan is in force yet",
-            hint="`plimsoll get plans` lists what was decided",
+            hint="`plimsoll get plans` lists the decisions",
         )
     return int(number(found[0], "id") or 0)
 

@@ -90,7 +90,7 @@ def show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
         _show_gpu(gpu, unit)
     if left_out:
         show_line(
-            faint(f"\n{counted(left_out, 'kind')} of GPUs that cost less left out")
+            faint(f"\n{counted(left_out, 'kind')} of GPUs that cost less are left out")
         )
 
 
@@ -100,7 +100,7 @@ def _show_gpu(gpu: Document, unit: str) -> None:
     loss = number(gpu, "loss") or 0.0
     if _is_shown(loss, unit):
         show_line(
-            warn(f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide")
+            warn(f"  {priced(loss, unit)} less than it costs: GPUs cannot be divided")
         )
     uses = documents(gpu, "uses")
     show_line(f"  uses {', '.join(map(_use, uses))}")

@@ -20,14 +20,14 @@ from app.cli.objects.diff import show_changes
 
 BASES = {
     "price": "price of the limit; at most",
-    "first_order": "what these replicas would carry more",
-    "relaxation": "solved again in fractions of GPUs",
+    "first_order": "extra load that these replicas could carry",
+    "relaxation": "solved again with fractions of GPUs",
 }
 _MIN_USD, _MIN_WEIGHT = 5e-6, 5e-4
 """What the decimals of a price show."""
 _MAX_SHORTFALLS = 2
 MAX_LINES = 4
-"""At most so many limits that hold back one service are shown."""
+"""At most this many limits that hold back one service are shown."""
 
 
 def show_explanation(
@@ -143,11 +143,11 @@ def _show_price(service: Document, unit: str) -> None:
     replica = number(service, "price_per_replica") or 0.0
     if replica > 0.0:
         show_line(
-            f"  price: one replica fewer that must run saves {priced(replica, unit)} at most"
+            f"  price: lowering the minimum by one replica saves at most {priced(replica, unit)}"
         )
     if replica < 0.0:
         show_line(
-            f"  price: one replica more that may run saves {priced(-replica, unit)} at most"
+            f"  price: raising the maximum by one replica saves at most {priced(-replica, unit)}"
         )
 
 
@@ -183,7 +183,7 @@ def _show_losses(losses: object) -> None:
     # Unknown, or a plan without any GPU: nothing can be lost.
     if not number(losses, "gpus"):
         return
-    show_line(bold("\nWhat a loss would do"))
+    show_line(bold("\nEffect of a loss"))
     for many, noun in (("gpus", "GPU"), ("nodes", "node")):
         harmful = int(number(losses, f"harmful_{many}") or 0)
         used = int(number(losses, many) or 0)
@@ -192,7 +192,7 @@ def _show_losses(losses: object) -> None:
             outcome = (
                 f"{harmful} of them would be missed"
                 if harmful
-                else "any can be lost without harm"
+                else "losing any one does no harm"
             )
             show_line(f"{counted(used, noun)} in use: {outcome}")
     worst = documents(losses, "worst")
@@ -238,7 +238,7 @@ def _show_changes(answer: Document) -> None:
     # Neither: the plan is the first one, against which there is nothing before.
     if answer.get("moves") is None and not answer.get("changes"):
         return
-    show_line(bold("\nAgainst the plan before"))
+    show_line(bold("\nCompared with the previous plan"))
     started = int(number(answer, "moves.replicas_started") or 0)
     stopped = int(number(answer, "moves.replicas_stopped") or 0)
     cost = number(answer, "moves.migration_cost_usd_per_hour") or 0.0

@@ -38,7 +38,7 @@ PolicyName = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="`plimsoll policy list` has them",
+        help="See `plimsoll policy list`",
         # A function, so that Tab alone pays for it.
         autocompletion=lambda: [*policies()],
     ),

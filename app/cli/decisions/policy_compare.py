@@ -40,7 +40,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="NAME",
-        help="Policies; none = the main ones, or those of the scenario",
+        help="Policies [default: the main ones, or those of the scenario]",
         autocompletion=lambda: [*policies()],
     ),
 ]
@@ -74,9 +74,9 @@ def compare(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Lay policies side by side: what each would make of what runs now, and what it costs.
+    """Compare policies: what each would decide for the live state, and what it costs.
 
-    Nothing is changed by asking. With --scenario every policy decides through the whole simulation, under the same
+    Changes nothing. With --scenario every policy runs through the whole simulation, under the same
     requests; policies that the scenario has settings for keep them.
     """
     chosen = _chosen(names or (), every=every)
@@ -167,7 +167,7 @@ def _in_simulation(
 def _show(answer: Document) -> None:
     found = documents(answer, "policies")
     if not found:
-        raise CliError("the control plane compared nothing")
+        raise CliError("the control plane compared no policies")
     in_force = text(answer, "in_force")
     show_table(
         ["policy", *(f">{title}" for title in _FIGURES)],
@@ -179,7 +179,9 @@ def _show(answer: Document) -> None:
             show_line(bad(f"{text(each, 'policy')}: {reason}"))
         elif broken := text(each, "first_violation"):
             show_line(bad(f"{text(each, 'policy')} breaks {broken}"))
-    note = "room: of the fullest replica within its SLO; below 0 % it cannot keep it"
+    note = (
+        "room: left within the SLO on the fullest replica; below 0 % it misses the SLO"
+    )
     show_line(faint(f"* in force; {note}" if in_force else note))
 
 

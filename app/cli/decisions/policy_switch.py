@@ -22,7 +22,7 @@ Name = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME",
-        help="The policy that is to decide",
+        help="The new policy",
         autocompletion=lambda: [*policies()],
     ),
 ]
@@ -48,7 +48,7 @@ def switch(
         typer.Option(
             "--approve/--no-approve",
             show_default=False,
-            help="The first plan of a new policy waits for `plimsoll approve`, after this switch and later ones "
+            help="Whether a new policy's first plan waits for `plimsoll approve`, now and after later switches "
             "[default: as before]",
         ),
     ] = None,
@@ -78,7 +78,9 @@ def switch(
             else _with_policy(present, name, group)
         )
         if _deciders(wanted) == _deciders(present):
-            show_line(f"{_named(wanted, group)} decides already; nothing was changed.")
+            show_line(
+                f"{_named(wanted, group)} is already in force; nothing was changed."
+            )
             return
         if approve is not None:
             wanted = {**wanted, "approve_switch": approve}
@@ -87,7 +89,7 @@ def switch(
         if dry_run:
             return
         if refused and not force:
-            hint = "`plimsoll policy compare` shows who could; --force switches all the same, and what runs stays"
+            hint = "`plimsoll policy compare` shows which could; --force switches anyway, and what runs stays"
             raise CliError(f"its first plan would not be pushed: {refused}", hint=hint)
         if not yes:
             require_yes("Switch?", refusal="nothing was changed")
@@ -112,7 +114,7 @@ def _in_force(api: Api) -> tuple[Document, str | None]:
     spec = None if found is None else found[0].get("spec")
     if found is None or not isinstance(spec, dict):
         raise CliError(
-            "the control plane has no policy", hint="`plimsoll doctor` finds out why"
+            "the control plane has no policy", hint="`plimsoll doctor` finds the reason"
         )
     return spec, found[1]
 
@@ -126,7 +128,7 @@ def _with_policy(present: Document, name: str, group: str | None) -> Document:
     known = [text(each, "name") for each in groups]
     if group not in known:
         there = f"there are {', '.join(known)}" if known else "there is none"
-        hint = "groups are in the Policy's spec: `plimsoll get policies default -o yaml`, then `plimsoll apply`"
+        hint = "groups are defined in the Policy's spec: `plimsoll get policies default -o yaml`, then `plimsoll apply`"
         raise CliError(f"no group is called {group!r}; {there}", hint=hint)
     changed = [
         {**each, "policy": name} if text(each, "name") == group else each
@@ -204,7 +206,7 @@ def _show_switch(present: Document, wanted: Document) -> None:
             if after in policies() and not card(after).promises:
                 show_line(
                     warn(
-                        f"  {after} may break the promise of a percentile; such plans are refused, and what runs stays"
+                        f"  {after} may miss an SLO's percentile; such plans are refused, and what runs stays"
                     )
                 )
 
@@ -252,7 +254,7 @@ def _show_result(answer: Document, *, approve: bool) -> None:
     # Approval comes first: with it the first plan waits in any mode.
     if approve or mode == "approve":
         show_line(
-            "Its first plan waits for you: `plimsoll get plans`, then `plimsoll approve PLAN`."
+            "Its first plan waits for your approval: `plimsoll get plans`, then `plimsoll approve PLAN`."
         )
     elif mode in ("advise", "off"):
         show_line(f"The policy is in mode {mode}: nothing is pushed.")

@@ -46,7 +46,7 @@ GpuNumbers = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TYPE=+N|-N",
-        help="GPUs more or fewer, of any type of the catalogue, at its price",
+        help="More or fewer GPUs, of any type in the catalogue, at its price",
     ),
 ]
 GpuPrices = Annotated[
@@ -63,15 +63,16 @@ ServiceFiles = Annotated[
     ),
 ]
 Without = Annotated[
-    list[str] | None, typer.Option(metavar="SERVICE", help="One service fewer")
+    list[str] | None, typer.Option(metavar="SERVICE", help="Without this service")
 ]
 Together = Annotated[
-    bool, typer.Option("--together", help="All of these at once, not each by itself")
+    bool,
+    typer.Option("--together", help="All of these at once, rather than one by one"),
 ]
 Suggest = Annotated[
     bool,
     typer.Option(
-        "--suggest", help="Ask also: GPUs more and fewer, looser SLOs, 20 % more demand"
+        "--suggest", help="Also ask: more and fewer GPUs, looser SLOs, 20 % more demand"
     ),
 ]
 PolicyOption = Annotated[
@@ -111,10 +112,10 @@ def what_if(
     time_limit: PlanningTime = 30.0,
     output: Output = Format.TABLE,
 ) -> None:
-    """Plan what would be different, and rank it by cost.
+    """Plan alternatives, and rank them by cost.
 
     Every option is a question of its own (`--demand chat=2 --gpus A100=+1` asks two; `--demand chat=2,photo=1.5` one).
-    Nothing is changed by asking.
+    Changes nothing.
     """
     flags = Flags(
         demand=demand or (),

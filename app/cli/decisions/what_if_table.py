@@ -44,11 +44,7 @@ def _show_notes(today: object, answers: Sequence[Document]) -> None:
     for line in _unmeasured(answers):
         show_line(warn(line))
     if any(map(_is_borrowed, answers)):
-        show_line(
-            faint(
-                "* the plan of another question, which is better here than the one found"
-            )
-        )
+        show_line(faint("* the plan found for another question, which is better here"))
     if _is_unsure(today, answers):
         show_line(
             warn(

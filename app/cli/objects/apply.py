@@ -44,16 +44,16 @@ def apply(
     yes: Yes = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Check as for a write, and change nothing"),
+        typer.Option("--dry-run", help="Check everything, but change nothing"),
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Accept an SLO that no operating point can keep"),
+        typer.Option("--force", help="Accept an SLO that no operating point can meet"),
     ] = False,
     rate: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SERVICE=RPS", help="Rate that is expected, to price the plan at"
+            metavar="SERVICE=RPS", help="Expected rate, for the price of the plan"
         ),
     ] = None,
     wait: Annotated[
@@ -68,14 +68,14 @@ def apply(
 ) -> None:
     """Create or change objects from YAML or JSON manifests.
 
-    All of them or none. Shows every field that would change and the priced plan with two alternatives; then asks.
+    All or nothing. Shows every field that would change and the priced plan with two alternatives, then asks.
     Unknown fields are refused. Objects that are not in the manifests stay as they are. With --dry-run the control plane
-    checks everything as for a write, and this ends as the write would.
+    checks everything as for a write, and the exit code is that of the write.
     """
     # The answer would be read from the manifests.
     if STDIN in file and not (yes or dry_run):
         raise typer.BadParameter(
-            "stdin holds the manifests, so nobody can be asked; add -y or --dry-run"
+            "the manifests come from stdin, so there is no way to ask; add -y or --dry-run"
         )
     entries = read_manifests(file)
     around = cli_context(context)

@@ -247,7 +247,7 @@ def _located(
     """The API's complaint with file and line, in the words of this command."""
     hint = problem.hint
     if any(field.may_force for field in problem.fields):
-        hint = "`plimsoll apply --force` accepts it all the same"
+        hint = "`plimsoll apply --force` accepts it anyway"
     elif problem.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         hint = "apply fewer files at once"
     complaints = [_complaint(field, places) for field in problem.fields]

@@ -46,16 +46,16 @@ def drain(
         str,
         typer.Option(
             metavar="DURATION",
-            help="Then everything leaves: running tasks, and what no other node has room for",
+            help="When everything must leave: running tasks, and replicas that no other node has room for",
         ),
     ] = "10m",
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Until the nodes are empty")
     ] = True,
 ) -> None:
-    """Empty nodes: nothing starts there, services move, and running tasks may end until the deadline.
+    """Empty nodes: nothing new starts, services move, and running tasks have until the deadline.
 
-    Ctrl-C ends the waiting, not the draining; `plimsoll undrain NODE` ends that.
+    Ctrl-C ends the waiting, not the draining; `plimsoll undrain NODE` stops the draining.
     """
     deadline_s = int(parse_duration(deadline).total_seconds())
     cli = cli_context(context)
@@ -75,7 +75,7 @@ def _wait_until_empty(cli: CliContext, api: Api, node: str, until_s: float) -> N
     while True:
         found = api.get(f"/api/v1/nodes/{node}")
         if dig(found, "status.drain") is None:
-            raise CliError(f"somebody ended the draining of node {node}")
+            raise CliError(f"somebody stopped the draining of node {node}")
         replicas = int(number(found, "status.drain.replicas_left") or 0)
         tasks = int(number(found, "status.drain.tasks_left") or 0)
         if not replicas and not tasks:

@@ -32,14 +32,14 @@ def delete(
     file: Annotated[
         list[Path] | None,
         typer.Option(
-            "-f", "--file", metavar="FILE", help="Delete what these manifests name"
+            "-f", "--file", metavar="FILE", help="Delete the objects in these manifests"
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
     """Delete objects.
 
-    Either `delete KIND NAME...`, or all that a manifest file names. What they cost stays in the reports.
+    Either `delete KIND NAME...`, or everything in a manifest file. Past costs stay in the reports.
     """
     # Both or neither; and a kind alone would mean all objects of it.
     if bool(file) == bool(kind) or bool(kind) != bool(names):
@@ -95,9 +95,9 @@ Tasks = Annotated[
 
 
 def cancel(context: typer.Context, tasks: Tasks) -> None:
-    """End tasks; they stay in the list.
+    """Cancel tasks; they stay in the list.
 
-    `delete` takes them out of it. One that has finished stays as it is.
+    `delete` removes them from it. Finished tasks stay as they are.
     """
     with Api(cli_context(context)) as api:
         # A list: all tasks are ended before a missing one makes the command fail.

@@ -48,7 +48,7 @@ def describe(
         ),
     ] = None,
 ) -> None:
-    """Show one object with its status and newest events."""
+    """Show one object with its status and latest events."""
     found, name = parse_one(kind, name)
     if name is None:
         raise typer.BadParameter(f"name one, such as {found.reference('NAME')}")

@@ -54,7 +54,7 @@ def parse_output(typed: str) -> Format | JsonPath:
     except ValueError:
         known = ", ".join(Format)
         raise typer.BadParameter(
-            f"{typed!r} is not a format; write {known} or jsonpath='{{.status}}'"
+            f"{typed!r} is not a format; use {known} or jsonpath='{{.status}}'"
         ) from None
 
 
@@ -66,7 +66,7 @@ def get(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Name or id; none = all",
+            help="Name or id [default: all]",
             autocompletion=complete_names,
         ),
     ] = None,
@@ -81,7 +81,7 @@ def get(
     ] = Format.TABLE.value,
     project: Project = None,
     all_projects: Annotated[
-        bool, typer.Option("-A", "--all-projects", help="Whatever the context says")
+        bool, typer.Option("-A", "--all-projects", help="Ignore the context's project")
     ] = False,
     selector: Annotated[
         str | None,
@@ -93,13 +93,14 @@ def get(
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=100_000, help="At most so many")
+        int, typer.Option(min=1, max=100_000, help="At most this many")
     ] = 500,
     show_all: Annotated[
-        bool, typer.Option("--all", help="Also plans that changed nothing (state kept)")
+        bool,
+        typer.Option("--all", help="Include plans that changed nothing (state kept)"),
     ] = False,
     watch: Annotated[
-        bool, typer.Option("-w", "--watch", help="Show it again every 2 s")
+        bool, typer.Option("-w", "--watch", help="Repeat every 2 s")
     ] = False,
 ) -> None:
     """List objects of one kind, or show one of them.

@@ -56,10 +56,10 @@ def port_forward(
         ),
     ] = 0,
 ) -> None:
-    """Forward a port of this machine to where a service's requests go.
+    """Forward a local port to a service.
 
-    That is the gateway, else a node that serves it; new connections follow the plan. Ctrl-C ends it. The service's
-    keys and networks hold as ever: requests come from this machine.
+    Connects to the gateway or, without one, to a node that serves it; new connections follow the plan. Ctrl-C ends it.
+    The service's keys and allowed networks still apply: requests come from this machine.
 
     Example: plimsoll port-forward service/chat 8000
     """
@@ -82,7 +82,7 @@ def find_target(api: Api, named: NamedObject) -> ForwardTarget:
     if not url.hostname:
         raise CliError(
             f"no node takes the requests of {named}",
-            hint=f"`plimsoll rollout status {named}` says what is missing",
+            hint=f"`plimsoll rollout status {named}` shows what is missing",
         )
     is_tls = url.scheme == "https"
     return ForwardTarget(
@@ -112,7 +112,7 @@ class Forwarding:
         except OSError as error:
             raise CliError(
                 f"cannot listen on {HOST}:{port}: {error.strerror or error}",
-                hint="give another port, or 0 for any that is free",
+                hint="use another port, or 0 for any free one",
             ) from error
         try:
             taken = server.sockets[0].getsockname()[1]

@@ -93,9 +93,7 @@ def _ask(name: str) -> float | None:
     """What a person at the terminal expects; None: they do not know."""
     sys.stdout.flush()
     while True:
-        sys.stderr.write(
-            f"Requests per second that {name} will get (Enter: not known): "
-        )
+        sys.stderr.write(f"Expected requests per second of {name} (Enter: not known): ")
         sys.stderr.flush()
         answer = sys.stdin.readline().strip()
         if not answer:

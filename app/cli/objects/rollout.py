@@ -16,11 +16,11 @@ from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
 from app.cli.objects.wait import behind, find_condition, poll
 
-app = command_group("Follow how the nodes take up what was planned for a service.")
+app = command_group("Follow the rollout of a service's plan to the nodes.")
 
 HINTS = {
-    "SloOutOfReach": "`plimsoll explain` says what binds; a longer SLO or another GPU type may help",
-    "ModeOff": "apply the service with mode auto, and plans have it again",
+    "SloOutOfReach": "`plimsoll explain` shows what limits it; a longer SLO or another GPU type may help",
+    "ModeOff": "apply the service with mode auto to have it planned again",
 }
 """Reasons that only another manifest ends."""
 
@@ -49,10 +49,10 @@ def status(
         bool, typer.Option("-w/-W", "--watch/--no-watch", help="Until it is complete")
     ] = True,
 ) -> None:
-    """Follow a service until the plan in force serves all of it and its nodes run that plan.
+    """Follow a service until the plan in force meets its demand and its nodes run that plan.
 
-    Prints a line whenever something changes. Ends with 0 when it is complete, and with 1 when the time is over first,
-    or when only another manifest could help.
+    Prints a line whenever something changes. Exits with 0 when the rollout is complete, and with 1 if it times out
+    or if only a different manifest can help.
 
     Example: plimsoll rollout status service/chat --timeout 10m
     """
@@ -78,7 +78,7 @@ def status(
     if watch and not is_complete:
         raise CliError(
             f"timed out waiting for {named[0]} to be rolled out",
-            hint=f"`plimsoll describe {named[0]}` says how far it came",
+            hint=f"`plimsoll describe {named[0]}` shows how far it got",
         )
 
 
@@ -88,7 +88,9 @@ def _is_complete(item: Document) -> bool:
         return False
     ready = find_condition(item, "Ready")
     if hint := HINTS.get(text(ready, "reason")):
-        raise CliError(f"the rollout cannot go on: {text(ready, 'message')}", hint=hint)
+        raise CliError(
+            f"the rollout cannot continue: {text(ready, 'message')}", hint=hint
+        )
     return text(ready, "status") == "True" and not find_condition(item, "Launches")
 
 

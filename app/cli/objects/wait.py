@@ -115,7 +115,7 @@ class StateGoal:
         """An object that has ended otherwise is not waited for."""
         state = self._state(item)
         if state in LAST_STATES and state != self.state:
-            raise CliError(f"it is {state}, and will not be {self.state} any more")
+            raise CliError(f"it is {state} and will not become {self.state}")
         return state == self.state
 
     def describe(self, item: Document | None) -> str:
@@ -184,13 +184,13 @@ def wait(
     timeout: Annotated[
         str,
         typer.Option(
-            metavar="DURATION", help="For all objects together; 0 = look once"
+            metavar="DURATION", help="For all objects together; 0 = check once"
         ),
     ] = "30s",
 ) -> None:
-    """Wait until objects have a condition or a state, or are gone.
+    """Wait until objects reach a condition or a state, or are gone.
 
-    Ends with 0 when all of them are so, and with 1 when one is not in time, or can no longer be.
+    Exits with 0 once all of them do, and with 1 if one does not in time or no longer can.
 
     Example: plimsoll wait service/chat --for condition=Ready --timeout 60s
     """
@@ -228,7 +228,7 @@ def parse_goal(typed: str) -> Goal:
                 path=parse_jsonpath(template + brace), value=value[1:] or None
             )
     raise typer.BadParameter(
-        f"{typed!r} is nothing to wait for; write --for {EXAMPLES}"
+        f"{typed!r} is not something to wait for; use --for {EXAMPLES}"
     )
 
 

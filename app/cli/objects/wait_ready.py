@@ -80,10 +80,10 @@ def _end(
     late = [*failed, *waiting]
     if not late:
         return
-    said = [f"{name} needs a person" for name in failed]
+    said = [f"{name} needs your attention" for name in failed]
     if waiting:
         said.append(f"{', '.join(waiting)} not ready within {limit_s:g} s")
-    missed = f"{'; '.join(said)}; everything was written"
+    missed = f"{'; '.join(said)}; all changes were saved"
     hint = f"`plimsoll describe service {late[0]}` says why"
     if must:
         raise CliError(missed, hint=hint)
@@ -96,7 +96,7 @@ def _readiness(api: Api, name: str) -> ReadyLook:
     look = ReadyLook(
         is_ready=text(ready, "status") == "True",
         reason=text(ready, "reason"),
-        message=text(ready, "message") or "the control plane has not looked at it yet",
+        message=text(ready, "message") or "the control plane has not checked it yet",
     )
     # A plan that waits for approval is of the newest manifest; all else is said of the plan in force.
     if (older := behind(item)) and look.reason != "WaitsForApproval":

@@ -26,13 +26,14 @@ BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup")]
 
 
 def backup(file: BackupFile) -> None:
-    """Write the whole database to a file, as it is at one moment; everything may go on meanwhile.
+    """Write a consistent snapshot of the database to a file, while everything keeps running.
 
     The file is pg_dump's custom format, so that `pg_restore` reads it, too. It holds secrets: keep it like a password.
     """
     if file.exists():
         raise CliError(
-            f"{file} exists already", hint="name a new file, such as one with the date"
+            f"{file} exists already",
+            hint="choose a new file name, such as one with the date",
         )
     settings = load_settings()
     with open_database(settings) as url:
@@ -50,7 +51,7 @@ def restore(
         bool, typer.Option("--replace", help="Delete what the database holds now")
     ] = False,
 ) -> None:
-    """Put a backup into the database: all of it, or nothing where anything goes wrong.
+    """Load a backup into the database, completely or not at all.
 
     No control plane may run on the database; agents may. Afterwards nodes follow the restored control plane's next
     plan, whatever newer one they hold.
@@ -68,7 +69,7 @@ def restore(
     )
     show_line(
         f"Next: start `plimsoll serve`. Its first plan has generation {done.generation + 1} and replaces what nodes "
-        "hold; `plimsoll get nodes` shows when they follow. What came after the backup is lost: services, tokens and "
+        "hold; `plimsoll get nodes` shows when they follow. Everything after the backup is lost: services, tokens and "
         "policies that were changed since must be changed again."
     )
 
@@ -123,7 +124,7 @@ async def _restore(url: str, file: Path, *, may_replace: bool) -> RestoredDataba
             if held is not None and not may_replace:
                 raise CliError(
                     "the database is not empty",
-                    hint="`--replace` deletes what it holds; back that up first, if anybody could miss it",
+                    hint="`--replace` deletes what it holds; back that up first, if anybody may need it",
                 )
             await asyncio.to_thread(clients.restore, file, before=backups.EMPTY)
             # A backup of an older program: its schema is brought to this one's, as on any upgrade.
@@ -153,8 +154,8 @@ def _contents(clients: ClientPrograms, file: Path) -> BackupContents:
         cluster, revision = rows["cluster"], rows["alembic_version"]["version_num"]
     except (CopyFailed, KeyError) as error:
         raise CliError(
-            f"{file} is no backup of Plimsoll: {error}",
-            hint="`plimsoll backup FILE` and `pg_dump --format=custom` make one",
+            f"{file} is not a backup of Plimsoll: {error}",
+            hint="`plimsoll backup FILE` and `pg_dump --format=custom` create one",
         ) from error
     if why := migrate.why_unknown(revision):
         raise CliError(

@@ -19,7 +19,7 @@ from app.cli.operation import contexts
 if TYPE_CHECKING:
     from app.base.settings import Settings
 
-app = command_group("Show the settings and where they come from; keep contexts.")
+app = command_group("Show settings and their origin; manage contexts.")
 app.command("get-contexts")(contexts.get_contexts)
 app.command("current-context")(contexts.current_context)
 app.command("use-context")(contexts.use_context)

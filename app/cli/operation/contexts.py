@@ -36,7 +36,7 @@ Name = Annotated[
 
 
 def get_contexts(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """List the contexts; the one in use has a star."""
+    """List the contexts; a star marks the current one."""
     cli = cli_context(context)
     found = cli.contexts
     current = cli.context_name().value
@@ -69,19 +69,19 @@ def get_contexts(context: typer.Context, output: Output = Format.TABLE) -> None:
 
 
 def current_context(context: typer.Context) -> None:
-    """Print the name of the context in use."""
+    """Print the name of the current context."""
     name = cli_context(context).context_name().value
     if name is None:
         raise CliError(
-            "no context is in use", hint="`plimsoll config use-context NAME` uses one"
+            "no context is in use", hint="`plimsoll config use-context NAME` sets one"
         )
     show_line(name)
 
 
 def use_context(context: typer.Context, name: Name) -> None:
-    """Use a context in all later commands.
+    """Use a context for all later commands.
 
-    Flags and environment variables still come before it.
+    Flags and environment variables still take precedence.
     """
     cli = cli_context(context)
     found = cli.contexts
@@ -102,10 +102,12 @@ def set_context(
     ] = None,
     project: Annotated[
         str | None,
-        typer.Option("-p", "--project", help="Whose services and tasks `get` lists"),
+        typer.Option(
+            "-p", "--project", help="Project whose services and tasks `get` lists"
+        ),
     ] = None,
 ) -> None:
-    """Make a context, or change what is given of it.
+    """Create a context, or change the given fields.
 
     Example: plimsoll config set-context production --url https://plimsoll.example.com --token-file production.token
     """
@@ -133,7 +135,7 @@ def set_context(
 
 
 def delete_context(context: typer.Context, name: Name) -> None:
-    """Forget a context; its token file stays."""
+    """Delete a context; its token file stays."""
     cli = cli_context(context)
     found = cli.contexts
     found.find(name)
@@ -146,7 +148,7 @@ def delete_context(context: typer.Context, name: Name) -> None:
 def _check(name: str, url: str | None, project: str | None) -> None:
     if not NAME.fullmatch(name):
         raise typer.BadParameter(
-            f"{name!r} is not a name of a context: letters, digits and . _ @ : - after a letter or digit, at most 128"
+            f"{name!r} is not a valid context name: letters, digits and . _ @ : - after a letter or digit, at most 128"
         )
     if url is not None and not url.startswith(("http://", "https://")):
         raise typer.BadParameter(
@@ -154,5 +156,5 @@ def _check(name: str, url: str | None, project: str | None) -> None:
         )
     if project is not None and not PROJECT.fullmatch(project):
         raise typer.BadParameter(
-            f"{project!r} is not a name of a project", param_hint="'--project'"
+            f"{project!r} is not a valid project name", param_hint="'--project'"
         )

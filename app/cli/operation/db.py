@@ -22,9 +22,9 @@ app = command_group(
 
 @app.command()
 def upgrade() -> None:
-    """Apply the migrations that are missing.
+    """Apply the missing migrations.
 
-    Makes the embedded database where there is none yet.
+    Creates the embedded database if there is none yet.
     """
     settings = load_settings()
     with open_database(settings, create=True) as url:
@@ -34,17 +34,17 @@ def upgrade() -> None:
         after = migrate.current(url)
     if before == after:
         show_line(
-            f"The database ({place_of_database(settings)}) is at {after} already."
+            f"The database ({place_of_database(settings)}) is already at {after}."
         )
     else:
         show_line(
-            f"The database ({place_of_database(settings)}) went from {before or 'empty'} to {after}."
+            f"The database ({place_of_database(settings)}) was upgraded from {before or 'empty'} to {after}."
         )
 
 
 @app.command()
 def current() -> None:
-    """Show the revision that it has, and the one that is needed."""
+    """Show the current revision and the one that is needed."""
     settings = load_settings()
     # Never makes a database: whoever asks for its state should not get an empty one.
     with open_database(settings) as url:
@@ -73,7 +73,7 @@ def check() -> None:
 def catalogue() -> None:
     """Add the shipped GPU types and networks that are missing.
 
-    What is there stays as it is.
+    Existing ones stay as they are.
     """
     gpu_types, networks = on_database(
         lambda engine: install_catalogue(engine, datetime.now(UTC))

@@ -76,7 +76,7 @@ class ServerFinding:
 def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
     """Find out what is missing on this machine.
 
-    Also asks the control plane how it is. Exit code 1 if anything is broken; what is absent may be fine here.
+    Also checks the control plane. Exit code 1 if anything is broken; what is absent may not be needed here.
     """
     cli, settings = cli_context(context), load_settings()
     checks: tuple[Callable[[], Iterator[ServerFinding]], ...] = (
@@ -218,7 +218,7 @@ def _database(settings: Settings) -> Iterator[ServerFinding]:
     place = place_of_database(settings)
     if settings.database_url is None:
         if not has_embedded_database(settings):
-            detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` makes one"
+            detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` creates one"
             yield _absent("database", detail)
             return
         from app.postgres import server as postgres
@@ -266,14 +266,16 @@ def _readiness(status: int, health: dict[str, object], place: str) -> ServerFind
     checks = dig(health, "checks")
     # Some other server's page may well answer with JSON.
     if "status" not in health or not isinstance(checks, dict):
-        detail = f"{place} answers {status} to /readyz; is this address Plimsoll's?"
+        detail = (
+            f"{place} answers {status} to /readyz; is this the address of Plimsoll?"
+        )
         return _broken("control plane", detail)
     problems = [
         f"{name}: {problem}" for name, problem in checks.items() if problem != "ok"
     ]
     if problems:
         return _broken("control plane", f"{place}: {'; '.join(problems)}")
-    return _well("control plane", f"{place}: {', '.join(checks)} well")
+    return _well("control plane", f"{place}: {', '.join(checks)} ok")
 
 
 def _clock(server_time: datetime) -> ServerFinding:

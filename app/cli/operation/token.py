@@ -17,7 +17,7 @@ from app.cli.common.options import Output, command_group
 from app.cli.common.output import Format, show_items, show_line, show_table
 
 app = command_group(
-    "Make, list, rotate and revoke access tokens.\n\nviewer reads, operator also changes services and runs the "
+    "Create, list, rotate and revoke access tokens.\n\nviewer reads, operator also changes services and runs the "
     "cluster, admin changes everything. join is for nodes: an agent that is given such a token gets one of its own, "
     "which agent makes by hand."
 )
@@ -36,9 +36,7 @@ class Scope(StrEnum):
 @app.command()
 def create(
     context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Whose it is; events name it")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Owner; events show it")],
     *,
     scope: Annotated[Scope, typer.Option(help="What it allows")] = Scope.VIEWER,
     project: Annotated[
@@ -66,16 +64,16 @@ def create(
         bool,
         typer.Option(
             "--local",
-            help="Straight into the database of this machine: for the first admin",
+            help="Write straight into the database of this machine: for the first admin",
         ),
     ] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Keep it for this user's later commands")
+        bool, typer.Option("--save", help="Save it for this user's later commands")
     ] = False,
 ) -> None:
-    """Make a token and print its secret.
+    """Create a token and print its secret.
 
-    It is shown this once. The secret alone goes to stdout, so that it can be piped into a file.
+    The secret is shown only once. It alone goes to stdout, so that it can be piped into a file.
     """
     wanted: Document = {"name": name, "scope": scope.value}
     given = {"projects": project, "node": node, "uses": uses}
@@ -85,7 +83,7 @@ def create(
         wanted["expires_at"] = _end(expires)
     secret = _create_locally(wanted) if local else _create(context, wanted)
     # On stderr, so that `> file` holds the secret alone.
-    sys.stderr.write(f"Token {name} of scope {scope}; nobody can show it again:\n")
+    sys.stderr.write(f"Token {name} of scope {scope}; it cannot be shown again:\n")
     show_line(secret)
     if save:
         _save(context, secret)
@@ -93,7 +91,7 @@ def create(
 
 @app.command("list")
 def list_tokens(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """List tokens, revoked ones too."""
+    """List tokens, including revoked ones."""
     kind = find_kind("tokens")
     with Api(cli_context(context)) as api:
         items = list(api.items(kind.list_path))
@@ -110,14 +108,14 @@ def rotate(
         str,
         typer.Option(
             metavar="DURATION",
-            help="The old one lasts so long; `revoke` ends it at once",
+            help="How long the old one stays valid; `revoke` ends it at once",
         ),
     ] = "1h",
 ) -> None:
-    """Replace a token by a new one that may do the same, and print its secret.
+    """Replace a token with a new one of the same rights, and print its secret.
 
-    The new one lasts as long as the old one did. Give it to whoever holds the old one within the grace; of a token of
-    your own that is an hour at most, unless you are an admin.
+    The new one lasts as long as the old one did. Pass it on within the grace period; for a token of your own that is
+    at most an hour, unless you are an admin.
     """
     grace_s = int(parse_duration(grace).total_seconds())
     with Api(cli_context(context)) as api:
@@ -126,7 +124,7 @@ def rotate(
             f"/api/v1/tokens/{text(found, 'id')}/rotate", {"grace_s": grace_s}
         )
     sys.stderr.write(
-        f"Token {text(found, 'name')}; the old one ends in {grace}, and nobody can show the new one again:\n"
+        f"Token {text(found, 'name')}; the old one ends in {grace}, and the new one cannot be shown again:\n"
     )
     show_line(text(made, "secret"))
 
@@ -136,7 +134,7 @@ def revoke(
     context: typer.Context,
     tokens: Annotated[list[str], typer.Argument(metavar="TOKEN", help="Ids or names")],
 ) -> None:
-    """End tokens, with those that replaced them or that they replaced.
+    """Revoke tokens, with those that replaced them or that they replaced.
 
     Other processes of the control plane follow within seconds.
     """
@@ -169,7 +167,7 @@ def _find(known: list[Document], wanted: str) -> Document:
     if not found:
         raise CliError(
             f"there is no valid token {wanted!r}",
-            hint="admins see all by `plimsoll token list`, and only they rotate another's",
+            hint="admins see all with `plimsoll token list`, and only they can rotate another's",
         )
     # Never guess which of two tokens is to die.
     if len(found) > 1:

@@ -16,7 +16,9 @@ def version(
     context: typer.Context,
     short: Annotated[
         bool,
-        typer.Option("--short", help="Only this program's version; asks no server"),
+        typer.Option(
+            "--short", help="Only this program's version; does not contact a server"
+        ),
     ] = False,
 ) -> None:
     """Show the versions of this program and of the control plane."""
@@ -39,7 +41,9 @@ def _control_plane(context: typer.Context) -> ColouredCell:
         return faint(str(error))
     api_version = text(document, "info.version")
     if status != 200 or not api_version:
-        return faint(f"answers {status} to /openapi.json; is this address Plimsoll's?")
+        return faint(
+            f"answers {status} to /openapi.json; is this the address of Plimsoll?"
+        )
     return ColouredCell(
         text=f"API v{api_version} at {cli_context(context).url().value}"
     )

@@ -11,20 +11,21 @@ def capacity_law(
     percentile: Annotated[
         float,
         typer.Option(
-            help="Of the requests that must be in time, between 0 and 1: 0.98"
+            help="Fraction of requests that must be on time, between 0 and 1: 0.98"
         ),
     ],
     batch: Annotated[
         int,
         typer.Option(
-            min=1, max=1_000_000, help="Requests that one execution takes at most"
+            min=1, max=1_000_000, help="Maximum number of requests per execution"
         ),
     ],
     ratio: Annotated[
-        float, typer.Option(help="SLO latency over the execution time of one batch")
+        float,
+        typer.Option(help="SLO latency divided by the execution time of one batch"),
     ],
 ) -> None:
-    """Print the highest utilisation at which a percentile of the requests is in time.
+    """Print the highest utilisation at which a percentile of requests is on time.
 
     Requests arrive at random (Poisson); the replica takes whatever waits, at most a batch, as soon as it is free.
     1000 · batch / execution_ms · this figure = the requests per second that a replica can promise.

@@ -63,7 +63,7 @@ def fit(
     """Learn latency, power and memory from measurements.
 
     Needs no database and no network. docs/measure.md describes the columns; `plimsoll samples convert` makes
-    such files from other tools' results. Errors are of samples that were held out in turn.
+    such files from other tools' results. Errors are cross-validated: each sample is predicted by a fit without it.
     """
     if output == plot == STDIO:
         raise typer.BadParameter("only one of the fits and the plot can go to stdout")
@@ -121,13 +121,11 @@ def _report_unlearned(measured: SampleFiles, fits: Fits) -> None:
     # Nothing to write: an empty file of fits would fail later, and elsewhere.
     if len(unlearned) == len(groups):
         raise CliError(
-            f"no technique can learn from so little: {names}",
+            f"too little data for any technique: {names}",
             hint="measure more batches and SM percents",
         )
     if unlearned:
-        sys.stderr.write(
-            f"Left out, since no technique can learn from so little: {names}\n"
-        )
+        sys.stderr.write(f"Left out, with too little data for any technique: {names}\n")
 
 
 def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits:

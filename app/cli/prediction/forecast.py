@@ -46,7 +46,7 @@ MIN_HORIZON_S = 5.0
 MAX_ORIGINS = 2000
 
 app = command_group(
-    "Show a service's forecast, back-test a trace, or make it a history."
+    "Show a service's forecast, back-test a trace, or load one as history."
 )
 
 TraceFile = Annotated[
@@ -119,7 +119,7 @@ def test(
     scores = _scores(series, horizon_s)
     if not scores:
         raise CliError(
-            f"the trace has {counted(len(series.arrivals), 'window')}: too few to judge a forecast"
+            f"the trace has {counted(len(series.arrivals), 'window')}: too few to test a forecast"
         )
     chosen = choose(scores)
     if output is Format.JSON:
@@ -160,9 +160,9 @@ def warm_up(
         ),
     ] = None,
 ) -> None:
-    """Take a trace as the history of a service, on the control plane's machine.
+    """Load a trace as the history of a service, on the control plane's machine.
 
-    Forecasts by the time of the day then work from the first day on. A trace with timestamps is moved by whole weeks
+    Forecasts by the time of day then work from the first day. A trace with timestamps is moved by whole weeks
     to the last one; one without begins at midnight UTC. What was measured is never replaced.
     """
     now = datetime.now(UTC)
@@ -240,7 +240,8 @@ def _show_verdict(scores: Mapping[str, ForecastScore], chosen: str) -> None:
     lowest_rps = min(score.pinball_rps for score in scores.values())
     if chosen in scores and lowest_rps < scores[chosen].pinball_rps:
         show_line(
-            f"another takes over once it loses {100 * MARGIN:g} % less over at least {MIN_FORECASTS:g} forecasts"
+            f"another technique takes over once its loss is {100 * MARGIN:g} % lower over at least "
+            f"{MIN_FORECASTS:g} forecasts"
         )
 
 

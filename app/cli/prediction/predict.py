@@ -55,8 +55,8 @@ def predict(
     """Predict latencies under the conditions of a file, row by row.
 
     Needs no database and no network. The output has the columns of the queries, then latency_ms, latency_ms_low,
-    latency_ms_high and technique; nine of ten true latencies lie between low and high. Measured columns may be there:
-    they are left out, and latency_ms is compared with what is predicted. A network that was not measured on the GPU
+    latency_ms_high and technique; 90 % of true latencies lie between low and high. Measured columns are dropped,
+    but latency_ms, if there, is compared with the predictions. A network that was not measured on the GPU
     type is estimated from another type (technique gpu_type_ratio) or from its layers (layer_counts), if possible.
     """
     if fits == queries == STDIO:
@@ -117,7 +117,7 @@ def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
 
     if not fits.of(quantity):
         raise CliError(
-            f"the fits hold nothing of {quantity}",
+            f"the fits have no {quantity}",
             hint=f"fit samples that have the column {quantity}",
         )
     return predict_quantity(fits, quantity, asked.queries)
@@ -140,7 +140,7 @@ def _report_estimated(asked: QueryFile, predictions: Predictions) -> None:
         names = ", ".join(f"{network} on {gpu_type}" for network, gpu_type in groups)
         total = counted(len(asked.queries), "row")
         sys.stderr.write(
-            f"Estimated, since not measured there: {len(rows)} of {total}: {names}\n"
+            f"Estimated, as not measured there: {len(rows)} of {total}: {names}\n"
         )
 
 

@@ -34,7 +34,7 @@ Templates = Annotated[
     ),
 ]
 Gpu = Annotated[int, typer.Option(min=0, metavar="INDEX", help="Which GPU of the node")]
-Shares = Annotated[str, typer.Option(metavar="PERCENT,...", help="Shares of the SMs")]
+Shares = Annotated[str, typer.Option(metavar="PERCENT,...", help="SM percents")]
 Batches = Annotated[str, typer.Option(metavar="ROWS,...", help="Batch sizes")]
 Plan = Annotated[
     Path | None,
@@ -44,13 +44,16 @@ Plan = Annotated[
     ),
 ]
 Pairs = Annotated[
-    bool, typer.Option("--pairs", help="Measure networks side by side, too")
+    bool, typer.Option("--pairs", help="Also measure pairs of networks side by side")
 ]
 PairShares = Annotated[
-    str, typer.Option(metavar="PERCENT:PERCENT,...", help="Shares of the two of a pair")
+    str,
+    typer.Option(
+        metavar="PERCENT:PERCENT,...", help="SM percents of the two networks of a pair"
+    ),
 ]
 MaxPairs = Annotated[
-    int, typer.Option(min=1, help="Measure at most so many, drawn by the seed")
+    int, typer.Option(min=1, help="Measure at most this many pairs, drawn by the seed")
 ]
 Clocks = Annotated[
     str,
@@ -60,10 +63,10 @@ Clocks = Annotated[
     ),
 ]
 WindowS = Annotated[
-    float, typer.Option(min=0.1, max=60.0, help="Seconds of one window, at least")
+    float, typer.Option(min=0.1, max=60.0, help="Minimum length of a window in seconds")
 ]
 MaxWindows = Annotated[
-    int, typer.Option(min=3, max=100, help="Windows of a cell before it is given up")
+    int, typer.Option(min=3, max=100, help="Maximum number of windows of a cell")
 ]
 Spread = Annotated[
     float,
@@ -71,13 +74,14 @@ Spread = Annotated[
         min=0.1,
         max=100.0,
         metavar="PERCENT",
-        help="How far medians of three windows may lie apart",
+        help="Allowed spread of the medians of three windows",
     ),
 ]
 Budget = Annotated[
     str,
     typer.Option(
-        metavar="DURATION", help="Begin no cell after it, e.g. 45m [default: no limit]"
+        metavar="DURATION",
+        help="Start no new cell after this time, e.g. 45m [default: no limit]",
     ),
 ]
 Seed = Annotated[
@@ -90,11 +94,11 @@ Samples = Annotated[
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on after what SAMPLES.journal holds")
+    bool, typer.Option("--resume", help="Continue after what SAMPLES.journal holds")
 ]
 Send = Annotated[
     bool,
-    typer.Option("--send", help="Give the samples to the control plane at the end"),
+    typer.Option("--send", help="Send the samples to the control plane at the end"),
 ]
 Source = Annotated[
     str, typer.Option(metavar="TEXT", help="With --send: who measured, and with what")
@@ -132,11 +136,11 @@ def run(
     send: Send = False,
     source: Source = "",
 ) -> None:
-    """Measure latency, memory and power of networks over shares and batches.
+    """Measure latency, memory and power of networks over SM percents and batches.
 
     Runs on a node with a free GPU. Every network is started by its runtime template with its share under MPS, proves
     the share, and runs batches in windows that are repeated until they agree. docs/measure.md says how. Interrupt it
-    at any time: what was measured is written, and --resume goes on.
+    at any time: what was measured is written, and --resume continues.
     """
     # The device library and numpy load here, not for --help.
     from agents.profiling.windows import Rules
@@ -181,7 +185,7 @@ def _check_output(output: Path) -> None:
     """Before long work. Raises BadParameter or CliError."""
     if output == STDIO:
         raise typer.BadParameter(
-            "a profile needs a file, its journal is kept beside it",
+            "a profile needs a file, as its journal is kept beside it",
             param_hint="'--output'",
         )
     check_place(output)

@@ -77,7 +77,7 @@ def read_numbers(listed: str, option: str) -> tuple[float, ...]:
         numbers = {float(word) for word in listed.split(",")}
     except ValueError as error:
         raise typer.BadParameter(
-            f"{listed!r} is no list like 10,25,50", param_hint=f"'{option}'"
+            f"{listed!r} is not a list like 10,25,50", param_hint=f"'{option}'"
         ) from error
     if not all(0.0 < number < math.inf for number in numbers):
         raise typer.BadParameter(
@@ -95,7 +95,7 @@ def read_splits(listed: str) -> tuple[tuple[float, float], ...]:
             one, other = map(float, split.split(":"))
         except ValueError as error:
             raise typer.BadParameter(
-                f"{split!r} is no split like 25:75", param_hint="'--pair-shares'"
+                f"{split!r} is not a split like 25:75", param_hint="'--pair-shares'"
             ) from error
         found.append((one, other))
     return tuple(found)
@@ -158,7 +158,7 @@ def _planned(
         )
     if not clocks and not all(map(math.isnan, at.clock_mhz.tolist())):
         notes.append(
-            "the plan's clocks are passed over: without --clocks no clock is locked"
+            "the plan's clocks are ignored: without --clocks no clock is locked"
         )
     return tuple(cells), tuple(notes)
 

@@ -105,13 +105,13 @@ async def _run(
                 )
                 await _measure(opened, journal, listener, settings.cells, outcome)
         except asyncio.CancelledError:
-            sys.stderr.write("Interrupted; --resume goes on\n")
+            sys.stderr.write("Interrupted; --resume continues\n")
         finally:
             # Whatever ended it: hours of measurements are not thrown away for one failure.
             write_samples(output, outcome.measured, settings.gpu_type)
     if outcome.problem:
         sys.stderr.write(
-            f"Note: foreign processes on the GPU could not be seen: {outcome.problem}\n"
+            f"Note: other processes on the GPU could not be checked: {outcome.problem}\n"
         )
     if outcome.report is not None:
         _sum_up(outcome.report, len(outcome.measured))
@@ -146,7 +146,7 @@ async def _measure(
 def _sum_up(report: ProfileReport, samples: int) -> None:
     if report.left:
         sys.stderr.write(
-            f"The budget is over, {counted(report.left, 'cell')} left; --resume goes on\n"
+            f"The time budget is used up, {counted(report.left, 'cell')} left; --resume continues\n"
         )
     if report.failed:
         sys.stderr.write(
@@ -313,7 +313,7 @@ class ProgressBar:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task(
-            "cells", total=None, state="the whole GPU is looked at"
+            "cells", total=None, state="checking the whole GPU"
         )
 
     def begun(self, *, cells: int, done: int) -> None:
@@ -342,7 +342,7 @@ def describe_measurement(measurement: Measurement) -> str:
     )
     power = "" if measurement.power_w is None else f", {measurement.power_w:.0f} W"
     rejected = (
-        f"; windows did not count for: {'; '.join(measurement.rejected)}"
+        f"; windows were discarded for: {'; '.join(measurement.rejected)}"
         if measurement.rejected
         else ""
     )

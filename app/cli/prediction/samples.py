@@ -36,7 +36,7 @@ BatchOption = Annotated[
 ]
 SmPercent = Annotated[
     float,
-    typer.Option(min=0.01, max=100.0, help="Share of the SMs that the server had"),
+    typer.Option(min=0.01, max=100.0, help="SM percent that the server had"),
 ]
 ClockMhz = Annotated[
     float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")

@@ -32,14 +32,15 @@ def fit(
         bool,
         typer.Option(
             "--apply",
-            help="Put the new operating points in force where they are no worse",
+            help="Use the new operating points where they are no worse",
         ),
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Fit a network's samples on the control plane, now.
 
-    New samples are fitted without being asked, too, within minutes. Errors are of samples that were held out in turn.
+    New samples are also fitted automatically within minutes. Errors are cross-validated: each sample is predicted by a
+    fit without it.
     """
     with Api(cli_context(context)) as api:
         try:
@@ -81,7 +82,7 @@ def _show(
     headings = ["GPU type", "operating points", "why"]
     show_table(headings, [_verdict_row(entry) for entry in verdicts])
     if not is_asked:
-        show_line("`--apply` puts them in force where they are no worse.")
+        show_line("`--apply` uses them where they are no worse.")
 
 
 def _fit_row(entry: Document) -> Cells:

@@ -27,7 +27,7 @@ USUAL_POINTS = 8
 
 def plan(
     network: Annotated[
-        str, typer.Argument(metavar="NETWORK", help="What is to be measured")
+        str, typer.Argument(metavar="NETWORK", help="The network to measure")
     ],
     gpu_type: Annotated[
         str,
@@ -38,11 +38,11 @@ def plan(
     *,
     samples: Annotated[
         list[Path] | None,
-        typer.Option(metavar="CSV", help="What was measured already; may be repeated"),
+        typer.Option(metavar="CSV", help="Samples measured so far; may be repeated"),
     ] = None,
     points: Annotated[
         int,
-        typer.Option("--count", min=1, max=MAX_POINTS, help="At most so many points"),
+        typer.Option("--count", min=1, max=MAX_POINTS, help="At most this many points"),
     ] = USUAL_POINTS,
     largest_batch: Annotated[
         int,
@@ -60,7 +60,7 @@ def plan(
         ),
     ] = STDIO,
 ) -> None:
-    """Say what to measure next of a network: the points that tell most.
+    """List the most informative points to measure next for a network.
 
     Needs no server. Writes batch, SM percent and clock of each point as CSV, the most informative first. Measure there,
     fill in latency_ms, and give the file to `plimsoll fit` or `plimsoll samples send`.

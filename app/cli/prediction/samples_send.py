@@ -37,10 +37,10 @@ def send(
     ] = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Give measurements to the control plane.
+    """Send measurements to the control plane.
 
-    It fits them within minutes. docs/measure.md describes the columns. What is known already changes nothing, so
-    that a file may be sent again. Networks and GPU types must exist.
+    It fits them within minutes. docs/measure.md describes the columns. Known samples change nothing, so
+    a file may be sent again. Networks and GPU types must exist.
     """
     measured = read_samples(files)
     rows_of: dict[str, list[int]] = {}
@@ -71,7 +71,7 @@ def _require_networks(
     known = [text(entry, "metadata.name") for entry in api.items("/api/v1/networks")]
     for network, rows in rows_of.items():
         if network not in known:
-            problem = f"{no_such('network', network, known)}; `plimsoll apply` of a manifest of kind Network makes one"
+            problem = f"{no_such('network', network, known)}; `plimsoll apply` of a Network manifest creates it"
             raise measured.refusal(problem, row=rows[0], column="network")
 
 

@@ -38,7 +38,7 @@ PERIOD_COLUMNS = (
 Since = Annotated[
     str,
     typer.Option(
-        metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; hours are counted whole"
+        metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; whole hours are counted"
     ),
 ]
 
@@ -83,8 +83,8 @@ def cost(
 ) -> None:
     """Show what was spent, by service, project or GPU type, or on tasks.
 
-    Cost divides each GPU's price by SM percent, with what nobody was given as (idle); whole-GPU cost divides the idle
-    part over the services, too. Both add up to the bill.
+    Cost divides each GPU's price by SM percent, and lists what was allocated to nobody as (idle); whole-GPU cost
+    divides the idle part over the services, too. Both add up to the bill.
     """
     key = by.value.replace("-", "_")
     with Api(cli_context(context)) as api:
@@ -126,10 +126,10 @@ def slo(
 ) -> None:
     """Show how many requests met their SLO, by service.
 
-    Also what is left of the error budget, and how fast it burns. Requests that were refused or lost count as misses.
-    The budget is what the SLO's percentile leaves for misses: LEFT is of 30 days, or of what there is of them; at a
-    burn rate of 1 the budget lasts just as long. Above 14.4 over one hour, 6 over six or 1 over three days somebody
-    should look (red).
+    Also shows what is left of the error budget, and how fast it burns. Requests that were refused or lost count as
+    misses. The budget is what the SLO's percentile leaves for misses: LEFT is of 30 days, or of what there is of them;
+    at a burn rate of 1 the budget lasts just as long. Red: above 14.4 over one hour, 6 over six hours or 1 over three
+    days, when somebody should look.
     """
     with Api(cli_context(context)) as api:
         rows = list(_rows(api, "slo_attainment_hour", since))

@@ -37,7 +37,7 @@ def events(
     context: typer.Context,
     follow: Annotated[
         bool,
-        typer.Option("-f", "--follow", help="Go on with new ones until interrupted"),
+        typer.Option("-f", "--follow", help="Keep printing new ones until interrupted"),
     ] = False,
     *,
     since: Annotated[
@@ -54,13 +54,13 @@ def events(
         str | None, typer.Option(help="Such as token/alice, controller")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=100_000, help="At most so many of the newest")
+        int, typer.Option(min=1, max=100_000, help="How many of the newest to show")
     ] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """Show who changed what, and what the loop did.
 
-    The oldest come first.
+    Oldest first.
     """
     cli = cli_context(context)
     moment = (

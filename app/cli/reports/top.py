@@ -46,10 +46,10 @@ class TopicTables:
 def top(
     context: typer.Context,
     once: Annotated[
-        bool, typer.Option("--once", help="Print it once, also into a pipe")
+        bool, typer.Option("--once", help="Print it once, even into a pipe")
     ] = False,
 ) -> None:
-    """Show what runs where, whether SLOs hold, and what it costs; live.
+    """Show live what runs where, whether SLOs are met, and what it costs.
 
     Runs until Ctrl-C. The longest bar is a GPU loaded up to its line.
     """

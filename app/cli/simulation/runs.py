@@ -80,7 +80,7 @@ def show_failures(report: SimulationReport) -> None:
     if not count:
         return
     # A mean over four of five seeds must not pass for one over five.
-    others = "; the figures are of the others" if report.runs else ""
+    others = "; the figures are those of the others" if report.runs else ""
     sys.stderr.write(
         f"Error: {count} of {counted(count + len(report.runs), 'run')} failed{others}\n"
     )
@@ -102,7 +102,7 @@ def _check_places(wanted: SimulateOptions, scenario: SimulationScenario) -> None
     for path in (output, html):
         check_place(path)
         if path is not None and path != STDIO and path.resolve() in read:
-            raise CliError(f"cannot write {path}: the simulation is to read it")
+            raise CliError(f"cannot write {path}: the simulation reads it")
 
 
 def _runner(ray: str | None, processes: int) -> AbstractContextManager[Runner]:

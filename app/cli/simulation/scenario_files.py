@@ -31,7 +31,7 @@ def read_scenario(source: Path) -> SimulationScenario:
     # Manifests are many to a file; of two scenarios it would not be clear which one is meant.
     if len(documents) != 1:
         raise CliError(
-            f"{file} holds {len(documents) or 'no'} documents; a scenario is one"
+            f"{file} holds {len(documents) or 'no'} documents; a scenario is exactly one"
         )
     return _validated(file, documents[0], folder_of(source))
 

@@ -37,7 +37,7 @@ def simulate(
             "--jobs",
             min=1,
             max=256,
-            help="Runs at a time, each in a process of its own; absent: one per core",
+            help="Runs at a time, each in its own process [default: one per core]",
         ),
     ] = None,
     ray: Annotated[
@@ -49,7 +49,7 @@ def simulate(
         ),
     ] = None,
 ) -> None:
-    """Simulate a fleet under load, one policy beside the other.
+    """Simulate a fleet under load, and compare policies.
 
     The production loop decides, on a virtual clock, for simulated GPUs that replay measured curves. Every policy of the
     scenario runs with every seed, under the same requests. docs/simulate.md describes scenarios and reports.

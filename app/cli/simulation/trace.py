@@ -50,7 +50,7 @@ from app.simulate.traces.trace import RateTrace
 
 BARS = "▁▂▃▄▅▆▇█"
 
-app = command_group("Import, make, change and describe load for simulations.")
+app = command_group("Import, generate, change and describe load for simulations.")
 
 
 @app.command(name="import")
@@ -69,7 +69,7 @@ def import_trace(
     missing: Annotated[
         Missing | None,
         typer.Option(
-            help="rates: what steps without a row and empty cells are [default: refuse]"
+            help="rates: how to treat missing steps and empty cells [default: refuse]"
         ),
     ] = None,
     top: Annotated[
@@ -77,13 +77,13 @@ def import_trace(
         typer.Option(
             min=1,
             max=1000,
-            help="azure-functions: so many of the busiest [default: 10]",
+            help="azure-functions: how many of the busiest [default: 10]",
         ),
     ] = None,
     trigger: Annotated[
         str | None,
         typer.Option(
-            metavar="WORD", help="azure-functions: of this trigger only, such as http"
+            metavar="WORD", help="azure-functions: only this trigger, such as http"
         ),
     ] = None,
     source: Annotated[
@@ -127,7 +127,7 @@ def describe(
         Format, typer.Option("-o", "--output", help="table, json or yaml")
     ] = Format.TABLE,
 ) -> None:
-    """Say how much load a trace holds, how bursty it is, and whether days are alike.
+    """Describe how much load a trace holds, how bursty it is, and whether days are alike.
 
     D: variance of the requests in 1, 10 and 60 s over their mean; a Poisson stream has 1, bursts that last grow with
     the window. C: correlation of steps a minute apart. docs/simulate.md explains more.
@@ -136,7 +136,7 @@ def describe(
     # `wide` is one of the formats of all commands, but a trace has no further columns.
     if output is Format.WIDE:
         raise typer.BadParameter(
-            "a trace has nothing more to show; give table, json or yaml",
+            "a trace has no wider table; use table, json or yaml",
             param_hint="'-o'",
         )
     if output is not Format.TABLE:

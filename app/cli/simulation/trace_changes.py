@@ -29,7 +29,7 @@ def scale(
     factor: Annotated[
         str | None,
         typer.Option(
-            metavar="X|A=X,B=Y", help="Times as many requests, of all series or of some"
+            metavar="X|A=X,B=Y", help="Multiply the rates, of all series or of some"
         ),
     ] = None,
     *,
@@ -37,29 +37,27 @@ def scale(
         str | None,
         typer.Option(
             metavar="RPS|A=RPS",
-            help="So many requests per second in the mean, of each series",
+            help="Mean requests per second of each series",
         ),
     ] = None,
     smooth: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="First take the mean over so long around each step, such as 15s",
+            help="First average over this long around each step, such as 15s",
         ),
     ] = None,
     time: Annotated[
         float | None,
-        typer.Option(
-            metavar="X", help="Time goes so many times as fast: 24 makes a day an hour"
-        ),
+        typer.Option(metavar="X", help="Speed-up of time: 24 turns a day into an hour"),
     ] = None,
     output: Written = STDIO,
 ) -> None:
-    """Change the rates of a trace, or how fast its time goes.
+    """Change the rates of a trace, or how fast time passes in it.
 
-    Small counts are mostly noise, which a factor blows up and a simulation draws anew: smooth them first. Rates stay
-    what they are when time goes faster: an hour of 24-fold time has the rates of a day and a 24th of its requests. A
-    job list takes --time alone: submissions and durations shrink.
+    Small counts are mostly noise, which a factor amplifies and a simulation draws again: smooth them first. Rates stay
+    the same when time passes faster: an hour at 24 times the speed has the rates of a day and a 24th of its requests. A
+    job list takes only --time: submissions and durations shrink.
     """
     if factor is None and mean is None and smooth is None and time is None:
         raise typer.BadParameter("give --factor, --mean, --smooth or --time")
@@ -69,7 +67,7 @@ def scale(
     if isinstance(found, JobList):
         # Submissions are moments: there is no rate to change.
         if time is None or factor or mean or smooth:
-            raise CliError("a job list has no rates; it takes --time alone")
+            raise CliError("a job list has no rates; it takes only --time")
         write(found.faster(time), output)
         return
     # First, as a factor would blow up the noise; last the time, since smoothing is in the trace's own seconds.
@@ -89,7 +87,7 @@ def slice_trace(
         typer.Option(
             "--from",
             metavar="TIME",
-            help="Since the beginning, such as 90s [default: 0s]",
+            help="Offset from the beginning, such as 90s [default: 0s]",
         ),
     ] = None,
     end: Annotated[
@@ -97,7 +95,7 @@ def slice_trace(
         typer.Option(
             "--to",
             metavar="TIME",
-            help="Since the beginning, such as 1h30m [default: the end]",
+            help="Offset from the beginning, such as 1h30m [default: the end]",
         ),
     ] = None,
     columns: Annotated[
@@ -107,7 +105,7 @@ def slice_trace(
 ) -> None:
     """Cut a piece out of a trace, or some of its series.
 
-    Steps, or jobs, that begin from --from on and before --to; the piece begins at second 0.
+    Keeps steps or jobs that begin at or after --from and before --to; the piece begins at second 0.
     """
     found = read_any(trace)
     start_s = _seconds(start, "--from", 0.0)

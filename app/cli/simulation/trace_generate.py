@@ -25,7 +25,7 @@ from app.cli.simulation.trace_series import (
 from app.simulate.traces.crowds import MAX_CROWDS, CrowdedLoad, FlashCrowds
 
 app = command_group(
-    "Make a trace of a known shape: a day, a spike, a Markov chain, flash crowds."
+    "Generate a trace of a known shape: a day, a spike, a Markov chain, flash crowds."
 )
 
 
@@ -52,7 +52,7 @@ BurstWeight = Annotated[
     ),
 ]
 BurstsOf = Annotated[
-    BurstSource, typer.Option(help="Whose bursts: conv is mild, code is strong")
+    BurstSource, typer.Option(help="Which bursts: conv is mild, code is strong")
 ]
 Means = Annotated[
     list[float],
@@ -64,7 +64,7 @@ Means = Annotated[
     ),
 ]
 # Texts, as all times are until the body of a command: the note repeats them as they were typed.
-Gap = Annotated[str, typer.Option(metavar="TIME", help="Mean time from crowd to crowd")]
+Gap = Annotated[str, typer.Option(metavar="TIME", help="Mean time between crowds")]
 Factors = Annotated[
     str,
     typer.Option(
@@ -76,25 +76,25 @@ Decays = Annotated[
     str,
     typer.Option(
         metavar="SHORT:LONG",
-        help="What is above falls to 37 % within a time drawn between these",
+        help="Time in which the excess falls to 37 %, drawn between these",
     ),
 ]
 Joined = Annotated[
     float,
-    typer.Option(min=0.0, max=1.0, help="Chance that a crowd comes to a series, too"),
+    typer.Option(min=0.0, max=1.0, help="Chance that a crowd also hits a given series"),
 ]
 Noise = Annotated[
     float,
     typer.Option(
         min=0.0,
         max=1.0,
-        help="Noise of the rate, 0.1 = 10 %: so much shared by all series, so much of each",
+        help="Noise of the rate, 0.1 = 10 %; once for all series together, once for each",
     ),
 ]
 Amplitude = Annotated[
     float,
     typer.Option(
-        min=0.0, max=1.0, help="A slow wave by so much of the mean, up and down"
+        min=0.0, max=1.0, help="Height of a slow wave, as a fraction of the mean"
     ),
 ]
 Period = Annotated[str, typer.Option(metavar="TIME", help="Length of the wave")]
@@ -106,7 +106,7 @@ def diurnal(
     amplitude: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, help="The rate swings by so much of its mean, up and down"
+            min=0.0, max=1.0, help="Swing up and down, as a fraction of the mean"
         ),
     ] = 0.5,
     *,
@@ -127,7 +127,7 @@ def diurnal(
     draw: Draw = False,
     output: Written = STDIO,
 ) -> None:
-    """A sine of a day's length around the mean, with bursts if wanted."""
+    """A daily sine curve around the mean, with optional bursts."""
     shape = LoadShape(
         mean_rps=mean,
         day_amplitude=amplitude,
@@ -161,7 +161,7 @@ def spike(
         float, typer.Option(min=0.0, help="Height, as a multiple of the mean")
     ] = 4.0,
     ramp: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it climbs, and falls")
+        str, typer.Option(metavar="TIME", help="How long it climbs and falls")
     ] = "20s",
     bursts: BurstWeight = 0.0,
     bursts_of: BurstsOf = BurstSource.CONV,
@@ -171,7 +171,7 @@ def spike(
     draw: Draw = False,
     output: Written = STDIO,
 ) -> None:
-    """A steady rate with one spike: it climbs, stays, and falls back."""
+    """A steady rate with one spike, which climbs, holds and falls."""
     one = Spike(
         start_s=seconds(at),
         length_s=seconds(length),
@@ -211,7 +211,7 @@ def mmpp(
 ) -> None:
     """A Markov-modulated Poisson process: the rate jumps between levels at random times.
 
-    It stays at each level for an exponential time, then goes to any of the others.
+    It stays at each level for an exponential time, then jumps to any other.
     """
     pairs = [_level(each) for each in level]
     # A chain with one state has nowhere to go.

@@ -56,7 +56,8 @@ class WantedSeries:
         # Requests are counted by the second.
         if duration_s != int(duration_s):
             raise typer.BadParameter(
-                f"{self.duration!r} is not in whole seconds", param_hint="'--duration'"
+                f"{self.duration!r} is not a whole number of seconds",
+                param_hint="'--duration'",
             )
         return int(duration_s)
 
@@ -85,7 +86,7 @@ def write_series(shapes: Sequence[Shape], command: str, wanted: WantedSeries) ->
         )
     # Of options that are each within their bounds, a rate may come out that no float holds or nobody can draw.
     except ValueError as error:
-        raise typer.BadParameter(f"these make no rates: {error}") from error
+        raise typer.BadParameter(f"these values give no rates: {error}") from error
     write(made, wanted.output)
 
 

@@ -29,7 +29,7 @@ def _agent(context: typer.Context) -> None:
 
 
 def _gateway(context: typer.Context) -> None:
-    """Take the requests of all services at one address that stays."""
+    """Serve the requests of all services at one fixed address."""
     from agents.gateway.command import main
 
     raise typer.Exit(main(context.args))

@@ -17,8 +17,8 @@ def test_without_a_plan_the_one_before_comes_back() -> None:
     api = FakeApi(answers={"GET plans": before, "POST plans/4/restore": ANSWER})
     assert cli("rollback", api=api).out.splitlines() == [
         "Plan 4 is restored as plan 9; the next tick pushes it.",
-        "  not kept at the demand of now: service chat: 50 rps served and 0 listed as unserved, of 300",
-        "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that.",
+        "  not kept at the present demand: service chat: 50 rps served and 0 listed as unserved, of 300",
+        "The policy is now in mode approve: new plans wait for you. Apply a Policy with mode auto to change that.",
     ]
     asked = api.requests[0].url.params
     assert asked["state"] == "superseded"
@@ -32,11 +32,11 @@ def test_a_policy_that_asks_before_it_acts_stays_as_it_is() -> None:
 
 def test_where_nothing_was_in_force_before_it_says_so() -> None:
     result = cli("rollback", api=FakeApi())
-    assert (result.code, "no plan was in force before" in result.err) == (1, True)
+    assert (result.code, "no earlier plan that was in force" in result.err) == (1, True)
 
 
 def test_why_it_is_refused_is_shown() -> None:
-    words = "plan 4 cannot run on the fleet of now: no service is called 'search'"
+    words = "plan 4 cannot run on the present fleet: no service is called 'search'"
     result = cli(
         "rollback",
         "4",

@@ -285,13 +285,13 @@ def exit_of(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--times-ms", "1"), "are no times like 1:5,8:12"),
+        (("--times-ms", "1"), "are not times like 1:5,8:12"),
         (("--times-csv", "absent.csv"), "absent.csv cannot be read"),
         (("--engine", "onnx", "--network", "net.onnx"), "--network-dir"),
         (("--engine", "torch", "--network", "net.pt"), "give --input"),
         (
             ("--engine", "torch", "--network", "net.pt", "--input", "x:FP99"),
-            "no input like x:FP32:3,224,224",
+            "not an input like x:FP32:3,224,224",
         ),
         (("--host", "256.0.0.1"), "the worker of chat cannot run"),
     ],

@@ -41,7 +41,9 @@ def telemetry_cell(forecast: Document) -> ColouredCell:
             + ("" if any(rates_rps) else ", quiet: no requests")
         )
     if silent_s is None:
-        return bad("no node reported it in the last minutes; the planned rate stays")
+        return bad(
+            "no node reported it in the last few minutes; the planned rate stays"
+        )
     return bad(f"reports stopped {silent_s:.0f} s ago; the planned rate stays")
 
 

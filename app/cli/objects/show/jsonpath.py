@@ -163,7 +163,7 @@ def _parse_step(rest: str, text: str) -> tuple[Step, str]:
         return _every, rest[2:]
     key = _KEY.match(rest)
     if key is None:
-        raise _fault(f"{text!r} cannot be read from {rest!r} on")
+        raise _fault(f"{text!r} cannot be parsed from {rest!r} on")
     return _by_key(re.sub(r"\\(.)", r"\1", key[1])), rest[key.end() :]
 
 
@@ -189,13 +189,13 @@ def _parse_entry(entry: str) -> Step:
     if cut := _SLICE.fullmatch(entry):
         first, end = (None if each is None else int(each) for each in cut.groups())
         return _by_slice(first, end)
-    raise _fault(f"[{entry}] is no index, slice, filter or quoted key")
+    raise _fault(f"[{entry}] is not an index, slice, filter or quoted key")
 
 
 def _parse_filter(inside: str) -> Step:
     found = _FILTER.fullmatch(inside)
     if found is None:
-        raise _fault(f'[{inside}] is no filter such as [?(@.type=="Ready")]')
+        raise _fault(f'[{inside}] is not a filter such as [?(@.type=="Ready")]')
     path = _parse_path(found[1] or ".")
     sign = found[2]
     wanted = _parse_literal(found[3]) if sign else None
@@ -215,9 +215,7 @@ def _parse_literal(typed: str) -> object:
     try:
         return json.loads(typed)
     except ValueError as error:
-        raise _fault(
-            f"{typed!r} is no number, and no text in quotes to compare with"
-        ) from error
+        raise _fault(f"{typed!r} is neither a number nor a quoted text") from error
 
 
 def _compare(value: object, sign: str, wanted: object) -> bool:

@@ -16,7 +16,7 @@ def get_services(**options: object) -> Result:
 def test_no_control_plane_names_the_address_its_origin_and_the_remedy() -> None:
     assert get_services().err == (
         "Error: no control plane answers at http://127.0.0.1:8080 (default): [Errno 111] Connection refused\n"
-        "Hint: start one with `plimsoll up`, or set PLIMSOLL_URL to where one runs\n"
+        "Hint: start one with `plimsoll up`, or set PLIMSOLL_URL to the address of a running one\n"
     )
     result = get_services(environment={"PLIMSOLL_URL": "http://gpu:1"})
     assert "at http://gpu:1 (environment PLIMSOLL_URL)" in result.err
@@ -39,7 +39,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
     ("error", "words"),
     [
         (httpx2.ReadTimeout("slow"), "gave no answer in 75 s"),
-        (httpx2.RemoteProtocolError("peer closed"), "broke: peer closed"),
+        (httpx2.RemoteProtocolError("peer closed"), "was lost: peer closed"),
         (httpx2.ConnectTimeout("no route"), "no control plane answers"),
     ],
 )
@@ -61,17 +61,21 @@ def test_a_token_that_may_not_gets_no_advice_of_a_scope_that_may_not_do() -> Non
     api = FakeApi(problems={"GET services": problem_document(403, refused)})
     assert get_services(api=api).err == (
         f"Error: {refused}\n"
-        "Hint: an admin's `plimsoll token create` makes a token of another scope, or of other projects\n"
+        "Hint: an admin's `plimsoll token create` creates a token of another scope or project\n"
     )
 
 
 def test_a_refused_token_says_where_it_came_from(tmp_path: Path) -> None:
     api = FakeApi(
-        problems={"GET services": problem_document(401, "this token is not known")}
+        problems={
+            "GET services": problem_document(
+                401, "this token is unknown, revoked or expired"
+            )
+        }
     )
     assert get_services(api=api).err == (
-        "Error: this token is not known (token: environment PLIMSOLL_TOKEN)\n"
-        "Hint: set PLIMSOLL_TOKEN, or make a token with `plimsoll token create --local --save`\n"
+        "Error: this token is unknown, revoked or expired (token: environment PLIMSOLL_TOKEN)\n"
+        "Hint: set PLIMSOLL_TOKEN, or create a token with `plimsoll token create --local --save`\n"
     )
     result = get_services(api=api, environment={}, home=tmp_path)
     assert (
@@ -141,12 +145,12 @@ def test_a_server_that_is_not_ours_is_suspected(answer: httpx2.Response) -> None
     result = get_services(api=lambda _request: answer)
     assert result.code == 1
     assert "without a problem document" in result.err
-    assert "is this address Plimsoll's?" in result.err
+    assert "is this the address of Plimsoll?" in result.err
 
 
 def test_an_answer_that_is_no_object_is_an_error() -> None:
     assert (
-        "with something that is no JSON object"
+        "did not answer /api/v1/services with a JSON object"
         in get_services(api=lambda _request: httpx2.Response(200, text="hello")).err
     )
 
@@ -164,7 +168,7 @@ def test_a_token_that_no_header_can_carry_is_named_with_its_origin(token: str) -
     assert (result.code, result.out) == (1, "")
     assert (
         result.err
-        == "Error: the token has characters that none has (token: environment PLIMSOLL_TOKEN)\n"
+        == "Error: the token has invalid characters (token: environment PLIMSOLL_TOKEN)\n"
     )
 
 

@@ -108,7 +108,7 @@ def test_explain_of_a_service_tells_of_it_alone() -> None:
     result = cli("explain", "nope", api=explaining())
     assert (result.code, result.err.splitlines()[0]) == (
         1,
-        "Error: plan 12 says nothing of a service 'nope'",
+        "Error: plan 12 has no service 'nope'",
     )
 
 
@@ -186,7 +186,7 @@ def test_pause_resume_and_cordons_reach_their_endpoints() -> None:
         }
     )
     assert cli("pause", api=api).out.startswith("The control loop is paused")
-    assert cli("resume", api=api).out == "The control loop goes on.\n"
+    assert cli("resume", api=api).out == "The control loop continues.\n"
     assert cli("cordon", "n1", api=api).out == "Node n1 cordoned\n"
     assert cli("uncordon", "n2", api=api).out == "Node n2 uncordoned\n"
 

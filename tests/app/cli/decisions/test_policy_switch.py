@@ -197,10 +197,13 @@ def test_back_without_a_before_says_so() -> None:
 
 def test_who_decides_already_is_left_alone() -> None:
     api = a_plane(a_policy("joint", WEB))
-    assert switched(api, "joint").out == "joint decides already; nothing was changed.\n"
+    assert (
+        switched(api, "joint").out
+        == "joint is already in force; nothing was changed.\n"
+    )
     assert (
         switched(api, "hetsev", "--group", "web").out
-        == "web: hetsev decides already; nothing was changed.\n"
+        == "web: hetsev is already in force; nothing was changed.\n"
     )
     assert api.sent("POST") == api.sent("PUT") == []
 
@@ -223,7 +226,7 @@ def test_a_policy_whose_first_plan_would_not_be_pushed_is_not_switched_to(
     api = a_plane(preview=a_preview(**answer))
     result = switched(api, "gslice", "-y")
     assert (result.code, api.sent("PUT")) == (1, [])
-    assert "gslice may break the promise of a percentile" in result.out
+    assert "gslice may miss an SLO's percentile" in result.out
     assert result.err.startswith(
         f"Error: its first plan would not be pushed: {answer['reason']}"
     )
@@ -285,4 +288,4 @@ def test_somebody_else_s_change_meanwhile_is_not_overwritten() -> None:
 
     result = cli("policy", "switch", "hetsev", "-y", api=while_another_switches)
     assert (result.code, plane.objects[PATH]) == (1, a_policy("k8s_hpa"))
-    assert "somebody else changed it meanwhile" in result.err
+    assert "somebody else changed it in the meantime" in result.err

@@ -163,7 +163,7 @@ def test_a_new_service_is_an_entry_of_the_contract(tmp_path: Path) -> None:
             1,
             "Error: --gpus: 2 small can be planned with; -9 would leave -7",
         ),
-        (["--gpus", "small=3"], 2, "'3' must say how many more or fewer: +2 or -1"),
+        (["--gpus", "small=3"], 2, "'3' must be a change in number, such as +2 or -1"),
         (["--demand", "chat=-1"], 2, "-1 must be a factor of 0 or more"),
         (["--demand", "chat"], 2, "'chat' is not NAME=VALUE, such as chat=2"),
         (["--slo", "chat=fast"], 2, "'fast' is not a number"),
@@ -215,7 +215,7 @@ def test_a_control_plane_s_answers_are_shown_with_what_is_not_sure() -> None:
     assert [line.split()[0] for line in lines[1:5]] == ["as", "-1", "+1", "all"]
     assert "-1 T4 *" in lines[2] and "−$0.5000" in lines[2]
     assert "12.50 %" in lines[4]
-    assert lines[5].startswith("* the plan of another question")
+    assert lines[5].startswith("* the plan found for another question")
     assert lines[6].startswith("Differences smaller than the gaps are not proven")
 
 

@@ -123,7 +123,7 @@ def test_anything_but_yes_changes_nothing_and_ends_with_1(
     result = cli("apply", "-f", file, api=api, stdin=answer)
     assert (result.code, api.written()) == (1, [])
     silence = "" if answer else "\n"
-    hint = "" if answer else "Hint: nobody answered; -y does it without asking\n"
+    hint = "" if answer else "Hint: there was no answer; -y skips the question\n"
     assert (
         result.err
         == f"{PRICING}Apply? [y/N] {silence}Error: nothing was changed\n{hint}"
@@ -162,10 +162,10 @@ def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_pla
 def test_a_refusal_gets_its_line_and_nothing_is_written(file: Path) -> None:
     file.write_text(NETWORK + "---\n" + SERVICE)
     api = api_with()
-    words = "40 ms is impossible; the least SLO possible is 61.2 ms"
+    words = "40 ms is impossible; the shortest possible SLO is 61.2 ms"
     problem = problem_document(
         422,
-        f"services[0].spec.slo: {words}; `?force=true` accepts it all the same",
+        f"services[0].spec.slo: {words}; `?force=true` accepts it anyway",
         pointers={"/services/0/spec/slo": words},
     )
     problem["errors"][0]["may_force"] = True  # type: ignore[index]
@@ -173,8 +173,8 @@ def test_a_refusal_gets_its_line_and_nothing_is_written(file: Path) -> None:
     result = cli("apply", "-f", file, "-y", api=api)
     assert (result.code, "created" in result.out) == (1, False)
     assert result.err == (
-        f"Error: {file}:12: spec.slo: 40 ms is impossible; the least SLO possible is 61.2 ms\n"
-        "Hint: `plimsoll apply --force` accepts it all the same\n"
+        f"Error: {file}:12: spec.slo: 40 ms is impossible; the shortest possible SLO is 61.2 ms\n"
+        "Hint: `plimsoll apply --force` accepts it anyway\n"
     )
 
 

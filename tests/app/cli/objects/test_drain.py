@@ -85,7 +85,7 @@ def test_the_waiting_ends_where_somebody_ends_the_draining() -> None:
     result = cli("drain", "n1", api=_api(None))
     assert (result.code, result.err) == (
         1,
-        "Error: somebody ended the draining of node n1\n",
+        "Error: somebody stopped the draining of node n1\n",
     )
 
 

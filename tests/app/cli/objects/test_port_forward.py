@@ -93,7 +93,7 @@ def test_a_port_that_is_taken_is_said() -> None:
         result = cli("port-forward", "service/chat", port, api=api)
     assert (result.code, result.out) == (1, "")
     assert f"cannot listen on 127.0.0.1:{port}: " in result.err
-    assert "0 for any that is free" in result.err
+    assert "0 for any free one" in result.err
 
 
 def test_a_service_that_is_not_there_is_said() -> None:

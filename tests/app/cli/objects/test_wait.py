@@ -134,7 +134,7 @@ def test_what_ended_otherwise_is_not_waited_for() -> None:
     )
     result = time.run("wait", "task/nightly", "--for", "state=finished")
     assert (result.code, time.at_s) == (1, 0.0)
-    assert "it is cancelled, and will not be finished any more" in result.err
+    assert "it is cancelled and will not become finished" in result.err
     result = time.run("wait", "plan/7", "--for", "state=target")
     assert (result.code, time.at_s) == (1, 0.0)
 
@@ -177,9 +177,9 @@ def test_a_control_plane_that_restarts_is_waited_for_once_it_has_answered() -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("service/chat", "--for", "ready"), "nothing to wait for"),
-        (("service/chat", "--for", "condition="), "nothing to wait for"),
-        (("service/chat", "--for", "jsonpath=.a=b"), "nothing to wait for"),
+        (("service/chat", "--for", "ready"), "not something to wait for"),
+        (("service/chat", "--for", "condition="), "not something to wait for"),
+        (("service/chat", "--for", "jsonpath=.a=b"), "not something to wait for"),
         (("service/chat", "--for", "jsonpath={.a[}"), "bracket is not closed"),
         (("service", "--for", "delete"), "write service/NAME"),
         (("service/", "--for", "delete"), "is not KIND/NAME"),
@@ -239,7 +239,7 @@ def test_a_rollout_that_only_another_manifest_helps_ends_at_once() -> None:
     time = Passing(FakeApi(objects={"services/chat": chat(hopeless)}))
     result = time.run("rollout", "status", "service/chat")
     assert (result.code, time.at_s) == (1, 0.0)
-    assert "cannot go on: 50 ms is too short" in result.err
+    assert "cannot continue: 50 ms is too short" in result.err
 
 
 def test_without_watching_a_rollout_is_shown_as_it_is() -> None:

@@ -134,9 +134,9 @@ def test_a_context_that_there_is_not_names_those_that_there_are(home: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("a b",), "is not a name of a context"),
+        (("a b",), "is not a valid context name"),
         (("a", "--url", "plimsoll"), "not an http:// or https://"),
-        (("a", "-p", "A"), "not a name of a project"),
+        (("a", "-p", "A"), "not a valid project name"),
     ],
 )
 def test_what_no_context_can_have_is_refused(
@@ -157,7 +157,7 @@ def test_what_no_context_can_have_is_refused(
         ("contexts: {a: {url: 1}}", "contexts.a.url is not text"),
         ("contexts: {a: {uri: x}}", "it takes url, token-file, project"),
         ("current-context: [a]", "current-context is not a name"),
-        ("#" * 1_100_000, "larger than any file of contexts"),
+        ("#" * 1_100_000, "too large for a file of contexts"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_what_is_wrong(

@@ -213,7 +213,7 @@ def test_doctor_asks_the_control_plane_how_it_is() -> None:
 def test_doctor_suspects_an_address_that_is_not_ours() -> None:
     found = findings(FakeApi(answers={"GET /readyz": {"hello": "world"}}))
     assert found["control plane"].verdict is CheckVerdict.BROKEN
-    assert "is this address Plimsoll's?" in found["control plane"].detail
+    assert "is this the address of Plimsoll?" in found["control plane"].detail
 
 
 def test_a_library_that_does_not_load_is_found_out_in_a_process_of_its_own() -> None:

@@ -126,12 +126,12 @@ def test_a_network_with_too_few_samples_is_left_out_and_named(
     noun = "1 sample" if rows == 1 else "5 samples"
     assert (alone.code, alone.out) == (1, "")
     assert alone.err.startswith(
-        f"Error: no technique can learn from so little: n on g ({noun})\nHint: measure more"
+        f"Error: too little data for any technique: n on g ({noun})\nHint: measure more"
     )
     assert not (tmp_path / "fit.json").exists()
     result = cli("fit", SAMPLES, path, "-o", tmp_path / "fit.json")
     assert result.code == 0
     assert (
         result.err
-        == f"Left out, since no technique can learn from so little: n on g ({noun})\n"
+        == f"Left out, with too little data for any technique: n on g ({noun})\n"
     )

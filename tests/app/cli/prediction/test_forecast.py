@@ -84,7 +84,7 @@ def test_a_service_s_forecast_is_shown_with_what_it_rests_on() -> None:
 
 
 def test_a_technique_that_loses_a_little_less_is_told_what_it_lacks() -> None:
-    hint = "another takes over once it loses 5 % less over at least 120 forecasts"
+    hint = "another technique takes over once its loss is 5 % lower over at least 120 forecasts"
     assert shown(BUSY | {"technique": "burst_aware"}).splitlines()[-1] == hint
     assert hint not in shown(BUSY)
 
@@ -94,7 +94,7 @@ def test_a_technique_that_loses_a_little_less_is_told_what_it_lacks() -> None:
     [
         (QUIET, "heard 1 s ago, quiet: no requests"),
         (GONE, "reports stopped 40 s ago; the planned rate stays"),
-        (NEVER, "no node reported it in the last minutes; the planned rate stays"),
+        (NEVER, "no node reported it in the last few minutes; the planned rate stays"),
     ],
 )
 def test_a_quiet_service_and_missing_telemetry_read_differently(
@@ -135,7 +135,7 @@ def test_rates_have_the_decimals_that_they_need(highest_rps: float, row: str) ->
         (GONE, "forecast: none, reports stopped 40 s ago; the planned rate stays"),
         (
             NEVER,
-            "forecast: none, no node reported it in the last minutes; the planned rate stays",
+            "forecast: none, no node reported it in the last few minutes; the planned rate stays",
         ),
     ],
 )

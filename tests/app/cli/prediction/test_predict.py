@@ -93,7 +93,7 @@ def test_power_and_memory_are_added_on_request(fits: Path) -> None:
     assert plain.out == ask(fits, ["alexnet,V100,1,50"]).out
     refused = ask(fits, ["alexnet,V100,1,50"], "--quantities", "latency,memory")
     assert (refused.code, refused.out) == (1, "")
-    assert refused.err.startswith("Error: the fits hold nothing of memory_mib\nHint: ")
+    assert refused.err.startswith("Error: the fits have no memory_mib\nHint: ")
     assert ask(fits, ["alexnet,V100,1,50"], "--quantities", "latency,colour").code == 2
 
 
@@ -179,7 +179,7 @@ def test_rows_of_networks_not_measured_there_are_estimated_and_counted(
     assert moved[2] / moved[1] > 1.5 > measured[2] / measured[1]
     assert (
         result.err
-        == "Estimated, since not measured there: 3 of 4 rows: resnet18 on T4, resnext50_32x4d on V100\n"
+        == "Estimated, as not measured there: 3 of 4 rows: resnet18 on T4, resnext50_32x4d on V100\n"
     )
 
 

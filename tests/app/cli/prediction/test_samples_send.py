@@ -174,14 +174,17 @@ def test_what_the_control_plane_refuses_is_named_with_file_line_and_column() -> 
 def test_a_problem_that_is_about_no_sample_is_told_as_it_is() -> None:
     refused = problem_document(
         422,
-        "source: 'served' is for what the agents report",
+        "source: 'served' is reserved for what the agents report",
         pointers={"/source": "served"},
     )
     api = FakeApi(
         objects=dict(NETWORKS), problems={"POST networks/bert/samples": refused}
     )
     result = send("bert,T4,1,50,10", api=api, options=("--source", "served"))
-    assert (result.code, "is for what the agents report" in result.err) == (1, True)
+    assert (result.code, "is reserved for what the agents report" in result.err) == (
+        1,
+        True,
+    )
 
 
 def test_a_file_that_cannot_be_read_reaches_nobody() -> None:
@@ -215,7 +218,7 @@ def test_a_fit_that_is_not_applied_says_how() -> None:
     assert (
         cli("samples", "fit", "bert", api=api)
         .out.splitlines()[-1]
-        .startswith("`--apply` puts them in force")
+        .startswith("`--apply` uses them where")
     )
     assert [request.url.query for request in api.requests] == [b"apply=false"]
     printed = [

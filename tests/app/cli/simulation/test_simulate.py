@@ -134,10 +134,7 @@ def test_results_take_nobodys_place(tmp_path: Path, option: str) -> None:
     for name in ("scenario.yaml", "two.csv", "jobs.csv"):
         result = cli("simulate", file, option, tmp_path / "." / name)
         assert (result.code, result.out) == (1, "")
-        assert (
-            f"cannot write {tmp_path / name}: the simulation is to read it"
-            in result.err
-        )
+        assert f"cannot write {tmp_path / name}: the simulation reads it" in result.err
     both = cli("simulate", file, "-o", tmp_path / "x", "--html", tmp_path / "x")
     assert (
         both.code,
@@ -184,7 +181,7 @@ def test_an_slo_that_no_gpu_of_the_fleet_can_keep_is_told_before_the_runs(
         "simulate", written(tmp_path, services=[service]), "--html", page, "-j", "1"
     )
     warning, _, run, *_ = result.err.splitlines()
-    words = "service resnet50: 0.5 ms at percentile 0.98 is impossible on V100-32GB; the least SLO possible is "
+    words = "service resnet50: 0.5 ms at percentile 0.98 is impossible on V100-32GB; the shortest possible SLO is "
     assert warning.startswith(f"Warning: {words}") and run.startswith("1 of 1 run")
     assert words in page.read_text()
 
@@ -397,7 +394,7 @@ def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
 def test_two_documents_are_no_scenario(tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     file.write_text("kind: Scenario\n---\nkind: Scenario\n")
-    assert "holds 2 documents; a scenario is one" in cli("simulate", file).err
+    assert "holds 2 documents; a scenario is exactly one" in cli("simulate", file).err
 
 
 def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(
@@ -435,7 +432,9 @@ def test_a_run_that_fails_is_named_and_the_others_are_reported(tmp_path: Path) -
         [run.seed for run in report.runs],
         [run.seed for run in report.failed],
     ) == (1, [3], [4])
-    assert "Error: 1 of 2 runs failed; the figures are of the others" in result.err
+    assert (
+        "Error: 1 of 2 runs failed; the figures are those of the others" in result.err
+    )
     assert "2 of 2 runs: hetsev_greedy, seed 4: failed" in result.err
     words = "hetsev_greedy, seed 4: service resnet50 gets up to 2,000,000 requests per second"
     assert words in result.err and words in page.read_text()

@@ -292,7 +292,10 @@ def test_names_make_series_of_their_own() -> None:
             ["generate", "mmpp", "--level", "1:9s", "--level", "x:9s"],
             "'x' is not a number",
         ),
-        (["generate", "spike", "--mean", "1", "--duration", "1.5s"], "whole seconds"),
+        (
+            ["generate", "spike", "--mean", "1", "--duration", "1.5s"],
+            "whole number of seconds",
+        ),
         (["generate", "diurnal", "--mean", "1", "--amplitude", "2"], "--amplitude"),
         (
             ["generate", "flash-crowds", "--mean", "1", "--mean", "2"],
@@ -344,8 +347,8 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(
         ),
         (["describe", "nowhere.csv"], "", "cannot read nowhere.csv"),
         (["scale", "-", "--factor", "c=2"], SQUARE, "no series is called 'c'"),
-        (["scale", "-", "--factor", "2"], JOBS, "takes --time alone"),
-        (["scale", "-", "--time", "2", "--smooth", "9s"], JOBS, "takes --time alone"),
+        (["scale", "-", "--factor", "2"], JOBS, "takes only --time"),
+        (["scale", "-", "--time", "2", "--smooth", "9s"], JOBS, "takes only --time"),
         (["scale", "-", "--smooth", "1s"], SQUARE, "at least three steps"),
         (["slice", "-", "--columns", "a"], JOBS, "--columns is for traces"),
         (["slice", "-", "--to", "1h"], SQUARE, "the trace ends after 1800 s"),

@@ -98,14 +98,14 @@ def test_a_template_prints_what_kubectl_prints(
     [
         ("{.items[0}", "bracket is not closed"),
         ("{.items[]}", "cannot be read"),
-        ("{.items[name]}", "no index, slice, filter or quoted key"),
+        ("{.items[name]}", "not an index, slice, filter or quoted key"),
         ("{.items['a'1]}", "cannot be read"),
-        ("{.items[?(.x)]}", "is no filter"),
-        ("{.items[?(@.x==y)]}", "no text in quotes"),
+        ("{.items[?(.x)]}", "is not a filter"),
+        ("{.items[?(@.x==y)]}", "neither a number nor a quoted text"),
         ("{.kind", "brace is not closed"),
         ("kind}}{.kind}", "not opened"),
         ("{}", "path is empty"),
-        ("{.a b}", "cannot be read from ' b' on"),
+        ("{.a b}", "cannot be parsed from ' b' on"),
         ("{range .items[*]}{.kind}", "has no {end}"),
         ("{.kind}{end}", "without its {range}"),
         ("{range .a}" * 10 + "{end}" * 10, "more than 8 deep"),
@@ -135,4 +135,4 @@ def test_a_format_that_there_is_not_is_refused_before_the_api_is_asked(
     api = FakeApi()
     result = cli("get", "services", "-o", output, api=api)
     assert (result.code, result.out, api.requests) == (2, "", [])
-    assert "write" in result.err
+    assert "{.status" in result.err
