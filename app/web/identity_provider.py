@@ -179,7 +179,7 @@ class IdentityProvider:
         async with self._client() as client:
             metadata = await self._discover(client)
         if issuer is not None and issuer != metadata["issuer"]:
-            raise Unauthorised("This is another provider's answer: log in again.")
+            raise Unauthorised("This answer came from another provider: log in again.")
 
     def _client(self) -> AsyncOAuth2Client:
         return AsyncOAuth2Client(
@@ -203,7 +203,7 @@ class IdentityProvider:
         # A slash at the end is easily forgotten; anything else may be another provider behind the same address.
         if issuer.rstrip("/") != self.terms.issuer.rstrip("/"):
             raise Unavailable(
-                f"{self.terms.host} calls itself {issuer}; PLIMSOLL_OIDC_ISSUER must be the same."
+                f"{self.terms.host} identifies itself as {issuer}; PLIMSOLL_OIDC_ISSUER must be the same."
             )
         self._metadata, self._keys = found, None
         self._until_s = now_s + REMEMBERED_S
@@ -285,7 +285,7 @@ class IdentityProvider:
             self._log(error)
             if error.error == "invalid_grant":
                 raise Unauthorised(
-                    "This login was used already, or took too long: log in again."
+                    "This login was already used or took too long: log in again."
                 ) from error
             raise Unavailable(
                 f"{host} refuses this control plane ({_printable(str(error.error))}): check PLIMSOLL_OIDC_CLIENT_ID "
@@ -294,7 +294,7 @@ class IdentityProvider:
         except PROVIDER_ERRORS as error:
             self._log(error)
             raise Unavailable(
-                f"{host} does not answer as an identity provider does ({type(error).__name__}). Try again, or log "
+                f"{host} does not answer like an identity provider ({type(error).__name__}). Try again, or log "
                 "in with a token."
             ) from error
 
@@ -314,7 +314,7 @@ async def _load(
     answer = await client.request("GET", url, withhold_token=withhold_token)
     found: object = answer.raise_for_status().json()
     if not isinstance(found, dict):
-        raise TypeError(f"{url} answers with no JSON object")
+        raise TypeError(f"{url} does not answer with a JSON object")
     return found
 
 

@@ -99,7 +99,7 @@ async def leave(
         request,
         "onward.html",
         title="Logged out",
-        text=f"You are logged out here. {host} logs you out there, too.",
+        text=f"You are logged out here; {host} will log you out as well.",
         links=[(f"Continue to {host}", url)],
         goes_on=True,
     )
@@ -113,7 +113,7 @@ async def _require_own_page(request: Request) -> None:
     except Forbidden:
         parts: ApiParts = request.app.state.parts
         await parts.note_denial(
-            request.scope, "the login form was not sent from this dashboard"
+            request.scope, "the login form was not submitted from this dashboard"
         )
         raise
 
@@ -127,7 +127,7 @@ async def _form(request: Request) -> dict[str, list[str]]:
     except TimeoutError:
         raise HTTPException(
             HTTPStatus.REQUEST_TIMEOUT,
-            f"the form did not come within {FORM_WITHIN_S:g} s",
+            f"the form did not arrive within {FORM_WITHIN_S:g} s",
             # The rest of it would be taken for the next request.
             headers={"Connection": "close"},
         ) from None
@@ -143,7 +143,7 @@ async def _holder(request: Request, secret: str) -> Context:
             request.scope, "the login form held no well-formed token"
         )
         raise Unauthorised(
-            "A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more."
+            "A token begins with plim_viewer_, plim_operator_ or plim_admin_, followed by 43 characters."
         )
     # As the API does, with its limits: the page is open to everybody.
     known: Tokens = request.scope["plimsoll.tokens"]
@@ -152,7 +152,7 @@ async def _holder(request: Request, secret: str) -> Context:
     context = Context(parts=parts, caller=row, request_id=request_id)
     if not row.is_persons:
         error = Forbidden(
-            "A node's token may only report. Log in with one of scope viewer, operator or admin."
+            "A node's token can only report. Log in with a token of scope viewer, operator or admin."
         )
         await context.note_access(
             "AccessDenied", subject="operation/POST /login", reason=str(error)

@@ -43,7 +43,7 @@ def parse(text: str) -> tuple[list[object], list[object]]:
         return [], [
             _complaint(
                 line,
-                "anchors and aliases are not read here; write it out, or use `plimsoll apply`",
+                "anchors and aliases are not supported here; write the values out, or use `plimsoll apply`",
             )
         ]
     complaints: list[object] = []
@@ -82,7 +82,7 @@ def _answer(documents: list[object], complaints: list[object]) -> Response:
     try:
         body = msgspec.json.encode({"documents": documents, "complaints": complaints})
     except (TypeError, ValueError):  # A key that is a list, bytes by `!!binary`, …
-        complaint = _complaint(1, "has values that JSON does not know")
+        complaint = _complaint(1, "has values that JSON does not support")
         body = msgspec.json.encode({"documents": [], "complaints": [complaint]})
     return Response(
         body, status_code=HTTPStatus.OK, media_type="application/json", headers=SECURITY

@@ -220,7 +220,7 @@ def require_person(context: Context) -> None:
     """Raise Forbidden for a node's token."""
     if not context.caller.is_persons:
         raise Forbidden(
-            "a node's token may only report; log in with one of scope viewer, operator or admin"
+            "a node's token can only report; log in with a token of scope viewer, operator or admin"
         )
 
 

@@ -109,7 +109,7 @@ class SignOn:
             person = await self._provider.person(asked["code"], attempt)
         choices = grants_of(person.groups, self._terms.grants)
         if not choices:
-            reason = "none of their groups at the identity provider may do anything"
+            reason = "none of their groups at the identity provider has access"
             await _note_denial(request, reason, person=person.name)
             raise Forbidden(self._no_group(person))
         preferred = [each for each in choices if each.scope == attempt.scope]
@@ -162,7 +162,7 @@ class SignOn:
         hidden = len(person.groups) - MAX_GROUPS_SHOWN
         more = f" and {hidden} more" if hidden > 0 else ""
         return (
-            f"None of the groups of {person.name} may do anything here: {shown}{more}. "
+            f"None of the groups of {person.name} has access: {shown}{more}. "
             f"Ask the operator to add one of them, such as PLIMSOLL_OIDC_GROUPS='{example}'."
         )
 
@@ -206,6 +206,6 @@ async def _context(request: Request, person: Person, chosen: Grant) -> Context:
     await context.note_access(
         "LoggedIn",
         subject=named_address(address_of(request.scope)),
-        reason=f"as {chosen}, by the identity provider",
+        reason=f"as {chosen}, through the identity provider",
     )
     return context

@@ -123,7 +123,7 @@ def test_nobody_comes_in_without_a_valid_token(api: Api, secret: str) -> None:
 
 def test_agents_are_told_that_this_is_not_for_them(api: Api) -> None:
     assert (
-        "A node&#39;s token may only report" in log_in(api, api.secrets["agent"]).text
+        "A node&#39;s token can only report" in log_in(api, api.secrets["agent"]).text
     )
 
 

@@ -165,7 +165,7 @@ def test_the_audit_names_the_person(api: Api) -> None:
         if each["actor"] == "person/alice@example.org (alice)"
     ]
     assert sorted(done) == [
-        ("LoggedIn", "as operator of team-a, by the identity provider"),
+        ("LoggedIn", "as operator of team-a, through the identity provider"),
         ("ServiceCreated", ""),
     ]
 
@@ -228,7 +228,7 @@ def test_an_answer_that_another_browser_asked_for_logs_nobody_in(api: Api) -> No
     # Nor with a login of its own, whose state somebody saw: the code is bound to the first one's verifier.
     state = parse_qs(urlsplit(begin(api)).query)["state"][0]
     page = follow(api, changed(back, state=state))
-    assert page.status_code == 401 and "used already" in page.text
+    assert page.status_code == 401 and "already used" in page.text
     assert whoami(api).status_code == 401
     # Who it was is not known, but from where.
     denied = api.get("events?kind=AccessDenied&actor=address/10.0.0.7")["items"]
@@ -258,13 +258,13 @@ def test_an_answer_logs_in_once(api: Api) -> None:
     # The cookie of the attempt was kept: the provider knows the code as used.
     api.client.cookies.set("plimsoll_login", attempt)
     page = follow(api, back)
-    assert page.status_code == 401 and "used already" in page.text
+    assert page.status_code == 401 and "already used" in page.text
     assert whoami(api).status_code == 401
 
 
 @pytest.mark.parametrize(
     ("parameter", "told"),
-    [("nonce", "nonce"), ("code_challenge", "used already")],
+    [("nonce", "nonce"), ("code_challenge", "already used")],
 )
 def test_a_login_that_was_changed_on_the_way_ends(
     api: Api, parameter: str, told: str

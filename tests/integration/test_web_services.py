@@ -130,7 +130,7 @@ def test_text_is_read_for_people_and_not_for_agents(api: Api) -> None:
         in read("a" * 70_000, "operator").json()["complaints"][0]["problem"]
     )
     assert (
-        "values that JSON does not know"
+        "values that JSON does not support"
         in read("~: 3", "operator").json()["complaints"][0]["problem"]
     )
     assert read("a: 1", "agent").status_code == 403

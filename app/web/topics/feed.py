@@ -201,7 +201,7 @@ class TopicFeed:
             missing = ", ".join(
                 f"{name}/{look.argument}" for name, look in looks.items()
             )
-            raise NotFound(f"there is nothing of that name to follow: {missing}")
+            raise NotFound(f"there is nothing with that name to follow: {missing}")
         return found
 
     def stream(
@@ -219,7 +219,7 @@ class TopicFeed:
         """
         if len(self._listeners) >= MAX_STREAMS:
             raise TooMany(
-                f"{MAX_STREAMS} pages are open already; close some and reload this one"
+                f"{MAX_STREAMS} pages are already open; close some and reload this one"
             )
         if self._by_token[token] >= STREAMS_PER_TOKEN:
             raise TooMany(

@@ -88,7 +88,7 @@ def test_user_info_that_is_no_object_is_the_providers_fault(user_info: object) -
         )
 
         async def log_in() -> None:
-            with pytest.raises(Unavailable, match="does not answer as an identity"):
+            with pytest.raises(Unavailable, match="does not answer like an identity"):
                 await IdentityProvider(terms).person("code", attempt)
 
         run(log_in)
