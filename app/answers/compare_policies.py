@@ -36,7 +36,7 @@ class PolicyPlan:
     gpus_by_type: Mapping[str, int]
     replicas: int = 0
     starts: int = 0
-    """Replicas that do not run yet; all of them where nothing runs."""
+    """Replicas that are not yet running; all of them where nothing runs."""
     unserved_percent: float = 0.0
     """Percent of Σ priority · arrival rate that no replica serves."""
     worst_slack_percent: float | None = None

@@ -77,7 +77,7 @@ class PlanFacts:
     objection: str | None = None
     """Why no plan could ever serve it; None: one could."""
     is_off: bool = False
-    """Whether its mode is off, so that no plan has it."""
+    """Whether its mode is off, so plans leave it out."""
     wanted_rps: float | None = None
     """What the newest decision expected, or what arrives; None: nobody has looked at the service yet."""
     min_replicas: int = 0
@@ -155,7 +155,7 @@ def _feasible(facts: PlanFacts) -> Condition:
     if facts.objection is not None:
         return _on_feasible("False", "SloOutOfReach", facts.objection)
     if facts.is_off:
-        message = "its mode is off, so that no plan has it"
+        message = "its mode is off, so plans leave it out"
         return _on_feasible("Unknown", "ModeOff", message)
     if facts.generation is not None and facts.unserved:
         reason = UNSERVED_REASONS[facts.unserved[0].reason]
@@ -177,7 +177,7 @@ def _uncovered(facts: PlanFacts) -> Condition:
         message += f"; {waits_text(facts.awaited)}"
         return _on_feasible("Unknown", "WaitsForApproval", message)
     if facts.generation is not None:
-        message += "; no plan with more waits for approval"
+        message += "; no larger plan is waiting for approval"
     return _on_feasible("Unknown", "NotPlanned", message)
 
 
@@ -193,7 +193,7 @@ def _unserved_text(entry: Unserved) -> str:
     missing = (
         f" and {entry.replicas_missing} replicas" if entry.replicas_missing else ""
     )
-    return f"the plan leaves out {entry.rate_rps:.1f} requests per second{missing}; what binds: {entry.reason}"
+    return f"the plan leaves out {entry.rate_rps:.1f} requests per second{missing}; limited by: {entry.reason}"
 
 
 def _in_force(facts: PlanFacts) -> str:
@@ -237,7 +237,7 @@ def _on_followers(facts: PlanFacts) -> Condition:
     if facts.ahead:
         message = (
             f"{facts.ahead} follow newer generations than {facts.generation}, "
-            "which this control plane never made"
+            "which this control plane did not make"
         )
         return _on_applied("False", "NodesAhead", message)
     message = f"generation {facts.generation} is not yet on {facts.behind}"

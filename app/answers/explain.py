@@ -58,17 +58,17 @@ class ServiceExplanation:
     replicas: tuple[ReplicaGroup, ...]
     unserved: tuple[Unserved, ...]
     limit: str
-    """What decides the number of its replicas, in words."""
+    """What determines the number of its replicas, as text."""
     spares: tuple[str, ...] = ()
     """What stands ready besides, in words."""
     bindings: tuple[Binding, ...] = ()
-    """What keeps its replicas from carrying more."""
+    """What limits the load of its replicas."""
     worth_per_rps: float | None = None
     """What a request per second is worth, in the explanation's price unit; None where nothing is priced."""
     price_per_rps: float | None = None
     """What one more would cost."""
     price_per_replica: float | None = None
-    """What one more replica that must run costs; below 0: what one more that may run saves."""
+    """Cost of one more replica in min_replicas; below 0: saving of one more in max_replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +109,11 @@ class Explanation:
     """What prices count in; None where nothing is priced."""
     gpu_types: tuple[GpuTypeExplanation, ...] = ()
     gpus: tuple[GpuExplanation, ...] = ()
-    """Why these GPUs run what they run, the dearest kinds first."""
+    """Why these GPUs run what they run, the most expensive kinds first."""
     kinds_left_out: int = 0
     """Kinds of GPUs beyond those."""
     reliefs: tuple[Relief, ...] = ()
-    """Limits that could be loosened, most saving first."""
+    """Limits that could be loosened, largest saving first."""
     losses: Losses | None = None
     """What the loss of one GPU or node would do; None where that cannot be told."""
 
@@ -229,9 +229,9 @@ def _summary(report: PlanReport, reason: str) -> str:
     if report.gap_percent is not None:
         # Maximising goodput proves a bound on what is served, not on the cost.
         beyond = (
-            "above the least possible cost"
+            "above the lowest possible cost"
             if report.served_weight is None
-            else "below the most that can be served"
+            else "below the maximum that can be served"
         )
         said += f", at most {report.gap_percent:.2f} % {beyond}"
     return f"{said}, in {1000 * report.seconds:.0f} ms"
@@ -323,7 +323,7 @@ def _limit(
         return (
             "none: the plan leaves it out"
             if is_wanted
-            else "no demand and no least number of replicas"
+            else "no demand and no minimum number of replicas"
         )
     if service is None:
         return (
@@ -335,7 +335,7 @@ def _limit(
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
     if count == service.min_replicas:
-        return f"as few replicas as may run: min_replicas + buffer_replicas = {service.min_replicas}"
+        return f"the minimum number of replicas: min_replicas + buffer_replicas = {service.min_replicas}"
     return _fullest(groups)
 
 

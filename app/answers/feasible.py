@@ -52,7 +52,7 @@ def infeasibility(
         return f"network {service.network!r} has no operating point on {names}; apply a Profile first"
     return (
         f"{service.slo.latency_ms:g} ms at percentile {service.slo.percentile:g} is impossible on {names}; "
-        f"the least SLO possible is {lowest.latency_ms:g} ms "
+        f"the shortest possible SLO is {lowest.latency_ms:g} ms "
         f"({lowest.gpu_type}, {lowest.sm_percent:g} % of its SMs, batch {lowest.batch})"
     )
 

@@ -27,7 +27,7 @@ class Losses:
 
     gpus: int
     harmful_gpus: int
-    """GPUs of which each by itself would be missed."""
+    """GPUs whose loss alone would do harm."""
     nodes: int
     """0 where the plan has no ids."""
     harmful_nodes: int

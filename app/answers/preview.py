@@ -37,7 +37,7 @@ class PreviewChanges:
     services: tuple[Service, ...] = ()
     """Added, or in place of those of the same name."""
     without: tuple[str, ...] = ()
-    """Services that shall be gone."""
+    """Services to remove."""
     demand_factor: Mapping[str, float] = field(default_factory=dict)
     """Multiplies the forecast rate of a service."""
     demand_rps: Mapping[str, float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class PreviewChanges:
     groups: tuple[PolicyGroup, ...] | None = None
     """In place of those of the settings."""
     from_running: bool = False
-    """Plan from what runs, as the next tick does; else from nothing."""
+    """Plan from what is running, as the next tick does; otherwise from an empty fleet."""
     gpu_types: tuple[str, ...] = ()
     """Planned with although the fleet may have none of them: a question adds some."""
 

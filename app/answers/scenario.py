@@ -240,7 +240,7 @@ def _gpu_type(gpu_type: GpuType, scenario: WhatIfScenario, where: str) -> GpuTyp
     if more and gpu_type.count is None:
         raise InvalidInput(
             f"{where}gpus",
-            f"there are as many {gpu_type.name} as wanted; more or fewer change nothing",
+            f"the number of {gpu_type.name} is unlimited; more or fewer change nothing",
         )
     count = None if gpu_type.count is None else gpu_type.count + more
     if count is not None and count < 0:

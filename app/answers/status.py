@@ -140,7 +140,7 @@ def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Cond
             "TelemetryAvailable",
             "False",
             "MetricsMissing",
-            "no node reported this service in the last minutes",
+            "no node reported this service in the last few minutes",
         )
     if reading.age_s > stale_after_s:
         return _condition(
@@ -244,7 +244,7 @@ def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:
     generations began anew after a restore, and no plan was pushed since.
     """
     if held > wanted:
-        message = f"it follows generation {held}, but this control plane made none for it after {wanted}"
+        message = f"it follows generation {held}, but this control plane's newest command for it is {wanted}"
         return _condition("Applied", "False", "NodesAhead", message)
     if not wanted:
         return _condition(
@@ -252,7 +252,7 @@ def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:
         )
     # What the node has under this number may be another command than this database's.
     if is_renumbered:
-        message = f"generations began anew after {wanted}, as after a restore; it follows the next plan"
+        message = f"generations were renumbered after {wanted}, as after a restore; it follows the next plan"
         return _condition("Applied", "False", "Renumbered", message)
     if held < wanted:
         message = f"generation {wanted} is not yet in force, {held} is"
@@ -270,7 +270,7 @@ def _launches(snapshot: Snapshot, service: str) -> Iterator[Condition]:
     message = "; ".join(map(describe_avoided, failing))
     if service in failing_everywhere(snapshot):
         message += (
-            f"; it fails on {MAX_NODES} nodes, most likely by its own fault, and is moved no further: "
+            f"; it fails on {MAX_NODES} nodes, most likely through its own fault, and is not moved again: "
             "see its replicas' logs"
         )
     elif stays:
@@ -295,7 +295,7 @@ def _survives(
         return
     gaps = survival_gaps(target, snapshot.state.nodes, (goal,))
     if not gaps:
-        message = f"after the loss of any {goal.loss}, {100 * goal.share:g} % of what arrives is planned elsewhere"
+        message = f"after the loss of any {goal.loss}, {100 * goal.share:g} % of the load is planned elsewhere"
         yield _condition("Survives", "True", "Spread", message)
         return
     (gap,) = gaps
@@ -346,14 +346,14 @@ def _predictions_hold(
             "PredictionsHold",
             "False",
             "FitDrifted",
-            f"execution times left their band, more room is kept until they are learned ({', '.join(drifted)})",
+            f"execution times left their band; plans keep more headroom until they are learned ({', '.join(drifted)})",
         )
     if not served:
         return _condition(
             "PredictionsHold",
             "Unknown",
             "NotServedYet",
-            "no served batch was compared with what was predicted",
+            "no served batch has been compared with the predictions yet",
         )
     return _condition(
         "PredictionsHold",

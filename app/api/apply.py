@@ -100,8 +100,8 @@ class ManifestBundle(Strict):
     ] = Field(
         default={},
         max_length=MAX_OBJECTS,
-        description="ETags of the states that you saw, or `*` for any, by path below /api/v1, as `services/chat`; an "
-        "object without one must be new",
+        description="ETags of the versions that you read, or `*` for any, by path below /api/v1, as `services/chat`; "
+        "an object without one must be new",
     )
 
     @model_validator(mode="after")
@@ -109,7 +109,7 @@ class ManifestBundle(Strict):
         count = sum(len(getattr(self, field)) for field in PUTS)
         if count > MAX_OBJECTS:
             raise ValueError(
-                f"{count} objects are more than {MAX_OBJECTS}; apply fewer files at once"
+                f"{count} objects exceed the limit of {MAX_OBJECTS}; apply fewer files at once"
             )
         return self
 
@@ -118,14 +118,14 @@ class AppliedView(View):
     """One object after it was written, or as it would be."""
 
     path: str = Field(description="Below /api/v1")
-    is_created: bool = Field(description="false: it was there before")
-    object: dict[str, JsonValue] = Field(description="As its own path answers it")
+    is_created: bool = Field(description="false: it existed before")
+    object: dict[str, JsonValue] = Field(description="As its own path returns it")
 
 
 class ApplyView(View):
     """What was written."""
 
-    dry_run: bool = Field(description="true: nothing was kept")
+    dry_run: bool = Field(description="true: nothing was stored")
     objects: list[AppliedView] = Field(description="In the order of writing")
 
 
@@ -163,10 +163,10 @@ async def apply_manifests(
     wanted: ManifestBundle,
     *,
     dry_run: Annotated[
-        bool, Query(description="Check everything as for a write, and keep nothing")
+        bool, Query(description="Check everything as for a write, but store nothing")
     ] = False,
     force: Annotated[
-        bool, Query(description="Accept SLOs that no operating point can keep")
+        bool, Query(description="Accept SLOs that no operating point can meet")
     ] = False,
 ) -> ApplyView:
     """Create or replace objects, all of them or none, in the order of the fields. The first refusal ends it.

@@ -41,21 +41,21 @@ class Settings(BaseSettings):
     )
     tls_cert: FilePath | None = Field(
         default=None,
-        description="Certificate (PEM, with its chain) by which the API serves HTTPS; needs `tls_key`",
+        description="Certificate (PEM, with its chain) with which the API serves HTTPS; needs `tls_key`",
     )
     tls_key: FilePath | None = Field(
         default=None, description="Private key (PEM) of that certificate"
     )
     tls_client_ca: FilePath | None = Field(
         default=None,
-        description="Authority (PEM) that must have signed the certificate of whoever connects, a person's, too; "
-        "give agents an API process of their own with it",
+        description="Authority (PEM) that must have signed every client's certificate, including people's; for "
+        "agents, run a separate API process with it",
     )
     log_format: Literal["text", "json"] = Field(
         default="text", description="Log lines for people or for machines"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severity logged"
+        default="info", description="Minimum severity to log"
     )
     speed: float = Field(
         default=1.0,
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     request_limit_bytes: int = Field(
         default=4_194_304,
         ge=1024,
-        description="Largest request body that is read; only profiles, samples, scenarios and what-ifs may be so "
+        description="Largest request body accepted; only profiles, samples, scenarios and what-ifs may be that "
         "large: other manifests have 512 KiB at most, all other requests 64 KiB",
     )
     token_rate: float = Field(
@@ -77,8 +77,8 @@ class Settings(BaseSettings):
         ge=1.0,
         le=100_000.0,
         # A list takes the server's only thread some 5 ms: one token may take a quarter of it, and agents find it free.
-        description="Requests per second that one token may send in the long run, and four times as many at once; "
-        "what plans, simulates or makes long tables counts as ten",
+        description="Sustained requests per second of one token, and four times as many at once; requests that "
+        "plan, simulate or build long tables count as ten",
     )
     sync_queue_limit: int = Field(
         default=5000,
@@ -89,7 +89,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=31_536_000,
-        description="Seconds that a node's command holds after the control plane's last answer; 0 = for ever",
+        description="Seconds that a node's command stays valid after the control plane's last answer; 0 = forever",
     )
     lease_end: LeaseEnd = Field(
         default="keep",
@@ -100,20 +100,20 @@ class Settings(BaseSettings):
         default=2,
         ge=1,
         le=256,
-        description="Threads that a policy may plan with; API and controller have one worker each",
+        description="Threads that a policy may use; API and controller have one worker each",
     )
     retention_days: int = Field(
         default=30,
         ge=8,
         # More than `app.store.windows.OLDEST_WINDOW_S`, or observations came in for days that were dropped.
-        description="Days that observations are kept; hourly figures are kept for ever",
+        description="Days that observations are kept; hourly figures are kept forever",
     )
 
     rates_days: int = Field(
         default=28,
         ge=2,
         le=366,
-        description="Days that arrival rates are kept in steps of five minutes, to forecast by the time of the day; "
+        description="Days that arrival rates are kept in steps of five minutes, to forecast by time of day; "
         "the newest 28 are used",
     )
 
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=65535,
-        description="Port at which a controller without an API (`plimsoll controller`) answers GET /metrics "
+        description="Port on which a controller without an API (`plimsoll controller`) answers GET /metrics "
         "without a token; 0 = none",
     )
     controller_metrics_host: str = Field(
@@ -135,7 +135,7 @@ class Settings(BaseSettings):
 
     public_url: str | None = Field(
         default=None,
-        description="Address by which people reach the dashboard, e.g. https://plimsoll.example.org; single sign-on "
+        description="Address at which people reach the dashboard, e.g. https://plimsoll.example.org; single sign-on "
         "needs it",
     )
     gateway_url: str | None = Field(
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     )
     oidc_issuer: str | None = Field(
         default=None,
-        description="Identity provider (OpenID Connect) by which people log in to the dashboard; with the next three "
+        description="Identity provider (OpenID Connect) with which people log in to the dashboard; with the next three "
         "settings and `public_url`",
     )
     oidc_client_id: str | None = Field(
@@ -156,8 +156,8 @@ class Settings(BaseSettings):
     )
     oidc_groups: dict[str, str] = Field(
         default={},
-        description="What the provider's groups may do, as JSON: "
-        '`{"ml-team": "operator@search", "sre": "admin"}`; nobody else gets in',
+        description="Scopes of the provider's groups, as JSON: "
+        '`{"ml-team": "operator@search", "sre": "admin"}`; nobody else has access',
     )
     oidc_groups_claim: str = Field(
         default="groups", description="The claim that lists a person's groups"

@@ -96,7 +96,9 @@ def check_root_url(url: str, name: str) -> str:
     parts = _parts_of(url, name)
     # Pages, their files and services' paths are at fixed places below the host.
     if parts.path not in ("", "/"):
-        raise ValueError(f"{name} has a path; it must be an address of a host alone")
+        raise ValueError(
+            f"{name} has a path; it must be a host's address without a path"
+        )
     return f"{parts.scheme}://{parts.netloc}"
 
 

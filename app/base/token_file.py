@@ -23,5 +23,5 @@ def keep_token(path: Path, secret: str, *, is_seen: bool) -> str:
     """
     write_token(path, secret)
     if is_seen:
-        return f"shown once and kept in {path}:\n  {secret}"
-    return f"kept in {path}; not shown, since this is no terminal"
+        return f"shown once and saved to {path}:\n  {secret}"
+    return f"saved to {path}; not shown, as this is not a terminal"

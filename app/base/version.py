@@ -9,4 +9,4 @@ def program_version() -> str:
     try:
         return version_of("plimsoll")
     except PackageNotFoundError:
-        return "not installed, run from a source tree"
+        return "not installed; run from a source tree"

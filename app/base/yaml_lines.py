@@ -121,7 +121,7 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node) -> object:
         raise _unreadable(str(error), node) from error
     except (LookupError, AttributeError, ArithmeticError) as error:
         # PyYAML trusts tags, also those of `!!bool maybe`.
-        raise _unreadable("a value that is not what its tag says", node) from error
+        raise _unreadable("a value that does not match its tag", node) from error
     return value
 
 

@@ -99,7 +99,7 @@ class JobDispatcher:
         won = await push_target(self.store, snapshot, bound, plan_id)
         if not won:
             log.warning(
-                "jobs are dispatched again: another plan became the target first",
+                "jobs are dispatched again, as another plan became the target first",
                 jobs=job_names(decided.batches),
             )
         return won
@@ -168,7 +168,7 @@ async def run_dispatcher(
 ) -> None:
     """Rounds until cancelled, while it is on. Broad by intent: a fault costs one round.
 
-    `is_on`: whether this process leads and some policy dispatches jobs; asked before every round.
+    `is_on`: whether this process is the leader and some policy dispatches jobs; asked before every round.
     """
     woken = asyncio.Event()
     listening = asyncio.create_task(
@@ -195,7 +195,7 @@ async def _safe_round(
             await dispatcher.round()
     except Exception as error:
         dispatcher.next_s = WAITING_S
-        log.error("dispatch failed; the next round starts over", error=str(error))
+        log.error("dispatch failed; the next round starts again", error=str(error))
 
 
 async def _listen(wakeups: Wakeups, woken: asyncio.Event) -> None:

@@ -121,7 +121,7 @@ async def _save(
     ):
         return True
     log.info(
-        "the catalogue changed while it was learned about; the next round reads the same period again"
+        "the catalogue changed while corrections were learned; the next round reads the same period again"
     )
     return False
 
@@ -290,7 +290,7 @@ def _forgotten(
 
 
 def _forgotten_event(at: datetime, group: Group) -> AuditEvent:
-    reason = f"on {group.gpu_type} it was not planned for a day: what was learned of its times counts no more"
+    reason = f"on {group.gpu_type} it was not planned for a day: its learned times are discarded"
     return AuditEvent(
         at=at,
         actor=ACTOR,
@@ -318,9 +318,9 @@ def _drift_event(at: datetime, after: FitHealth) -> AuditEvent:
     if not now.is_alarmed:
         effect = "they are learned"
     elif now.shortfall > 0.0:
-        effect = "more room is kept until they are learned"
+        effect = "more headroom is kept until they are learned"
     else:
-        effect = "they are not planned shorter until they are learned"
+        effect = "plans assume no shorter times until they are learned"
     return AuditEvent(
         at=at,
         actor=ACTOR,

@@ -330,7 +330,7 @@ async def run_in_process(
             is_done, answer = await asyncio.to_thread(_exchange, ours, request)
     except TimeoutError:
         raise Unavailable(
-            f"fitting was ended after {limit_s:g} s; fit fewer samples"
+            f"fitting was stopped after {limit_s:g} s; fit fewer samples"
         ) from None
     except (EOFError, OSError) as error:
         raise Unavailable("the process that fits died; try again") from error

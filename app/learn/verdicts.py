@@ -41,10 +41,10 @@ def judge(
 
     if not apply:
         applied = False
-        why = "nobody asked to apply it"
+        why = "applying it was not requested"
     elif candidate.is_estimated:
         applied = True
-        why = "never measured there, so it is planned with care"
+        why = "never measured there, so it is planned with extra headroom"
     else:
         applied, why = _compare(candidate, bar, is_alarmed=is_alarmed)
     return RefitVerdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")

@@ -192,8 +192,8 @@ and the least important services are planned for less."""
 LEVELS: tuple[Literal[80, 100], ...] = (100, 80)
 LOOK_PERIOD_S = 60.0
 _CONSEQUENCES = {
-    "block_new": "; nothing new is taken",
-    "degrade": "; the least important services get less",
+    "block_new": "; nothing new is accepted",
+    "degrade": "; the lowest-priority services get less",
 }
 
 
@@ -291,7 +291,7 @@ def step_event(
     """What the audit says when it takes or gives back a step. shares: of demand by service, from now on."""
     rate = f"the plan in force costs {state.usd_per_hour:.2f} USD per hour"
     if state.avoidable_usd_per_hour != state.usd_per_hour:
-        rate += f", {state.avoidable_usd_per_hour:.2f} of them for GPUs that are not paid for anyway"
+        rate += f", {state.avoidable_usd_per_hour:.2f} of them for GPUs that are not already paid for"
     return AuditEvent(
         at=at,
         actor="controller",

@@ -110,7 +110,7 @@ class Controller:
         self._fault = ""
         """Why the last tick failed; empty once it is in the audit."""
         self._is_noted = False
-        """Whether the audit says that this process leads."""
+        """Whether the audit says that this process is the leader."""
         self.on_tick = on_tick
 
     def wake(self) -> None:
@@ -158,11 +158,11 @@ class Controller:
         return scheduler
 
     async def _round(self) -> None:
-        """One tick, if this process leads. Broad by intent: a fault costs one round, never the loop."""
+        """One tick, if this process is the leader. Broad by intent: a fault costs one round, never the loop."""
         try:
             led, self.leads = self.leads, await self._lead.acquire()
             if self.leads and not led:
-                log.info("this process leads")
+                log.info("this process is the leader")
                 # Another process may have proposed plans, or withdrawn them, meanwhile.
                 self._loop.has_resumed = False
                 await self._start_solver()
@@ -201,7 +201,7 @@ class Controller:
             snapshot = await self._loop.store.load_snapshot(self._clock.now())
         except Exception as error:
             # The tick fails as well, and has its way to deal with it.
-            log.warning("silent nodes cannot be looked for", error=str(error))
+            log.warning("cannot check for silent nodes", error=str(error))
             return True
         return self._loop.telemetry.has_new_silence(snapshot)
 
@@ -227,7 +227,7 @@ class Controller:
         self.leads = self._is_noted = False
         self._fault = f"{type(error).__name__}: {error}"[:MAX_FAULT]
         log.error(
-            "tick failed; the next one starts over",
+            "the tick failed; the next one starts again",
             error=str(error),
             kind=type(error).__name__,
         )
@@ -238,14 +238,14 @@ class Controller:
         try:
             await self._loop.solver.start()
         except SolverUnavailable as error:
-            log.error("the solver does not start", error=str(error))
+            log.error("the solver did not start", error=str(error))
 
     async def _reschedule(self, scheduler: AsyncIOScheduler, period_s: float) -> float:
         """Follow a changed period; keep the old one while the database does not answer."""
         try:
             wanted_s = await self._period_s()
         except Exception as error:
-            log.warning("period is not readable", error=str(error))
+            log.warning("cannot read the period", error=str(error))
             return period_s
         if wanted_s != period_s:
             scheduler.reschedule_job(
@@ -268,7 +268,8 @@ class Controller:
             await self._maintain()
         except Exception as error:
             log.error(
-                "maintenance failed; it runs again within the hour", error=str(error)
+                "maintenance failed; it will run again within the hour",
+                error=str(error),
             )
 
     async def _safely_run(self, job: SlowJob) -> None:
@@ -278,7 +279,7 @@ class Controller:
             await job.run()
         except Exception as error:
             log.error(
-                "slow job failed; it runs again at its next time",
+                "a slow job failed; it will run again at its next turn",
                 job=job.name,
                 error=str(error),
             )

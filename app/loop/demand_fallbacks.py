@@ -133,7 +133,7 @@ def _describe(
     ):
         nodes = ", ".join(draining_nodes(snapshot))
         messages.append(
-            f"draining waits for room elsewhere, at most until its deadline: {nodes}"
+            f"draining waits for room on other nodes, at most until the deadline: {nodes}"
         )
     opened = {
         gpu.node
@@ -142,18 +142,18 @@ def _describe(
     }
     if opened:
         messages.append(
-            f"replicas may start on nodes that come and go, since there is too little room without them: "
+            f"replicas may start on unstable nodes, as there is too little room without them: "
             f"{', '.join(sorted(opened))}"
         )
     for service, closed in sorted(strictest.avoided.closed.items()):
         gpus = ", ".join(sorted(closed))
         messages.append(
-            f"{service}: its launches fail; it starts elsewhere than on {gpus}"
+            f"{service}: its launches fail; it avoids {gpus}"
             if service in chosen.avoided.closed
-            else f"{service}: its launches fail; it may start on {gpus}, since there is too little room without them"
+            else f"{service}: its launches fail; it may still start on {gpus}, as there is too little room without them"
         )
     messages += (
-        f"task {task.name}: its launches fail; it starts elsewhere than on {', '.join(sorted(task.avoided_gpus))}"
+        f"task {task.name}: its launches fail; it avoids {', '.join(sorted(task.avoided_gpus))}"
         for task in chosen.state.tasks
         if task.avoided_gpus
     )

@@ -25,9 +25,9 @@ def _loop_event(
 
 def led_event(at: datetime, fault: str) -> AuditEvent:
     """A controller began to decide; `fault`: why it could not before, empty where it did not try."""
-    reason = "this controller decides from now on, and no other one can push a plan"
+    reason = "this controller now leads; no other can push a plan"
     if fault:
-        reason += f"; before, its tick failed: {fault}"
+        reason += f"; the previous leader's tick failed: {fault}"
     return _loop_event(at, "LeadTaken", "loop", reason)
 
 
@@ -42,12 +42,12 @@ def describe_hold(reason: Reason) -> str:
 
 
 _HELD: Mapping[HoldKind, str] = {
-    HoldKind.PAUSED: "the operator paused the loop; `plimsoll resume` starts it again",
+    HoldKind.PAUSED: "an operator paused the loop; `plimsoll resume` continues it",
     HoldKind.MODE_OFF: "policy {policy} is in mode off",
     HoldKind.NO_GPUS: "no GPU is registered: start an agent or apply a Node",
-    HoldKind.TELEMETRY_STALE: "telemetry is stale: no node was heard for {silent_s:.0f} s "
+    HoldKind.TELEMETRY_STALE: "telemetry is stale: no node reported for {silent_s:.0f} s "
     "(limit {limit_s:.0f} s); the current plan stays",
-    HoldKind.TELEMETRY_RETURNS: "telemetry comes back: {silent} of {nodes} nodes were not heard yet and have "
+    HoldKind.TELEMETRY_RETURNS: "telemetry is returning: {silent} of {nodes} nodes have not reported yet and have "
     "{left_s:.0f} s left; the current plan stays",
 }
 
@@ -66,11 +66,11 @@ def silence_events(
 ) -> tuple[AuditEvent, ...]:
     """One line per node that fell silent or was heard again. `flapping`: those that come and go."""
     silent = (
-        "its agent is silent for longer than the limit; its GPUs are planned without"
+        "its agent has been silent for longer than the limit; plans leave its GPUs out"
     )
     again = (
-        f"{silent}. It fell silent {FLAPS} times within an hour: when it is heard again, what runs there stays, "
-        "and nothing starts before that hour is over, unless GPUs are short without it"
+        f"{silent}. It fell silent {FLAPS} times within an hour: once it reports again, its replicas stay, but "
+        "nothing new starts there until the hour is over, unless GPUs are short without it"
     )
     return (
         *(
@@ -84,7 +84,7 @@ def silence_events(
             if node not in before
         ),
         *(
-            _loop_event(at, "NodeHeard", f"node/{node}", "its agent reports again")
+            _loop_event(at, "NodeHeard", f"node/{node}", "its agent is reporting again")
             for node in before
             if node not in after
         ),
@@ -94,7 +94,7 @@ def silence_events(
 def drained_events(at: datetime, nodes: Sequence[str]) -> Mapping[str, AuditEvent]:
     """One line per node from which the last replica and task have gone, by node."""
     reason = (
-        "nothing is planned there any more, and its agent follows; it may be taken out"
+        "nothing is planned there any more, and its agent follows; it can be removed"
     )
     # By node: the store writes only those that it has not noted.
     return {
@@ -124,7 +124,7 @@ def repartition_events(
 ) -> tuple[AuditEvent, ...]:
     """One line per GPU whose governor has come to ask for other SM percents."""
     reason = (
-        "for three seconds no clock and batch within the plan kept both the power cap and the latencies; "
+        "for three seconds no clock and batch within the plan met both the power cap and the latencies; "
         "policy morak gives its services more SMs with the next plan"
     )
     return tuple(
@@ -161,7 +161,7 @@ def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
         phrases.append(f"governor {after.governor or 'none'}")
     phrases.extend(_task_changes(before, after))
     if not phrases and before is None:
-        return "no replicas: no service asks for one"
+        return "no replicas: no service needs one"
     return "; ".join(phrases) or "only routing weights change"
 
 
@@ -288,7 +288,7 @@ def _place(record: TaskRecord) -> str:
 
 
 def _gpu(record: TaskRecord) -> str:
-    return record.place[0] if record.place else "a GPU where it is not wanted any more"
+    return record.place[0] if record.place else "a GPU where it is no longer planned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +308,7 @@ def starved_event(task: Starved, at: datetime) -> AuditEvent:
     why = "services leave no room for it; more GPUs, a higher priority or a smaller batch would help"
     if not task.has_points:
         why = (
-            f"{task.network} has no operating points with batch {task.batch} on the GPU types that are here; "
+            f"{task.network} has no operating points with batch {task.batch} on the available GPU types; "
             "send a profile, or add nodes of another type"
         )
     reason = f"it has not run for {task.waiting_s:,.0f} s: {why}"
@@ -325,7 +325,7 @@ def refused_events(
             "TaskRefused",
             # A task's id is its name, with a dot and a number behind it where the name was used before.
             f"task/{task.partition('.')[0]}",
-            f"the checker left it out of the plan: {detail}",
+            f"the checker removed it from the plan: {detail}",
         )
         for task, detail in sorted(refused)
     )

@@ -137,7 +137,7 @@ def with_tasks(
     except InvalidInput as error:
         # Only a plan that is kept, though its service or rows have gone, is unknown to the problem.
         log.warning(
-            "no task is started or swapped: what runs is unknown to the problem",
+            "no task is started or swapped: the problem does not know what is running",
             reason=str(error),
         )
         return decision

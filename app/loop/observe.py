@@ -245,12 +245,12 @@ def describe_late(snapshot: Snapshot) -> tuple[str, ...]:
     messages = []
     if awaited:
         messages.append(
-            f"services on {awaited} are not scaled down before these nodes have reported their newest windows"
+            f"services on {awaited} are not scaled down until these nodes have reported their latest windows"
         )
     if given_up:
         messages.append(
             f"{given_up}: windows come late for {LONGEST_LAG.total_seconds() / 60:g} min: check the nodes' clocks; "
-            "services there are scaled down all the same"
+            "services there are scaled down anyway"
         )
     return tuple(messages)
 

@@ -218,7 +218,7 @@ def renewed(snapshot: Snapshot, decision: Decision) -> Decision:
         decision,
         state="proposed",
         bound=again,
-        reason="the same again: nodes hold commands of generations that are not known here",
+        reason="the same plan again: nodes hold commands of unknown generations",
     )
 
 

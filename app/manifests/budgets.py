@@ -15,13 +15,13 @@ class BudgetSpec(Strict):
         default=None, description="Absent: the whole cluster, idle time included"
     )
     period: Literal["hour", "day", "month"] = Field(
-        default="month", description="They begin with those of UTC"
+        default="month", description="Periods begin at UTC boundaries"
     )
     usd: Money = Field(description="Above 0")
     action: Literal["warn", "block_new", "degrade"] = Field(
         default="warn",
-        description="warn: events at 80 and at 100 %; block_new: and from 100 % on new services and tasks are refused; "
-        "degrade: and services are planned for less, the least priority first. What runs is never stopped",
+        description="warn: events at 80 and at 100 %; block_new: also refuse new services and tasks from 100 % on; "
+        "degrade: also plan services for less, lowest priority first. Nothing that runs is stopped",
     )
     protected_priority: float = Field(
         # A service that is called critical is not expected to be slowed down by a budget.
@@ -29,8 +29,8 @@ class BudgetSpec(Strict):
         gt=0,
         le=1_000_000,
         allow_inf_nan=False,
-        description="With action degrade: services from this priority on lose nothing; critical = 100, standard = 10, "
-        "batch = 1",
+        description="With action degrade: services of at least this priority lose nothing; critical = 100, standard "
+        "= 10, batch = 1",
     )
 
     @field_validator("protected_priority", mode="before")

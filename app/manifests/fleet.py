@@ -12,7 +12,7 @@ class GpuTypeSpec(Strict):
     """One kind of GPU and its price."""
 
     price_usd_per_hour: Money = Field(
-        description="Price of one whole GPU from now on; earlier hours keep theirs"
+        description="Price of one whole GPU from now on; earlier hours keep their price"
     )
     memory_mib: Size
     sm_count: int | None = Field(default=None, ge=1, le=10_000)
@@ -24,8 +24,8 @@ class GpuTypeSpec(Strict):
     launch_base: Amount = 0.0
     paid: Annotated[int, Field(ge=0, le=ALL_PAID)] | Literal["all"] = Field(
         default=0,
-        description="GPUs of it that are paid for, used or not: 0, all are rented by the hour; all, they "
-        "are owned; a number, so many are reserved. Plans pay for those beyond it only",
+        description="GPUs of it that are paid for, used or not. 0: all are rented by the hour; all: all "
+        "are owned; a number: that many are reserved. Plans pay only for GPUs beyond it",
     )
 
     @field_validator("paid", mode="before")
@@ -62,11 +62,12 @@ class NodeSpec(Strict):
 
     gpus: list[NodeGpu] = Field(default_factory=list, max_length=128)
     cordoned: bool = Field(
-        default=False, description="Nothing new is started here; what runs here stays"
+        default=False,
+        description="Nothing new starts here; running replicas and tasks stay",
     )
     power_cap_w: Size | None = Field(
         default=None,
-        description="Watts that its used GPUs together may draw, idle watts included. Absent: no limit",
+        description="Limit in watts for all its GPUs in use, including their idle power. Absent: no limit",
     )
 
     @field_validator("gpus")

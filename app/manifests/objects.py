@@ -117,7 +117,7 @@ class ServiceSpec(SurvivalSpec):
     variants: list[VariantManifest] = Field(
         default_factory=list,
         max_length=16,
-        description="Networks that may serve it, `network` among them; policy `joint` takes the cheapest that reaches "
+        description="Networks that may serve it, including `network`; policy `joint` takes the cheapest that reaches "
         "accuracy_floor, others take `network`",
     )
     accuracy_floor: float = Field(
@@ -159,7 +159,7 @@ class ServiceSpec(SurvivalSpec):
         if len(set(names)) < len(names):
             raise ValueError("have the same network twice")
         if names and own is not None and own not in names:
-            raise ValueError(f"must have {own} among them, with its accuracy")
+            raise ValueError(f"must include {own}, with its accuracy")
         return variants
 
     @field_validator("accuracy_floor")
@@ -171,7 +171,7 @@ class ServiceSpec(SurvivalSpec):
         own = info.data.get("network")
         # Variants that failed their own check are absent: one complaint is enough.
         if not accuracy and floor > 0.0 and "variants" in info.data:
-            raise ValueError("is for variants; without them leave it out")
+            raise ValueError("applies only to variants; leave it out without them")
         if own in accuracy and accuracy[own] < floor:
             raise ValueError(
                 f"{own} has {accuracy[own]:g}; take a network above the floor, or lower it"
@@ -226,20 +226,20 @@ class QuotaSpec(Strict):
         default=None,
         ge=0,
         le=1_000_000,
-        description="That its services may run together, by the max_replicas that each of them must then state",
+        description="Replicas that its services may run together, counted by max_replicas, which each must then state",
     )
     max_gpus: int | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="That its services and tasks may hold together: one for each replica of max_replicas, and one for "
-        "each task that is not over, since neither ever holds more",
+        description="GPUs that its services and tasks may hold together: one for each replica of max_replicas, and "
+        "one for each unfinished task",
     )
     max_simulations: int | None = Field(
         default=None,
         ge=0,
         le=1_000,
-        description="That wait or run; without it tokens that are bound to projects cannot ask for simulations",
+        description="Simulations that may wait or run; without it, tokens bound to projects cannot request simulations",
     )
 
     @field_validator("max_priority", mode="before")

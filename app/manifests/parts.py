@@ -72,7 +72,7 @@ class Metadata(Strict):
         Annotated[str, StringConstraints(min_length=1, max_length=253)], LabelValue
     ] = Field(default_factory=dict, max_length=64)
     generation: int | None = Field(
-        default=None, ge=1, description="Set by the server; grows with every change"
+        default=None, ge=1, description="Set by the server; increases with every change"
     )
     created_at: datetime | None = Field(default=None, description="Set by the server")
 
@@ -88,8 +88,8 @@ class SurvivalSpec(Strict):
 
     survive: LossKind | None = Field(
         default=None,
-        description="Any one of these may be lost, and survive_share of the demand is still served; replicas are added "
-        "for it. Absent: as the policy says, where that takes no replica more",
+        description="After the loss of any one of these, survive_share of the demand is still served; replicas are "
+        "added for that. Absent: as the policy says, where that needs no additional replica",
     )
     survive_share: SurviveShare | None = Field(
         default=None,
@@ -100,5 +100,5 @@ class SurvivalSpec(Strict):
     @classmethod
     def _is_of_a_loss(cls, share: float | None, info: ValidationInfo) -> float | None:
         if share is not None and info.data.get("survive") is None:
-            raise ValueError("is of a loss: state survive (gpu, node or zone), too")
+            raise ValueError("is for a loss: also state survive (gpu, node or zone)")
         return share

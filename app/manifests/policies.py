@@ -31,7 +31,7 @@ class PolicyGroupSpec(Strict):
     projects: list[Name] = Field(
         default_factory=list,
         max_length=100,
-        description="Services of these; empty: of any",
+        description="Services of these projects; empty: of any",
     )
     labels: dict[
         Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue
@@ -49,9 +49,7 @@ class PolicyGroupSpec(Strict):
     def _chooses(self) -> "PolicyGroupSpec":
         # It would take every service from the groups behind it.
         if not self.projects and not self.labels:
-            raise ValueError(
-                "give projects or labels: a group of all services is what `policy` is for"
-            )
+            raise ValueError("give projects or labels: for all services, set `policy`")
         return self
 
 
@@ -86,7 +84,7 @@ class PolicyManifestSpec(Strict):
         default_factory=list,
         max_length=24,
         description="Grams of carbon dioxide that the grid emits per kWh: one figure, or 24, one per hour of the day "
-        "in UTC. Empty: not known",
+        "in UTC. Empty: unknown",
     )
     max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
     migration_cost_usd_per_hour: Amount = 0.0
@@ -102,12 +100,13 @@ class PolicyManifestSpec(Strict):
         ge=0.0,
         le=0.999,
         allow_inf_nan=False,
-        description="That no more bursts come than plans keep room for, so that the SLO holds with them; 0: no room",
+        description="Confidence that bursts stay within the room that plans keep for them, so that the SLO is met; "
+        "0: no room",
     )
     survive: LossKind = Field(
         default="node",
-        description="Services that say nothing of their own are spread so that any one of these may be lost, where "
-        "that takes no replica more",
+        description="Services without a setting of their own are spread to survive the loss of any one of these, "
+        "where that needs no additional replica",
     )
     survive_share: SurviveShare = Field(
         default=0.5,
@@ -125,11 +124,11 @@ class PolicyManifestSpec(Strict):
         ge=0.5,
         le=0.999,
         allow_inf_nan=False,
-        description="Execution times are planned at this quantile of what they may be; 0.5: as stated and learned",
+        description="Plans use this quantile of the execution times; 0.5: as stated and learned",
     )
     learning: bool = Field(
         default=True,
-        description="Whether served latencies correct the operating points that are planned with",
+        description="Whether measured latencies correct the operating points used in plans",
     )
     hysteresis: float = Field(
         default=TICK.stability.hysteresis,
@@ -143,8 +142,8 @@ class PolicyManifestSpec(Strict):
         ge=0.0,
         le=1.0,
         allow_inf_nan=False,
-        description="Replicas that one plan may start to save cost, as a fraction of those that run; "
-        f"{MIN_MOVES} are always allowed, and 1 means any number. What demand needs is not counted",
+        description="Replicas that one plan may start to save cost, as a fraction of the running ones; "
+        f"{MIN_MOVES} are always allowed, and 1 means any number. Replicas that demand needs are not counted",
     )
     min_dwell_s: float = Field(
         default=TICK.stability.min_dwell_s,
@@ -157,28 +156,28 @@ class PolicyManifestSpec(Strict):
     governor: str | None = Field(
         default=None,
         max_length=63,
-        description="Who turns clocks and batches on the nodes within the plan, second by second: "
+        description="What adjusts clocks and batches on the nodes within the plan, second by second: "
         f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
     )
     power_budget_w: Size | None = Field(
         default=None,
-        description="Watts that all used GPUs together may draw, idle watts included. Without a governor that holds "
-        "power a plan that would draw more is refused; with one, every GPU gets its share as a cap. Absent: no limit",
+        description="Limit in watts for all GPUs in use, including their idle power. Without a governor that caps "
+        "power, a plan that would draw more is refused; with one, every GPU gets its part as a cap. Absent: no limit",
     )
 
     groups: Groups = Field(
         default_factory=list,
-        description="Services with a policy and GPUs of their own, decided in this order; a service is of the first "
-        "group that it fits, and those of none follow `policy`, last",
+        description="Groups of services with their own policy and GPUs, decided in this order; a service belongs to "
+        "the first group that matches, and services without a group follow `policy`, last",
     )
     approve: Literal["all", "services"] = Field(
         default="all",
-        description="What waits for a person in mode approve. all: every plan; services: not one that only starts, "
-        "moves or stops tasks and spares on what replicas leave over",
+        description="What waits for a person in mode approve. all: every plan; services: all but those that only "
+        "start, move or stop tasks and spares on leftover capacity",
     )
     approve_switch: bool = Field(
         default=False,
-        description="The first plan of another policy than that of the plan in force waits for a person, in any mode",
+        description="The first plan after a change of policy waits for approval, in any mode",
     )
 
     @field_validator("carbon_g_per_kwh", mode="before")

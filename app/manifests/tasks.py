@@ -43,7 +43,7 @@ class TaskSpec(Strict):
     )
     network: TypeName | None = Field(
         default=None,
-        description="Absent only where layers say what it is made of: then it is called like the task",
+        description="Absent only with `layers`: then it has the task's name",
     )
     layers: dict[LayerKind, Annotated[int, Field(ge=0, le=1_000_000)]] | None = Field(
         default=None,
@@ -52,12 +52,12 @@ class TaskSpec(Strict):
     )
     memory_mib: Size | None = Field(
         default=None,
-        description="GPU memory that a network needs which has `layers` here",
+        description="GPU memory needed by a network with `layers`",
     )
     variants: list[VariantManifest] = Field(
         default_factory=list,
         max_length=16,
-        description="Networks that may do an offline job, `network` among them",
+        description="Networks that may do an offline job, including `network`",
     )
     accuracy_floor: float = Field(
         default=0.0,
@@ -69,7 +69,7 @@ class TaskSpec(Strict):
     batch: int = Field(
         ge=1,
         le=65_536,
-        description="Examples or inputs of one iteration; one that was profiled",
+        description="Examples or inputs per iteration; must be a profiled batch size",
     )
     iterations: int | None = Field(
         default=None, ge=1, le=MAX_ITERATIONS, description="This, or epochs, or inputs"
@@ -88,21 +88,22 @@ class TaskSpec(Strict):
         gt=0,
         le=31_536_000,
         allow_inf_nan=False,
-        description="When it should be done, in seconds from its submission; absent: whenever",
+        description="Deadline in seconds after submission; absent: none",
     )
     priority: float = Field(
         default=PRIORITY_CLASSES["batch"],
         gt=0,
         le=1_000_000,
         allow_inf_nan=False,
-        description="Higher goes first among tasks; critical = 100, standard = 10, batch = 1. Services always go first",
+        description="Higher comes first among tasks; critical = 100, standard = 10, batch = 1. Services always come "
+        "first",
     )
     weight: float = Field(
         default=0.5,
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="What counts: above 0.5 that it is done soon, else that much is done (read by policy oltunes)",
+        description="Above 0.5 it should finish soon, otherwise throughput counts (used by policy oltunes)",
     )
     gpus: int = Field(default=1, description="1: a task uses one GPU, or a part of it")
     checkpoint_command: (
@@ -111,7 +112,7 @@ class TaskSpec(Strict):
         default=None,
         min_length=1,
         max_length=64,
-        description="How a process of it writes a checkpoint. Kept and shown; no agent runs it yet",
+        description="How its process writes a checkpoint. Stored and shown, but not yet used by agents",
     )
 
     @field_validator("priority", mode="before")
@@ -125,8 +126,8 @@ class TaskSpec(Strict):
         # A field all the same, so that a manifest written for several GPUs is refused with a reason.
         if gpus != 1:
             raise ValueError(
-                f"must be 1, not {gpus}: a task has one GPU or a part of it; iterations over several GPUs, which "
-                "exchange gradients between them, are not planned"
+                f"must be 1, not {gpus}: a task has one GPU or a part of it; iterations across several GPUs, "
+                "which exchange gradients, are not supported"
             )
         return gpus
 
@@ -186,15 +187,15 @@ def _ways(spec: TaskSpec) -> Iterator[Complaint]:
     ):
         yield (
             given[0],
-            f"they are {spec.total_iterations:,} iterations of batch {spec.batch}; 1,000,000,000 are the most",
+            f"they are {spec.total_iterations:,} iterations of batch {spec.batch}; at most 1,000,000,000 are allowed",
         )
     if spec.epochs is not None and spec.examples is None:
         yield (
             "examples",
-            "this field is missing: with epochs, say how many examples one of them has",
+            "this field is missing: with epochs, state how many examples one has",
         )
     if spec.examples is not None and spec.epochs is None:
-        yield "examples", "is for epochs; without them leave it out"
+        yield "examples", "applies only to epochs; leave it out without them"
 
 
 def _networks(spec: TaskSpec) -> Iterator[Complaint]:
@@ -207,16 +208,16 @@ def _networks(spec: TaskSpec) -> Iterator[Complaint]:
         yield "layers", "are for training: offline jobs run networks that were profiled"
     # A network of nothing would be predicted to take no time.
     if spec.layers is not None and not any(spec.layers.values()):
-        yield "layers", "are all 0: say of what the network is made"
+        yield "layers", "are all 0: state what the network consists of"
     if spec.layers is not None and spec.memory_mib is None:
         yield (
             "memory_mib",
-            "this field is missing: nothing else says what a network needs that was never profiled",
+            "this field is missing: it is needed for a network that was never profiled",
         )
     if spec.layers is None and spec.memory_mib is not None:
         yield (
             "memory_mib",
-            "is for a network with layers; that of a profiled one is in its profile: leave it out",
+            "is only for a network with layers; a profiled one has it in its profile: leave it out",
         )
 
 
@@ -224,12 +225,15 @@ def _variants(spec: TaskSpec) -> Iterator[Complaint]:
     names = [variant.network for variant in spec.variants]
     if not names:
         if spec.accuracy_floor > 0.0:
-            yield "accuracy_floor", "is for variants; without them leave it out"
+            yield (
+                "accuracy_floor",
+                "applies only to variants; leave it out without them",
+            )
         return
     if spec.kind != "offline":
         yield "variants", "are for offline jobs: training trains one network"
     if spec.network is not None and spec.network not in names:
-        yield "variants", f"must have {spec.network} among them, with its accuracy"
+        yield "variants", f"must include {spec.network}, with its accuracy"
     if len(set(names)) < len(names):
         yield "variants", "have the same network twice"
     best = max(variant.accuracy for variant in spec.variants)

@@ -24,7 +24,7 @@ class WebhookSpec(Strict):
         description="Kinds of events, e.g. BudgetSpent; empty: all",
     )
     enabled: bool = Field(
-        default=True, description="false: events are neither sent nor kept for it"
+        default=True, description="false: events are neither sent nor queued for it"
     )
 
     @field_validator("url")
@@ -36,7 +36,7 @@ class WebhookSpec(Strict):
             host = parts.hostname
             _port = parts.port
         except ValueError as error:
-            raise ValueError(f"is no URL: {error}") from error
+            raise ValueError(f"is not a URL: {error}") from error
         if not host:
             raise ValueError("must name a host")
         # Secrets in a URL would show in lists, logs and events; the signature is what proves us.

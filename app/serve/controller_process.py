@@ -174,7 +174,7 @@ async def maintain_plane(plane: Plane, engine: Engine) -> None:
 async def _dispatch_jobs(
     plane: Plane, engine: Engine, loop: Loop, controller: Controller
 ) -> None:
-    """Rounds of the dispatcher of jobs, while this process leads and some policy dispatches."""
+    """Rounds of the dispatcher of jobs, while this process is the leader and some policy dispatches."""
 
     async def is_dispatching() -> bool:
         async with transaction(engine) as connection:

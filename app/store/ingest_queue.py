@@ -29,7 +29,10 @@ MAX_BATCH = 500
 EVENT_PERIOD = timedelta(hours=1)
 """A node whose observations are refused is an event so often, however many they are: the audit is kept for ever."""
 
-_TOO_MANY_BOOTS = "its agent was started too often within an hour; does it crash, or do machines share the node's name?"
+_TOO_MANY_BOOTS = (
+    "its agent was started too often within an hour; check whether it crashes, or whether machines share the "
+    "node's name"
+)
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class IngestQueue:
         except asyncio.QueueFull:
             # Refused rather than kept: the agent has a durable outbox, this process has none.
             raise Unavailable(
-                f"{self._queue.maxsize} observations wait for their commit already; send this one again"
+                f"{self._queue.maxsize} observations are already waiting to be committed; send this one again"
             ) from None
         return await waiting.done
 
@@ -131,7 +134,7 @@ class IngestQueue:
         """Tell the agent, which drops the observation, and once in a while the audit."""
         _fail(entry, error)
         node, now = entry.observation.node, self._clock.now()
-        log.error("an observation cannot be kept", node=node, error=str(error))
+        log.error("an observation cannot be stored", node=node, error=str(error))
         noted_at = self._refused_at.get(node)
         if noted_at is not None and now - noted_at < EVENT_PERIOD:
             return
@@ -146,7 +149,9 @@ class IngestQueue:
         try:
             await self._store.add_events(line)
         except Exception as failure:
-            log.error("the refusal is not in the audit", error=str(failure))
+            log.error(
+                "the refusal could not be recorded in the audit", error=str(failure)
+            )
             return
         # Observations of registered nodes alone are written: there are no more entries than nodes.
         self._refused_at[node] = now
@@ -159,7 +164,7 @@ def _defer(entries: list[_Waiting], error: Exception) -> None:
     for entry in entries:
         _fail(
             entry,
-            Unavailable("the database did not take the observation; send it again"),
+            Unavailable("the database did not accept the observation; send it again"),
         )
 
 

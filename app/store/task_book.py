@@ -42,7 +42,7 @@ class TaskRecord:
     submitted_at: datetime
     deadline_at: datetime | None = None
     place: Place | None = None
-    """Where the target wants it; None = nowhere."""
+    """Where the target places it; None = nowhere."""
     state: TaskState | None = None
     """As last reported from there; None = not yet, or no more."""
     done_iterations: float = 0.0
@@ -84,7 +84,7 @@ class TaskBook:
         for task in tasks:
             if task.name in self.records:
                 raise Conflict(
-                    f"there is a task {task.name!r} already; give this one another name"
+                    f"there is already a task {task.name!r}; choose another name"
                 )
             self.records[task.name] = submitted(task, at)
 
@@ -141,7 +141,7 @@ def cancelled(record: TaskRecord, at: datetime) -> TaskRecord:
     """The record once nobody wants the task any more. Raises Conflict for one that has finished."""
     if record.finished_at is not None:
         raise Conflict(
-            f"task {record.task.name!r} has finished; nothing of it is left to be cancelled"
+            f"task {record.task.name!r} has already finished; it cannot be cancelled"
         )
     if record.is_over:
         return record

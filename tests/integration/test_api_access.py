@@ -307,7 +307,7 @@ def test_a_spent_budget_of_the_cluster_does_not_tell_what_others_spent(
         wanted = body("ours-too", project=OURS)
         answer = api.call("PUT", f"{kind}/ours-too", wanted, token="bound-operator")
         assert answer.status_code == 409
-        assert "a budget of the whole cluster takes nothing new" in answer.text
+        assert "a budget of the whole cluster accepts nothing new" in answer.text
         assert _found(answer.text) == [] and "USD" not in answer.text
     api.put(f"budgets/{name}", _manifest("Budget", name, kept["spec"]))
 

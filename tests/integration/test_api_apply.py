@@ -97,7 +97,7 @@ def test_the_last_refusal_takes_everything_back(api: Api) -> None:
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
     assert (wrong["pointer"], wrong["may_force"]) == ("/services/0/spec/slo", True)
-    assert "the least SLO possible is" in wrong["detail"]
+    assert "the shortest possible SLO is" in wrong["detail"]
     forced = api.call(
         "POST", "apply?force=true", bundle(profiles=[profile(slow=1000.0)])
     )

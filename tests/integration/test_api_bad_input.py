@@ -146,10 +146,10 @@ def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_acce
     refused = api.call("PUT", "services/hasty", service("hasty", latency_ms=3.0))
     assert refused.status_code == 422
     told = refused.json()
-    assert told["detail"].endswith("; `?force=true` accepts it all the same")
+    assert told["detail"].endswith("; `?force=true` accepts it anyway")
     (field,) = told["errors"]
     assert (field["pointer"], field["may_force"]) == ("/spec/slo", True)
-    assert "the least SLO possible is 7 ms" in field["detail"]
+    assert "the shortest possible SLO is 7 ms" in field["detail"]
     assert "force" not in field["detail"]
     assert (
         api.call("PUT", "services/hasty", service("hasty", latency_ms=6.99)).status_code

@@ -140,7 +140,7 @@ def test_an_export_is_cut_by_time_and_project(api: Api) -> None:
     ("path", "status", "words"),
     [
         ("reports/nothing/export", 404, "no report is called"),
-        ("reports/bill_hour/export?project=web", 422, "cannot be cut by project"),
+        ("reports/bill_hour/export?project=web", 422, "cannot be filtered by project"),
         ("reports/bill_hour/export?format=xlsx", 422, "csv"),
         ("costs?by=colour", 422, "service"),
     ],

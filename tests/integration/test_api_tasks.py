@@ -253,7 +253,7 @@ def test_variants_of_a_job_are_kept(api: Api) -> None:
         ({"network": "resnet5"}, "/spec/network", "is called 'resnet5'; did you mean resnet50"),
         ({"network": "resnet50-training"}, "/spec/network", "resnet50-training is for tasks of kind training"),
         ({"kind": "training"}, "/spec/network", "resnet50 is for tasks of kind offline; this one's is training"),
-        ({"network": "bert"}, "/spec/network", "bert was profiled on no GPU type"),
+        ({"network": "bert"}, "/spec/network", "bert has not been profiled on any GPU type"),
         ({"batch": 7}, "/spec/batch", "resnet50 was profiled with batches 1, 8, not 7"),
         ({"variants": [{"network": "resnet50", "accuracy": 1}, {"network": "x", "accuracy": 1}]},
          "/spec/variants/1/network", "no network for offline tasks is called 'x'"),

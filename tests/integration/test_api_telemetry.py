@@ -159,5 +159,5 @@ def test_the_sources_of_a_service_are_bounded_and_those_that_are_there_go_on(
     for number in range(MAX_SOURCES):
         assert pushed(api, window(source=f"gateway-{number}"))[0] == 200
     status, answer = pushed(api, window(source="one-more"))
-    assert (status, "add their counts up" in answer["detail"]) == (409, True)
+    assert (status, "add up their counts" in answer["detail"]) == (409, True)
     assert pushed(api, window(-20.0))[0] == 200

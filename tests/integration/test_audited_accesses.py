@@ -176,8 +176,8 @@ def test_a_login_from_another_site_is_a_denial(api: Api) -> None:
 @pytest.mark.parametrize(
     ("is_login", "sent", "reason"),
     [
-        (False, "plim_admin_" + "x" * 43, "the token is not known"),
-        (True, "plim_viewer_" + "y" * 43, "the token is not known"),
+        (False, "plim_admin_" + "x" * 43, "the token is unknown"),
+        (True, "plim_viewer_" + "y" * 43, "the token is unknown"),
         (True, "hunter2", "the login form held no well-formed token"),
     ],
 )
@@ -213,11 +213,11 @@ def test_unknown_callers_at_many_addresses_are_so_many_lines(
         assert portal is not None
         for number in range(UNKNOWN_NOTED + 5):
             scope = {"client": (f"10.1.0.{number}", 1), "plimsoll.request_id": "r"}
-            portal.call(parts.note_denial, scope, "the token is not known")
+            portal.call(parts.note_denial, scope, "the token is unknown")
         path = "events?kind=AccessDenied&limit=500"
         assert len(api.get(path)["items"]) == UNKNOWN_NOTED
         api.clock.advance(UNKNOWN_PERIOD.total_seconds())
-        portal.call(parts.note_denial, scope, "the token is not known")
+        portal.call(parts.note_denial, scope, "the token is unknown")
         assert len(api.get(path)["items"]) == UNKNOWN_NOTED + 1
 
 

@@ -198,7 +198,7 @@ def _cut_off(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "told"),
-    [(_nothing, "is no backup of Plimsoll"), (_cut_off, "nothing was changed")],
+    [(_nothing, "is not a backup of Plimsoll"), (_cut_off, "nothing was changed")],
     ids=["no backup", "cut off"],
 )
 def test_a_file_that_is_damaged_or_something_else_changes_nothing(
@@ -228,7 +228,7 @@ def test_a_backup_of_a_newer_program_is_refused(
         execute(url, "UPDATE alembic_version SET version_num = '9999'")
         _pg_dump(url, file)
     refused = plimsoll(database, "restore", "--replace", str(file))
-    assert refused.exit_code == 1 and "run a newer program" in refused.output
+    assert refused.exit_code == 1 and "run a newer version" in refused.output
 
 
 def test_a_dump_of_an_older_program_is_restored_and_brought_to_this_schema(

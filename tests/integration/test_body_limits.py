@@ -86,7 +86,7 @@ def test_a_long_body_in_which_nearly_all_is_wrong_is_refused_as_a_whole(
     manifest["metadata"]["labels"] = labels
     answer = sent(api, "PUT", "services/chat", json.dumps(manifest).encode())
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
-    assert answer.json()["detail"].startswith("20000 fields are wrong")
+    assert answer.json()["detail"].startswith("20000 fields are invalid")
     what_if = json.dumps({"services": [manifest]}).encode()
     assert sent(api, "POST", "plans/preview", what_if).status_code == 400
 

@@ -135,7 +135,7 @@ def test_a_spent_budget_refuses_what_is_new_and_nothing_else(api: Api) -> None:
     answer = api.call("PUT", "services/fresh?force=true", service("fresh", "web"))
     assert answer.status_code == 409
     assert answer.json()["detail"].startswith(
-        "budget 'limit' takes nothing new until 2026-03-02 00:00 UTC: 1.38 of 1.38 USD of this day are spent by "
+        "budget 'limit' accepts nothing new until 2026-03-02 00:00 UTC: 1.38 of 1.38 USD of this day are spent by "
         "project web"
     )
     task = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": 10}

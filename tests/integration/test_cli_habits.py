@@ -150,7 +150,7 @@ def test_a_task_and_a_deletion_are_waited_for(api: Api) -> None:
     never = typed(
         api, *("wait", "task/nightly", "--for", "state=finished"), steps=[lambda: None]
     )
-    assert "it is cancelled, and will not be finished any more" in never.err
+    assert "it is cancelled and will not become finished" in never.err
     gone = typed(
         api,
         *("wait", "task/nightly", "--for", "delete"),

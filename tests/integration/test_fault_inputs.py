@@ -389,7 +389,7 @@ def test_when_every_gpu_is_cordoned_nothing_is_placed_and_the_service_says_so(
             "services/s",
             service("s", latency_ms=0.5),
             "/spec/slo",
-            "the least SLO possible is",
+            "the shortest possible SLO is",
         ),
         (
             "services/s",

@@ -112,7 +112,7 @@ def test_an_export_for_which_the_disk_has_no_room_is_answered_503_and_leaves_not
         with small_files(REPORT_BYTES // 2):
             refused = api.call("GET", DOWNLOAD, token="viewer")
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-        assert "no room for the file" in refused.json()["detail"]
+        assert "no space for the file" in refused.json()["detail"]
         assert _temporary_files() <= before
     assert len(api.call("GET", DOWNLOAD, token="viewer").content) > REPORT_BYTES
 

@@ -371,8 +371,8 @@ def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_say
                 "node/n1",
                 "could not read GPU 1: it fell off the bus",
             ),
-            ("GpuRecovered", "node/n1", "node/n1", "GPU 1 takes work again"),
-            ("GpuFailed", "node/n1", "node/n1", "GPU 0: no word why"),
+            ("GpuRecovered", "node/n1", "node/n1", "GPU 1 accepts work again"),
+            ("GpuFailed", "node/n1", "node/n1", "GPU 0: no reason given"),
         ]
 
     with_fleet(database, work)

@@ -42,7 +42,7 @@ def _sha256(secret: str) -> str:
 
 
 def _secret(letter: str) -> str:
-    """A secret as an agent makes it."""
+    """A secret as an agent creates it."""
     return f"plim_agent_{letter * 43}"
 
 

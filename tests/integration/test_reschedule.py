@@ -181,7 +181,7 @@ def test_a_service_that_cannot_start_on_one_node_is_placed_on_the_other_and_says
     assert "model weights are missing" in said["message"]
     newest = fleet.api.get("plans")["items"][0]["id"]
     assert (
-        f"chat: its launches fail; it starts elsewhere than on {bad}/gpu-0"
+        f"chat: its launches fail; it avoids {bad}/gpu-0"
         in fleet.api.get(f"plans/{newest}/explain")["messages"]
     )
     # The time over, nothing is said any more, and what is well stays.
@@ -216,7 +216,7 @@ def test_a_task_that_cannot_start_on_one_node_is_started_on_the_other_and_says_w
     assert "it starts on other GPUs" in event["reason"]
     newest = fleet.api.get("plans")["items"][0]["id"]
     assert (
-        f"task nightly: its launches fail; it starts elsewhere than on {bad}/gpu-0"
+        f"task nightly: its launches fail; it avoids {bad}/gpu-0"
         in fleet.api.get(f"plans/{newest}/explain")["messages"]
     )
 

@@ -239,7 +239,7 @@ def test_what_ended_two_runners_is_given_up_in_words(database: str) -> None:
         assert not await runner(engine).run_next()
         row = await look(engine, number)
         assert row.state == "failed"
-        assert (row.error or "").startswith("its runner was lost 2 times while it ran")
+        assert (row.error or "").startswith("its runner was lost 2 times: ")
 
     play(database, scene)
 

@@ -135,7 +135,7 @@ def test_a_full_queue_says_when_to_come_again(api: Api) -> None:
     full = next(answer for answer in answers if answer.status_code == 429)
     assert full.headers["Retry-After"] == "30"
     assert full.json()["code"] == "too-many"
-    assert f"{WAITING_LIMIT} simulations wait already" in full.json()["detail"]
+    assert f"{WAITING_LIMIT} simulations are already waiting" in full.json()["detail"]
 
 
 def test_a_running_one_is_cancelled(api: Api) -> None:
@@ -224,7 +224,7 @@ def test_a_project_has_no_more_simulations_at_a_time_than_its_quota(api: Api) ->
     (code, first), (again, _) = asked("team-a"), asked("operator", project="team-a")
     assert (code, again) == (202, 202)
     code, why = asked("team-a")
-    assert code == 429 and "as its quota allows" in why
+    assert code == 429 and "has reached its quota" in why
     assert asked("both", project="team-a")[0] == 429
     assert asked("both")[0] == asked("operator", project="nobody")[0] == 422
     assert asked("team-a", project="team-b")[0] == 403

@@ -345,7 +345,9 @@ def test_no_more_tasks_are_taken_than_a_tick_can_look_at(database: str) -> None:
             )
 
         await in_transaction(engine, many)
-        with pytest.raises(Conflict, match="2,000 tasks wait or run already"):
+        with pytest.raises(
+            Conflict, match="2,000 tasks are already waiting or running"
+        ):
             await submit(engine, replace(TASK, name="late"))
         await in_transaction(engine, tasks.remove, "n2", at=START)
         assert await submit(engine, replace(TASK, name="late")) == 1

@@ -127,6 +127,6 @@ def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
     assert f"GPU {index} " in bed.fake_node("show") and "LOST" in bed.fake_node("show")
     bed.fake_node("heal")
     until(
-        lambda: events(bed, "GpuRecovered") == [f"GPU {index} takes work again"],
+        lambda: events(bed, "GpuRecovered") == [f"GPU {index} accepts work again"],
         PATIENCE_S,
     )

@@ -152,7 +152,7 @@ def test_an_overuse_ends_with_its_node(database: str) -> None:
                 "OveruseEnded",
                 "node/n1",
                 # Begun at 10 s.
-                "replica chat-0 of chat on n1/gpu-0 cannot be told any more, since its node was removed; of its "
+                "replica chat-0 of chat on n1/gpu-0 can no longer be measured, since its node was removed; of its "
                 "1000 MiB of memory it used up to 1500 for 60 s",
             )
         ]

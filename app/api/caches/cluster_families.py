@@ -28,15 +28,14 @@ FAMILIES: Final = (
     *_families(
         ("state",),
         {
-            "plimsoll_cluster_nodes": "Nodes, by whether their agents were heard lately",
+            "plimsoll_cluster_nodes": "Nodes, by whether their agents reported recently",
         },
     ),
     *_families(
         ("gpu_type", "state"),
         {
             "plimsoll_cluster_gpus": (
-                "GPUs by what becomes of them: "
-                "used by the plan in force, free, unhealthy or cordoned"
+                "GPUs by state: used by the plan in force, free, unhealthy or cordoned"
             ),
         },
     ),
@@ -55,7 +54,7 @@ FAMILIES: Final = (
     *_families(
         ("policy", "mode"),
         {
-            "plimsoll_policy_info": "Always 1: the policy that decides, and how far",
+            "plimsoll_policy_info": "Always 1: the policy in force and its mode",
         },
     ),
     *_families(
@@ -79,11 +78,11 @@ FAMILIES: Final = (
     *_families(
         _NODE,
         {
-            "plimsoll_node_silent_seconds": "Since the node's agent was heard",
+            "plimsoll_node_silent_seconds": "Since the node's agent last reported",
             "plimsoll_node_heard": "1 where that is within the policy's limit",
             "plimsoll_node_cordoned": "1 where the node receives nothing new",
-            "plimsoll_node_problems": "What the node says that it cannot do",
-            "plimsoll_node_clock_skew_seconds": "By which the agent's clock is ahead",
+            "plimsoll_node_problems": "Problems that the node reports",
+            "plimsoll_node_clock_skew_seconds": "How far the agent's clock is ahead",
             "plimsoll_node_wanted_generation": "Generation of its newest command; 0 = none",
             "plimsoll_node_observed_generation": "Generation that it has in force",
             "plimsoll_node_command_refused": "1 where its newest command was refused or failed",
@@ -93,13 +92,13 @@ FAMILIES: Final = (
     *_families(
         _GPU,
         {
-            "plimsoll_gpu_healthy": "1 where its agent calls it healthy",
-            "plimsoll_gpu_sm_granted_ratio": "SMs that the plan in force gives to services",
+            "plimsoll_gpu_healthy": "1 where its agent reports it healthy",
+            "plimsoll_gpu_sm_granted_ratio": "SMs allocated to services by the plan in force",
             "plimsoll_gpu_power_limit_watts": "Power limit by the plan in force",
             "plimsoll_gpu_clock_limit_hertz": "Graphics clock by the plan in force",
             "plimsoll_gpu_power_watts": "Power, measured, mean of the newest window",
             "plimsoll_gpu_clock_hertz": "Graphics clock, measured",
-            "plimsoll_gpu_busy_ratio": "Share of the newest window in which it executed",
+            "plimsoll_gpu_busy_ratio": "Share of the latest window in which it was executing",
             "plimsoll_gpu_memory_used_bytes": "Memory in use, measured",
             "plimsoll_gpu_memory_bytes": "Memory",
         },
@@ -132,22 +131,22 @@ FAMILIES: Final = (
     *_families(
         _SERVICE,
         {
-            "plimsoll_service_arrivals_per_second": "Requests that came, over the last minute",
+            "plimsoll_service_arrivals_per_second": "Requests that arrived in the last minute",
             "plimsoll_service_latency_seconds": "Latency at the SLO's percentile, over the last minute",
             "plimsoll_service_slo_seconds": "The SLO's latency",
-            "plimsoll_service_slo_ratio": "Share of requests that the SLO asks for",
+            "plimsoll_service_slo_ratio": "Share of requests that must meet the SLO's latency",
             "plimsoll_service_slo_compliance_ratio": (
-                "Share of requests that kept the SLO's latency, over the last minute"
+                "Share of requests that met the SLO's latency in the last minute"
             ),
             "plimsoll_service_telemetry_age_seconds": "Since the newest window ended",
-            "plimsoll_service_telemetry_stale": "1 where that is beyond the policy's limit, or nothing was ever seen",
+            "plimsoll_service_telemetry_stale": "1 where that is beyond the policy's limit, or there was none",
         },
     ),
     # Counters begin at 0 with every hour, which `rate` takes for a restart: a process keeps no sums of its own.
     *_families(
         _SERVICE,
         {
-            "plimsoll_service_requests_total": f"Requests that came, {_HOURLY}",
+            "plimsoll_service_requests_total": f"Requests that arrived, {_HOURLY}",
             "plimsoll_service_served_total": f"Requests answered, {_HOURLY}",
             "plimsoll_service_in_slo_total": f"Requests answered in time, {_HOURLY}",
             "plimsoll_service_rejected_total": f"Requests refused or lost, {_HOURLY}",

@@ -76,7 +76,7 @@ class NotedAccesses:
             if caller is None and access.at in noted:
                 noted.remove(access.at)
             log.warning(
-                "an access is missing from the audit",
+                "an access could not be recorded in the audit",
                 actor=access.actor,
                 kind=access.kind,
                 subject=access.subject,

@@ -35,27 +35,27 @@ class ApiMetrics:
         )
         self.loop_lag = Histogram(
             "plimsoll_event_loop_lag_seconds",
-            "How late a timer of the API's event loop came: for so long no request was answered",
+            "Delay of a timer of the API's event loop, during which no request was answered",
             buckets=SECONDS,
             registry=registry,
         )
         self.observations = Counter(
             "plimsoll_sync_observations",
-            "Observations by what became of them",
+            "Observations by outcome",
             ("result",),
             registry=registry,
         )
         self.dropped_readings = Counter(
             "plimsoll_sync_dropped_readings",
-            "Readings of what their node may not report of: services that are not there, GPUs, replicas and tasks that "
-            "are not its own, acknowledgements of commands that never were",
+            "Readings that a node may not report: of unknown services, of GPUs, replicas and tasks of other nodes, and "
+            "acknowledgements of unknown commands",
             ("kind",),
             registry=registry,
         )
         # Without the node as a label: the line in the audit names it.
         self.dropped_events = Counter(
             "plimsoll_sync_dropped_events",
-            "Events that nodes caused beyond the first 60 of a kind, node and hour, which the audit only counts",
+            "Events caused by nodes beyond the first 60 per kind, node and hour; the audit only counts them",
             registry=registry,
         )
         # Without the address as a label: it is the client's to choose, and each would be a time series.

@@ -29,7 +29,7 @@ class CompareRequest(Strict):
     """Which policies shall plan the same problem."""
 
     policies: list[PolicyWord] = Field(
-        default_factory=list, max_length=50, description="Empty: all that there are"
+        default_factory=list, max_length=50, description="Empty: all policies"
     )
     time_limit_s: float = Field(
         default=30.0,
@@ -52,11 +52,11 @@ class PolicyPlanView(View):
     gpus: int
     gpus_by_type: dict[str, int]
     replicas: int
-    starts: int = Field(description="Replicas that do not run yet")
+    starts: int = Field(description="Replicas that are not yet running")
     unserved_percent: float = Field(description="Of Σ priority · arrival rate")
     worst_slack_percent: float | None = Field(
-        description="Room of the fullest replica within its SLO, in percent of what it may carry; below 0: it is asked "
-        "for more; null: nothing runs"
+        description="Room of the fullest replica within its SLO, in percent of what it may carry; below 0: it is "
+        "overloaded; null: nothing runs"
     )
     worst_service: str = Field(description="Whose replica that is")
     violations: int = Field(description="Rules that the plan breaks")
@@ -67,9 +67,9 @@ class PolicyPlanView(View):
 class CompareView(View):
     """The policies side by side."""
 
-    in_force: str = Field(description="The policy that the loop follows now")
+    in_force: str = Field(description="The policy in force")
     policies: list[PolicyPlanView] = Field(
-        description="As they were asked for; all of them: the main ones first"
+        description="In the order of the request; all of them: the main ones first"
     )
 
 

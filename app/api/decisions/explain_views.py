@@ -37,7 +37,7 @@ class GpuTypeExplanationView(View):
 
     gpu_type: str
     used: int
-    count: int | None = Field(description="null: as many as wanted")
+    count: int | None = Field(description="null: unlimited")
     price_usd_per_hour: float
     worth_of_one_more: float | None = Field(
         description="What one more GPU would save at most, its own price paid, in `price_unit`; 0 while some are unused"
@@ -70,7 +70,7 @@ class PatternReplicaView(View):
     service: str
     sm_percent: float
     batch: int
-    arrival_rate_rps: float = Field(description="What it could carry")
+    arrival_rate_rps: float = Field(description="Load that it could carry")
 
 
 class AlternativeView(View):
@@ -82,9 +82,7 @@ class AlternativeView(View):
     replicas: list[PatternReplicaView]
     price: float
     earns: float
-    loss: float = Field(
-        description="By how much a plan gets dearer with it, in `price_unit`"
-    )
+    loss: float = Field(description="Added cost of a plan with it, in `price_unit`")
 
 
 class GpuExplanationView(View):
@@ -114,8 +112,8 @@ class ReliefView(View):
     words: str
     saving: float
     basis: Basis = Field(
-        description="price: the most that one unit more can save; first_order: by what the plan's own replicas would "
-        "carry more; relaxation: solved again, in fractions of GPUs"
+        description="price: the most that one unit more can save; first_order: from the extra load that the plan's "
+        "own replicas could carry; relaxation: solved again with fractions of GPUs"
     )
 
 
@@ -123,7 +121,7 @@ class ShortfallView(View):
     """What one service lacks after a loss."""
 
     service: str
-    rate_rps: float = Field(description="That no survivor can carry")
+    rate_rps: float = Field(description="Load that no survivor can carry")
     share: float = Field(description="Of its arrival rate, 0 to 1")
 
 
@@ -140,9 +138,7 @@ class LossesView(View):
     """What single losses would do: requests move to the replicas that are left, and nothing new starts yet."""
 
     gpus: int
-    harmful_gpus: int = Field(
-        description="GPUs of which each by itself would be missed"
-    )
+    harmful_gpus: int = Field(description="GPUs whose loss alone would do harm")
     nodes: int
     harmful_nodes: int
     worst: list[LossView]
@@ -171,12 +167,14 @@ class ServiceExplanationView(View):
     capacity_rps: float | None
     replicas: list[ReplicaGroupView]
     unserved: list[UnservedView]
-    limit: str = Field(description="What decides the number of its replicas, in words")
+    limit: str = Field(
+        description="What determines the number of its replicas, as text"
+    )
     spares: list[str] = Field(
-        description="Loaded replicas besides, at work while those cannot keep up, in words"
+        description="Other loaded replicas, used while these cannot keep up, as text"
     )
     bindings: list[BindingView] = Field(
-        description="What keeps its replicas from carrying more"
+        description="What limits the load of its replicas"
     )
     worth_per_rps: float | None = Field(
         description="What a request per second that a replica carries is worth, in `price_unit`"
@@ -185,7 +183,7 @@ class ServiceExplanationView(View):
         description="What one more request per second costs: less, where a replica has room for it"
     )
     price_per_replica: float | None = Field(
-        description="What one more replica that must run costs; below 0: what one more that may run saves"
+        description="Cost of one more replica in min_replicas; below 0: saving of one more in max_replicas"
     )
 
 
@@ -213,16 +211,16 @@ class ExplanationView(View):
     )
     gap_percent: float | None
     price_unit: PriceUnit | None = Field(
-        description="What prices count in: USD per hour; weighted requests per second where not all can be served, "
-        "or no money is to be saved; null: nothing is priced"
+        description="Unit of prices: USD per hour; weighted requests per second where not all can be served, "
+        "or nothing can be saved; null: nothing is priced"
     )
     gpu_types: list[GpuTypeExplanationView]
     gpus: list[GpuExplanationView] = Field(
-        description="The kinds of GPUs that cost most"
+        description="The most expensive kinds of GPUs"
     )
     kinds_left_out: int
     reliefs: list[ReliefView] = Field(
-        description="Limits that could be loosened, most saving first"
+        description="Limits that could be loosened, largest saving first"
     )
     losses: LossesView | None = Field(
         description="null: unknown, or the token is bound to projects"

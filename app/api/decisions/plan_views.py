@@ -46,7 +46,7 @@ class PlanSummaryView(View):
     gap_percent: float | None
     seconds: float
     method: str = Field(
-        description="How the policy found it; the policy's own name where it has one way only"
+        description="How the policy found it; the policy's own name if it has only one method"
     )
     reason: str = Field(
         description="Why it was kept, refused or lost, or what it was made for"
@@ -92,7 +92,9 @@ class BoundReplicaView(View):
 class BoundTaskView(View):
     """One task on what a GPU's replicas leave over."""
 
-    name: str = Field(description="What nodes call it; a task's status says it as `id`")
+    name: str = Field(
+        description="Its name on nodes, which a task's status shows as `id`"
+    )
     network: str
     batch: int
     sm_percent: float
@@ -114,7 +116,7 @@ class BoundGpuView(View):
     tasks: list[BoundTaskView] = Field(default_factory=list)
     spares: list[BoundReplicaView] = Field(
         default_factory=list,
-        description="Replicas without a rate, which serve while their service is late",
+        description="Replicas without a rate, used while the loaded ones cannot keep up",
     )
 
 
@@ -178,9 +180,7 @@ class RestoreView(View):
     )
     restored_plan_id: int
     mode_before: str
-    mode: str = Field(
-        description="The policy's mode from now on: approve where it was auto"
-    )
+    mode: str = Field(description="The policy's new mode: approve if it was auto")
     warnings: list[str] = Field(
-        description="Promises that it does not keep at the demand of now"
+        description="Promises that it does not keep at the present demand"
     )

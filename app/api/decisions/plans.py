@@ -36,7 +36,7 @@ router = resource_router("plans", prefix="/plans")
 Thorough = Annotated[
     bool,
     Query(
-        description="Also alternatives of the GPUs, and reliefs put to the test; takes a solver"
+        description="Include alternatives for the GPUs and tested savings; needs a solver"
     ),
 ]
 InquirySeconds = Annotated[
@@ -140,7 +140,7 @@ async def explain_plan(
 async def _find_out(context: Context, inquiry: Inquiry) -> Findings:
     if context.caller.projects is not None:
         raise Forbidden(
-            "a thorough explanation is about everybody's services; this token is bound to projects"
+            "a thorough explanation covers the services of all projects; this token is bound to projects"
         )
     # It only reads, and yet occupies the solver: the turn that previews of operators have, shared by token.
     async with context.parts.solver_turn.taken(context.caller.root):

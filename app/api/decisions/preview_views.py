@@ -31,7 +31,7 @@ class ScenarioBody(Strict):
 
     name: Annotated[str, StringConstraints(max_length=200)] = Field(
         default="",
-        description="What the answer calls it; made of the differences where empty",
+        description="Its name in the answer; derived from the differences if empty",
     )
     demand_factor: dict[Name, Factor] = Field(
         default_factory=dict,
@@ -60,7 +60,7 @@ class ScenarioBody(Strict):
         description="Added, or in place of those of the same name",
     )
     without: list[Name] = Field(
-        default_factory=list, max_length=100, description="Services that shall be gone"
+        default_factory=list, max_length=100, description="Services to remove"
     )
 
 
@@ -71,7 +71,7 @@ class PreviewRequest(Strict):
         default_factory=list, max_length=100
     )
     without: list[Name] = Field(
-        default_factory=list, max_length=100, description="Services that shall be gone"
+        default_factory=list, max_length=100, description="Services to remove"
     )
     demand_factor: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
     demand_rps: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
@@ -81,22 +81,22 @@ class PreviewRequest(Strict):
     )
     from_running: bool = Field(
         default=False,
-        description="Plan from what runs, as the next tick does; else from nothing",
+        description="Plan from what is running, as the next tick does; otherwise from an empty fleet",
     )
     scenarios: list[ScenarioBody] = Field(
         default_factory=list,
         max_length=20,
-        description="Each is planned on top of the rest; `answers` ranks them",
+        description="Each is planned on top of the other fields; `answers` ranks them",
     )
     suggest: bool = Field(
         default=False,
-        description="Ask the usual questions, too: stock, SLOs of the dearest services, growth",
+        description="Also ask the usual questions: stock, SLOs of the most expensive services, growth",
     )
     alternatives_of: list[Name] = Field(
         default_factory=list,
         max_length=100,
-        description="Ask also what the costliest of these services would cost with a looser SLO, on other GPU types, "
-        "and without min_replicas",
+        description="Also ask what the most expensive of these services would cost with a looser SLO, on other GPU "
+        "types, and without min_replicas",
     )
     time_limit_s: float = Field(
         default=30.0,
@@ -112,9 +112,7 @@ class MixView(View):
     service: str
     gpu_type: str
     replicas: int
-    sm_percent: float = Field(
-        description="Of all of them together; 100 = one whole GPU"
-    )
+    sm_percent: float = Field(description="Total of all of them; 100 = one whole GPU")
 
 
 class UnmeasuredView(View):
@@ -143,7 +141,7 @@ class AnswerView(View):
         description="How good the solver says that it is; null: nothing new was solved"
     )
     planned_for: str = Field(
-        description="The scenario whose plan this is: its own, or another's that is better here"
+        description="The scenario that this plan was made for: its own, or another's that is better here"
     )
     added_usd_per_hour: float | None = Field(
         description="Price of the GPUs that the scenario adds, used or not; null: it adds none"
@@ -173,9 +171,9 @@ class PreviewView(View):
     violations: list[ViolationView]
     changes: list[ChangeView]
     today: AnswerView | None = Field(
-        description="Without any scenario; null where none was asked for"
+        description="Without any scenario; null if not requested"
     )
     answers: list[AnswerView] = Field(
-        description="One per scenario: what leaves least unserved first; of those the added GPUs that save most per "
-        "USD of their price; then what costs least"
+        description="One per scenario, sorted by unserved load, then by the saving per USD of added GPUs, then by "
+        "cost"
     )

@@ -41,7 +41,7 @@ class SimulationRequest(Strict):
         | None
     ) = Field(
         default=None,
-        description="Instead of the scenario's; those that it has keep their settings",
+        description="Instead of the scenario's; policies of the scenario keep their settings",
     )
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=MAX_SEEDS)] | None = (
         Field(default=None, description="Instead of the scenario's")
@@ -51,7 +51,7 @@ class SimulationRequest(Strict):
     ) = Field(default=None, description="Instead of the scenario's")
     project: Name | None = Field(
         default=None,
-        description="Whose quota it counts for; a token that is bound to one project need not say",
+        description="Project whose quota it counts for; optional for a token that is bound to one project",
     )
 
 
@@ -73,7 +73,7 @@ class ServiceFiguresView(View):
     service: str
     cost_usd: FigureView
     attainment: FigureView | None = Field(
-        description="Share of its requests in SLO; null where nobody asked"
+        description="Share of its requests within the SLO; null without requests"
     )
     p99_ms: FigureView | None
 
@@ -83,7 +83,7 @@ class PolicyFiguresView(View):
 
     policy: str
     note: str = Field(
-        description="Where runs of it failed: how many seeds are left; else empty"
+        description="If runs of it failed: how many seeds are left; otherwise empty"
     )
     cost_usd: FigureView
     gpu_hours: FigureView
@@ -92,10 +92,10 @@ class PolicyFiguresView(View):
         description="Share of all requests that were late, rejected or are overdue"
     )
     worst_attainment: FigureView | None = Field(
-        description="In SLO, of the service that is worst off"
+        description="Within the SLO, of the worst service"
     )
     replicas_started: FigureView
-    misses: list[str] = Field(description="Services whose SLO it did not keep")
+    misses: list[str] = Field(description="Services whose SLO it did not meet")
     services: list[ServiceFiguresView]
 
 
@@ -103,13 +103,13 @@ class SimulationSummaryView(View):
     """What a simulation came to."""
 
     headline: str = Field(
-        description="The best policy beside the others, in a sentence"
+        description="The best policy compared with the others, in a sentence"
     )
     policies: list[PolicyFiguresView]
     notes: list[str] = Field(
-        description="What was known before the runs, and is no policy's fault"
+        description="Problems known before the runs, which no policy is responsible for"
     )
-    failed: list[str] = Field(description="Runs that came to nothing, and why")
+    failed: list[str] = Field(description="Failed runs, and why")
 
 
 class SimulationView(View):
@@ -117,7 +117,7 @@ class SimulationView(View):
 
     id: int
     asked_by: str
-    project: str | None = Field(description="Whose quota it counts for")
+    project: str | None = Field(description="Project whose quota it counts for")
     name: str = Field(description="Of its scenario")
     example: str | None = Field(
         description="Name of the shipped scenario; null: the caller sent one"
@@ -157,7 +157,7 @@ class ExamplesView(View):
     """What can be simulated by name, and within which limits."""
 
     items: list[ExampleView]
-    policies: list[str] = Field(description="Every policy that can be asked for")
+    policies: list[str] = Field(description="All available policies")
     limits: dict[str, float] = Field(
         description="The most of each; seconds are of the simulated clock"
     )

@@ -95,7 +95,7 @@ async def list_simulation_examples(context: Viewer) -> ExamplesView:
     responses=problems(400, 413, 415)
     | {
         202: {
-            "description": "It waits for its turn",
+            "description": "It is waiting for its turn",
             "headers": {"Location": {"schema": {"type": "string"}}},
         }
     },
@@ -131,7 +131,7 @@ async def ask_simulation(
         )
         if made is None:
             raise TooMany(
-                f"{WAITING_LIMIT} simulations wait already; one runs at a time. Cancel one, or wait"
+                f"{WAITING_LIMIT} simulations are already waiting; one runs at a time. Cancel one, or wait"
             )
         after: dict[str, Json] = {
             "name": order.name,
@@ -218,11 +218,11 @@ async def _check_quota(context: Context, connection: Connection, project: str) -
         raise InvalidRequest(str(error), field="project") from error
     if left is None and context.caller.projects is not None:
         raise Forbidden(
-            f"project {project!r} may ask for no simulations; an admin allows them by its quota's max_simulations"
+            f"project {project!r} may not run simulations; an admin can allow them with the quota max_simulations"
         )
     if left == 0:
         raise TooMany(
-            f"project {project!r} has as many simulations that wait or run as its quota allows; cancel one, or wait"
+            f"project {project!r} has reached its quota of waiting and running simulations; cancel one, or wait"
         )
 
 

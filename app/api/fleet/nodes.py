@@ -50,7 +50,8 @@ class DrainRequest(Strict):
         default=600,
         ge=0,
         le=7 * 86_400,
-        description="Seconds after which all leaves: running tasks, and what others have no room for",
+        description="Seconds after which everything must leave: running tasks, and replicas that other nodes have no "
+        "room for",
     )
 
 
@@ -65,7 +66,7 @@ class NodeStatus(View):
     )
     wanted_generation: int = Field(
         description="Generation of its newest command; 0 = none. Lower than the one in force: the node follows a "
-        "command that this control plane never made, as after a restore to an older state"
+        "command that this control plane did not make, as after restoring an older state"
     )
     clock_skew_s: float = Field(
         description="Seconds by which the agent's clock is ahead"

@@ -47,7 +47,9 @@ def decode_observation(body: bytes, node: str) -> Observation:
         )
     # Searched in the raw body, which is quicker than in every text of the observation.
     if _NUL in body:
-        raise InvalidRequest("a text has a NUL character, which no database keeps")
+        raise InvalidRequest(
+            "a text has a NUL character, which the database cannot store"
+        )
     _check(observation)
     return observation
 

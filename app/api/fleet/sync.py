@@ -64,7 +64,7 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
         },
         "headers": {
             SKEW_HEADER: {
-                "description": "Sent when the window ended far from now; positive: the agent's clock is ahead",
+                "description": "Set when the window's end is far from now; positive: the agent's clock is ahead",
                 "schema": {"type": "number"},
             }
         },
@@ -306,7 +306,7 @@ def _skew_event(context: Context, node: str, skew_s: float) -> AuditEvent:
     cause = (
         "its clock is ahead"
         if skew_s > 0
-        else "its clock is behind, or it sends what it kept while it was cut off"
+        else "its clock is behind, or it is sending windows that it kept while it was disconnected"
     )
     return AuditEvent(
         at=context.now(),

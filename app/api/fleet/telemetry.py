@@ -47,13 +47,13 @@ class TelemetryPush(Strict):
     """What one source saw of a service over one window; counts, never rates."""
 
     source: Name = Field(
-        description="Who counts, e.g. a gateway: its windows must not overlap"
+        description="Who counts, e.g. a gateway; windows of one source must not overlap"
     )
     window_start: AwareDatetime
     window_s: float = Field(ge=1.0, le=3600.0, allow_inf_nan=False)
     arrivals: Count
     served: Count = Field(description="Requests answered")
-    in_slo: Count = Field(description="Of them within the SLO's latency")
+    in_slo: Count = Field(description="Of these, within the SLO's latency")
     rejected: Count = Field(
         default=0, description="Requests refused or lost; each is a miss"
     )
@@ -70,7 +70,7 @@ class TelemetryReceipt(BaseModel):
     service: str
     source: str
     window_start: datetime
-    stored: bool = Field(description="False: the very same was there already")
+    stored: bool = Field(description="False: the identical window already existed")
 
 
 @router.post("/{name}/telemetry", responses=problems(400, 404, 409, 413, 415))
@@ -109,7 +109,7 @@ def _check(context: Context, said: TelemetryPush) -> None:
     # A window that is still open would be counted again when it has ended.
     if age_s + CLOCKS_S < said.window_s:
         raise InvalidRequest(
-            "the window has not ended yet; push it when it has", field="window_start"
+            "the window has not ended yet; push it after its end", field="window_start"
         )
     # What was pushed is remembered a little longer than this, so that no window can be counted twice.
     if age_s > pushed.OLDEST_S:

@@ -115,7 +115,7 @@ class Tokens:
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
             raise Unauthorised(
-                "send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token"
+                "send `Authorization: Bearer plim_...`; `plimsoll token create` creates one"
             )
         return await self._valid((_find_token, digest(secret)), scope, parts)
 
@@ -143,13 +143,13 @@ class Tokens:
         if row is None:
             # Not of cookies: a page that was left open yesterday asks with its ended session all night.
             if key[0] is _find_token:
-                await parts.note_denial(scope, "the token is not known")
+                await parts.note_denial(scope, "the token is unknown")
             await parts.guesses.note(address, key[1])
         else:
             ended = "has expired" if row.revoked_at is None else "was revoked"
             await _note_denied(row, scope, parts, f"the token {ended}")
         # The same words for all: a caller learns nothing about a secret that is not valid.
-        raise Unauthorised("this token is not known, was revoked, or has expired")
+        raise Unauthorised("this token is unknown, revoked or expired")
 
     async def _find(self, key: _Key, parts: ApiParts, address: str) -> TokenRow | None:
         now_s = asyncio.get_running_loop().time()

@@ -132,7 +132,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         if length > limit:
             raise HTTPException(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body is larger than {limit} bytes, which this path takes at most",
+                f"the body is larger than {limit} bytes, the limit of this path",
             )
         parts.append(part)
     return b"".join(parts)
@@ -148,7 +148,7 @@ def _read_long(body: bytes, body_type: TypeAdapter[object]) -> object:
         # FastAPI would describe each of them while everybody waits: a second for a body of the largest size.
         if count > MAX_MISTAKES:
             raise MalformedBody(
-                f"{count} fields are wrong or not known; is it a body for another path?"
+                f"{count} fields are invalid or unknown; check that the body belongs to this path"
             ) from None
         return document
 

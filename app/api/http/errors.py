@@ -55,7 +55,7 @@ class MalformedBody(HTTPException):
 
 
 class UnsupportedBody(HTTPException):
-    """The body does not say that it is JSON; raised before it is parsed."""
+    """The body is not declared as JSON; raised before it is parsed."""
 
     def __init__(self, content_type: str | None) -> None:
         said = f"not {content_type!r}" if content_type else "which is missing"
@@ -66,7 +66,7 @@ class UnsupportedBody(HTTPException):
 
 
 class TooMany(Unavailable):
-    """More than a limit allows; the message names the limit."""
+    """Over a limit; the message names the limit."""
 
     def __init__(
         self, detail: str, *, retry_after_s: float = QUEUE_RETRY_AFTER_S
@@ -96,40 +96,44 @@ BEARER = {"WWW-Authenticate": "Bearer"}
 
 # The first class that fits decides.
 PROBLEMS: tuple[tuple[type[Exception], ProblemKind], ...] = (
-    (InvalidRequest, ProblemKind(422, "invalid", "The request cannot be done")),
-    (InvalidInput, ProblemKind(422, "invalid", "The request cannot be done")),
-    (UnknownPolicy, ProblemKind(422, "invalid", "The request cannot be done")),
-    (RequestValidationError, ProblemKind(422, "invalid", "The request cannot be done")),
+    (InvalidRequest, ProblemKind(422, "invalid", "The request is invalid")),
+    (InvalidInput, ProblemKind(422, "invalid", "The request is invalid")),
+    (UnknownPolicy, ProblemKind(422, "invalid", "The request is invalid")),
+    (RequestValidationError, ProblemKind(422, "invalid", "The request is invalid")),
     (NotFound, ProblemKind(404, "not-found", "There is no such object")),
     (
         Conflict,
-        ProblemKind(409, "conflict", "The state of the object does not allow it"),
+        ProblemKind(409, "conflict", "The state of the object does not allow this"),
     ),
     (
         PreconditionRequired,
         ProblemKind(
-            428, "precondition-required", "Say which state of the object you saw"
+            428, "precondition-required", "State which version of the object you saw"
         ),
     ),
     (
         PreconditionFailed,
-        ProblemKind(412, "precondition-failed", "The object changed since you saw it"),
+        ProblemKind(
+            412, "precondition-failed", "The object has changed since you read it"
+        ),
     ),
     (Unauthorised, ProblemKind(401, "unauthorised", "A valid token is needed", BEARER)),
     (Forbidden, ProblemKind(403, "forbidden", "The token does not allow it")),
-    (TooMany, ProblemKind(429, "too-many", "More than a limit allows")),
+    (TooMany, ProblemKind(429, "too-many", "Over a limit")),
     (
         Unavailable,
-        ProblemKind(503, "unavailable", "A part that is needed is unavailable"),
+        ProblemKind(503, "unavailable", "A required component is unavailable"),
     ),
     (
         SolverUnavailable,
-        ProblemKind(503, "solver-unavailable", "The solver gave no answer"),
+        ProblemKind(503, "solver-unavailable", "The solver did not answer"),
     ),
     # Nobody reads the answer, but anybody can cut a connection, which must not look like a fault of ours.
     (
         ClientDisconnect,
-        ProblemKind(400, "malformed", "The connection ended before the body did"),
+        ProblemKind(
+            400, "malformed", "The connection closed before the body was complete"
+        ),
     ),
 )
 
@@ -144,8 +148,8 @@ HTTP_CODES = {
 }
 
 BARE_DETAILS = {
-    404: "nothing is at this path; /docs and /openapi.json have those that there are",
-    405: "this path does not take that method; the header Allow says which it takes",
+    404: "there is nothing at this path; see /docs or /openapi.json for the available ones",
+    405: "this path does not support that method; see the header Allow",
 }
 """For Starlette's own refusals, which say no more than their status."""
 
@@ -254,11 +258,9 @@ def _detail(error: Exception) -> str:
         )
     # The text of an unexpected error may hold secrets, such as a database's address.
     if _kind(error).status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return (
-            "an unexpected error; the control plane's log has it under this request id"
-        )
+        return "an unexpected error; see the control plane's log under this request id"
     if isinstance(error, InvalidRequest) and error.may_force:
-        return f"{error}; `?force=true` accepts it all the same"
+        return f"{error}; `?force=true` accepts it anyway"
     return str(error)
 
 

@@ -125,7 +125,7 @@ class Pace:
         rate: float,
         burst: float,
         wait_s: float,
-        what: str = "requests per second are the limit, of which an expensive one counts as several; send fewer",
+        what: str = "requests per second are the limit, where expensive requests count several times; send fewer",
     ) -> None:
         """`rate` is earned per second; `burst` may be spent at once; `wait_s` is the longest wait.
 

@@ -92,7 +92,7 @@ class Guesses:
         if is_new:
             await self._note_episode(address)
         raise TooMany(
-            f"{GUESSES} unknown tokens came from this address within {WINDOW_S:.0f} s",
+            f"{GUESSES} unknown tokens were sent from this address within {WINDOW_S:.0f} s",
             retry_after_s=found.back_off_s,
         )
 
@@ -108,7 +108,7 @@ class Guesses:
                     actor=subject,
                     kind="TokenGuessed",
                     subject=subject,
-                    reason=f"{GUESSES} different unknown tokens came from it within {WINDOW_S:.0f} s",
+                    reason=f"{GUESSES} different unknown tokens were sent from it within {WINDOW_S:.0f} s",
                 )
             )
 

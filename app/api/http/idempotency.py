@@ -89,7 +89,7 @@ def _replayed(earlier: idempotency.Earlier, claim: idempotency.Claim) -> Respons
     # The stored answer belongs to another body: the caller would take it for the answer to this one.
     if bytes(earlier.request_sha256) != claim.request_sha256:
         raise InvalidRequest(
-            "this Idempotency-Key came with another body before; take a new key"
+            "this Idempotency-Key was already used with another body; use a new key"
         )
     if earlier.status is None or earlier.body is None:
         raise Conflict(

@@ -131,7 +131,7 @@ class LimitMiddleware:
         pace = self._nodes if asked.is_sync else self._people
         if asked.is_sync and self._syncing[asked.flow] >= SYNCS_AT_ONCE:
             raise TooMany(
-                f"{SYNCS_AT_ONCE} syncs of one node at a time are the limit; is its agent running twice?",
+                f"{SYNCS_AT_ONCE} concurrent syncs per node are the limit; check whether its agent is running twice",
                 retry_after_s=1.0,
             )
         wait_s = pace.take(asked.flow, asked.cost, asyncio.get_running_loop().time())

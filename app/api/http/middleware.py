@@ -87,7 +87,7 @@ class RequestMiddleware:
     def _too_slow(self) -> HTTPException:
         return HTTPException(
             408,
-            f"the body did not come within {self._within_s:g} s",
+            f"the body did not arrive within {self._within_s:g} s",
             # The rest of it would be taken for the next request.
             headers={"Connection": "close"},
         )

@@ -42,7 +42,7 @@ def parse_selector(selector: str | None) -> Mapping[str, str]:
         name, equals, value = part.partition("=")
         if not equals or not name:
             raise InvalidRequest(
-                "`label_selector` must read `name=value`, several joined by commas"
+                "`label_selector` must have the form `name=value`, joined by commas"
             )
         wanted[name] = value
     return wanted
@@ -92,7 +92,7 @@ class Preconditions:
             # Whoever names a state expects an object: creating another one would hide that it was deleted.
             if self.match is not None:
                 raise PreconditionFailed(
-                    "there is no such object, but If-Match was sent; leave it out to create it"
+                    "there is no such object, but If-Match was sent; omit it to create the object"
                 )
             return
         tag = etag(present)
@@ -101,7 +101,7 @@ class Preconditions:
         # Without a state two people who edit the same object would silently overwrite each other.
         if self.match is None:
             raise PreconditionRequired(
-                f"send If-Match with the ETag that you saw (now {tag}), or `*` for any"
+                f"send If-Match with the ETag that you read (now {tag}), or `*` for any"
             )
         if self.match.strip() != "*" and tag not in [
             part.strip() for part in self.match.split(",")
@@ -115,7 +115,7 @@ async def _preconditions(
     if_match: Annotated[
         str | None,
         Header(
-            description="ETag of the state that you saw, or `*` for any; needed to replace or delete an object"
+            description="ETag of the version that you read, or `*` for any; needed to replace or delete an object"
         ),
     ] = None,
     if_none_match: Annotated[
@@ -148,7 +148,7 @@ def check_name(
         )
     if not of_project and metadata.project != DEFAULT_PROJECT:
         raise InvalidRequest(
-            "objects of this kind belong to no project; leave it out",
+            "objects of this kind do not belong to a project; leave it out",
             field="metadata.project",
         )
 

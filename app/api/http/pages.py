@@ -44,7 +44,7 @@ class PageRequest:
         # The version lets a later release change what a cursor holds; PostgreSQL refuses NUL in a text.
         if version != "1" or not key.isprintable():
             raise InvalidRequest(
-                "`cursor` is not one of this list; start again without it"
+                "`cursor` does not belong to this list; start again without it"
             )
         return key
 
@@ -57,7 +57,7 @@ class PageRequest:
         # Eighteen digits fit into PostgreSQL's bigint; `isdigit` alone takes digits of other scripts.
         if not key.isascii() or not key.isdigit() or len(key) > 18:
             raise InvalidRequest(
-                "`cursor` is not one of this list; start again without it"
+                "`cursor` does not belong to this list; start again without it"
             )
         return int(key)
 
@@ -86,7 +86,7 @@ async def _page_request(
         str | None,
         Query(
             pattern=r"^[A-Za-z0-9_-]{1,400}$",
-            description="`next_cursor` of the page before",
+            description="`next_cursor` of the previous page",
         ),
     ] = None,
 ) -> PageRequest:

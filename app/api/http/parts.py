@@ -66,7 +66,7 @@ EXPORT_TURN_RULES = SeatRules(
 )
 SNAPSHOT_RULES = SeatRules(
     # They share one load, which takes none of their seats among the connections; each is a request in memory.
-    what="requests that wait for the state of the cluster",
+    what="requests waiting for the state of the cluster",
     seats=1000,
     per_token=100,
 )
@@ -144,7 +144,7 @@ class ApiParts:
             rate=CHANGES_PER_S,
             burst=CHANGES_AT_ONCE,
             wait_s=0.0,
-            what="changes of a project's services per second are the limit after the first hundreds; send fewer",
+            what="changes per second of a project's services are the limit; send fewer",
         )
     )
     """By project."""
@@ -153,7 +153,7 @@ class ApiParts:
             rate=LOGINS_PER_S,
             burst=LOGINS_AT_ONCE,
             wait_s=5.0,
-            what="logins per second from one address are the limit after the first; wait a little",
+            what="logins per second from one address are the limit; wait a moment",
         )
     )
     """By address."""

@@ -58,7 +58,7 @@ def require_own_page(method: str, headers: Headers) -> None:
     # Exactly one of each: of two, a proxy might check one while this server reads the other.
     if len(origins) != 1 or len(hosts) != 1 or urlsplit(origins[0]).netloc != hosts[0]:
         raise Forbidden(
-            "a change with a session's cookie must come from the dashboard itself (header Origin equal to Host); "
+            "a change with a session cookie must come from the dashboard itself (header Origin equal to Host); "
             "programs send `Authorization: Bearer plim_...`"
         )
 

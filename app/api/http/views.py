@@ -21,7 +21,7 @@ class Page(View, Generic[Item]):
     items: list[Item]
     next_cursor: str | None = Field(
         default=None,
-        description="Give it as `cursor` for the next page; null: the last",
+        description="Pass it as `cursor` for the next page; null: this is the last",
     )
 
 
@@ -44,7 +44,7 @@ class FieldProblem(View):
     detail: str
     may_force: bool | None = Field(
         default=None,
-        description="true: `?force=true` accepts it all the same; absent otherwise",
+        description="true: `?force=true` accepts it anyway; absent otherwise",
     )
 
 
@@ -54,7 +54,7 @@ class ProblemDetails(View):
     type: str = Field(description="Stable URI of the kind of problem")
     title: str
     status: int
-    detail: str = Field(description="What is wrong here, and what to do")
+    detail: str = Field(description="What is wrong, and what to do")
     instance: str = Field(description="Path of the request")
     code: str = Field(description="Last part of `type`")
     request_id: str = Field(

@@ -24,7 +24,7 @@ class HealthView(View):
 
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] = Field(
-        default_factory=dict, description="`ok`, or what is wrong, by part"
+        default_factory=dict, description="`ok` or the problem, by component"
     )
 
 
@@ -32,7 +32,7 @@ router = APIRouter(tags=["health"])
 
 _UNREADY: Responses = {
     503: {
-        "description": "Something that is needed cannot be reached",
+        "description": "A required component cannot be reached",
         "model": HealthView,
         "headers": RETRY_AFTER,
     }
@@ -57,7 +57,7 @@ async def get_readyz(
     verbose: Annotated[
         bool,
         BeforeValidator(_bare_flag),
-        Query(description="Name every part, also those that are well"),
+        Query(description="List every component, including healthy ones"),
     ] = False,
 ) -> JSONResponse:
     """Whether this process can do its work: database, schema, listener, and the control loop where it runs here.

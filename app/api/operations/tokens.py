@@ -60,10 +60,11 @@ class RotateRequest(Strict):
         default=OWN_GRACE_S,
         ge=0,
         le=30 * 86_400,
-        description="So long the old one lasts; of one's own token an hour at most",
+        description="How long the old one stays valid; at most an hour for one's own token",
     )
     sha256: Hash | None = Field(
-        default=None, description="Of a secret that the caller made; absent: we make it"
+        default=None,
+        description="Of a secret that the caller made; absent: the server creates it",
     )
 
 
@@ -81,7 +82,7 @@ class TokenView(View):
     expires_at: datetime | None
     last_used_at: datetime | None
     revoked_at: datetime | None
-    rotated_at: datetime | None = Field(description="When another one took its place")
+    rotated_at: datetime | None = Field(description="When another one replaced it")
     node: str | None
     uses_left: int | None
     person: str | None = Field(
@@ -93,7 +94,7 @@ class NewTokenView(TokenView):
     """A token that was made just now."""
 
     secret: str | None = Field(
-        description="Shown this once; null when the request is repeated, or the caller made it"
+        description="Shown only once; null when the request is repeated, or the caller made it"
     )
 
 
@@ -209,7 +210,7 @@ def _check_rotation(
         ADMIN.check(request)
     elif context.caller.scope != "admin" and wanted.grace_s > OWN_GRACE_S:
         raise InvalidRequest(
-            f"your own token lasts {OWN_GRACE_S} s more at most; an admin may give it more",
+            f"your own token can stay valid for at most {OWN_GRACE_S} s; an admin can allow more",
             field="grace_s",
         )
 
@@ -273,7 +274,7 @@ def _expiry(wanted: TokenRequest, now: datetime) -> datetime | None:
         raise InvalidRequest("is in the past", field="expires_at")
     # Whoever finds a forgotten one would be let in as a node.
     if wanted.expires_at is None and wanted.scope == "join":
-        raise InvalidRequest("a join token must end", field="expires_at")
+        raise InvalidRequest("a join token must expire", field="expires_at")
     return wanted.expires_at
 
 
@@ -281,19 +282,22 @@ def _check_node(wanted: TokenRequest) -> None:
     """Raise InvalidRequest unless node, projects and uses are given where they mean something, and only there."""
     if wanted.scope == "agent" and wanted.node is None:
         raise InvalidRequest(
-            "an agent's token is one node's: name the node, or make a token of scope join, by which nodes enrol",
+            "an agent's token belongs to one node: name the node, or create a token of scope join, with which nodes "
+            "enrol",
             field="node",
         )
     if wanted.scope not in NODE_SCOPES and wanted.node is not None:
         raise InvalidRequest(
-            f"a token of scope {wanted.scope} is no node's", field="node"
+            f"a token of scope {wanted.scope} does not belong to a node", field="node"
         )
     if wanted.scope in NODE_SCOPES and wanted.projects is not None:
         raise InvalidRequest("nodes serve all projects", field="projects")
     if wanted.scope != "join" and wanted.uses != 1:
-        raise InvalidRequest("only join tokens have their uses counted", field="uses")
+        raise InvalidRequest("only join tokens have a number of uses", field="uses")
     if wanted.node is not None and wanted.uses != 1:
-        raise InvalidRequest("one node is enrolled once", field="uses")
+        raise InvalidRequest(
+            "a join token that names a node can be used only once", field="uses"
+        )
 
 
 def _new_view(made: NewToken) -> NewTokenView:

@@ -39,12 +39,12 @@ class WebhookStatusView(View):
 
     waiting: int = Field(description="Events that wait to be sent, at most 10000")
     last_delivered_at: datetime | None
-    last_error: str | None = Field(description="Of the newest try, if it failed")
+    last_error: str | None = Field(description="Of the latest attempt, if it failed")
     failed_at: datetime | None = Field(
-        description="When an event was given up, with none delivered since"
+        description="When an event was dropped, if none was delivered since"
     )
     secret: str | None = Field(
-        default=None, description="In the answer that created it, and nowhere else"
+        default=None, description="Only in the answer that created it"
     )
 
 

@@ -40,7 +40,7 @@ class SampleIn(Strict):
     neighbours: list[NeighbourIn] = Field(
         default_factory=list, max_length=MAX_NEIGHBOURS
     )
-    latency_ms: Size = Field(description="Mean execution time of one whole batch")
+    latency_ms: Size = Field(description="Mean execution time of one full batch")
     power_w: Size | None = Field(
         default=None, description="Of the whole GPU, idle power included"
     )
@@ -50,7 +50,7 @@ class SampleIn(Strict):
     ) = None
     measured_at: AwareDatetime | None = Field(
         default=None,
-        description="Two equal measurements count twice only where they say different times",
+        description="Two equal measurements count twice only with different times",
     )
 
 
@@ -67,7 +67,7 @@ class SamplesAdded(View):
     """What became of samples."""
 
     received: int
-    added: int = Field(description="Those that were not there yet")
+    added: int = Field(description="Samples that were new")
 
 
 class SamplesRemoved(View):
@@ -80,7 +80,7 @@ class FitView(View):
     """One version of a fit; errors are shares, 0.02 = 2 %."""
 
     id: int
-    network: str = Field(description="Empty: about all networks on the GPU type")
+    network: str = Field(description="Empty: all networks on the GPU type")
     gpu_type: str
     quantity: str
     version: int
@@ -128,7 +128,7 @@ class MeasuredView(View):
     sm_percent: float
     latency_ms: float
     fitted_ms: float | None = Field(
-        description="What the fit says of these very conditions; null: there is no fit, or the sample had neighbours"
+        description="What the fit predicts for these conditions; null: there is no fit, or the sample had neighbours"
     )
     is_on_curve: bool = Field(
         description="Alone and at `setting`, so that its batch's curve is about it"

@@ -57,7 +57,7 @@ async def add_samples(
     # Otherwise a measurement could pass for what was served, of which only agents know.
     if sent.source == SERVED:
         raise InvalidRequest(
-            f"{SERVED!r} is for what the agents report", field="source"
+            f"{SERVED!r} is reserved for what the agents report", field="source"
         )
     rows = [_row(name, sent.source, sample) for sample in sent.samples]
     async with context.transaction() as connection:
@@ -87,7 +87,7 @@ async def remove_samples(
         str | None, Query(max_length=200, description="Only those of this source")
     ] = None,
     before: Annotated[
-        AwareDatetime | None, Query(description="Only those that came in before")
+        AwareDatetime | None, Query(description="Only those received before")
     ] = None,
 ) -> SamplesRemoved:
     """Forget measurements that were wrong, or of a network that has changed since; the next fit does without them."""
@@ -113,9 +113,7 @@ async def fit_network(
     name: TypeName,
     apply: Annotated[
         bool,
-        Query(
-            description="Put the new operating points in force where they are no worse"
-        ),
+        Query(description="Use the new operating points where they are no worse"),
     ] = False,
 ) -> RefitView:
     """Fit the network's samples anew, now; one fit at a time, else 429."""

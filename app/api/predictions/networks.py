@@ -50,9 +50,7 @@ class PredictionView(View):
         description="Of the corrected times, over the last half minute of serving"
     )
     band: float | None = Field(description="Errors above it raise the alarm")
-    alarm_since: datetime | None = Field(
-        description="Since when the drift alarm stands"
-    )
+    alarm_since: datetime | None = Field(description="Start of the present drift alarm")
 
 
 class NetworkStatus(View):
@@ -61,7 +59,7 @@ class NetworkStatus(View):
     gpu_types: list[str] = Field(description="GPU types that it has a profile on")
     predictions: list[PredictionView] | None = Field(
         default=None,
-        description="How well its times are known, by GPU type; null in lists",
+        description="How accurately its times are known, by GPU type; null in lists",
     )
 
 

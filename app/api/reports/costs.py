@@ -36,12 +36,12 @@ class CostTotal(View):
     """One layer over the whole period."""
 
     name: str = Field(
-        description="Service, project or GPU type; `(idle)`: nobody was given it; `(tasks)`: no service"
+        description="Service, project or GPU type; `(idle)`: allocated to nobody; `(tasks)`: no service"
     )
     gpu_hours: float = Field(description="Hours of whole GPUs, by SM percent")
     cost_usd: float = Field(description="Price × time × SM percent")
     whole_gpu_cost_usd: float = Field(
-        description="Its part of the whole bills, where nothing is idle"
+        description="Its part of the bill when idle capacity is divided, too"
     )
 
 
@@ -52,12 +52,12 @@ class CostView(View):
     step: Step
     since: datetime = Field(description="Start of the first hour")
     until: datetime = Field(
-        description="Start of the first hour that is not counted any more"
+        description="Start of the first hour that is no longer counted"
     )
     points: list[CostPoint] = Field(
-        description="By time, then by name; what cost nothing in a step is left out"
+        description="By time, then by name; entries without cost in a step are left out"
     )
-    totals: list[CostTotal] = Field(description="Dearest first, idle last")
+    totals: list[CostTotal] = Field(description="Most expensive first, idle last")
     cost_usd: float = Field(description="The bill: sum of all totals")
     idle_cost_usd: float
     without_sharing_usd: float = Field(

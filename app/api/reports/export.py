@@ -154,10 +154,10 @@ def _disk_errors_explained() -> Iterator[None]:
         yield
     except OSError as error:
         # In the log as well: the client cannot make room.
-        log.warning("a file for a download could not be written", error=str(error))
+        log.warning("could not write a file for a download", error=str(error))
         raise Unavailable(
-            "the control plane has no room for the file in its folder for temporary files "
-            f"({error.strerror or error}); take it in parts by `since` and `until`, or repeat it later"
+            "the control plane has no space for the file in its temporary folder "
+            f"({error.strerror or error}); export it in parts with `since` and `until`, or try again later"
         ) from error
 
 
@@ -197,7 +197,7 @@ async def send_file(
                 pass
     except TimeoutError:
         # Without the rest, so that the server closes the connection and the client sees that it is incomplete.
-        log.info("a download was ended: its client is too slow", bytes=size_bytes)
+        log.info("a download was stopped: its client is too slow", bytes=size_bytes)
 
 
 async def _send_piece(file: IO[bytes], send: Send, within_s: float) -> bool:
@@ -226,7 +226,7 @@ async def _check_size(file: IO[bytes]) -> None:
     # `seek` writes the file's buffer to the disk.
     if await _in_thread(file.seek, 0, io.SEEK_END) > FILE_BYTES:
         raise InvalidRequest(
-            f"the file would be larger than {FILE_BYTES >> 20} MiB; take it in parts by `since` and `until`",
+            f"the file would be larger than {FILE_BYTES >> 20} MiB; export it in parts with `since` and `until`",
             field="since",
         )
 

@@ -29,7 +29,7 @@ class ReportView(View):
 
     name: str
     time_column: str | None = Field(
-        description="Column that `since` and `until` cut; null: they cut nothing"
+        description="Column that `since` and `until` filter; null: they have no effect"
     )
 
 
@@ -87,7 +87,7 @@ async def get_report(
         # Such a view cannot be cut down, so that it is refused as a whole.
         if context.caller.projects is not None and "project" not in columns:
             raise Forbidden(
-                f"report {name} shows all projects at once; this token is bound to some"
+                f"report {name} covers all projects; this token is bound to some"
             )
         report = await reports.load(
             connection,
@@ -136,9 +136,11 @@ async def export_report(
     if "project" in among and "project" not in columns:
         if context.caller.projects is not None:
             raise Forbidden(
-                f"report {name} shows all projects at once; this token is bound to some"
+                f"report {name} covers all projects; this token is bound to some"
             )
-        raise InvalidRequest(f"report {name} cannot be cut by project", field="project")
+        raise InvalidRequest(
+            f"report {name} cannot be filtered by project", field="project"
+        )
     wanted = ReportQuery(name=name, since=since, until=until, among=among)
     await context.note_access("Read", subject=f"report/{name}")
     return ExportResponse(partial(_rows, context, wanted), format, name=name)

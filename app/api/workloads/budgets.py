@@ -38,7 +38,9 @@ class DegradedView(View):
     """One service that is planned for less."""
 
     service: str
-    demand_percent: float = Field(description="Of its demand that it is planned for")
+    demand_percent: float = Field(
+        description="Share of its demand that it is planned for"
+    )
 
 
 class BudgetStatusView(View):
@@ -48,17 +50,17 @@ class BudgetStatusView(View):
     until: datetime
     spent_usd: float
     spent_percent: float
-    usd_per_hour: float = Field(description="What the plan in force costs it per hour")
+    usd_per_hour: float = Field(description="Its cost per hour under the plan in force")
     projected_usd: float = Field(
-        description="Spent when the period ends, if that plan stays"
+        description="Forecast of the spending at the period's end if that plan stays"
     )
     degraded_services: int = Field(
-        default=0, description="How many are planned for less because of it"
+        default=0, description="How many services are planned for less because of it"
     )
     degraded: list[DegradedView] = Field(
         default_factory=list,
         max_length=MAX_DEGRADED,
-        description="The first of them, by name",
+        description="The first of these, by name",
     )
 
 
@@ -116,7 +118,7 @@ async def require_budget(
     spent = await budgets.load_blocking(connection, project)
     # Only what is new is refused: what runs already is planned as before.
     if spent is not None:
-        until = f"takes nothing new until {spent.until:%Y-%m-%d %H:%M} UTC"
+        until = f"accepts nothing new until {spent.until:%Y-%m-%d %H:%M} UTC"
         # That a budget refuses it the caller must learn; what others spend is theirs.
         refusal = (
             f"budget {spent.name!r} {until}: {spent.message}"

@@ -23,11 +23,11 @@ class NodeEndpoint(View):
         description="Base URL of the node's router, e.g. http://10.0.0.7:8000; empty: others cannot reach it"
     )
     weight_rps: float = Field(
-        description="Its part of the requests: the rate that its replicas are planned for"
+        description="Its share of the requests: the rate that its replicas are planned for"
     )
     planned_replicas: int
     ready_replicas: int = Field(
-        description="As its agent said last; more than planned where replicas are about to leave"
+        description="As its agent last reported; more than planned while replicas are leaving"
     )
 
 
@@ -36,8 +36,8 @@ class ServiceEndpoints(View):
 
     service: str
     url: str | None = Field(
-        description="Send requests here, by POST (Open Inference Protocol v2): the gateway's address, which stays, or "
-        "that of a node, which changes with the plans; null: nobody takes them"
+        description="Send requests here, by POST (Open Inference Protocol v2): the gateway's fixed address, or that "
+        "of a node, which changes with the plans; null: no node serves it"
     )
     gateway: str | None = Field(description="Base URL of the gateway; null: none")
     nodes: list[NodeEndpoint] = Field(

@@ -33,7 +33,7 @@ class ProjectStatus(View):
     """What of its quota a project uses."""
 
     max_replicas: int | None = Field(
-        description="That its services may run together; null: one of them states no limit"
+        description="Replicas that its services may run together; null: one of them states no limit"
     )
     max_gpus: int | None = Field(
         description="That its services and its tasks that are not over may hold together; null: a service states no "

@@ -108,7 +108,9 @@ def _service_status(
 class QuantileView(View):
     """One quantile of the arrival rate."""
 
-    level: float = Field(description="The chance that the rate stays below, 0 to 1")
+    level: float = Field(
+        description="Probability that the rate stays below this, 0 to 1"
+    )
     rate_rps: float
 
 
@@ -120,18 +122,20 @@ class ScoreView(View):
         description="How many were judged; a fraction, because older ones count less"
     )
     pinball_rps: float = Field(
-        description="Pinball loss at the level that plans serve, 0.95; the least one wins"
+        description="Pinball loss at the level that plans serve, 0.95; the lowest one wins"
     )
     coverage: float = Field(
-        description="Share of the windows below the forecast of that level; 0.95 is wanted"
+        description="Share of windows below the forecast of that level; ideally 0.95"
     )
     interval_coverage: float = Field(
         description="Share of the windows within the 90 % interval"
     )
-    error_rps: float = Field(description="Mean distance of the median from what came")
-    observed_rps: float = Field(description="Mean rate that came")
+    error_rps: float = Field(
+        description="Mean distance of the median from the observed rate"
+    )
+    observed_rps: float = Field(description="Mean observed rate")
     margin: float = Field(
-        description="Factor on the technique's own spread with which the level would have been kept"
+        description="Factor on the technique's spread that would have reached the level"
     )
 
 
@@ -146,15 +150,13 @@ class ServiceForecast(View):
         description="Factor on the technique's spread that the back-tests ask for, 1 or more"
     )
     telemetry: Literal["heard", "stopped", "never"] = Field(
-        description="heard: nodes report of the service, be it that no request comes. stopped: they did, and no longer "
-        "do. never: not in any window that the loop looks at. Without reports the planned rate stays"
+        description="heard: nodes report on the service, even without requests. stopped: they no longer do. never: not "
+        "in any window that the loop reads. Without reports the planned rate stays"
     )
     silent_for_s: float | None = Field(
-        description="Since the end of the newest window that was reported; null: there is none that the loop looks at"
+        description="Since the end of the latest reported window; null: the loop reads none"
     )
-    horizon_s: float = Field(
-        description="How far ahead a plan looks, and this forecast with it"
-    )
+    horizon_s: float = Field(description="How far ahead plans, and this forecast, look")
     quantiles: list[QuantileView] = Field(
         description="Of the arrival rate at the horizon, without headroom, lowest level first. All rates 0: a quiet "
         "service. Empty: nobody reports"
@@ -163,7 +165,7 @@ class ServiceForecast(View):
         description="Back-test of every technique, least loss first; empty before one"
     )
     judged_at: datetime | None = Field(
-        description="What came until then is in the scores; null: never judged"
+        description="The scores include everything up to then; null: never judged"
     )
 
 

@@ -113,7 +113,7 @@ async def put_service(
     conditions: Conditions,
     response: Response,
     force: Annotated[
-        bool, Query(description="Accept an SLO that no operating point can keep")
+        bool, Query(description="Accept an SLO that no operating point can meet")
     ] = False,
 ) -> ServiceView:
     """Create or replace a service. An SLO that is impossible is refused with the least one that is possible."""

@@ -32,13 +32,13 @@ class TaskStatusView(View):
     """How a task stands."""
 
     id: str = Field(
-        description="What plans and nodes call it; another one than its name where that was used before"
+        description="Its name in plans and on nodes; differs from its name if that was used before"
     )
     state: TaskPhase = Field(
         description="queued: it runs nowhere; starting, running, swapped (its memory is with the host) and failed "
-        "(its agent starts it again): as its node last said; finished; cancelled"
+        "(its agent starts it again): as last reported by its node; finished; cancelled"
     )
-    gpu: str | None = Field(description="Where the target wants it")
+    gpu: str | None = Field(description="Where the target places it")
     sm_percent: float | None
     done_iterations: float
     iterations: int = Field(description="Until it is done")
@@ -46,9 +46,9 @@ class TaskStatusView(View):
         description="Of the newest window in which it made progress"
     )
     remaining_s: float | None = Field(
-        description="Until it is done at that pace; null while it does not run"
+        description="Time until it is done at that pace; null while it is not running"
     )
-    ends_at: datetime | None = Field(description="The same as a moment")
+    ends_at: datetime | None = Field(description="The same as a point in time")
     deadline_at: datetime | None
     submitted_at: datetime
     submitted_by: str

@@ -43,7 +43,7 @@ async def list_tasks(
     label_selector: LabelSelector = None,
     state: Annotated[
         list[TaskPhase] | None,
-        Query(description="Only tasks that stand so; several: any of them"),
+        Query(description="Only tasks in this state; several: in any of them"),
     ] = None,
 ) -> Page[TaskView]:
     """Tasks by name, with how far they have come."""
@@ -164,7 +164,7 @@ async def _check_network(
     # Without a profile the planner would leave the task waiting for ever, and say so only later.
     if not batches:
         raise InvalidRequest(
-            f"{network} was profiled on no GPU type, so nobody knows what it needs; send a profile of it",
+            f"{network} has not been profiled on any GPU type; send a profile of it",
             field=field,
         )
     if spec.batch not in batches:

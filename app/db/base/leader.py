@@ -29,7 +29,7 @@ class Leader:
         """Get the lead, or confirm that it is still ours; False: another process has it."""
         if self._connection is not None:
             return await self._confirm(self._connection)
-        # The lock belongs to the session, which is kept for as long as this process leads. Autocommit: an open
+        # The lock belongs to the session, which is kept for as long as this process is the leader. Autocommit: an open
         # transaction that idles for hours would stop vacuum, and the server would end it.
         connection = await (await self._engine.connect()).execution_options(
             isolation_level="AUTOCOMMIT"

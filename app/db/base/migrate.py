@@ -62,7 +62,7 @@ def check(url: str) -> str | None:
     why = why_unknown(has)
     if why is not None:
         return why
-    return f"the database has revision {has or 'none'}, this program needs {needs}; run `plimsoll db upgrade`"
+    return f"the database has revision {has or 'none'}, but this program needs {needs}; run `plimsoll db upgrade`"
 
 
 def why_unknown(has: str | None) -> str | None:
@@ -74,13 +74,12 @@ def why_unknown(has: str | None) -> str | None:
     first = scripts.get_base()
     if first is not None and has < first:
         return (
-            f"the database has revision {has}: it was made before 0.1.0, "
-            "and nothing brings it to the schema of this program; "
-            "start afresh with an empty database, or with another data directory"
+            f"the database has revision {has}: it was made before 0.1.0 "
+            "and cannot be upgraded; start with an empty database, or with another data directory"
         )
     return (
-        f"the database has revision {has}, which this program does not know; "
-        f"run a newer program (this one has {scripts.get_current_head()})"
+        f"the database has revision {has}, which is unknown to this program; "
+        f"run a newer version (this one has {scripts.get_current_head()})"
     )
 
 

@@ -46,7 +46,7 @@ def translated() -> Iterator[None]:
         ) from error
     except DataError as error:
         raise InvalidRequest(
-            f"the database cannot keep it: {_primary(error)}"
+            f"the database cannot store this: {_primary(error)}"
         ) from error
     except (OperationalError, InterfaceError, TimeoutError) as error:
         raise Unavailable("the database does not answer; try again") from error
@@ -55,7 +55,7 @@ def translated() -> Iterator[None]:
         if not isinstance(error.orig, TRANSIENT_ERRORS):
             raise
         raise Unavailable(
-            f"the database cannot do it now: {_primary(error)}; try again"
+            f"the database cannot do this now: {_primary(error)}; try again"
         ) from error
 
 

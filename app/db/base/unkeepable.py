@@ -24,7 +24,7 @@ def refused_where_unkeepable() -> Iterator[None]:
         if cause is None or not _is_of_the_data(cause):
             raise
         raise InvalidRequest(
-            f"the database cannot keep it: {str(cause).partition(chr(10))[0]}"
+            f"the database cannot store this: {str(cause).partition(chr(10))[0]}"
         ) from error
 
 

@@ -30,8 +30,8 @@ WAITING_LIMIT = 5
 MAX_TRIES = 2
 """A simulation that ended two runners would end the third one, too."""
 LOST = (
-    "its runner was lost {tries} times while it ran: the control plane was ended or ran out of memory; ask for a "
-    "smaller one, or run it by `plimsoll simulate`"
+    "its runner was lost {tries} times: the control plane was stopped or ran out of memory; request a smaller "
+    "one, or run it with `plimsoll simulate`"
 )
 
 
@@ -176,7 +176,7 @@ async def get_report(
     report = found.one().report
     if report is None:
         raise NotFound(
-            f"the report of simulation {simulation_id} as JSON was too long to be kept; the page is there"
+            f"the report of simulation {simulation_id} as JSON was too long to store; its HTML page is available"
         )
     return bytes(report)
 

@@ -91,11 +91,11 @@ def _health(problems: Sequence[str], gpu: GpuReading) -> str:
     """What the node says of one GPU, as the audit shows it."""
     name = f"GPU {gpu.index}"
     if gpu.healthy:
-        return f"{name} takes work again"
+        return f"{name} accepts work again"
     # Problems are the node's, as text; with a word boundary, so that GPU 1 does not find GPU 12.
     return next(
         (problem for problem in problems if re.search(rf"\b{name}\b", problem)),
-        f"{name}: no word why",
+        f"{name}: no reason given",
     )
 
 
@@ -123,8 +123,8 @@ WHERE NOT EXISTS (SELECT FROM acknowledgement a
 """
 
 _SHARED = (
-    "two agents report under this name: both carry out its commands, and their counts add up; "
-    "give each machine a name of its own by --node"
+    "two agents report under this name: both carry out its commands, and their counts are "
+    "added; give each machine its own name with --node"
 )
 
 # Once per pair of agents: `since` moves with the youngest start, so a third agent is reported again.

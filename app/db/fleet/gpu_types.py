@@ -142,7 +142,7 @@ async def _set_from(
         return
     if not present.is_open:
         raise Conflict(
-            f"{name} has {course.noun} that starts after {at.isoformat()}; they are set in order of time"
+            f"{name} has {course.noun} that starts after {at.isoformat()}; add changes in order of time"
         )
     if present.value == value:
         return
@@ -169,7 +169,7 @@ async def remove(connection: AsyncConnection, name: str) -> None:
         name,
         missing=_missing(name),
         in_use=f"GPUs of type {name!r} are registered (remove their nodes first), or some were paid for "
-        "(it is kept for the reports)",
+        "(the type is kept for the reports)",
     )
 
 

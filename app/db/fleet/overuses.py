@@ -104,12 +104,12 @@ _END = _ENDED.format(
     AND NOT EXISTS (SELECT FROM unnest(CAST(:gpu AS text[]), CAST(:kind AS text[]), CAST(:name AS text[]),
                                        CAST(:quantity AS text[])) AS w (gpu, kind, name, quantity)
                     WHERE (w.gpu, w.kind, w.name, w.quantity) = (o.gpu, o.kind, o.name, o.quantity))""",
-    message="'%s keeps to its %s %s again, or is gone; it used up to %s%s for %s s'",
+    message="'%s is within its %s %s again, or is gone; it used up to %s%s for %s s'",
 )
 
 _LOSE = _ENDED.format(
     unless="",
-    message="'%s cannot be told any more, ' || CAST(:why AS text) || '; of its %s %s it used up to %s%s for %s s'",
+    message="'%s can no longer be measured, ' || CAST(:why AS text) || '; of its %s %s it used up to %s%s for %s s'",
 )
 
 # What went on before is only brought up to date, and is no event; xmax is 0 of a row that is new.

@@ -108,7 +108,7 @@ async def _check_sources(
     others = (await connection.execute(text(_OTHER_SOURCES), values)).scalar_one()
     if others >= MAX_SOURCES:
         raise Conflict(
-            f"{MAX_SOURCES} sources push for this service already; add their counts up before"
+            f"{MAX_SOURCES} sources already push for this service; add up their counts before pushing them"
         )
 
 

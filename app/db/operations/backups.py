@@ -53,8 +53,8 @@ async def nobody_connected(engine: AsyncEngine) -> AsyncIterator[None]:
         names = ", ".join(found.scalars())
         if names or not got.scalar_one():
             raise Conflict(
-                f"a control plane works on this database ({names or 'a controller leads'}); "
-                "stop every `plimsoll serve`, `controller` and `up` first; agents may go on"
+                f"a control plane is using this database ({names or 'a controller leads'}); "
+                "stop every `plimsoll serve`, `controller` and `up` first; agents may keep running"
             )
         try:
             yield

@@ -105,7 +105,7 @@ def _restored(row: Row[Any], at: datetime) -> AuditEvent:
     made = (
         f"this database made none after {row.made}"
         if row.held > row.made
-        else "with another command than this database made"
+        else "with a command that this database did not make"
     )
     return AuditEvent(
         at=at,
@@ -114,8 +114,8 @@ def _restored(row: Row[Any], at: datetime) -> AuditEvent:
         subject="cluster",
         reason=(
             f"{row.node} follows generation {row.held}, but {made}: the database was restored to an older "
-            "state, or the node followed another control plane; the next plan gets a newer generation than "
-            "any node's, and all follow it"
+            "state, or the node followed another control plane; the next plan gets a higher generation "
+            "than any node has, and all nodes follow it"
         ),
         before={"generation": row.made, "incarnation": str(row.old)},
         after={"generation": row.generation, "incarnation": str(row.new)},

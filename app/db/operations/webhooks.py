@@ -170,7 +170,7 @@ async def give_up(
         ).one_or_none()
         # `failed_at` is the mark: it stays until a delivery succeeds, and so only the first failure is reported.
         if first is not None:
-            reason = f"an event was given up after {tries_limit} tries: {first.last_error or 'no answer'}"
+            reason = f"an event was dropped after {tries_limit} tries: {first.last_error or 'no answer'}"
             await events.add(
                 connection, _trouble("WebhookFailed", row.webhook, reason, at)
             )

@@ -182,7 +182,7 @@ async def remove_network(connection: AsyncConnection, name: str) -> None:
         network,
         name,
         missing=f"no network is called {name!r}",
-        in_use=f"services use network {name!r}, or did; it is kept for their history",
+        in_use=f"services use or used network {name!r}; it is kept for their history",
     )
 
 

@@ -133,7 +133,7 @@ def _known(name: str, column: str, there: Sequence[str]) -> str:
     """The column itself: only names that the view has come into a statement."""
     if column not in there:
         raise InvalidRequest(
-            f"report {name} cannot be cut by {column}; its columns are {', '.join(there)}"
+            f"report {name} cannot be filtered by {column}; its columns are {', '.join(there)}"
         )
     return column
 

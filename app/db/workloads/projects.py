@@ -71,5 +71,5 @@ async def remove(connection: AsyncConnection, name: str) -> None:
         project,
         name,
         missing=f"no project is called {name!r}",
-        in_use=f"project {name!r} has services or tasks, or had; it is kept for their history",
+        in_use=f"project {name!r} has or had services or tasks; it is kept for their history",
     )

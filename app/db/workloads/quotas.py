@@ -78,8 +78,9 @@ def _check_ceiling(
     # Also where some service states none, or this one: infinity is beyond every ceiling.
     if limit is not None and taken + own > limit:
         raise InvalidRequest(
-            f"project {project!r} may have {limit} {what} at most, by the max_replicas of its services and its tasks; "
-            f"the others take {_count_text(taken)} of them. State fewer, or ask an admin for a larger quota",
+            f"project {project!r} may have {limit} {what} at most, counting its tasks and the max_replicas of its "
+            f"services; the others take {_count_text(taken)} of them. Request fewer, or ask an admin for a larger "
+            "quota",
             field="spec.scaling.max_replicas",
         )
 

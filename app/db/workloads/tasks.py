@@ -150,7 +150,7 @@ async def save(
     if row.project != noun.project:
         # Which project that is stays unsaid: the caller's token may not reach it.
         raise Conflict(
-            f"another project has a task {noun.name!r}; names are unique in the cluster, choose another one"
+            f"another project has a task {noun.name!r}; names are unique in the cluster; choose another one"
         )
     values = _specification(wanted)
     changed = [key for key, value in values.items() if getattr(row, key) != value]
@@ -214,7 +214,8 @@ async def _insert(
     ).scalar_one()
     if count >= MAX_OPEN:
         raise Conflict(
-            f"{count:,} tasks wait or run already, as many as may; cancel some, or wait until some are done"
+            f"{count:,} tasks are already waiting or running, which is the limit; cancel some, or wait until some "
+            "are done"
         )
     name = wanted.task.name
     run = await _next_run(connection, name)

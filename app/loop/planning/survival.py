@@ -90,15 +90,13 @@ def describe_gap(gap: SurvivalGap, bound: BoundPlan, state: ClusterState) -> str
     lost = where or f"{gap.loss} {gap.lost}"
     return (
         f"{gap.service} would not survive the loss of {lost}: {gap.left_rps:.1f} requests per second are planned "
-        f"elsewhere, {gap.needed_rps:.1f} ({100.0 * gap.share:g} %) are asked for; {_advice(gap, bound, state)}"
+        f"elsewhere, {gap.needed_rps:.1f} ({100.0 * gap.share:g} %) are needed; {_advice(gap, bound, state)}"
     )
 
 
 def _advice(gap: SurvivalGap, bound: BoundPlan, state: ClusterState) -> str:
     if not would_more_gpus_help(gap, bound, state):
-        return (
-            "it has as many replicas as its max_replicas allows, each in another place"
-        )
+        return "it already has max_replicas replicas, each in a different place"
     place = "" if gap.loss == "gpu" else f" on another {gap.loss}"
     return f"more free GPUs of a type that it can use{place} would help"
 

@@ -112,7 +112,7 @@ def _parsed(text: str) -> Document:
         raise InvalidRequest("; ".join(complaints[:MAX_COMPLAINTS]), field="scenario")
     if len(documents) != 1:
         raise InvalidRequest(
-            f"holds {len(documents) or 'no'} documents; a scenario is one",
+            f"holds {len(documents) or 'no'} documents; a scenario is exactly one",
             field="scenario",
         )
     return documents[0]

@@ -76,7 +76,7 @@ class TaskWork(Strict):
     batch: int = Field(
         ge=1,
         le=65_536,
-        description="Examples or inputs of one iteration; one that was profiled",
+        description="Examples or inputs per iteration; must be a profiled batch size",
     )
 
 

@@ -87,7 +87,7 @@ def test_the_fullest_replica_decides() -> None:
         ({"max_replicas": 2}, "max_replicas 2"),
         (
             {"min_replicas": 2},
-            "as few replicas as may run: min_replicas + buffer_replicas = 2",
+            "the minimum number of replicas: min_replicas + buffer_replicas = 2",
         ),
     ],
 )
@@ -139,14 +139,14 @@ def test_the_summary_is_the_reason_or_else_the_figures() -> None:
 
     assert said("nothing would change") == "optimal: nothing would change"
     assert said("") == (
-        "optimal at $2.0000 per hour, found by by hand, at most 0.00 % above the least possible cost, in 20 ms"
+        "optimal at $2.0000 per hour, found by by hand, at most 0.00 % above the lowest possible cost, in 20 ms"
     )
 
 
 def test_under_max_goodput_the_gap_is_that_of_what_is_served() -> None:
     report = replace(REPORT, gap_percent=1.5, served_weight=100.0)
     told = explain(PLAN, report, problem=None, demands=(), violations=(), reason="")
-    assert "at most 1.50 % below the most that can be served" in told.summary
+    assert "at most 1.50 % below the maximum that can be served" in told.summary
 
 
 PRICES = Prices(

@@ -54,7 +54,7 @@ def test_an_excluded_type_does_not_help() -> None:
     reason = infeasibility(tight, [FAST, SLOW], [POINTS, SLOW_POINTS])
     assert (
         reason is not None
-        and "the least SLO possible is 20 ms (slow, 100 % of its SMs, batch 4)"
+        and "the shortest possible SLO is 20 ms (slow, 100 % of its SMs, batch 4)"
         in reason
     )
     assert (
@@ -88,7 +88,7 @@ def test_the_reason_speaks_of_the_fleet_s_types_where_the_service_may_use_one() 
         infeasibility(hasty, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})
         or ""
     )
-    assert "is impossible on slow; the least SLO possible is 20 ms (slow" in reason
+    assert "is impossible on slow; the shortest possible SLO is 20 ms (slow" in reason
     elsewhere = replace(hasty, excluded_gpu_types=("slow",))
     assert "on fast; " in (
         infeasibility(elsewhere, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})

@@ -116,7 +116,7 @@ def test_services_come_go_and_take_the_place_of_others() -> None:
         (
             WhatIfScenario(gpus={"A100": 1}),
             "gpus",
-            "there are as many A100 as wanted; more or fewer change nothing",
+            "the number of A100 is unlimited; more or fewer change nothing",
         ),
         (
             WhatIfScenario(price_usd_per_hour={"T4": 0.0}),

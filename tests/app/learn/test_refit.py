@@ -192,7 +192,7 @@ def refuse(number: int) -> int:
 @pytest.mark.integration
 def test_work_runs_in_a_process_that_ends_with_it_or_at_its_limit() -> None:
     assert asyncio.run(run_in_process(double, 21, limit_s=60.0)) == 42
-    with pytest.raises(Unavailable, match=r"ended after 0\.2 s"):
+    with pytest.raises(Unavailable, match=r"stopped after 0\.2 s"):
         asyncio.run(run_in_process(sleep_long, 1, limit_s=0.2))
     with pytest.raises(Unavailable, match="died"):
         asyncio.run(run_in_process(die, 1, limit_s=60.0))

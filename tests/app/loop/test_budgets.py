@@ -263,7 +263,7 @@ def test_it_is_told_in_words() -> None:
     assert (event.kind, event.subject) == ("BudgetDegrades", "budget/b")
     assert event.reason == (
         "50.00 of 48.00 USD of this day are spent by project web; the plan in force costs 7.00 USD per hour, "
-        "5.00 of them for GPUs that are not paid for anyway; "
+        "5.00 of them for GPUs that are not already paid for; "
         "planned of the demand: batch for 25 %"
     )
     back = step_event(STATE, 0, {}, NOW)
@@ -287,5 +287,5 @@ def test_an_explanation_says_that_a_budget_decides() -> None:
         reason="",
     )
     assert told.services[0].limit == (
-        "an exceeded budget: a part of its demand is left out; no demand and no least number of replicas"
+        "an exceeded budget: a part of its demand is left out; no demand and no minimum number of replicas"
     )

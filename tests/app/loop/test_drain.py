@@ -87,7 +87,7 @@ def test_a_node_that_nobody_can_replace_serves_until_its_deadline() -> None:
     assert nodes_of_target(fleet) == {"n1", "n2"}
     assert waits.unserved_rps == 0.0
     assert waits.report is not None
-    assert "at most until its deadline: n1" in " ".join(waits.report.messages)
+    assert "at most until the deadline: n1" in " ".join(waits.report.messages)
     drain(fleet, "n1", in_s=0.0)
     over = after(fleet)
     assert nodes_of_target(fleet) == {"n2"}

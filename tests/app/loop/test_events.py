@@ -136,11 +136,11 @@ FIGURES = {
     "left_s": 7.6,
 }
 HELD = {
-    HoldKind.PAUSED: "the operator paused the loop; `plimsoll resume` starts it again",
+    HoldKind.PAUSED: "an operator paused the loop; `plimsoll resume` continues it",
     HoldKind.MODE_OFF: "policy joint is in mode off",
     HoldKind.NO_GPUS: "no GPU is registered: start an agent or apply a Node",
-    HoldKind.TELEMETRY_STALE: "telemetry is stale: no node was heard for 16 s (limit 15 s); the current plan stays",
-    HoldKind.TELEMETRY_RETURNS: "telemetry comes back: 2 of 3 nodes were not heard yet and have 8 s left; "
+    HoldKind.TELEMETRY_STALE: "telemetry is stale: no node reported for 16 s (limit 15 s); the current plan stays",
+    HoldKind.TELEMETRY_RETURNS: "telemetry is returning: 2 of 3 nodes have not reported yet and have 8 s left; "
     "the current plan stays",
 }
 

@@ -101,8 +101,9 @@ def test_where_gpus_are_short_a_node_that_comes_and_goes_is_started_on_after_all
     assert short.unserved_rps == 0.0
     assert {gpu.node for gpu in fleet.store.pushed[-1][1].gpus} == set(names)
     assert short.report is not None
-    assert "come and go, since there is too little room without them: n1" in " ".join(
-        short.report.messages
+    assert (
+        "start on unstable nodes, as there is too little room without them: n1"
+        in " ".join(short.report.messages)
     )
     # With less to serve nothing is left out without it.
     demand["chat"] = 5.0
@@ -147,7 +148,7 @@ def test_after_an_outage_every_node_has_its_time_to_come_back_before_it_counts_a
     fleet.pass_time(heard=("n2",), rates_rps=CHAT)
     first = fleet.tick()
     assert (first.state, first.generation) == (None, 1)
-    assert "telemetry comes back: 1 of 2 nodes were not heard yet" in first.reason
+    assert "telemetry is returning: 1 of 2 nodes have not reported yet" in first.reason
     fleet.pass_time(10.0, heard=("n2",), rates_rps=CHAT)
     assert fleet.tick().state is None
     fleet.pass_time(heard=("n1", "n2"), rates_rps=CHAT)

@@ -97,7 +97,7 @@ def test_who_waits_for_long_is_told_why() -> None:
     )
     unknown = starved_event(replace(waits, has_points=False), START)
     assert (
-        "bert has no operating points with batch 16 on the GPU types that are here"
+        "bert has no operating points with batch 16 on the available GPU types"
         in unknown.reason
     )
     assert (unknown.kind, unknown.subject) == ("TaskStarved", "task/nightly")
@@ -114,7 +114,7 @@ def test_refusals_are_told_under_the_name_that_the_team_gave() -> None:
     ]
     assert (
         lines[1].reason
-        == "the checker left it out of the plan: sm at n1/gpu-0: 120 of 100"
+        == "the checker removed it from the plan: sm at n1/gpu-0: 120 of 100"
     )
 
 
@@ -163,7 +163,7 @@ def test_a_cancelled_task_waits_no_more_and_nothing_is_heard_of_it() -> None:
     assert book.unfinished(after(20.0)) == ()
     done = a_book()
     done.take(reported(reading("finished", 1000.0)), after(10.0))
-    with pytest.raises(Conflict, match="'nightly' has finished"):
+    with pytest.raises(Conflict, match="'nightly' has already finished"):
         done.cancel("nightly", after(11.0))
 
 

@@ -163,7 +163,7 @@ def test_killed_in_the_middle_nothing_is_left_running_and_resume_goes_on(
     # Without --resume what was measured is not thrown away.
     code, _, err = here.run(*words)
     assert code == 1
-    assert "--resume goes on behind them" in err
+    assert "--resume continues after them" in err
     code, _, err = here.run(*words, "--resume")
     assert code == 0, err
     first, *_ = err.splitlines()

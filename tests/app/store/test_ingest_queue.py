@@ -44,7 +44,7 @@ class RecordingStore:
         self._require_database()
         self.calls += 1
         if self.unkeepable & {entry.node for entry in observations}:
-            raise InvalidRequest("the database cannot keep it: integer out of range")
+            raise InvalidRequest("the database cannot store this: integer out of range")
         self.commits.append(observations)
         return Ingested(
             acknowledged={
@@ -242,7 +242,7 @@ def test_a_full_queue_refuses_at_once() -> None:
         await settle()
         tasks += [asyncio.create_task(queue.add(observation(f"n{i}"))) for i in (1, 2)]
         await settle()
-        with pytest.raises(Unavailable, match="2 observations wait"):
+        with pytest.raises(Unavailable, match="2 observations are already waiting"):
             await queue.add(observation("n9"))
         store.open.set()
         await asyncio.gather(*tasks)

@@ -97,7 +97,7 @@ def test_a_submitted_task_waits_and_its_deadline_comes_nearer() -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    with pytest.raises(Conflict, match="there is a task 'nightly' already"):
+    with pytest.raises(Conflict, match="there is already a task 'nightly'"):
         a_book().submit([TASK], after(1.0))
 
 

@@ -24,7 +24,7 @@ class Book:
         self.lines += lines
 
 
-def denial(number: int, reason: str = "the token is not known") -> AuditEvent:
+def denial(number: int, reason: str = "the token is unknown") -> AuditEvent:
     address = f"address/10.0.{number // 256}.{number % 256}"
     return AuditEvent(
         at=AT + timedelta(seconds=number),

@@ -83,7 +83,7 @@ def test_a_single_service_is_explained_with_the_gpus_that_it_runs_on() -> None:
     assert "GPU types" not in out
     refused = cli("explain", "photos", "--problem", EXAMPLE, "--plan", PLAN)
     assert refused.err.splitlines() == [
-        "Error: the plan says nothing of a service 'photos'",
+        "Error: the plan has no service 'photos'",
         "Hint: its services are camera, chat, photo",
     ]
 
@@ -125,7 +125,7 @@ def test_where_nothing_is_asked_nothing_holds_back(tmp_path: Path) -> None:
 def test_a_plan_is_compared_with_what_runs_where_something_does(tmp_path: Path) -> None:
     document = json.loads(EXAMPLE.read_text())
     assert (
-        "Against the plan before"
+        "Compared with the previous plan"
         not in cli("explain", "--problem", EXAMPLE, "--plan", PLAN).out
     )
     running = tmp_path / "running.json"
@@ -133,7 +133,7 @@ def test_a_plan_is_compared_with_what_runs_where_something_does(tmp_path: Path) 
         json.dumps({**document, "current": json.loads(PLAN.read_text())})
     )
     assert (
-        "Against the plan before\nNo replica differs."
+        "Compared with the previous plan\nNo replica differs."
         in cli("explain", "--problem", running, "--plan", PLAN).out
     )
 

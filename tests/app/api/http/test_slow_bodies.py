@@ -58,7 +58,7 @@ def test_a_body_that_comes_a_byte_a_minute_is_answered_408_and_cut() -> None:
             # Until the server closes: the rest would else be taken for a request.
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b"the body did not come within 0.3 s" in answer
+            assert b"the body did not arrive within 0.3 s" in answer
 
     run(body)
 

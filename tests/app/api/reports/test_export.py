@@ -88,7 +88,7 @@ def test_a_full_disk_is_said_before_the_answer_begins_and_closes_the_query() -> 
         export = Export(rows=10_000)
         with (
             small_files(2 * MEMORY_BYTES),
-            pytest.raises(Unavailable, match="has no room for the file"),
+            pytest.raises(Unavailable, match="has no space for the file"),
         ):
             await export.serve()
         assert (export.is_closed, export.sent) == (True, [])

@@ -181,13 +181,16 @@ def test_a_manifest_states_variants_with_its_own_network_among_them() -> None:
     [
         (
             {"variants": [{"network": "lite", "accuracy": 0.7}]},
-            "must have net among them, with its accuracy",
+            "must include net, with its accuracy",
         ),
         (
             {"variants": [{"network": "net", "accuracy": 0.7}] * 2},
             "have the same network twice",
         ),
-        ({"accuracy_floor": 0.5}, "is for variants; without them leave it out"),
+        (
+            {"accuracy_floor": 0.5},
+            "applies only to variants; leave it out without them",
+        ),
         (
             {"variants": [{"network": "net", "accuracy": 0.7}], "accuracy_floor": 0.8},
             "net has 0.7; take a network above the floor, or lower it",

@@ -135,7 +135,7 @@ def test_the_plan_says_which_loss_takes_too_much_and_what_would_help() -> None:
     (message,) = decided(a_state_of(1)).report.messages
     assert message == (
         "chat would not survive the loss of node n1: 0.0 requests per second are planned elsewhere, 10.0 (50 %) are "
-        "asked for; more free GPUs of a type that it can use on another node would help"
+        "needed; more free GPUs of a type that it can use on another node would help"
     )
 
 
@@ -146,7 +146,7 @@ def test_the_condition_tells_what_a_gpu_more_would_cost() -> None:
     )
     state = a_state_of(2)
     for target, status, text in (
-        (apart, "True", "after the loss of any node, 50 % of what arrives is"),
+        (apart, "True", "after the loss of any node, 50 % of the load is"),
         (replace(apart, gpus=apart.gpus[:1]), "False", "from 2.00 USD per hour (fast)"),
     ):
         snapshot = replace(a_snapshot(windows=heard, target=target), state=state)
@@ -179,7 +179,7 @@ AN_OWNED_SLOW_GPU = Gpu(
             replace(ASKING, scaling=Scaling(max_replicas=1)),
             "both",
             1,
-            "it has as many replicas as its max_replicas allows, each in another place",
+            "it already has max_replicas replicas, each in a different place",
         ),
     ],
 )

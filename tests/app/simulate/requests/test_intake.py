@@ -169,7 +169,7 @@ def test_no_file_of_the_server_is_read_for_a_caller(
         ("a: &x {}\nb: *x", "line 2: anchors and aliases are not read here"),
         ("a: [1", "line 1: not YAML"),
         ("a: \x8d", "line 1: not YAML"),
-        ("a: 1\n---\nb: 1", "holds 2 documents; a scenario is one"),
+        ("a: 1\n---\nb: 1", "holds 2 documents; a scenario is exactly one"),
         ("# nothing", "holds no documents"),
     ],
 )
