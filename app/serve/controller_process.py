@@ -11,6 +11,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TypeAlias
 
+import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agents.base.metrics_port import metrics_port
@@ -54,8 +55,10 @@ from app.serve.plane import (
 )
 from app.serve.tracing import make_tracer
 from app.serve.webhooks import Sender, sending_job
-from app.solver.process import NICENESS, SolverWorker, ignore
+from app.solver.process import COMPILING_KERNELS, NICENESS, SolverWorker, ignore
 from app.store.store import Store
+
+log = structlog.get_logger(__name__)
 
 CONTROLLER_CONNECTIONS = 4
 """Its own pool: a flood of observations must not keep the tick from the database. The lead holds one."""
@@ -284,6 +287,8 @@ async def _run_controller(
     on_stop_signals(asked.set)
 
     def tell_compiling(is_compiling: bool) -> None:
+        if is_compiling:
+            log.info(COMPILING_KERNELS)
         if pipe is not None:
             send(pipe, SolverCompiles(is_compiling=is_compiling))
 

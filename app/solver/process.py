@@ -16,8 +16,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-import structlog
-
 from app.solver.child import COMPILING, Prepare, run_inquiry, serve
 from app.solver.findings import Findings, Inquiry
 from app.solver.shared_points import SentPoints
@@ -26,8 +24,6 @@ from solvers.types.plan import Plan
 from solvers.types.policy_spec import PolicyModule
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-
-log = structlog.get_logger(__name__)
 
 START_LIMIT_S = 180.0
 """A fresh worker imports the solvers in seconds, on a busy machine in many more. Each kernel that it has to compile
@@ -313,7 +309,6 @@ class SolverWorker:
             while await self._within(self._start_limit_s, pipe.recv) == COMPILING:
                 if not is_compiling:
                     is_compiling = True
-                    log.info(COMPILING_KERNELS)
                     self._on_compiling(True)
         finally:
             if is_compiling:

@@ -69,7 +69,7 @@ def test_solver_libraries_load_and_solve_in_this_order(order: tuple[str, ...]) -
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert (run.returncode, run.stdout.strip()) == (0, "solved"), run.stderr

@@ -20,6 +20,7 @@ const now = h("section", { class: "card", "aria-label": "Now" });
 const change = h("section", { class: "card", "aria-label": "Change it" });
 const settings = h("dl", { class: "facts" });
 const versions = h("tbody", {});
+let isEdited = false;
 let present = null;
 let names = [];
 let seen = null;
@@ -46,7 +47,8 @@ function draw(history) {
   show(now, h("p", { class: "headline" }, spec.paused ? h("strong", { class: "warn" }, "Paused: nodes keep what they have, and nothing new is decided.") : `${spec.policy} ${MODES[spec.mode]}.`),
     h("div", { class: "controls" }, isOperator ? pauseButton(spec.paused) : null,
       h("span", { class: "hint" }, status.created_at ? `Version ${status.version}, since ${moment(status.created_at)}, by ${status.created_by}` : "The defaults, which nobody has changed yet")));
-  if (isAdmin && !change.contains(document.activeElement)) show(change, form(present));
+  // Nobody's choices are taken from them while the policy changes elsewhere; saved, they are refused with a reason.
+  if (isAdmin && !isEdited && !change.contains(document.activeElement)) show(change, form(present));
   show(settings, Object.entries(spec).map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))]));
   const rows = history.slice(0, SHOWN).map((version, at) => row(version, history[at + 1]));
   show(versions, rows.length ? rows : h("tr", {}, h("td", { colspan: 4, class: "hint" }, "No version was saved yet: the defaults are in force.")));
@@ -76,7 +78,7 @@ function form(policy) {
   const said = h("p", { role: "status" });
   const about = h("p", { class: "hint" }, `In mode ${spec.mode} it ${MODES[spec.mode]}.`);
   const policies = names.includes(spec.policy) ? names : [spec.policy, ...names];
-  const element = h("form", { onsubmit: (event) => { event.preventDefault(); save(policy, new FormData(element), said); }, onchange: () => show(about, `In mode ${element.mode.value} it ${MODES[element.mode.value]}.`) },
+  const element = h("form", { onsubmit: (event) => { event.preventDefault(); save(policy, new FormData(element), said); }, onchange: () => { isEdited = true; show(about, `In mode ${element.mode.value} it ${MODES[element.mode.value]}.`); } },
     h("h2", {}, "Change it"),
     h("div", { class: "controls" }, h("label", {}, "Policy ", choice("policy", policies, spec.policy)), h("label", {}, "Mode ", choice("mode", Object.keys(MODES), spec.mode)),
       h("label", {}, h("input", { type: "checkbox", name: "approve_switch", checked: spec.approve_switch }), " the first plan of another policy waits for a person"),
@@ -90,14 +92,19 @@ async function save(policy, chosen, said) {
   const body = { apiVersion, kind, metadata: { name: metadata.name, labels: metadata.labels, annotations: metadata.annotations }, spec: { ...spec, policy: chosen.get("policy"), mode: chosen.get("mode"), approve_switch: chosen.has("approve_switch") } };
   try {
     await api.send("PUT", PATH, body, { "If-Match": `"${metadata.generation}"` });
-    document.activeElement.blur();
-    await load();
+    await redrawn();
     complain(null);
   } catch (error) {
     const text = error.status === 412 ? "Somebody else changed the policy meanwhile: this page shows theirs now. Choose again." : error.message;
     show(said, h("span", { class: "bad" }, text));
-    if (error.status === 412) { document.activeElement.blur(); await load(); complain(text); }
+    if (error.status === 412) { await redrawn(); complain(text); }
   }
+}
+
+async function redrawn() {
+  isEdited = false;
+  document.activeElement.blur();
+  await load();
 }
 
 onChange("header", () => {
