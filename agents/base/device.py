@@ -26,6 +26,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
+
 from agents.base.protocol import (
     Amount,
     GpuReading,
@@ -38,7 +40,6 @@ from agents.base.protocol import (
     TaskReading,
     TaskState,
     UseReading,
-    within,
 )
 
 SWAP_MIB_PER_S = 10e9 / 2**20
@@ -346,3 +347,16 @@ def task_reading(
         done_iterations=within(done_iterations, Iterations),
         iteration_ms=within(iteration_ms, Amount),
     )
+
+
+def within(value: float, kind: object) -> float:
+    """The value where it lies within a type of this contract, else 0, which says on the wire: nothing known.
+
+    One number out of its bounds would have the whole observation refused.
+    """
+    # Not cut to the bound: whoever tells such a number has not counted, and the bound would be as wrong.
+    try:
+        found: float = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return 0.0
+    return found

@@ -383,16 +383,3 @@ def bucket_of(latency_ms: float) -> int:
 def bucket_end_ms(bucket: int) -> float:
     """Upper end of a latency bucket."""
     return float(MIN_BUCKET_MS * 2.0 ** (bucket / BUCKETS_PER_DOUBLING))
-
-
-def within(value: float, kind: object) -> float:
-    """The value where it lies within a type of this contract, else 0, which says on the wire: nothing known.
-
-    One number out of its bounds would have the whole observation refused.
-    """
-    # Not cut to the bound: whoever tells such a number has not counted, and the bound would be as wrong.
-    try:
-        found: float = msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return 0.0
-    return found

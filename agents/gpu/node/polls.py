@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from agents.base.device import NotSupported, ReplicaPoll
-from agents.base.protocol import Amount, Count, within
+from agents.base.device import NotSupported, ReplicaPoll, within
+from agents.base.protocol import Amount, Count
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 from agents.router.service_queue import Counts

@@ -15,6 +15,7 @@ from agents.base.device import (
     GpuPoll,
     NodeState,
     task_reading,
+    within,
 )
 from agents.base.protocol import (
     Amount,
@@ -24,7 +25,6 @@ from agents.base.protocol import (
     Observation,
     ReplicaReading,
     TaskReading,
-    within,
 )
 from agents.daemon.notes import sendable
 from agents.daemon.steps import LOG_PERIOD_S, Steps
