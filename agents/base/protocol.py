@@ -5,7 +5,6 @@ its observations are durable, and a NodeCommand when there is a newer one. JSON,
 default, unknown fields refused.
 """
 
-import hashlib
 import math
 from typing import Annotated, Literal, TypeAlias
 
@@ -216,7 +215,7 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     generation: Generation
     """Generation of the command in force; 0 = none."""
     command_digest: Annotated[str, Meta(max_length=DIGEST_LENGTH)] = ""
-    """`digest_of` that command."""
+    """`agents.base.digests.digest_of` that command."""
     gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=MAX_GPUS)] = ()
     replicas: Annotated[tuple[ReplicaReading, ...], Meta(max_length=1024)] = ()
     services: Annotated[tuple[ServiceReading, ...], Meta(max_length=1024)] = ()
@@ -323,26 +322,6 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
     gpus: tuple[GpuCommand, ...] = ()
     routes: tuple[Route, ...] = ()
     """Every service of the cluster, also those without a replica here."""
-
-
-def _hash(content: object, size: int) -> str:
-    # No signature: it only tells two histories of the database apart.
-    encoded = msgspec.json.encode(content)
-    return hashlib.blake2b(encoded, digest_size=size).hexdigest()
-
-
-SCHEMA = _hash(msgspec.json.schema(NodeCommand), 4)
-"""Another release may know other fields, and write the same command otherwise."""
-
-
-def digest_of(command: NodeCommand | None) -> str:
-    """What tells commands of one generation apart: a database that was restored counts anew. Empty: no command.
-
-    Digests can be compared where both begin with the same `SCHEMA`.
-    """
-    if command is None:
-        return ""
-    return SCHEMA + _hash(command, 16)
 
 
 class LeaseTerms(Wire, frozen=True, kw_only=True):

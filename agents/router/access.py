@@ -24,7 +24,7 @@ from aiohttp.typedefs import Middleware
 
 from agents.base.addresses import plain_ip
 from agents.base.device import DeviceError
-from agents.base.http_problems import problem
+from agents.serving.http_problems import problem
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK = "127.0.0.1"

@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 
 from aiohttp import web
 
-from agents.base.http_problems import problem
 from agents.router.access import ASKS_FOR_KEYS
 from agents.router.http_messages import RawHeaders, make_head
 from agents.router.pool import (
@@ -21,6 +20,7 @@ from agents.router.pool import (
     WorkerAnswerLost,
 )
 from agents.router.service_queue import Reason, ServiceQueue
+from agents.serving.http_problems import problem
 
 READY_PATH = b"/v2/health/ready"
 PROBE_TIMEOUT_S = 1.0

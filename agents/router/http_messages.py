@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from agents.base.device import DeviceError
-from agents.base.http_problems import DEADLINE
+from agents.serving.http_problems import DEADLINE
 
 HEAD_LIMIT = 64 * 1024
 _SIZE_LIMIT = 1024

@@ -24,12 +24,6 @@ from http import HTTPStatus
 from aiohttp import web
 
 from agents.base.device import ServiceRoute
-from agents.base.http_problems import (
-    DEADLINE,
-    parse_deadline_ms,
-    problem,
-    refusals_as_problems,
-)
 from agents.base.protocol import ServiceReading
 from agents.base.version import agent_version
 from agents.router.access import READINESS_PATH
@@ -37,6 +31,12 @@ from agents.router.forward import Forwarder, Outcome, RouterJob, expired
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
 from agents.router.service_queue import Counts, Overloaded, ServiceQueue
+from agents.serving.http_problems import (
+    DEADLINE,
+    parse_deadline_ms,
+    problem,
+    refusals_as_problems,
+)
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""

@@ -26,13 +26,6 @@ from aiohttp import web
 from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from agents.base.http_problems import (
-    DEADLINE,
-    HttpHandler,
-    parse_deadline_ms,
-    problem,
-    refusals_as_problems,
-)
 from agents.base.version import agent_version
 from agents.serving.batching import InferAnswer
 from agents.serving.engines.errors import (
@@ -44,6 +37,13 @@ from agents.serving.engines.errors import (
     WrongState,
 )
 from agents.serving.engines.tensors import TensorType
+from agents.serving.http_problems import (
+    DEADLINE,
+    HttpHandler,
+    parse_deadline_ms,
+    problem,
+    refusals_as_problems,
+)
 from agents.serving.metrics import Outcome
 from agents.serving.replica import ServedReplica, Status
 from agents.serving.wire import (

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from agents.base.device import DeviceError
+from agents.base.digests import digest_of
 from agents.base.durable_files import sync_directory, write_synced
-from agents.base.protocol import NodeCommand, digest_of
+from agents.base.protocol import NodeCommand
 
 CURRENT = "command.json"
 PREVIOUS = "command.previous.json"

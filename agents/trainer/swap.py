@@ -33,8 +33,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from agents.base.http_problems import problem
 from agents.serving.engines.errors import WrongState
+from agents.serving.http_problems import problem
 
 SwapState: TypeAlias = Literal[
     "running", "asked", "offloading", "offloaded", "resuming", "failed", "ended"

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.base.protocol import DIGEST_LENGTH, digest_of
+from agents.base.digests import digest_of
+from agents.base.protocol import DIGEST_LENGTH
 from app.base.clock import WallClock
 from app.db.base.engine import recreate
 from app.db.base.listen import conninfo

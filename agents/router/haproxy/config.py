@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from agents.base.http_problems import (
+from agents.processes.user import WorkerUser
+from agents.router.access import RouterAccess
+from agents.router.haproxy.state import METADATA_BACKEND, HaProxyError
+from agents.serving.http_problems import (
     COMES_AGAIN,
     PROBLEM_TYPE,
     RETRY_AFTER_S,
     problem_body,
 )
-from agents.processes.user import WorkerUser
-from agents.router.access import RouterAccess
-from agents.router.haproxy.state import METADATA_BACKEND, HaProxyError
 
 IN_SLO_TABLE = "answers_in_slo"
 VERSION_VARIABLE = "PLIMSOLL_VERSION"

@@ -9,7 +9,8 @@ import msgspec
 from sqlalchemy import ColumnElement, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import DEFAULT_PROJECT, NodeCommand, digest_of
+from agents.base.digests import digest_of
+from agents.base.protocol import DEFAULT_PROJECT, NodeCommand
 from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, command, event, node, plan

@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import SCHEMA, Observation
+from agents.base.digests import SCHEMA
+from agents.base.protocol import Observation
 from app.db.base.listen import wake
 from app.db.decisions.targets import load_digests
 from app.db.operations import events

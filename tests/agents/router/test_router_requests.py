@@ -2,8 +2,8 @@
 
 import pytest
 
-from agents.base.http_problems import parse_deadline_ms
 from agents.router.http_messages import make_head
+from agents.serving.http_problems import parse_deadline_ms
 
 HEADERS = (
     (b"Host", b"front:80"),
