@@ -28,6 +28,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
 Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
 """Beyond it JSON parsers that know doubles alone would round."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 DIGEST_LENGTH = 40
 """Hexadecimal digits: those of the schema, then those of the command."""
 GpuIndex: TypeAlias = Annotated[int, Meta(ge=0, le=64_999)]
@@ -64,6 +65,11 @@ METRICS_HEADER = "Plimsoll-Metrics"
 
 ROUTER_HEADER = "Plimsoll-Router"
 """Base URL of the node's router, where it takes requests: http or https, host and port."""
+
+LOGS_HEADER = "Plimsoll-Logs"
+"""Sent by agents that answer a `LogRequest`: the others would refuse a reply with one."""
+LOG_BYTES = 65_536
+"""Of a log, in one answer."""
 
 
 # Refused and not ignored: a command that is carried out without a field that its agent does not know would be another
@@ -333,7 +339,33 @@ class LeaseTerms(Wire, frozen=True, kw_only=True):
     """keep: the command stays in force; restore: clocks and power limits go back, governors off, replicas serve on."""
 
 
-class SyncReply(Wire, frozen=True, kw_only=True):
+class LogRequest(Wire, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a log that somebody waits for; the answer goes to `/api/v1/nodes/{node}/logs/{id}`."""
+
+    id: Name
+    kind: Literal["replica", "task"]
+    name: Name
+    lines: Ordinal | None = None
+    """At most so many, the last ones; None: as many as there is room for."""
+    age_s: Amount | None = None
+    """Only what was written since so long ago, to a few seconds."""
+    after: Position | None = None
+    """Only what comes after this position: the end of an earlier answer."""
+
+
+class LogAnswer(Wire, frozen=True, kw_only=True, omit_defaults=True):
+    """That part of the log."""
+
+    text: Annotated[str, Meta(max_length=LOG_BYTES)] = ""
+    start: Position = 0
+    """Bytes of the log before the text."""
+    end: Position = 0
+    problem: Text = ""
+    """Why there is no log; empty: there is one."""
+
+
+# Defaults are omitted: agents that know no logs take replies that ask for none.
+class SyncReply(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """The control plane's answer to one Observation."""
 
     boot: Name
@@ -346,6 +378,7 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     """None: commands hold for ever."""
     ready_elsewhere: tuple[Name, ...] | UnsetType = UNSET
     """The awaited services of which every planned replica on other nodes is ready; left out where none is awaited."""
+    logs: tuple[LogRequest, ...] = ()
 
 
 def bucket_of(latency_ms: float) -> int:

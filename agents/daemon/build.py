@@ -15,6 +15,7 @@ from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.metrics_port import advertised, metrics_port
 from agents.base.protocol import (
+    LOGS_HEADER,
     METRICS_HEADER,
     ROUTER_HEADER,
     ReplicaCommand,
@@ -22,10 +23,12 @@ from agents.base.protocol import (
 )
 from agents.base.version import agent_version
 from agents.base.waits import stop_event
+from agents.daemon.log_answers import DocumentTransport, LogTransport
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
+from agents.processes.node_logs import NodeLogs
 from agents.processes.user import (
     OWN_USER_WARNING,
     WorkerUser,
@@ -85,10 +88,10 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         leaving_s=LEAVING_S * options.speed,
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
-    addresses: dict[str, str] = {}
-    transport = MeteredTransport(
-        make_transport(options, clock, token, addresses), metrics
-    )
+    addresses = {LOGS_HEADER: "1"}
+    reach = make_transport(options, clock, token, addresses)
+    logs = LogTransport(reach, node=settings.node, logs=_node_logs(options))
+    transport = MeteredTransport(logs, metrics)
     # The device is opened last: what cannot be read or made ends the agent before anything is touched.
     ledger = Ledger(options.state_dir)
     access = read_access(options)
@@ -136,7 +139,7 @@ def make_transport(
     clock: Clock,
     token: str,
     addresses: Mapping[str, str],
-) -> Transport:
+) -> DocumentTransport:
     """HTTP by the token that was given, or by the node's own. Raises OSError, ValueError."""
     reach = HttpTransport(
         options.url,
@@ -156,6 +159,13 @@ def make_transport(
         directory=options.state_dir,
         now_s=clock.now_s,
     )
+
+
+def _node_logs(options: argparse.Namespace) -> NodeLogs | None:
+    """Where the replicas and tasks of the node write; None: none of them is a process."""
+    if options.device != "gpu":
+        return None
+    return NodeLogs(options.state_dir)
 
 
 def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:

@@ -35,6 +35,8 @@ from agents.processes.templates import Template
 from agents.processes.trees import ASIDE, remove_aside, set_aside, size_bytes
 from agents.processes.user import WorkerUsers, make_folder
 
+REPLICAS_FOLDER, TASKS_FOLDER = "workers", "tasks"
+"""In the agent's state directory: the records of replicas, and those of tasks."""
 VERSION = 1
 MAX_OLD = 32
 """Logs of replicas that are gone which are kept, and folders of tasks that may come back; the oldest go first."""
@@ -214,7 +216,7 @@ class Records(Generic[R]):
 
     def log(self, replica_id: str) -> Path:
         """The replica's log."""
-        return self._folder("logs") / f"{_file_name(replica_id)}.log"
+        return log_path(self._directory, replica_id)
 
     def close(self) -> None:
         """Give the directory back."""
@@ -275,6 +277,11 @@ class Records(Generic[R]):
 
     def _folder(self, name: str) -> Path:
         return self._directory / name
+
+
+def log_path(directory: Path, replica_id: str) -> Path:
+    """The log of a replica or task whose records are in that directory."""
+    return directory / "logs" / f"{_file_name(replica_id)}.log"
 
 
 def _sizes(paths: Iterable[Path]) -> dict[Path, int]:

@@ -97,6 +97,10 @@ class EnrolledTransport:
             self._current = (self._current + 1) % attempts
             raise
 
+    async def post(self, path: str, document: object) -> bytes:
+        """Send a document by the token of the newest exchange; see HttpTransport. Raises TransportError."""
+        return await self._http.post(path, document)
+
     async def close(self) -> None:
         await self._http.close()
 

@@ -194,7 +194,7 @@ async def _body_of(response: aiohttp.ClientResponse) -> bytes:
 
 def read_answer(status: int, body: bytes, retry_after: str | None) -> bytes:
     """The body, where the status is good. Raises TransportError for any other; `retry_after`: the header."""
-    if status in (HTTPStatus.OK, HTTPStatus.CREATED):
+    if status in (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT):
         return body
     message = f"the control plane answered {status}{_detail_of(body)}"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):

@@ -43,6 +43,7 @@ from agents.gpu.nvml.power_watch import PowerWatch
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
+from agents.processes.records import REPLICAS_FOLDER, TASKS_FOLDER
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Templates
 from agents.processes.user import WorkerUsers, make_folder, require_reach
@@ -254,10 +255,10 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             uses=nvml,
             templates=templates,
             workers=WorkersSettings(
-                directory=settings.state_dir / "workers", users=settings.users
+                directory=settings.state_dir / REPLICAS_FOLDER, users=settings.users
             ),
             tasks=TasksSettings(
-                directory=settings.state_dir / "tasks", users=settings.users
+                directory=settings.state_dir / TASKS_FOLDER, users=settings.users
             ),
             knobs=knobs,
             slices=devices,

@@ -1,0 +1,129 @@
+"""A node's answers for logs: sent beside the syncs, once for each request, and nothing where nobody asks."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agents.base.protocol import LogAnswer, LogRequest, Observation, SyncReply
+from agents.daemon.log_answers import LogTransport
+from agents.processes.node_logs import NodeLogs
+from agents.processes.records import TASKS_FOLDER, log_path
+from agents.sync.transport import ControlPlaneSilent
+
+REQUEST = LogRequest(id="7f", kind="task", name="teach")
+SEEN = Observation(
+    node="n1",
+    boot="b",
+    sequence=1,
+    window_start_s=0.0,
+    window_s=1.0,
+    generation=0,
+)
+
+
+class AskingControlPlane:
+    """Asks for a log in each reply, and takes answers when it is told to."""
+
+    def __init__(self, *, is_there: bool = True) -> None:
+        self.posted: list[tuple[str, object]] = []
+        self.may_answer = asyncio.Event()
+        self.is_closed = False
+        self._is_there = is_there
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        return SyncReply(
+            boot=observation.boot,
+            acknowledged=observation.sequence,
+            server_time_s=0.0,
+            logs=(REQUEST,),
+        )
+
+    async def post(self, path: str, document: object) -> bytes:
+        await self.may_answer.wait()
+        if not self._is_there:
+            raise ControlPlaneSilent("it is away")
+        self.posted.append((path, document))
+        return b""
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+async def settled() -> None:
+    """Return when everything but the caller has ended."""
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+
+def test_a_log_that_is_asked_for_twice_is_sent_once_and_syncs_do_not_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    path = log_path(tmp_path / TASKS_FOLDER, "teach")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"epoch 1\n")
+
+    async def scenario() -> list[tuple[str, object]]:
+        plane = AskingControlPlane()
+        transport = LogTransport(plane, node="n/1", logs=NodeLogs(tmp_path))
+        for _ in range(2):
+            assert (await transport.exchange(SEEN, wait_s=0.0)).acknowledged == 1
+        plane.may_answer.set()
+        await settled()
+        await transport.close()
+        assert plane.is_closed
+        return plane.posted
+
+    answer = LogAnswer(text="epoch 1\n", start=0, end=8)
+    assert asyncio.run(scenario()) == [("nodes/n%2F1/logs/7f", answer)]
+
+
+def test_a_node_without_processes_says_that_it_has_no_logs() -> None:
+    async def scenario() -> object:
+        plane = AskingControlPlane()
+        plane.may_answer.set()
+        transport = LogTransport(plane, node="n1", logs=None)
+        await transport.exchange(SEEN, wait_s=0.0)
+        await settled()
+        return plane.posted[0][1]
+
+    answer = asyncio.run(scenario())
+    assert isinstance(answer, LogAnswer) and "writes no log" in answer.problem
+
+
+def test_an_answer_that_cannot_be_sent_costs_a_line_in_the_agents_log_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        plane = AskingControlPlane(is_there=False)
+        plane.may_answer.set()
+        transport = LogTransport(plane, node="n1", logs=None)
+        await transport.exchange(SEEN, wait_s=0.0)
+        await settled()
+        # Nothing is left over: the next reply may ask for it again.
+        await transport.exchange(SEEN, wait_s=0.0)
+        await settled()
+
+    asyncio.run(scenario())
+    assert caplog.text.count("the log of teach cannot be sent: it is away") == 2
+
+
+def test_a_transport_that_is_closed_answers_nobody_any_more() -> None:
+    async def scenario() -> list[tuple[str, object]]:
+        plane = AskingControlPlane()
+        transport = LogTransport(plane, node="n1", logs=None)
+        await transport.exchange(SEEN, wait_s=0.0)
+        await transport.close()
+        plane.may_answer.set()
+        return plane.posted
+
+    assert asyncio.run(scenario()) == []
+
+
+def test_a_reply_that_asks_for_no_log_is_one_that_older_agents_take() -> None:
+    reply = SyncReply(boot="b", acknowledged=1, server_time_s=0.0)
+    assert set(msgspec.json.decode(msgspec.json.encode(reply))) == {
+        "boot",
+        "acknowledged",
+        "server_time_s",
+    }
