@@ -47,9 +47,6 @@ class LogTransport:
                 # Not waited for: a command that came with it must not be late for it.
                 answer = asyncio.create_task(self._answer(request))
                 self._answers[request.id] = answer
-                answer.add_done_callback(
-                    lambda _, answered=request.id: self._answers.pop(answered, None)
-                )
         return reply
 
     async def close(self) -> None:
@@ -58,12 +55,13 @@ class LogTransport:
 
     async def _answer(self, request: LogRequest) -> None:
         path = f"nodes/{quote(self._node, safe='')}/logs/{quote(request.id, safe='')}"
-        answer = await self._read(request)
         try:
-            await self._reach.post(path, answer)
+            await self._reach.post(path, await self._read(request))
         except TransportError as error:
             # Whoever waits is told that the node did not answer, and asks again.
             log.warning("the log of %s cannot be sent: %s", request.name, error)
+        finally:
+            del self._answers[request.id]
 
     async def _read(self, request: LogRequest) -> LogAnswer:
         if self._logs is None:

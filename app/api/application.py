@@ -15,10 +15,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Lifespan
 
-from agents.base.protocol import Observation, SyncReply
+from agents.base.protocol import LogAnswer, Observation, SyncReply
 from app.api import apply
 from app.api.decisions import compare, plans, policies, preview, restore, simulations
-from app.api.fleet import enrolment, gpu_types, gpus, nodes, sync, telemetry
+from app.api.fleet import (
+    enrolment,
+    gpu_types,
+    gpus,
+    log_answers,
+    nodes,
+    sync,
+    telemetry,
+)
 from app.api.http import errors
 from app.api.http.auth import AuthMiddleware
 from app.api.http.limits import LimitMiddleware
@@ -28,7 +36,7 @@ from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
 from app.api.predictions import fits, networks, profiles
 from app.api.reports import costs, demand, history, reports
-from app.api.workloads import budgets, endpoints, projects, services, tasks
+from app.api.workloads import budgets, endpoints, logs, projects, services, tasks
 from app.base.errors import Forbidden
 
 PREFIX = "/api/v1"
@@ -51,6 +59,8 @@ RESOURCES = (
     services,
     telemetry,
     tasks,
+    logs,
+    log_answers,
     demand,
     history,
     compare,
@@ -240,9 +250,9 @@ def _without_constant(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wire_schemas() -> dict[str, Any]:
-    """The sync endpoint reads and writes its body with msgspec."""
+    """What agents send and get is read and written with msgspec."""
     _, components = msgspec.json.schema_components(
-        [Observation, SyncReply], ref_template="#/components/schemas/{name}"
+        [Observation, SyncReply, LogAnswer], ref_template="#/components/schemas/{name}"
     )
     return components
 

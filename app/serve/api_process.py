@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
+from app.api.caches.log_board import LogBoard
 from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check
 from app.api.caches.request_metrics import ApiMetrics
@@ -32,6 +33,7 @@ from app.db.base.listen import Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
 from app.db.decisions.targets import COMMAND_CHANNEL
+from app.db.fleet.log_requests import LOG_CHANNEL
 from app.db.operations.tokens import TOKEN_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import TickOutcome
@@ -84,6 +86,7 @@ def create_app(
         app.state.parts = parts
         parts.ingest.start()
         parts.commands.start()
+        parts.logs.start()
         parts.token_news.start()
         runner = SimulationRunner(engine, plane.clock)
         runner.start()
@@ -96,6 +99,7 @@ def create_app(
             await runner.stop()
             await parts.ingest.stop()
             await parts.commands.stop()
+            await parts.logs.stop()
             await parts.token_news.stop()
             await parts.solver.close()
             await engine.dispose()
@@ -153,6 +157,7 @@ def _make_parts(
             on_dropped=metrics.note_dropped,
         ),
         commands=CommandBoard(of_agents, Listener(plane.url, COMMAND_CHANNEL)),
+        logs=LogBoard(pools.people, Listener(plane.url, LOG_CHANNEL)),
         token_news=TokenNews(Listener(plane.url, TOKEN_CHANNEL)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         # Its threads would take the API's core, and with it the time of agents that wait for their acknowledgement.

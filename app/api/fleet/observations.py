@@ -6,6 +6,7 @@ observation that the database refused would hold its whole group up.
 
 import re
 from itertools import pairwise
+from typing import TypeVar
 
 import msgspec
 
@@ -22,24 +23,14 @@ MAX_OBSERVATION_BYTES = 2 * 1024 * 1024
 have 1.0 MB; 192 sentences of 2,000 letters have 0.4 MB."""
 
 _decoder = msgspec.json.Decoder(Observation)
+Message = TypeVar("Message")
 _PATH = re.compile(r"(?P<problem>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
 _NUL = b"\\u0000"
 
 
 def decode_observation(body: bytes, node: str) -> Observation:
     """The observation of that node. Raises MalformedBody for what is not JSON, else InvalidRequest naming the field."""
-    try:
-        observation = _decoder.decode(body)
-    # First: it is a kind of DecodeError, but its message has the field.
-    except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        pointer = pointer_to_constant(body)
-        if pointer is not None:
-            raise InvalidRequest(
-                "NaN and infinities are not JSON numbers", field=_field(pointer)
-            ) from error
-        raise MalformedBody(f"the body is not JSON: {error}") from error
+    observation = decode(body, _decoder)
     # An agent with another node's configuration would overwrite what that one reports.
     if observation.node != node:
         raise InvalidRequest(
@@ -52,6 +43,22 @@ def decode_observation(body: bytes, node: str) -> Observation:
         )
     _check(observation)
     return observation
+
+
+def decode(body: bytes, decoder: msgspec.json.Decoder[Message]) -> Message:
+    """What an agent sent. Raises MalformedBody for what is not JSON, else InvalidRequest naming the field."""
+    try:
+        return decoder.decode(body)
+    # First: it is a kind of DecodeError, but its message has the field.
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        pointer = pointer_to_constant(body)
+        if pointer is not None:
+            raise InvalidRequest(
+                "NaN and infinities are not JSON numbers", field=_field(pointer)
+            ) from error
+        raise MalformedBody(f"the body is not JSON: {error}") from error
 
 
 def _check(observation: Observation) -> None:

@@ -15,7 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from agents.base.protocol import TIME_HEADER, NodeCommand, Observation, SyncReply
+from agents.base.protocol import (
+    LOGS_HEADER,
+    TIME_HEADER,
+    LogRequest,
+    NodeCommand,
+    Observation,
+    SyncReply,
+)
 from app.api.fleet.observations import MAX_OBSERVATION_BYTES, decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT, Agent
@@ -167,6 +174,7 @@ async def _answer(
         command=command,
         lease=context.parts.lease,
         ready_elsewhere=ready_elsewhere,
+        logs=await _asked_logs(context, request, observation),
     )
     if command is not None:
         context.parts.metrics.commands.inc()
@@ -223,6 +231,22 @@ async def _ready_elsewhere(
             return await services_ready_elsewhere(
                 connection, observation, context.now()
             )
+
+
+async def _asked_logs(
+    context: Context, request: Request, observation: Observation
+) -> tuple[LogRequest, ...]:
+    """The logs that the node is asked for; an agent that knows none gets none, and who waits is told."""
+    node, logs = observation.node, context.parts.logs
+    asked = logs.asked_of(node)
+    if asked and LOGS_HEADER not in request.headers:
+        version = observation.agent_version or "its version is not known"
+        await logs.refuse(
+            node,
+            f"the agent of node {node!r} ({version}) is older than logs: upgrade it",
+        )
+        return ()
+    return asked
 
 
 async def _register(context: Context, observation: Observation) -> None:

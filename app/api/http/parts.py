@@ -13,6 +13,7 @@ from agents.base.protocol import LeaseTerms
 from app.api.caches.agent_addresses import AgentAddresses
 from app.api.caches.cluster_metrics import ClusterPage
 from app.api.caches.commands import CommandBoard
+from app.api.caches.log_board import LogBoard
 from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check, Readiness
 from app.api.caches.request_metrics import ApiMetrics
@@ -90,6 +91,14 @@ YAML_RULES = SeatRules(
     waiting=4,
     wait_s=10.0,
 )
+LOG_RULES = SeatRules(
+    # Each holds no connection, but a seat among what its node and PostgreSQL are asked for, for seconds.
+    what="logs that are waited for",
+    seats=64,
+    per_token=8,
+    waiting=8,
+    wait_s=10.0,
+)
 CHANGES_PER_S, CHANGES_AT_ONCE = 0.2, 300.0
 """A change of a service makes the plan that is being made too old to push, everybody's: so many of a project's leave
 time between them for a plan. A project that is set up may have hundreds of services at once."""
@@ -126,6 +135,7 @@ class ApiParts:
     clock: ControlClock
     ingest: IngestQueue
     commands: CommandBoard
+    logs: LogBoard
     solver: PreviewSolver
     """For previews and thorough explanations; the control loop has its own."""
     guesses: Guesses
@@ -138,6 +148,7 @@ class ApiParts:
     exports: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_RULES))
     export_turn: FairSeats = field(default_factory=lambda: FairSeats(EXPORT_TURN_RULES))
     fit_turn: FairSeats = field(default_factory=lambda: FairSeats(FIT_RULES))
+    log_turn: FairSeats = field(default_factory=lambda: FairSeats(LOG_RULES))
     yaml_turn: FairSeats = field(default_factory=lambda: FairSeats(YAML_RULES))
     service_changes: Pace = field(
         default_factory=lambda: Pace(

@@ -100,7 +100,7 @@ async def cancel_task(
     async def work(connection: Connection) -> TaskView:
         # A report that finishes the task may come at the same moment: one of the two must be first.
         await lock_object(connection, KIND.name, name)
-        before = await _visible(context, connection, name)
+        before = await visible_task(context, connection, name)
         # False where it was cancelled before: a repeated request leaves no second line in the audit.
         if await tasks.cancel(connection, name, at=context.now()):
             done = before.record.done_iterations
@@ -116,7 +116,7 @@ async def cancel_task(
     return await once(context, request, key, work)
 
 
-async def _visible(
+async def visible_task(
     context: Context, connection: Connection, name: str
 ) -> tasks.TaskRow:
     """The task's row. Raises NotFound also where the caller's token does not reach its project."""
@@ -173,7 +173,7 @@ async def _check_network(
 
 
 async def _load(context: Context, connection: Connection, name: str) -> TaskView:
-    return task_view(await _visible(context, connection, name), context.now())
+    return task_view(await visible_task(context, connection, name), context.now())
 
 
 async def _save(
