@@ -364,8 +364,7 @@ class LogAnswer(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Why there is no log; empty: there is one."""
 
 
-# Defaults are omitted: agents that know no logs take replies that ask for none.
-class SyncReply(Wire, frozen=True, kw_only=True, omit_defaults=True):
+class SyncReply(Wire, frozen=True, kw_only=True):
     """The control plane's answer to one Observation."""
 
     boot: Name
@@ -378,7 +377,8 @@ class SyncReply(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """None: commands hold for ever."""
     ready_elsewhere: tuple[Name, ...] | UnsetType = UNSET
     """The awaited services of which every planned replica on other nodes is ready; left out where none is awaited."""
-    logs: tuple[LogRequest, ...] = ()
+    # Left out where it is unset: older agents take no reply that has it.
+    logs: tuple[LogRequest, ...] | UnsetType = UNSET
 
 
 def bucket_of(latency_ms: float) -> int:

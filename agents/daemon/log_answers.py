@@ -41,7 +41,7 @@ class LogTransport:
             # In a thread, as all that reads files of a size that others choose.
             await asyncio.to_thread(self._logs.note_sizes)
         reply = await self._reach.exchange(observation, wait_s=wait_s)
-        for request in reply.logs:
+        for request in reply.logs or ():
             # The next reply may ask again for what is being answered.
             if request.id not in self._answers:
                 # Not waited for: a command that came with it must not be late for it.

@@ -128,6 +128,17 @@ def _objects(
     }
 
 
+def _logs(folder: str, ours: str, theirs: str) -> dict[str, Access]:
+    """The logs of what runs for projects; no node is there that would answer."""
+    return {
+        f"GET /{folder}/{{name}}/logs": Access(
+            rule=VIEWER,
+            own=Request(path=f"/{folder}/{ours}/logs?tail=0", status=422),
+            others=(Request(path=f"/{folder}/{theirs}/logs", status=404),),
+        ),
+    }
+
+
 def _owned(
     folder: str, ours: str, theirs: str, body: Callable[[str, str], object]
 ) -> dict[str, Access]:
@@ -201,7 +212,9 @@ WORKLOADS = {
             Request(path="/services/zebra-chat/telemetry", status=404, body=WINDOW),
         ),
     ),
+    **_logs("services", "ours", "zebra-chat"),
     **_objects("tasks", "our-task", "zebra-train"),
+    **_logs("tasks", "our-task", "zebra-train"),
     **_owned("tasks", "our-task", "zebra-train", task),
     "POST /tasks/{name}/cancel": Access(
         rule=OPERATOR,
@@ -217,6 +230,7 @@ WORKLOADS = {
 
 FLEET = {
     "POST /nodes/{name}/sync": _write(AGENT, "/nodes/n1/sync"),
+    "POST /nodes/{name}/logs/{request_id}": _write(AGENT, "/nodes/n1/logs/7f", 204),
     "POST /nodes/{name}/enrol": _write(JOINER, "/nodes/n1/enrol"),
     "GET /nodes": _read(CLUSTER_VIEWER, "/nodes", tells=True),
     "GET /nodes/{name}": _read(CLUSTER_VIEWER, "/nodes/n1", tells=True),

@@ -174,7 +174,7 @@ async def _answer(
         command=command,
         lease=context.parts.lease,
         ready_elsewhere=ready_elsewhere,
-        logs=await _asked_logs(context, request, observation),
+        logs=await _asked_logs(context, request, observation) or UNSET,
     )
     if command is not None:
         context.parts.metrics.commands.inc()

@@ -126,4 +126,6 @@ def test_a_reply_that_asks_for_no_log_is_one_that_older_agents_take() -> None:
         "boot",
         "acknowledged",
         "server_time_s",
+        "command",
+        "lease",
     }

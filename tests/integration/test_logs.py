@@ -1,0 +1,231 @@
+"""Logs from a node to whoever asks: through the API, PostgreSQL and a node's agent, with all that may be missing."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from httpx2 import Response
+
+from agents.base.protocol import LOGS_HEADER, LogAnswer, LogRequest
+from agents.processes.node_logs import NodeLogs
+from agents.processes.records import REPLICAS_FOLDER, log_path
+from app.api.workloads import logs
+from tests.integration.api_harness import Api, Prepared, node, observation, service
+from tests.integration.fault_harness import rows, until
+
+pytestmark = pytest.mark.integration
+
+PATIENCE_S = 30.0
+SERVICE = service(scaling={"min_replicas": 1})
+NEW_AGENT = {LOGS_HEADER.replace("-", "_"): "1"}
+
+
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        running.put("services/chat", SERVICE)
+        yield running
+
+
+class LoggingNode:
+    """A node whose agent answers for logs, without the processes that write them."""
+
+    def __init__(self, api: Api, name: str, state_dir: Path) -> None:
+        self._api, self._name = api, name
+        self._state_dir = state_dir
+        self._logs = NodeLogs(state_dir)
+        self._sequence = 0
+
+    def write(self, replica: str, content: bytes) -> None:
+        """What the replica's process writes."""
+        path = log_path(self._state_dir / REPLICAS_FOLDER, replica)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(content)
+
+    def sync(self, **headers: str) -> list[LogRequest]:
+        """What it is asked for."""
+        self._sequence += 1
+        answer = self._api.call(
+            "POST",
+            f"nodes/{self._name}/sync",
+            observation(self._name, sequence=self._sequence),
+            token=self._api.token_of(self._name),
+            **headers,
+        )
+        assert answer.status_code == 200, answer.text
+        # Without a request there is no field: older agents would refuse it.
+        return msgspec.convert(answer.json().get("logs", []), list[LogRequest])
+
+    def answer(self, request: LogRequest) -> Response:
+        return self.send(request.id, self._logs.read(request))
+
+    def send(self, request_id: str, answered: LogAnswer) -> Response:
+        return self._api.call(
+            "POST",
+            f"nodes/{self._name}/logs/{request_id}",
+            msgspec.to_builtins(answered),
+            token=self._api.token_of(self._name),
+        )
+
+
+@pytest.fixture
+def n1(api: Api, tmp_path: Path) -> LoggingNode:
+    return LoggingNode(api, "n1", tmp_path)
+
+
+def planned(api: Api) -> str:
+    """The replica that the plan has for the service."""
+    api.tick()
+    ((replica,),) = rows(api.url, "SELECT replica FROM plan_replica")
+    return str(replica)
+
+
+def ask(
+    api: Api, n1: LoggingNode, path: str, **headers: str
+) -> tuple[Any, list[LogRequest]]:
+    """The answer to somebody who asks while the node syncs, and what the node was asked for."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting: Future[Response] = thread.submit(api.call, "GET", path, token="viewer")
+        asked: list[LogRequest] = []
+
+        def is_answered() -> bool:
+            for request in n1.sync(**(headers or NEW_AGENT)):
+                asked.append(request)
+                assert n1.answer(request).status_code == 204
+            return waiting.done()
+
+        until(is_answered, PATIENCE_S)
+        return waiting.result(), asked
+
+
+def test_the_end_of_a_log_comes_from_the_node_and_then_what_follows(
+    api: Api, n1: LoggingNode
+) -> None:
+    replica = planned(api)
+    n1.write(replica, b"loading\x1b[31m\xff\nout of memory")
+    answer, asked = ask(api, n1, "services/chat/logs?tail=5")
+    assert answer.json() == {
+        "node": "n1",
+        "replica": replica,
+        "replicas": [
+            {"replica": replica, "node": "n1", "state": None, "is_planned": True}
+        ],
+        "text": "loading\x1b[31m�\nout of memory",
+        "start": 0,
+        "end": 27,
+    }
+    assert [each.lines for each in asked] == [5]
+    n1.write(replica, b"\n")
+    path = f"services/chat/logs?replica={replica}&after=27"
+    assert ask(api, n1, path)[0].json()["text"] == "\n"
+    assert rows(api.url, "SELECT 1 FROM log_request") == []
+
+
+def test_since_goes_to_the_node_as_an_age(api: Api, n1: LoggingNode) -> None:
+    replica = planned(api)
+    n1.write(replica, b"lately\n")
+    since = (api.clock.now() - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    answer, asked = ask(api, n1, f"services/chat/logs?since={since}")
+    assert answer.json()["text"] == "lately\n"
+    assert [each.age_s for each in asked] == [300.0]
+
+
+def test_the_log_of_a_replica_that_is_no_longer_planned_is_still_there(
+    api: Api, n1: LoggingNode
+) -> None:
+    replica = planned(api)
+    n1.write(replica, b"CUDA error\n")
+    api.put("services/chat", service(scaling={"min_replicas": 0}))
+    api.clock.advance(600.0)
+    n1.sync()
+    api.tick()
+    assert (
+        rows(
+            api.url,
+            "SELECT 1 FROM plan p JOIN plan_replica r ON r.plan_id = p.id WHERE p.state = 'target'",
+        )
+        == []
+    )
+    answer, _ = ask(api, n1, f"services/chat/logs?replica={replica}")
+    assert answer.json()["text"] == "CUDA error\n"
+
+
+def test_an_agent_that_knows_no_logs_is_not_asked_and_the_reader_is_told(
+    api: Api, n1: LoggingNode
+) -> None:
+    planned(api)
+    answer, asked = ask(api, n1, "services/chat/logs", X_Nothing="")
+    assert answer.status_code == 404 and asked == []
+    assert "is older than logs: upgrade it" in answer.json()["detail"]
+
+
+def test_a_node_without_that_log_says_so(api: Api, n1: LoggingNode) -> None:
+    planned(api)
+    answer, _ = ask(api, n1, "services/chat/logs")
+    assert answer.status_code == 404
+    assert "was not started there" in answer.json()["detail"]
+
+
+def test_a_node_that_is_away_is_named_and_nothing_is_left_over(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(api)
+    monkeypatch.setattr(logs, "ANSWER_S", 0.2)
+    answer = api.call("GET", "services/chat/logs")
+    assert answer.status_code == 503
+    assert "node 'n1' has not sent the log" in answer.json()["detail"]
+    assert rows(api.url, "SELECT 1 FROM log_request") == []
+
+
+def test_no_agent_answers_for_another_ones_replica(
+    api: Api, n1: LoggingNode, tmp_path: Path
+) -> None:
+    replica = planned(api)
+    api.put("nodes/n2", node("n2"))
+    n2 = LoggingNode(api, "n2", tmp_path)
+    n1.write(replica, b"true\n")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(api.call, "GET", "services/chat/logs")
+        asked: list[LogRequest] = []
+        until(lambda: bool(asked.extend(n1.sync(**NEW_AGENT)) or asked), PATIENCE_S)
+        forged = LogAnswer(text="forged", start=0, end=6)
+        assert n2.send(asked[0].id, forged).status_code == 204
+        assert n1.answer(asked[0]).status_code == 204
+        assert waiting.result().json()["text"] == "true\n"
+        # Answered twice, the second one is nobody's.
+        assert n1.send(asked[0].id, forged).status_code == 204
+    assert rows(api.url, "SELECT 1 FROM log_request") == []
+
+
+def test_without_a_replica_the_answer_says_where_to_look(api: Api) -> None:
+    answer = api.call("GET", "services/chat/logs")
+    assert answer.status_code == 404 and "its conditions say why" in answer.text
+    answer = api.call("GET", "services/chat/logs?replica=chat-g1-1")
+    assert answer.status_code == 404 and "'chat-g1-1'" in answer.text
+
+
+def test_of_a_service_that_came_back_under_its_name_no_earlier_log_is_shown(
+    api: Api, n1: LoggingNode
+) -> None:
+    replica = planned(api)
+    n1.write(replica, b"secret of the first\n")
+    api.call("DELETE", "services/chat", If_Match="*")
+    api.clock.advance(5.0)
+    api.put("services/chat", SERVICE)
+    for path in ("services/chat/logs", f"services/chat/logs?replica={replica}"):
+        assert api.call("GET", path).status_code == 404
+
+
+def test_what_a_node_sends_beyond_the_limits_is_refused(
+    api: Api, n1: LoggingNode
+) -> None:
+    refused = n1.send("7f", LogAnswer(text="x" * 65_537))
+    assert refused.status_code == 422 and "/text" in refused.text
+    refused = n1.send("7f", LogAnswer(text="x" * 600_000))
+    assert refused.status_code == 413
+    assert n1.send("7f", LogAnswer(text="\x00" * 65_536)).status_code == 204
