@@ -106,6 +106,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "Follow the rollout of a service's plan to the nodes.",
         ),
         Entry(
+            "logs",
+            "objects.logs:logs",
+            "Print what a service's replicas, or a task, have written.",
+        ),
+        Entry(
             "port-forward",
             "objects.port_forward:port_forward",
             "Forward a local port to a service.",

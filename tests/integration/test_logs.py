@@ -118,6 +118,7 @@ def test_the_end_of_a_log_comes_from_the_node_and_then_what_follows(
         "text": "loading\x1b[31m�\nout of memory",
         "start": 0,
         "end": 27,
+        "problem": None,
     }
     assert [each.lines for each in asked] == [5]
     n1.write(replica, b"\n")
@@ -160,15 +161,14 @@ def test_an_agent_that_knows_no_logs_is_not_asked_and_the_reader_is_told(
 ) -> None:
     planned(api)
     answer, asked = ask(api, n1, "services/chat/logs", X_Nothing="")
-    assert answer.status_code == 404 and asked == []
-    assert "is older than logs: upgrade it" in answer.json()["detail"]
+    assert asked == []
+    assert "is older than logs: upgrade it" in answer.json()["problem"]
 
 
 def test_a_node_without_that_log_says_so(api: Api, n1: LoggingNode) -> None:
     planned(api)
     answer, _ = ask(api, n1, "services/chat/logs")
-    assert answer.status_code == 404
-    assert "was not started there" in answer.json()["detail"]
+    assert "was not started there" in answer.json()["problem"]
 
 
 def test_a_node_that_is_away_is_named_and_nothing_is_left_over(
@@ -176,9 +176,8 @@ def test_a_node_that_is_away_is_named_and_nothing_is_left_over(
 ) -> None:
     planned(api)
     monkeypatch.setattr(logs, "ANSWER_S", 0.2)
-    answer = api.call("GET", "services/chat/logs")
-    assert answer.status_code == 503
-    assert "node 'n1' has not sent the log" in answer.json()["detail"]
+    answer = api.get("services/chat/logs")
+    assert "node 'n1' has not answered" in answer["problem"]
     assert rows(api.url, "SELECT 1 FROM log_request") == []
 
 

@@ -16,7 +16,7 @@ from app.api.http.parts import Context
 from app.api.http.views import View
 from app.api.workloads.services import visible_service
 from app.api.workloads.tasks import visible_task
-from app.base.errors import NotFound, Unavailable
+from app.base.errors import NotFound
 from app.db.fleet.logged_parts import (
     find_task_node,
     load_logged_replicas,
@@ -80,6 +80,9 @@ class LogView(View):
         description="Position of the text; beyond `after`: what lies between was too much"
     )
     end: int = Field(description="Ask for what comes next with this as `after`")
+    problem: str | None = Field(
+        description="Why nothing could be read: the node does not answer, or has no such log"
+    )
 
 
 class LoggedReplicaView(View):
@@ -124,15 +127,12 @@ async def get_service_log(
     if not found:
         raise NotFound(_without_replica(name, replica))
     chosen = found[0]
-    request = part.ask("replica", chosen.replica, context.now())
-    answer = await _answer(context, chosen.node, request)
+    asked = part.ask("replica", chosen.replica, context.now())
+    log = await _fetch(context, chosen.node, asked)
     return ServiceLog(
-        node=chosen.node,
+        **log.model_dump(),
         replica=chosen.replica,
         replicas=[LoggedReplicaView.model_validate(each) for each in listed],
-        text=answer.text,
-        start=answer.start,
-        end=answer.end,
     )
 
 
@@ -145,24 +145,26 @@ async def get_task_log(context: Viewer, name: Name, part: LogPart) -> LogView:
         node = await find_task_node(connection, task_id, context.now())
     if node is None:
         raise NotFound(f"task {name!r} has run on no node within the last day")
-    request = part.ask("task", task_id, context.now())
-    answer = await _answer(context, node, request)
-    return LogView(node=node, text=answer.text, start=answer.start, end=answer.end)
+    return await _fetch(context, node, part.ask("task", task_id, context.now()))
 
 
-async def _answer(context: Context, node: str, request: LogRequest) -> LogAnswer:
-    """The node's answer. Raises Unavailable where it does not come, NotFound where the node has no log."""
+async def _fetch(context: Context, node: str, asked: LogRequest) -> LogView:
+    """What the node answers, or why there is nothing."""
     async with context.parts.log_turn.taken(context.caller.root):
-        answer = await context.parts.logs.wait_for(node, request, limit_s=ANSWER_S)
-    what = f"the log of {request.kind} {request.name}"
+        answer = await context.parts.logs.wait_for(node, asked, limit_s=ANSWER_S)
     if answer is None:
-        raise Unavailable(
-            f"node {node!r} has not sent {what} within {ANSWER_S:g} s: "
-            f"`plimsoll get node/{node}` says whether its agent is heard"
+        answer = LogAnswer(
+            end=asked.after or 0,
+            problem=f"node {node!r} has not answered for {ANSWER_S:g} s: `plimsoll get node/{node}` says whether its "
+            "agent is heard",
         )
-    if answer.problem:
-        raise NotFound(answer.problem)
-    return answer
+    return LogView(
+        node=node,
+        text=answer.text,
+        start=answer.start,
+        end=answer.end,
+        problem=answer.problem or None,
+    )
 
 
 def _without_replica(service: str, replica: str | None) -> str:

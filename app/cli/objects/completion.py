@@ -36,6 +36,13 @@ def complete_references(context: typer.Context, incomplete: str) -> list[str]:
     return complete_kinds(context, incomplete)
 
 
+def complete_logged(context: typer.Context, incomplete: str) -> list[str]:
+    """Services by their names alone, and `service/chat` or `task/teach`."""
+    if "/" in incomplete:
+        return complete_kinds(context, incomplete)
+    return _beginning([*_names(context, "service"), "service/", "task/"], incomplete)
+
+
 def complete_names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of the kind that stands before them."""
     kind = context.params.get("kind")

@@ -277,14 +277,15 @@ def poll(cli: CliContext, look: Callable[[], bool], *, until_s: float) -> bool:
                 return True
             has_answered = True
         except CliError as error:
-            if not (has_answered and _may_pass(error)):
+            if not (has_answered and may_pass(error)):
                 raise
         if cli.monotonic_s() >= until_s:
             return False
         cli.sleep(POLL_S)
 
 
-def _may_pass(error: CliError) -> bool:
+def may_pass(error: CliError) -> bool:
+    """Whether it may work a moment later."""
     if isinstance(error, ApiProblem):
         return error.status in (codes.TOO_MANY_REQUESTS, codes.SERVICE_UNAVAILABLE)
     return isinstance(error, ControlPlaneUnreachable)

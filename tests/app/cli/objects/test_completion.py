@@ -74,6 +74,8 @@ def press_tab(words: str, url: str, home: Path) -> tuple[list[str], str]:
         ("plimsoll wait svc/ch", ["svc/chat"]),
         ("plimsoll wait service chat co", ["code"]),
         ("plimsoll rollout status service/co", ["service/code"]),
+        ("plimsoll logs ch", ["chat"]),
+        ("plimsoll logs task/", ["task/nightly"]),
         ("plimsoll drain ", ["n1"]),
         ("plimsoll cancel ni", ["nightly"]),
         ("plimsoll approve 1", ["12"]),
