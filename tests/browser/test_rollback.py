@@ -27,7 +27,7 @@ def test_an_operator_rolls_back_and_sees_it_in_force(
     page.click("button:has-text('Yes, put plan 1 back in force')")
     restored = page.locator("a", has_text="plan ").and_(page.locator("[role=status] a"))
     restored.wait_for()
-    assert "mode approve now" in page.inner_text("#content")
+    assert "now in mode approve" in page.inner_text("#content")
     assert fresh_demo.tick().state == "target"
     restored.click()
     page.wait_for_url("**/plans/*")

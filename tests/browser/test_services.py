@@ -160,14 +160,14 @@ def test_wrong_fields_are_told_where_they_are(fresh_demo: Api, opened: Open) -> 
     field = page.locator(".field", has=page.get_by_label("Requests that must meet it"))
     expect(field.locator(".bad")).to_have_text("must be from 50 to 99.9 %")
     expect(page.get_by_label("Requests that must meet it")).to_be_focused()
-    # No operating point takes a millisecond: it may be forced all the same.
+    # No operating point takes a millisecond: it may be forced anyway.
     page.get_by_label("Requests that must meet it").fill("98")
     page.get_by_label("SLO latency").fill("1")
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".field .bad", has_text="impossible")).to_contain_text(
         "the box below accepts it"
     )
-    page.get_by_label("Accept an SLO that no operating point can keep").check()
+    page.get_by_label("Accept an SLO that no operating point can meet").check()
     page.get_by_role("button", name="Save").click()
     expect(page.locator("form.form [role=status]")).to_have_text(
         "Saved as generation 2."

@@ -157,7 +157,7 @@ function allowed(budgets) {
       figure(usd(budget.status.projected_usd)), h("td", { class: "wrap" }, ACTIONS[budget.spec.action], degraded(budget.status)))))));
 }
 
-const ACTIONS = { warn: "warns", block_new: "nothing new is taken", degrade: "services of low priority are planned for less" };
+const ACTIONS = { warn: "warns", block_new: "nothing new is admitted", degrade: "services of low priority are planned for less" };
 
 /** Who is planned for less at this moment. */
 function degraded(status) {

@@ -88,7 +88,7 @@ function rollBack() {
     try {
       const told = await api.send("POST", `/plans/${plan.id}/restore`);
       complain(null);
-      show(place, h("p", {}, "Restored as ", h("a", { href: `/plans/${told.plan.id}` }, `plan ${told.plan.id}`), told.mode === told.mode_before ? "." : "; the policy is in mode approve now.",
+      show(place, h("p", {}, "Restored as ", h("a", { href: `/plans/${told.plan.id}` }, `plan ${told.plan.id}`), told.mode === told.mode_before ? "." : "; the policy is now in mode approve.",
         told.warnings.length ? h("span", { class: "warn" }, ` It does not keep today: ${told.warnings.join("; ")}`) : ""));
     } catch (error) {
       complain(error.message);

@@ -31,7 +31,7 @@ export function makeForm({ manifest, isNew, save }) {
   const said = h("div", { role: "alert" });
   const done = h("p", { role: "status" });
   const force = h("input", { type: "checkbox" });
-  const forced = h("label", { class: "controls", hidden: true }, force, " Accept an SLO that no operating point can keep");
+  const forced = h("label", { class: "controls", hidden: true }, force, " Accept an SLO that no operating point can meet");
   const button = h("button", { class: "primary" }, isNew ? "Apply" : "Save");
   const element = h("form", { class: "form", novalidate: true, onsubmit: submit }, said, h("div", { class: "fields" }, fields.map((field) => field.element)), forced, h("div", { class: "controls" }, button), done);
   let base = manifest;
@@ -99,7 +99,7 @@ function objection({ required, text, min = -Infinity, max = Infinity, type, unit
 }
 
 /** What is wrong, with the advice for those who fill in this form. */
-const inForm = ({ detail, may_force }) => (may_force ? `${detail}; the box below accepts it all the same` : detail);
+const inForm = ({ detail, may_force }) => (may_force ? `${detail}; tick the box below to accept it anyway` : detail);
 
 /** The name stands in the path, too, where it is no field: what is wrong with it is said once. */
 export function atFields(problems) {

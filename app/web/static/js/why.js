@@ -47,7 +47,7 @@ const listed = (caption, head, rows, empty) => h("div", { class: "scroll", tabin
 const reliefs = (found) => listed("What would save most if it were looser", heads(["Limit", "Estimated from"], ["Saves"]),
   found.reliefs.map((each) => h("tr", {}, h("td", { class: "wrap" }, each.words), h("td", {}, BASES[each.basis] ?? each.basis), figure(price(each.saving)))), "No limit that could be loosened costs anything.");
 /** As `plimsoll explain` says it. */
-const BASES = { price: "price of the limit; at most", first_order: "what these replicas would carry more", relaxation: "solved again in fractions of GPUs" };
+const BASES = { price: "price of the limit; at most", first_order: "extra load that these replicas could carry", relaxation: "solved again with fractional GPUs" };
 
 const stock = (found) => listed("GPUs", heads(["Type"], ["Used", "There are", "Price", "One more is worth"]),
   found.gpu_types.map((each) => h("tr", {}, h("td", {}, each.gpu_type), figure(each.used), figure(each.count ?? "any"), figure(`${usd(each.price_usd_per_hour)}/h`), figure(price(each.worth_of_one_more)))), "None.");
