@@ -6,22 +6,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from httpx2 import Response
 
-from agents.base.protocol import LOGS_HEADER, LogAnswer, LogRequest
-from agents.processes.node_logs import NodeLogs
-from agents.processes.records import REPLICAS_FOLDER, log_path
+from agents.base.protocol import LogAnswer, LogRequest
 from app.api.workloads import logs
-from tests.integration.api_harness import Api, Prepared, node, observation, service
+from tests.integration.api_harness import Api, Prepared, node, service
 from tests.integration.fault_harness import rows, until
+from tests.integration.logging_node import NEW_AGENT, LoggingNode
 
 pytestmark = pytest.mark.integration
 
 PATIENCE_S = 30.0
 SERVICE = service(scaling={"min_replicas": 1})
-NEW_AGENT = {LOGS_HEADER.replace("-", "_"): "1"}
 
 
 @pytest.fixture
@@ -29,48 +26,6 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
     with small_fleet.running_api() as running:
         running.put("services/chat", SERVICE)
         yield running
-
-
-class LoggingNode:
-    """A node whose agent answers for logs, without the processes that write them."""
-
-    def __init__(self, api: Api, name: str, state_dir: Path) -> None:
-        self._api, self._name = api, name
-        self._state_dir = state_dir
-        self._logs = NodeLogs(state_dir)
-        self._sequence = 0
-
-    def write(self, replica: str, content: bytes) -> None:
-        """What the replica's process writes."""
-        path = log_path(self._state_dir / REPLICAS_FOLDER, replica)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(content)
-
-    def sync(self, **headers: str) -> list[LogRequest]:
-        """What it is asked for."""
-        self._sequence += 1
-        answer = self._api.call(
-            "POST",
-            f"nodes/{self._name}/sync",
-            observation(self._name, sequence=self._sequence),
-            token=self._api.token_of(self._name),
-            **headers,
-        )
-        assert answer.status_code == 200, answer.text
-        # Without a request there is no field: older agents would refuse it.
-        return msgspec.convert(answer.json().get("logs", []), list[LogRequest])
-
-    def answer(self, request: LogRequest) -> Response:
-        return self.send(request.id, self._logs.read(request))
-
-    def send(self, request_id: str, answered: LogAnswer) -> Response:
-        return self._api.call(
-            "POST",
-            f"nodes/{self._name}/logs/{request_id}",
-            msgspec.to_builtins(answered),
-            token=self._api.token_of(self._name),
-        )
 
 
 @pytest.fixture

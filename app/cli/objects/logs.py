@@ -1,5 +1,6 @@
 """`plimsoll logs`: what replicas and tasks have written, as their nodes keep it."""
 
+import re
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ FOLLOW_S = 1.0
 MAX_AT_ONCE = 8
 """Logs that are asked for at the same time: as many as the control plane takes of one token."""
 MAX_LINE = 65_536
+COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def logs(
@@ -221,9 +223,9 @@ class LogReader:
 
 
 def escaped(written: str) -> str:
-    """The text for a terminal: control characters, and those that turn the direction of writing, are spelt out."""
-    # Progress bars write one line again and again.
-    lines = written.replace("\r\n", "\n").replace("\r", "\n")
+    """The text for a terminal: without colours, and with characters that move, hide or turn text spelt out."""
+    # Progress bars write one line again and again; colours do no harm, and spelt out they would make it unreadable.
+    lines = COLOURS.sub("", written.replace("\r\n", "\n").replace("\r", "\n"))
     return "".join(
         each
         if each.isprintable() or each in "\n\t"

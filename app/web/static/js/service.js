@@ -10,6 +10,7 @@ import { budgetTable, conditionList, historyTable, replicaTable, specList } from
 import { latencyBar, replicasText } from "./service_figures.js";
 import { noteForecast, noteGoal, pastOf } from "./service_charts.js";
 import { callBox } from "./service_call.js";
+import { logCard } from "./logs.js";
 import { makeForm } from "./service_form.js";
 
 const name = state.argument;
@@ -34,7 +35,7 @@ let form = null;
 function layOut() {
   show(content, h("section", { class: "card", "aria-label": "Now" }, parts.facts, parts.why), pastOf(path),
     h("div", { class: "columns" }, parts.budget, h("div", {}, parts.conditions, parts.today)),
-    callBox(name), parts.replicas, isOperator ? changeSection() : null, h("div", { class: "columns" }, parts.spec, parts.history), parts.events);
+    callBox(name), parts.replicas, logCard(`${path}/logs`), isOperator ? changeSection() : null, h("div", { class: "columns" }, parts.spec, parts.history), parts.events);
 }
 
 /** The form to change it, closed until somebody wants it; what is typed survives what happens meanwhile. */

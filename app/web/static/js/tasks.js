@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { h, show } from "./dom.js";
 import { count, moment, number, percent, span } from "./format.js";
+import { openLog } from "./logs.js";
 import { begin, complain, content, isOperator, searchBox } from "./page.js";
 import { virtualRows } from "./virtual.js";
 
@@ -23,7 +24,7 @@ show(content,
     h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withOver = event.target.checked; draw(); } }), " also those that are over")),
   summary,
   h("div", { class: "scroll stack long", tabindex: 0, role: "region", "aria-label": "Tasks" }, h("table", { role: "table" }, h("caption", { class: "hidden" }, "Tasks"),
-    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, HEADS.map((title) => h("th", { scope: "col", role: "columnheader" }, title)), isOperator ? h("th", { scope: "col", role: "columnheader" }, h("span", { class: "hidden" }, "Actions")) : null)), body)));
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, HEADS.map((title) => h("th", { scope: "col", role: "columnheader" }, title)), h("th", { scope: "col", role: "columnheader" }, h("span", { class: "hidden" }, "Actions")))), body)));
 
 async function load() {
   try {
@@ -64,7 +65,7 @@ function isLate({ status }) {
 
 function makeRow(name) {
   const cells = HEADS.slice(1).map((title) => h("td", { role: "cell", "data-label": title }));
-  return h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader" }, name), cells, isOperator ? h("td", { role: "cell" }) : null);
+  return h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader" }, name), cells, h("td", { role: "cell" }, h("span", {}, h("span", {}), " ", h("span", {}))));
 }
 
 function updateRow(element, name) {
@@ -84,8 +85,12 @@ function updateRow(element, name) {
     span(status.waited_s),
   ];
   cells.forEach((value, at) => show(element.children[at + 1], value));
-  if (isOperator) show(element.lastChild, OVER.has(status.state) ? null : cancelButton(name));
+  const [log, cancels] = element.lastChild.firstChild.children;
+  show(log, status.starts > 0 ? logButton(name) : null);
+  if (isOperator) show(cancels, OVER.has(status.state) ? null : cancelButton(name));
 }
+
+const logButton = (name) => h("button", { type: "button", "aria-label": `Log of ${name}`, onclick: () => openLog(`Log of ${name}`, `/tasks/${encodeURIComponent(name)}/logs`) }, "Log");
 
 /** Asked twice, since what was computed is lost. */
 function cancelButton(name) {

@@ -177,9 +177,9 @@ def test_a_log_that_cannot_be_read_ends_the_command_with_the_reason() -> None:
 def test_a_terminal_is_told_what_it_would_have_obeyed_and_a_pipe_gets_it_as_it_is() -> (
     None
 ):
-    written = "\x1b[2J\x1b]0;root\x07 50 %\r100 %\r\nname\u202egpj.exe\x9b µ\t✓\n"
+    written = "\x1b[1;31mred\x1b[0m\x1b[2J\x1b]0;root\x07 50 %\r100 %\r\nname\u202egpj.exe\x9b µ\t✓\n"
     assert escaped(written) == (
-        "\\x1b[2J\\x1b]0;root\\x07 50 %\n100 %\nname\\u202egpj.exe\\x9b µ\t✓\n"
+        "red\\x1b[2J\\x1b]0;root\\x07 50 %\n100 %\nname\\u202egpj.exe\\x9b µ\t✓\n"
     )
     api = LogApi({"chat-g1-1": [a_part(written)]})
     assert cli("logs", "chat", api=api).out == written

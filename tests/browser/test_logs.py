@@ -1,0 +1,90 @@
+"""Logs on the pages of a service and of tasks: chosen, followed, and shown as the text that they are."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from agents.processes.records import TASKS_FOLDER
+from tests.browser.conftest import Open
+from tests.browser.test_tasks import TASK
+from tests.integration.api_harness import Api
+from tests.integration.fault_harness import execute, rows
+from tests.integration.logging_node import LoggingNode
+
+pytestmark = pytest.mark.integration
+
+HOSTILE = b"\x1b[32mready\x1b[0m <img src=x onerror=alert(1)>\x1b[2J \xff\xe2\x80\xae\n"
+
+
+def test_a_replicas_log_is_shown_as_text_and_followed(
+    demo: Api, opened: Open, tmp_path: Path
+) -> None:
+    ((replica, name),) = rows(
+        demo.url,
+        "SELECT r.replica, split_part(r.gpu, '/', 1) FROM plan_replica r JOIN target t USING (plan_id) "
+        "WHERE upper_inf(t.valid) AND r.service = 'chat'",
+    )
+    node = LoggingNode(demo, name, tmp_path)
+    node.write(replica, b"loading\n" + HOSTILE)
+    with node.answering():
+        page = opened(demo, "services/chat", scope="viewer")
+        page.get_by_text("Logs", exact=True).click()
+        log = page.get_by_role("region", name="Log")
+        expect(log).to_have_text(
+            "loading\nready <img src=x onerror=alert(1)>\\u001b[2J �\\u202e\n",
+            use_inner_text=False,
+        )
+        expect(page.get_by_label("Replica")).to_have_value(replica)
+        expect(page.locator("#logs [role=status]")).to_have_text(f"On node {name}.")
+        page.get_by_label("Follow").check()
+        node.write(replica, b"batch 1\n")
+        expect(log).to_contain_text("\\u202e\nbatch 1")
+        page.locator("#logs").get_by_label("Last").select_option("200 lines")
+        page.get_by_label("Follow").uncheck()
+        page.get_by_role("button", name="Refresh").click()
+        expect(log).to_contain_text("batch 1")
+
+
+def test_why_there_is_no_log_is_said_and_another_replica_can_be_chosen(
+    demo: Api, opened: Open, tmp_path: Path
+) -> None:
+    ((name,),) = rows(
+        demo.url,
+        "SELECT split_part(r.gpu, '/', 1) FROM plan_replica r JOIN target t USING (plan_id) "
+        "WHERE upper_inf(t.valid) AND r.service = 'search'",
+    )
+    with LoggingNode(demo, name, tmp_path).answering():
+        page = opened(demo, "services/search", scope="viewer")
+        page.get_by_text("Logs", exact=True).click()
+        said = page.locator("#logs [role=status]")
+        expect(said).to_contain_text("has no log of replica")
+        expect(page.get_by_label("Replica").locator("option")).to_have_text(
+            [re.compile(r"search-g\d+-\d+ \(ready\)")]
+        )
+
+
+def test_a_tasks_log_opens_above_the_table(
+    fresh_demo: Api, opened: Open, tmp_path: Path
+) -> None:
+    fresh_demo.put("tasks/nightly", TASK)
+    # As after a plan that had room for it.
+    execute(
+        fresh_demo.url,
+        """
+        UPDATE task SET starts = 1 WHERE name = 'nightly';
+        INSERT INTO plan_task
+        SELECT plan_id, gpu, 'nightly', 'nightly', 'team-a', 'offline', 'resnet50', 10, 8, 1, 0
+        FROM target JOIN plan_gpu USING (plan_id) WHERE upper_inf(valid) AND gpu LIKE 'n1/%' LIMIT 1
+        """,
+    )
+    node = LoggingNode(fresh_demo, "n1", tmp_path)
+    node.write("nightly", b"epoch 1\n", folder=TASKS_FOLDER)
+    with node.answering():
+        page = opened(fresh_demo, "tasks", scope="viewer")
+        page.get_by_role("button", name="Log of nightly").click()
+        dialog = page.get_by_role("dialog", name="Log of nightly")
+        expect(dialog.get_by_role("region", name="Log")).to_have_text("epoch 1")
+        dialog.get_by_role("button", name="Close").click()
+        expect(dialog).to_have_count(0)
