@@ -165,7 +165,7 @@ def test_wrong_fields_are_told_where_they_are(fresh_demo: Api, opened: Open) -> 
     page.get_by_label("SLO latency").fill("1")
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".field .bad", has_text="impossible")).to_contain_text(
-        "the box below accepts it"
+        "tick the box below"
     )
     page.get_by_label("Accept an SLO that no operating point can meet").check()
     page.get_by_role("button", name="Save").click()

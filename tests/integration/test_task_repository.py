@@ -371,7 +371,7 @@ def test_who_waits_for_long_is_told_once_until_it_runs_again(database: str) -> N
             "it has not run for 900 s: services leave no room for it"
         )
         assert (
-            "resnet50 has no operating points with batch 3 on the GPU types that are here"
+            "resnet50 has no operating points with batch 3 on the available GPU types"
             in told[1][1]
         )
         await push(store, after(5000.0), BOUND)
