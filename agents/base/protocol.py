@@ -69,7 +69,7 @@ ROUTER_HEADER = "Plimsoll-Router"
 LOGS_HEADER = "Plimsoll-Logs"
 """Sent by agents that answer a `LogRequest`: the others would refuse a reply with one."""
 LOG_BYTES = 65_536
-"""Of a log, in one answer."""
+"""The most that one answer holds of a log."""
 
 
 # Refused and not ignored: a command that is carried out without a field that its agent does not know would be another

@@ -22,7 +22,7 @@ from agents.base.protocol import LOG_BYTES, LogAnswer, LogRequest
 from agents.processes.records import REPLICAS_FOLDER, TASKS_FOLDER, log_path
 
 MAX_NOTES = 3600
-"""Of one log: an hour, where it grows every second."""
+"""For one log: an hour, where it grows every second."""
 
 
 class SizeNote(NamedTuple):
