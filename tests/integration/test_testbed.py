@@ -12,6 +12,7 @@ import pytest
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import inputs
+from tests.app.runner import cli
 from tests.integration.fault_harness import rows, until
 from tests.integration.testbed import PATIENCE_S, Composed, until_healthy
 from tests.ports import alone
@@ -93,6 +94,16 @@ def problems(bed: Composed) -> str:
     return str(found)
 
 
+def logs(bed: Composed, *words: str) -> str:
+    """What `plimsoll logs` prints, or why it prints nothing."""
+    environment = {
+        "PLIMSOLL_URL": bed.address("control-plane"),
+        "PLIMSOLL_TOKEN": bed.admin_token(),
+    }
+    found = cli("logs", *words, api=None, environment=environment)
+    return found.out or found.err
+
+
 def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
     bed: Composed,
 ) -> None:
@@ -108,6 +119,9 @@ def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
         ),
         PATIENCE_S,
     )
+    until(lambda: "replica serves" in logs(bed, "label"), PATIENCE_S)
+    until(lambda: "iteration" in logs(bed, "task/teach", "--tail", "3"), PATIENCE_S)
+
     (place,) = gpus_of_label(bed)
     index = int(place.rpartition("-")[2])
     gpus = FakeGpus.found(bed.state_of("agent-h100") / "fake-gpus")
