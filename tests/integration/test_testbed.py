@@ -119,8 +119,9 @@ def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
         ),
         PATIENCE_S,
     )
-    until(lambda: "replica serves" in logs(bed, "label"), PATIENCE_S)
-    until(lambda: "iteration" in logs(bed, "task/teach", "--tail", "3"), PATIENCE_S)
+    # What a replica and a task print when they are there.
+    until(lambda: '"url":"http://127.0.0.1:' in logs(bed, "label"), PATIENCE_S)
+    until(lambda: "of 50000" in logs(bed, "task/teach", "--tail", "3"), PATIENCE_S)
 
     (place,) = gpus_of_label(bed)
     index = int(place.rpartition("-")[2])
