@@ -111,7 +111,7 @@ def test_a_service_shows_cost_of_today_replicas_and_why(
     )
     expect(page.locator("a[href^='/gpus/']").first).to_be_visible()
     expect(
-        page.get_by_role("link", name=re.compile("which is in force"))
+        page.get_by_role("link", name=re.compile("is in force"))
     ).to_have_attribute("href", "/why/1")
     expect(page.locator("canvas")).to_have_count(3)
     # Who only looks is offered no change.

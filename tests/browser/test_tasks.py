@@ -35,7 +35,7 @@ def test_a_task_is_shown_with_its_deadline_and_cancelled_after_a_question(
     row.get_by_role("button", name="Yes, cancel nightly").click()
     expect(page.locator(".summary")).to_have_text("Every task is over.")
     assert fresh_demo.get("tasks/nightly")["status"]["state"] == "cancelled"
-    page.get_by_label("also those that are over").check()
+    page.get_by_label("show finished tasks").check()
     expect(row.locator(".chip")).to_have_text("cancelled")
 
 

@@ -16,7 +16,7 @@ let shownFor = null;
 const waiting = h("div", {});
 const rows = h("tbody", {});
 const costs = chart({ title: "Cost in USD per hour of plans that were in force, and the proven bound", height: 240 });
-const kept = h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withKept = event.target.checked; load(); } }), " also those that changed nothing");
+const kept = h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withKept = event.target.checked; load(); } }), " show plans that changed nothing");
 show(content, waiting, costs.element, h("div", { class: "controls" }, kept),
   h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "Plans, newest first"),
     h("thead", {}, h("tr", {}, ["Plan", "Made", "State", "Solution"].map((name) => h("th", { scope: "col" }, name)),

@@ -26,7 +26,7 @@ const parts = {
   budget: place("Error budget", "taller"),
   replicas: h("div", {}),
   today: place("Today, UTC"),
-  spec: place("What was asked for"),
+  spec: place("Spec"),
   history: h("div", {}),
   events: h("div", {}),
 };
@@ -65,8 +65,8 @@ function drawNow() {
   if (!parts.facts.isConnected) layOut();
   noteGoal(now);
   showIfNew(parts.facts, { ...now, age_s: null, manifest: null }, () => h("dl", { class: "facts" }, factRows(now)));
-  showIfNew(parts.why, table("header").get("now")?.plan_id, (plan) => (plan ? h("a", { href: `/why/${plan}` }, `Why plan ${plan}, which is in force, is so`) : null));
-  showIfNew(parts.spec, now.manifest, () => [h("h2", {}, `What was asked for (generation ${now.generation})`), specList(now.manifest)]);
+  showIfNew(parts.why, table("header").get("now")?.plan_id, (plan) => (plan ? h("a", { href: `/why/${plan}` }, `Why plan ${plan} is in force`) : null));
+  showIfNew(parts.spec, now.manifest, () => [h("h2", {}, `Spec (generation ${now.generation})`), specList(now.manifest)]);
   showIfNew(parts.replicas, item("replicas"), (replicas) => replicaTable(replicas));
   showIfNew(parts.history, item("versions"), (versions) => historyTable(versions));
   form?.notePresent(now.manifest);

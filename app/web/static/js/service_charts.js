@@ -21,8 +21,8 @@ const rates = timeChart({
   zoom,
   format: (value) => `${number(value)}/s`,
   series: () => [
-    { label: "came", stroke: colour("accent"), width: 2, value: (_, value) => rps(value) },
-    { label: "plans were made for", stroke: colour("tight"), width: 1.5, dash: [6, 4], spanGaps: true, value: (_, value) => rps(value) },
+    { label: "arrived", stroke: colour("accent"), width: 2, value: (_, value) => rps(value) },
+    { label: "planned for", stroke: colour("tight"), width: 1.5, dash: [6, 4], spanGaps: true, value: (_, value) => rps(value) },
     { label: "forecast, 95 %", stroke: veil("good", 0.7), width: 1, spanGaps: true, value: (_, value) => rps(value) },
     { label: "forecast, 5 %", stroke: veil("good", 0.7), width: 1, spanGaps: true, value: (_, value) => rps(value) },
   ],
@@ -50,13 +50,13 @@ const shares = timeChart({
   format: (value) => percent(value, 1),
   series: () => [
     { label: "met", stroke: colour("accent"), width: 2, value: (_, value) => percent(value) },
-    { label: "wanted", stroke: colour("bad"), width: 1.5, dash: [6, 4], value: (_, value) => percent(value) },
+    { label: "SLO", stroke: colour("bad"), width: 1.5, dash: [6, 4], value: (_, value) => percent(value) },
   ],
 });
 
 const rows = h("tbody", {});
 const words = h("p", { class: "hint" });
-const table = h("details", { class: "card", ontoggle: () => drawTable() }, h("summary", {}, "The same as a table"),
+const table = h("details", { class: "card", ontoggle: () => drawTable() }, h("summary", {}, "As a table"),
   h("div", { class: "scroll short", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "The same time, newest first"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "From"), ["Rate", "Latency", "Met"].map((title) => h("th", { scope: "col", class: "number" }, title)))), rows)));
 

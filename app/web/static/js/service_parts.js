@@ -75,7 +75,7 @@ export function specList({ metadata, spec }) {
 export function historyTable(versions) {
   const rows = versions.map((version, at) => h("tr", {}, h("td", { class: "number" }, version.generation), h("td", {}, moment(version.at)), h("td", {}, version.by),
     h("td", { class: "wrap" }, changes(versions[at + 1]?.spec, version.spec) ?? (version.generation === 1 ? "created" : "…"))));
-  return listed("Its history", h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "number" }, "Generation"), ["When", "Who", "What changed"].map((title) => h("th", { scope: "col" }, title)))), rows, "");
+  return listed("History", h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "number" }, "Generation"), ["When", "Who", "What changed"].map((title) => h("th", { scope: "col" }, title)))), rows, "");
 }
 
 function changes(before, after) {

@@ -21,7 +21,7 @@ const rows = virtualRows(body, makeRow, updateRow);
 show(content,
   h("div", { class: "controls" },
     find.element,
-    h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withOver = event.target.checked; draw(); } }), " also those that are over")),
+    h("label", {}, h("input", { type: "checkbox", onchange: (event) => { withOver = event.target.checked; draw(); } }), " show finished tasks")),
   summary,
   h("div", { class: "scroll stack long", tabindex: 0, role: "region", "aria-label": "Tasks" }, h("table", { role: "table" }, h("caption", { class: "hidden" }, "Tasks"),
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, HEADS.map((title) => h("th", { scope: "col", role: "columnheader" }, title)), h("th", { scope: "col", role: "columnheader" }, h("span", { class: "hidden" }, "Actions")))), body)));
