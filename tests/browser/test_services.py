@@ -110,9 +110,9 @@ def test_a_service_shows_cost_of_today_replicas_and_why(
         f"${cost:.4f} by SM percent"
     )
     expect(page.locator("a[href^='/gpus/']").first).to_be_visible()
-    expect(
-        page.get_by_role("link", name=re.compile("is in force"))
-    ).to_have_attribute("href", "/why/1")
+    expect(page.get_by_role("link", name=re.compile("is in force"))).to_have_attribute(
+        "href", "/why/1"
+    )
     expect(page.locator("canvas")).to_have_count(3)
     # Who only looks is offered no change.
     expect(page.locator("form.form")).to_have_count(0)

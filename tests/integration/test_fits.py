@@ -235,7 +235,7 @@ def test_a_fit_is_chosen_stored_applied_and_described(api: Api) -> None:
     proposed = api.call("POST", "networks/resnet50/fit")
     assert proposed.status_code == 200, proposed.text
     (verdict,) = proposed.json()["verdicts"]
-    assert not verdict["applied"] and "nobody asked" in verdict["reason"]
+    assert not verdict["applied"] and "not requested" in verdict["reason"]
     assert api.get("profiles/resnet50/T4")["status"]["version"] == 1
 
     applied = api.call("POST", "networks/resnet50/fit?apply=true").json()

@@ -90,7 +90,7 @@ def test_a_batch_that_fails_leaves_nothing_behind(database: str) -> None:
         # Built past the wire's checks, as a fault in the middle of the transaction: the schema refuses the energy.
         reading = make_gpu_reading(energy_j=-1.0)
         bad = make_observation(2, START, gpus=[reading])
-        with pytest.raises(InvalidRequest, match="cannot keep it"):
+        with pytest.raises(InvalidRequest, match="cannot store this"):
             await store.ingest((good, bad), START)
         assert await scalar(engine, "SELECT count(*) FROM observation") == 0
         assert await store.ingest((good,), START) == Ingested(
@@ -140,7 +140,7 @@ def test_impossible_numbers_do_not_pass_the_wire(value: str) -> None:
 
 def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        with pytest.raises(InvalidRequest, match="cannot keep it"):
+        with pytest.raises(InvalidRequest, match="cannot store this"):
             await store.ingest(
                 (
                     make_observation(

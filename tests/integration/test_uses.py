@@ -105,7 +105,7 @@ def test_an_overuse_is_two_events_however_long_it_lasts(database: str) -> None:
                 "OveruseEnded",
                 "node/n1",
                 # Begun with the second observation, ended with the seventh: 5 times 10 s.
-                "replica chat-0 of chat on n1/gpu-0 keeps to its 1000 MiB of memory again, or is gone; it used "
+                "replica chat-0 of chat on n1/gpu-0 is within its 1000 MiB of memory again, or is gone; it used "
                 "up to 1506 for 50 s",
             ),
         ]
@@ -211,7 +211,7 @@ def test_each_quantity_is_told_by_itself(database: str) -> None:
             ),
             (
                 "OveruseEnded",
-                "replica chat-0 of chat on n1/gpu-0 keeps to its 40 % SM use again, or is gone; it used up to 90 "
+                "replica chat-0 of chat on n1/gpu-0 is within its 40 % SM use again, or is gone; it used up to 90 "
                 "(estimated) for 10 s",
             ),
         ]

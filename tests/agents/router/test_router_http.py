@@ -514,7 +514,7 @@ def test_totals_go_on_through_readings_and_switches() -> None:
 def test_an_address_that_is_none_changes_nothing() -> None:
     async def scenario(front: Front) -> None:
         front.switch("a")
-        with pytest.raises(ValueError, match="no address"):
+        with pytest.raises(ValueError, match="not an address"):
             front.router.switch((a_route(("c", 1.0)),), {"c": "ftp://x"})
         assert await front.post() == (200, "a:2")
 

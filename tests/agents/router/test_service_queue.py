@@ -67,7 +67,9 @@ def test_without_a_replica_requests_wait_in_order_until_one_comes_and_no_more_th
             asyncio.create_task(service_queue.acquire()),
         )
         await settled()
-        with pytest.raises(Overloaded, match="2 requests of service chat wait"):
+        with pytest.raises(
+            Overloaded, match="2 requests of service chat are already waiting"
+        ):
             await service_queue.acquire()
         service_queue.switch(a_route(("a", 1.0)))
         assert (await first, await second) == ("a", "a")

@@ -350,7 +350,7 @@ class TestReal:
                     (each.arrivals, each.rejected)
                     for each in await router.read_services()
                 ] == [(1, 1)]
-                with pytest.raises(NotSupported, match="tells no latencies of chat"):
+                with pytest.raises(NotSupported, match="reports no latencies of chat"):
                     router.total("chat")
 
         within_limit(scenario)
@@ -376,7 +376,7 @@ class TestReal:
                 served(Worker("b").make_app()) as other,
             ):
                 taken = int(other.rpartition(":")[2])
-                with pytest.raises(HaProxyError, match="does not come up"):
+                with pytest.raises(HaProxyError, match="did not start"):
                     async with node.haproxy(port=taken):
                         pass
                 assert not (tmp_path / "haproxy.json").exists()

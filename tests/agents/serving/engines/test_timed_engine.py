@@ -71,7 +71,7 @@ def test_times_that_are_none_are_refused(text: str) -> None:
     ("text", "words"),
     [
         ("batch\n1\n", "has no column 'execution_ms'"),
-        ("batch,execution_ms\n1,\n", "no times"),
+        ("batch,execution_ms\n1,\n", "not times"),
         ("", "must be 1 or more"),
     ],
 )

@@ -138,6 +138,7 @@ def test_every_post_takes_an_idempotency_key_but_those_that_are_idempotent() -> 
         "POST /api/v1/plans/compare",
         "POST /api/v1/plans/preview",
         "POST /api/v1/nodes/{name}/sync",
+        "POST /api/v1/nodes/{name}/logs/{request_id}",  # A question is answered once.
         "POST /api/v1/nodes/{name}/enrol",  # A secret's hash is taken once.
         "POST /api/v1/networks/{name}/samples",
         "POST /api/v1/networks/{name}/fit",
