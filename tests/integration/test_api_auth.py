@@ -41,7 +41,7 @@ def _routes() -> list[tuple[Method, str]]:
 
 
 ROUTES = _routes()
-OF_NODES = (AGENTS_ONLY, "/nodes/{name}/enrol")
+OF_NODES = (AGENTS_ONLY, "/nodes/{name}/enrol", "/nodes/{name}/logs/{request_id}")
 OF_OWN_TOKEN = "/tokens/{token_id}/rotate"
 WRITES = [
     route
