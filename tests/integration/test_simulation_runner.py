@@ -112,7 +112,7 @@ def test_what_waits_is_run_and_finished(database: str) -> None:
         assert not await runner(engine).run_next()
         async with engine.begin() as connection:
             assert await simulations.get_report(connection, number, "html") == b"page"
-            with pytest.raises(NotFound, match="too long to be kept"):
+            with pytest.raises(NotFound, match="too long to store"):
                 await simulations.get_report(connection, number, "json")
             with pytest.raises(Conflict, match="is over: it has finished"):
                 await simulations.cancel(connection, number, at=NOW)

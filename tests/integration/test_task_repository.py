@@ -287,7 +287,7 @@ def test_a_cancelled_task_stays_in_the_list_and_a_finished_one_cannot_be(
         await submit(engine, replace(TASK, name="quick"))
         await push(store, after(3.0), replace(BOUND, name="quick"))
         await report(store, 1, "finished", 1000.0, name="quick")
-        with pytest.raises(Conflict, match="'quick' has finished"):
+        with pytest.raises(Conflict, match="'quick' has already finished"):
             await in_transaction(engine, tasks.cancel, "quick", at=after(6.0))
 
     with_fleet(database, work)
