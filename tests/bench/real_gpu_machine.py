@@ -16,6 +16,7 @@ from bench.real_gpu.tables import Table
 from bench.report import Figures
 from tests.agents.fakes.nvml.fake_gpus import KILL_BEFORE, STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import environment
+from tests.app.measurements.commands import processes_with
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -134,24 +135,7 @@ class Machine:
 
     def left(self) -> list[str]:
         """Processes of this machine that still run, by their place for temporary files."""
-        needle = f"TMPDIR={self.directory / 't'}".encode()
-        found = []
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit() and path.name != str(os.getpid()):
-                try:
-                    if (
-                        needle in (path / "environ").read_bytes().split(b"\0")
-                        and (path / "cmdline").read_bytes()
-                    ):
-                        found.append(
-                            (path / "cmdline")
-                            .read_bytes()
-                            .replace(b"\0", b" ")
-                            .decode()
-                        )
-                except OSError:
-                    continue  # It ended meanwhile.
-        return found
+        return processes_with(f"TMPDIR={self.directory / 't'}")
 
 
 def wait_for(holds: Callable[[], object]) -> None:

@@ -73,24 +73,22 @@ class Machine:
 
     def left(self) -> list[str]:
         """Processes whose environment names this machine's directories: its benches, its MPS, its cleanup process."""
-        needle = f"PROFILE_TEST={self.directory}".encode()
-        found = []
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit() and path.name != str(os.getpid()):
-                try:
-                    if (
-                        needle in (path / "environ").read_bytes().split(b"\0")
-                        and (path / "cmdline").read_bytes()
-                    ):
-                        found.append(
-                            (path / "cmdline")
-                            .read_bytes()
-                            .replace(b"\0", b" ")
-                            .decode()
-                        )
-                except OSError:
-                    continue  # It ended meanwhile.
-        return found
+        return processes_with(f"PROFILE_TEST={self.directory}")
+
+
+def processes_with(variable: str) -> list[str]:
+    """Command lines of the other processes that have `NAME=VALUE` in their environment."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and path.name != str(os.getpid()):
+            try:
+                environment = (path / "environ").read_bytes().split(b"\0")
+                command = (path / "cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:
+                continue  # It ended meanwhile.
+            if variable.encode() in environment and command:
+                found.append(command.decode())
+    return found
 
 
 def machine(directory: Path, library: Path, fake: FakeGpus) -> Machine:
